@@ -1,0 +1,3 @@
+#![no_std]
+pub mod pt_regs;
+pub use pt_regs::PtRegs;

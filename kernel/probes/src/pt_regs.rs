@@ -1,0 +1,48 @@
+//! The register frame of a hit: what an exception entry saves and a handler may read and change.
+
+/// Every general register, in the order in which the entry stubs push them, above the frame that the
+/// processor pushes for an exception in 64-bit mode (Intel SDM vol. 3A, 6.14.2). Field names and order
+/// are those of Linux's `struct pt_regs`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PtRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub bp: u64,
+    pub bx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub ax: u64,
+    pub cx: u64,
+    pub dx: u64,
+    pub si: u64,
+    pub di: u64,
+    /// The error code of an exception, the number of a system call, or all ones.
+    pub orig_ax: u64,
+    pub ip: u64,
+    pub cs: u64,
+    pub flags: u64,
+    pub sp: u64,
+    pub ss: u64,
+}
+
+impl PtRegs {
+    /// Whether the frame was taken in ring 3.
+    pub const fn user_mode(&self) -> bool {
+        self.cs & 3 != 0
+    }
+
+    /// The result of a function that has just returned (System V psABI, 3.2.3).
+    pub const fn return_value(&self) -> u64 {
+        self.ax
+    }
+
+    /// Replaces the result of a function that has just returned.
+    pub const fn set_return_value(&mut self, value: u64) {
+        self.ax = value;
+    }
+}

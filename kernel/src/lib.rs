@@ -1,0 +1,6 @@
+//! The kernel: everything but the list of modules that are compiled in.
+#![no_std]
+#![deny(unsafe_op_in_unsafe_fn)]
+extern crate alloc;
+
+pub mod probes;
