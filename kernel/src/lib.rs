@@ -1,6 +1,8 @@
 //! The kernel: everything but the list of modules that are compiled in.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
-extern crate alloc;
 
+pub mod log;
+pub mod panic;
 pub mod probes;
+pub mod serial;

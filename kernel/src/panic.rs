@@ -1,0 +1,32 @@
+//! The end of the kernel: says why, then tells the host that the run failed.
+
+use core::panic::PanicInfo;
+use x86_64::instructions::{hlt, interrupts, port::Port};
+
+/// The verdict that the host reads from QEMU's exit status.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitCode {
+    /// All went well.
+    Success = 0x10,
+    /// Something failed.
+    Failure = 0x11,
+}
+
+/// Powers the machine off with a verdict for the host.
+pub fn exit(code: ExitCode) -> ! {
+    // SAFETY: isa-debug-exit sits at this port in QEMU; elsewhere nothing answers there.
+    unsafe { Port::<u32>::new(0xf4).write(code as u32) };
+    loop {
+        interrupts::disable();
+        hlt();
+    }
+}
+
+#[cfg(target_os = "none")]
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    interrupts::disable();
+    crate::pr_emerg!("Kernel panic: {info}");
+    exit(ExitCode::Failure)
+}
