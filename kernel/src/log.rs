@@ -1,11 +1,35 @@
-//! The kernel log: `pr_info!` and its kin.
+//! The kernel log: `pr_info!` and its kin, `printk`, and the console.
+//!
+//! A message goes into a ring of records ([`log_ring`]) without a lock; then its writer tries to become the owner of the
+//! console and prints what is there. Whoever finds the console owned leaves: the owner looks again after it has let go,
+//! so each record is printed by its writer or by somebody who comes later, and nobody waits.
+//!
+//! ```text
+//!   pr_info! ─► printk ─► RING ─► drain (owner of CONSOLE) ─► serial port
+//!                           └───► history (dmesg)
+//! ```
+//!
+//! # Contexts
+//! `printk` may be called from anywhere: task, interrupt, NMI, probe handler, the formatting of another message, and from
+//! within the console itself. Interrupts are off only while a message is put into its slots.
+//!
+//! # Limits
+//! - A record printed because a record is printed (a probe on the serial driver whose handler logs) is one level deeper
+//!   than that one; [`MAX_DEPTH`] levels down it is dropped and counted, so the chain ends.
+//! - What does not fit in the ring is dropped; the console reports how many messages, in their place.
+//!
+//! # Ordering
+//! Publishing a record, then failing to get the console, must not cross the owner's letting go, then finding nothing to
+//! print: both sides have a `SeqCst` fence between their store and their load, so one of them sees the other.
 
 use crate::serial::SerialPort;
 use core::{
     cell::UnsafeCell,
     fmt::{self, Write},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
+use log_ring::{Record, Ring, Stamp};
+use x86_64::instructions::interrupts::without_interrupts;
 
 /// How urgent a message is. Numbers are those of Linux.
 #[repr(u8)]
@@ -19,7 +43,7 @@ pub enum Level {
     Warn = 4,
     /// What happened.
     Info = 6,
-    /// For the one who looks for a fault.
+    /// For the one who looks for a fault. Not on the console by default.
     Debug = 7,
 }
 
@@ -35,7 +59,7 @@ macro_rules! pr_warn { ($($arg:tt)+) => { $crate::__printk!(Warn, $($arg)+) }; }
 /// Logs a formatted message at the level `info`: what happened.
 #[macro_export]
 macro_rules! pr_info { ($($arg:tt)+) => { $crate::__printk!(Info, $($arg)+) }; }
-/// Logs a formatted message at the level `debug`: for the one who looks for a fault.
+/// Logs a formatted message at the level `debug`: for the one who looks for a fault. Not on the console by default.
 #[macro_export]
 macro_rules! pr_debug { ($($arg:tt)+) => { $crate::__printk!(Debug, $($arg)+) }; }
 
@@ -47,53 +71,260 @@ macro_rules! __printk {
     };
 }
 
-struct Console {
-    busy: AtomicBool,
-    port: UnsafeCell<SerialPort>,
-}
+/// Slots of the ring: 512 KiB in `.bss`.
+const SLOTS: usize = 2048;
 
-// SAFETY: `port` is touched only by whoever set `busy`.
-unsafe impl Sync for Console {}
+/// How deep records may be that are written while another one is printed on the same CPU.
+const MAX_DEPTH: u8 = 3;
+
+/// The depth of the console's own report on dropped messages. What is written while that is printed is dropped without
+/// a count, or the report would never end.
+const REPORT_DEPTH: u8 = 15;
+
+/// Owner of a console that nobody owns. Other values are the number of a CPU, or [`SEIZED`] plus that.
+const NOBODY: u32 = u32::MAX;
+
+/// Set in the owner for good when a dying CPU has taken the console by force.
+const SEIZED: u32 = 1 << 31;
+
+static RING: Ring<SLOTS> = Ring::new();
 
 static CONSOLE: Console = Console {
-    busy: AtomicBool::new(false),
-    // SAFETY: the only `SerialPort` of the kernel.
+    owner: AtomicU32::new(NOBODY),
+    depth: AtomicU8::new(0),
+    level: AtomicU8::new(Level::Debug as u8),
+    // SAFETY: the kernel has no other `SerialPort`.
     port: UnsafeCell::new(unsafe { SerialPort::com1() }),
 };
 
-struct PortWriter<'a>(&'a mut SerialPort);
+struct Console {
+    owner: AtomicU32,
+    /// Depth of the record that the owner is printing; 0 while it prints none.
+    depth: AtomicU8,
+    /// Records of this level and of less urgent ones are kept in the ring only.
+    level: AtomicU8,
+    port: UnsafeCell<SerialPort>,
+}
 
-impl Write for PortWriter<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.write(text.as_bytes());
-        Ok(())
+// SAFETY: `port` is touched only by the owner, through `Owned`; `owner` goes from `NOBODY` to a CPU by
+// compare-and-swap, so there is one at a time. The one exception, `seize`, says why it may.
+unsafe impl Sync for Console {}
+
+/// The right to the console's port.
+struct Owned(());
+
+impl Console {
+    fn try_own(&self) -> Option<Owned> {
+        // Acquire pairs with the Release in `release`: we see the port as the last owner left it.
+        self.owner
+            .compare_exchange(NOBODY, this_cpu(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Owned(()))
+    }
+
+    fn release(&self, _owned: Owned) {
+        self.depth.store(0, Ordering::Relaxed);
+        self.owner.store(NOBODY, Ordering::Release);
+    }
+
+    /// Whether the current context interrupted the owner, on its own CPU.
+    fn printing_here(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == this_cpu()
     }
 }
 
-fn with_port(f: impl FnOnce(&mut SerialPort)) {
-    x86_64::instructions::interrupts::without_interrupts(|| {
-        while CONSOLE.busy.swap(true, Ordering::Acquire) {
-            core::hint::spin_loop();
+impl Owned {
+    fn port(&mut self) -> &mut SerialPort {
+        // SAFETY: an `Owned` exists once, so this borrow of it is the only borrow of the port.
+        unsafe { &mut *CONSOLE.port.get() }
+    }
+
+    fn print(&mut self, record: &Record) {
+        if record.stamp.level >= CONSOLE.level.load(Ordering::Relaxed) {
+            return;
         }
-        // SAFETY: `busy` was clear, so the port is ours until we clear it.
-        f(unsafe { &mut *CONSOLE.port.get() });
-        CONSOLE.busy.store(false, Ordering::Release);
-    });
+        CONSOLE.depth.store(record.stamp.depth, Ordering::Relaxed);
+        if !record.continues {
+            self.prefix(record.stamp.time_ns);
+        }
+        self.port().write(record.text());
+        if record.cut {
+            self.port().write(b" <cut>");
+        }
+        if !record.goes_on {
+            self.port().write(b"\n");
+        }
+    }
+
+    fn report_dropped(&mut self) {
+        let dropped = RING.take_dropped();
+        if dropped > 0 {
+            CONSOLE.depth.store(REPORT_DEPTH, Ordering::Relaxed);
+            self.prefix(now_ns());
+            let _ = writeln!(self.port(), "** {dropped} messages dropped **");
+        }
+    }
+
+    fn prefix(&mut self, time_ns: u64) {
+        let micros = time_ns / 1000;
+        let _ = write!(
+            self.port(),
+            "[{:5}.{:06}] ",
+            micros / 1_000_000,
+            micros % 1_000_000
+        );
+    }
+}
+
+/// Nanoseconds since boot; 0 until the clock runs.
+fn now_ns() -> u64 {
+    0
+}
+
+/// The CPU that we run on.
+fn this_cpu() -> u32 {
+    0
 }
 
 /// Sets the console up. Call it first of all, once.
 pub fn init() {
-    with_port(SerialPort::init);
+    if let Some(mut console) = CONSOLE.try_own() {
+        console.port().init();
+        CONSOLE.release(console);
+    }
+    drain();
 }
 
-/// Logs `message`. Any context. Returns 0.
+/// Keeps records of `level` and of less urgent ones off the console. 7, the default, keeps `pr_debug!` off.
+pub fn set_console_level(level: u8) {
+    CONSOLE.level.store(level, Ordering::Relaxed);
+}
+
+/// Logs `message`, each of its lines stamped with the time, and prints it unless another context is printing, which then
+/// prints this one too. Returns the length of the message in bytes, or 0 if it was dropped.
+///
+/// Any context. Use the macros: [`pr_info!`](crate::pr_info) and its kin.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn printk(level: Level, message: &fmt::Arguments<'_>) -> usize {
-    if level < Level::Debug {
-        with_port(|port| {
-            let _ = writeln!(PortWriter(port), "[    0.000000] {message}");
-        });
+    let owner = CONSOLE.owner.load(Ordering::Relaxed);
+    if owner != NOBODY && owner & SEIZED != 0 {
+        return if owner == SEIZED | this_cpu() {
+            print_now(message)
+        } else {
+            0
+        };
     }
-    0
+
+    let mut depth = 0;
+    if CONSOLE.printing_here() {
+        depth = CONSOLE.depth.load(Ordering::Relaxed) + 1;
+        if depth > MAX_DEPTH {
+            if depth <= REPORT_DEPTH {
+                RING.count_dropped();
+            }
+            return 0;
+        }
+    }
+    let stamp = Stamp {
+        time_ns: now_ns(),
+        level: level as u8,
+        depth,
+    };
+    // Interrupts off: while our slots are unpublished, nobody can print what is behind them.
+    let written = without_interrupts(|| RING.write(stamp, *message));
+    drain();
+    written.unwrap_or(0)
+}
+
+/// Prints all that the ring holds, unless another context is at it: that one looks again after it has let go.
+fn drain() {
+    loop {
+        // Between our publishing and our look at the owner; see the ordering rule above.
+        fence(Ordering::SeqCst);
+        let Some(mut console) = CONSOLE.try_own() else {
+            return;
+        };
+        while let Some(record) = RING.front() {
+            console.print(&record);
+            RING.advance();
+        }
+        console.report_dropped();
+        CONSOLE.release(console);
+        // Between our letting go and our look at the ring. A record that is being written is printed by its writer.
+        fence(Ordering::SeqCst);
+        if !RING.has_front() {
+            return;
+        }
+    }
+}
+
+/// The records that the ring still holds, oldest first, printed or not. Task context.
+pub fn history() -> impl Iterator<Item = Record> {
+    RING.history().filter_map(|seq| RING.read(seq).ok())
+}
+
+/// Prints what the ring holds and waits until it is on the line: before the machine goes off.
+pub fn flush() {
+    drain();
+    if let Some(mut console) = CONSOLE.try_own() {
+        console.port().flush();
+        CONSOLE.release(console);
+    }
+}
+
+/// Takes the console by force for a CPU that is about to die. From now on what this CPU logs is printed at once, past
+/// ring and locks, and what others log is lost. Prints what the ring held, without records that never were published.
+pub fn seize() {
+    let before = CONSOLE.owner.swap(SEIZED | this_cpu(), Ordering::Acquire);
+    if before != NOBODY && before & SEIZED != 0 {
+        return;
+    }
+    let mut console = Owned(());
+    if before != NOBODY {
+        // The owner was stopped somewhere in a line.
+        console.port().write(b"\n");
+    }
+    let (tail, end) = (RING.tail(), RING.history().end);
+    for record in (tail..end).filter_map(|seq| RING.read(seq).ok()) {
+        console.print(&record);
+    }
+    console.report_dropped();
+}
+
+/// Prints a message past the ring. For the CPU that has seized the console.
+fn print_now(message: &fmt::Arguments<'_>) -> usize {
+    let mut writer = Immediate {
+        // Not by `try_own`: the last owner never comes back, so nobody else borrows the port.
+        console: Owned(()),
+        line_open: false,
+        total: 0,
+    };
+    let _ = writer.write_fmt(*message);
+    if writer.line_open {
+        writer.console.port().write(b"\n");
+    }
+    writer.console.port().flush();
+    writer.total
+}
+
+/// Prefixes each line and prints it.
+struct Immediate {
+    console: Owned,
+    line_open: bool,
+    total: usize,
+}
+
+impl Write for Immediate {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.total += text.len();
+        for piece in text.split_inclusive('\n') {
+            if !self.line_open {
+                self.console.prefix(now_ns());
+            }
+            self.console.port().write(piece.as_bytes());
+            self.line_open = !piece.ends_with('\n');
+        }
+        Ok(())
+    }
 }

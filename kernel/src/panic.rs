@@ -15,6 +15,7 @@ pub enum ExitCode {
 
 /// Powers the machine off with a verdict for the host.
 pub fn exit(code: ExitCode) -> ! {
+    crate::log::flush();
     // SAFETY: isa-debug-exit sits at this port in QEMU; elsewhere nothing answers there.
     unsafe { Port::<u32>::new(0xf4).write(code as u32) };
     loop {
@@ -27,6 +28,7 @@ pub fn exit(code: ExitCode) -> ! {
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     interrupts::disable();
+    crate::log::seize();
     crate::pr_emerg!("Kernel panic: {info}");
     exit(ExitCode::Failure)
 }

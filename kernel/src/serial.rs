@@ -5,7 +5,7 @@
 //!
 //! Lines end in a bare newline. QEMU's terminal adds the carriage return; on a real line the receiver is set to.
 
-use core::hint;
+use core::{fmt, hint};
 use uart_16550::{BaudRate, Config, Uart16550, backend::PioBackend, spec::registers::LSR};
 
 /// I/O base of COM1 on every PC.
@@ -70,5 +70,12 @@ impl SerialPort {
             }
             hint::spin_loop();
         }
+    }
+}
+
+impl fmt::Write for SerialPort {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.write(text.as_bytes());
+        Ok(())
     }
 }

@@ -1,0 +1,258 @@
+//! The ring as the kernel uses it: lines, laps, and writers that meet.
+
+use log_ring::{Dropped, Missing, Record, Ring, Stamp, TEXT_BYTES};
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+};
+
+const STAMP: Stamp = Stamp {
+    time_ns: 1_234_567_890,
+    level: 6,
+    depth: 0,
+};
+
+/// Drains the ring as the console does, joining the pieces of long lines.
+fn drain<const SLOTS: usize>(ring: &Ring<SLOTS>) -> Vec<String> {
+    let mut lines: Vec<Vec<u8>> = Vec::new();
+    let mut goes_on = false;
+    while let Some(record) = ring.front() {
+        assert_eq!(record.continues, goes_on);
+        goes_on = record.goes_on;
+        if !record.continues {
+            lines.push(Vec::new());
+        }
+        lines.last_mut().unwrap().extend_from_slice(record.text());
+        if record.cut {
+            lines.last_mut().unwrap().extend_from_slice(b"<cut>");
+        }
+        ring.advance();
+    }
+    assert!(!goes_on);
+    lines
+        .into_iter()
+        .map(|line| String::from_utf8(line).unwrap())
+        .collect()
+}
+
+fn lines_of(message: fmt::Arguments<'_>) -> Vec<String> {
+    let ring = Box::new(Ring::<64>::new());
+    ring.write(STAMP, message).unwrap();
+    drain(&ring)
+}
+
+#[test]
+fn message_is_cut_at_newlines_and_one_at_its_end_adds_no_line() {
+    assert_eq!(lines_of(format_args!("one")), ["one"]);
+    assert_eq!(lines_of(format_args!("one\n")), ["one"]);
+    assert_eq!(
+        lines_of(format_args!("one\ntwo{}", "\nthree\n")),
+        ["one", "two", "three"]
+    );
+    assert_eq!(lines_of(format_args!("a\n\nb")), ["a", "", "b"]);
+    assert_eq!(lines_of(format_args!("a\n\n")), ["a", ""]);
+    assert_eq!(lines_of(format_args!("\na")), ["", "a"]);
+    assert_eq!(lines_of(format_args!("")), [""]);
+}
+
+#[test]
+fn stamp_and_length_come_back() {
+    let ring = Box::new(Ring::<8>::new());
+    let stamp = Stamp {
+        time_ns: u64::MAX,
+        level: 15,
+        depth: 3,
+    };
+    assert_eq!(ring.write(stamp, format_args!("a\nb\n")), Ok(4));
+    for text in ["a", "b"] {
+        let record = ring.front().unwrap();
+        assert_eq!((record.stamp, record.text()), (stamp, text.as_bytes()));
+        assert!(!record.continues && !record.cut);
+        ring.advance();
+    }
+}
+
+#[test]
+fn long_line_goes_on_in_further_slots() {
+    for len in [
+        TEXT_BYTES - 1,
+        TEXT_BYTES,
+        TEXT_BYTES + 1,
+        5 * TEXT_BYTES,
+        2000,
+    ] {
+        let line = "x".repeat(len);
+        assert_eq!(lines_of(format_args!("{line}")), [line.as_str()]);
+        assert_eq!(
+            lines_of(format_args!("{line}\nend")),
+            [line.as_str(), "end"]
+        );
+    }
+}
+
+#[test]
+fn message_longer_than_its_share_of_the_ring_is_cut_and_says_so() {
+    let ring = Box::new(Ring::<16>::new());
+    let text = "y".repeat(10 * TEXT_BYTES);
+    assert_eq!(ring.write(STAMP, format_args!("{text}")), Ok(text.len()));
+    let kept = Ring::<16>::MESSAGE_SLOTS as usize * TEXT_BYTES;
+    assert_eq!(drain(&ring), [format!("{}<cut>", &text[..kept])]);
+}
+
+/// A message whose formatting writes to the ring itself, as a probe handler does that fires inside `printk`.
+struct Nested<'a, const SLOTS: usize>(&'a Ring<SLOTS>);
+
+impl<const SLOTS: usize> fmt::Display for Nested<'_, SLOTS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(STAMP, format_args!("inner")).unwrap();
+        // Nobody can print past the outer message now, and nothing may be lost or spin for it.
+        f.write_str(if self.0.front().is_some() {
+            "front"
+        } else {
+            "blocked"
+        })
+    }
+}
+
+#[test]
+fn write_inside_the_formatting_of_a_write_works() {
+    let ring = Box::new(Ring::<16>::new());
+    ring.write(STAMP, format_args!("outer {}", Nested(&ring)))
+        .unwrap();
+    // The first formatting (which counts) logs the first "inner"; the text is that of the second.
+    assert_eq!(drain(&ring), ["inner", "outer front", "inner"]);
+    assert!(!ring.has_front());
+}
+
+/// Gives more, or less, text the second time.
+struct Fickle(AtomicBool, &'static str, &'static str);
+
+impl fmt::Display for Fickle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = !self.0.swap(true, Ordering::Relaxed);
+        f.write_str(if first { self.1 } else { self.2 })
+    }
+}
+
+#[test]
+fn formatting_that_changes_between_its_two_runs_stays_within_its_slots() {
+    let grows = Fickle(AtomicBool::new(false), "a", "a\nb\nc");
+    assert_eq!(lines_of(format_args!("{grows}")), ["a<cut>"]);
+    let shrinks = Fickle(AtomicBool::new(false), "a\nb\nc", "a");
+    assert_eq!(lines_of(format_args!("{shrinks}")), ["a"]);
+}
+
+#[test]
+fn full_ring_drops_the_new_message_and_counts_it() {
+    let ring = Box::new(Ring::<8>::new());
+    for index in 0..8 {
+        ring.write(STAMP, format_args!("{index}")).unwrap();
+    }
+    assert_eq!(ring.write(STAMP, format_args!("late")), Err(Dropped));
+    ring.advance();
+    assert_eq!(ring.write(STAMP, format_args!("two\nlines")), Err(Dropped));
+    assert_eq!(ring.write(STAMP, format_args!("fits")), Ok(4));
+    assert_eq!(drain(&ring), ["1", "2", "3", "4", "5", "6", "7", "fits"]);
+    assert!(ring.has_front(), "the drops are still to be reported");
+    assert_eq!(ring.take_dropped(), 2);
+    assert_eq!(ring.take_dropped(), 0);
+    assert!(!ring.has_front());
+}
+
+#[test]
+fn history_keeps_what_the_console_has_printed_until_the_next_lap() {
+    let ring = Box::new(Ring::<8>::new());
+    for index in 0..11 {
+        ring.write(STAMP, format_args!("{index}")).unwrap();
+        drain(&ring);
+    }
+    assert_eq!(ring.history(), 3..11);
+    for seq in ring.history() {
+        assert_eq!(ring.read(seq).unwrap().text(), seq.to_string().as_bytes());
+    }
+    assert_eq!(ring.read(2).unwrap_err(), Missing::Gone);
+    assert_eq!(ring.read(11).unwrap_err(), Missing::NotYet);
+}
+
+/// `id` of the writer, its message's number, and a text that both determine.
+fn parse(record: &Record) -> (u64, u64, &str) {
+    let text = std::str::from_utf8(record.text()).unwrap();
+    let mut fields = text.splitn(3, ' ');
+    let mut number = || fields.next().unwrap().parse().unwrap();
+    (number(), number(), fields.next().unwrap())
+}
+
+#[test]
+fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
+    const WRITERS: u64 = 3;
+    const MESSAGES: u64 = 40_000;
+    let ring = Box::new(Ring::<64>::new());
+    let running = AtomicU64::new(WRITERS);
+    let refused = AtomicU64::new(0);
+
+    thread::scope(|scope| {
+        for id in 0..WRITERS {
+            let (ring, running, refused) = (&ring, &running, &refused);
+            scope.spawn(move || {
+                for n in 0..MESSAGES {
+                    let rest = "z".repeat((n % 90) as usize);
+                    let result =
+                        ring.write(STAMP, format_args!("{id} {n} a{rest}\n{id} {n} b{rest}"));
+                    refused.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
+                }
+                running.fetch_sub(1, Ordering::Release);
+            });
+        }
+        // A reader of the history, which laps overtake: what it gets is whole.
+        scope.spawn(|| {
+            while running.load(Ordering::Acquire) > 0 {
+                for record in ring.history().filter_map(|seq| ring.read(seq).ok()) {
+                    let (_, n, text) = parse(&record);
+                    assert_eq!(text.len() as u64, 1 + n % 90, "{text}");
+                    assert!(text[1..].bytes().all(|byte| byte == b'z'), "{text}");
+                }
+            }
+        });
+
+        let mut next = [0; WRITERS as usize];
+        let mut printed = 0;
+        loop {
+            let finished = running.load(Ordering::Acquire) == 0;
+            while let Some(first) = ring.front() {
+                let (id, n, text) = parse(&first);
+                assert!(
+                    text.starts_with('a'),
+                    "a message starts with its first line: {text}"
+                );
+                assert!(
+                    n >= next[id as usize],
+                    "messages of one writer keep their order"
+                );
+                next[id as usize] = n + 1;
+                ring.advance();
+                let second = loop {
+                    if let Some(second) = ring.front() {
+                        break second;
+                    }
+                };
+                let (id2, n2, text2) = parse(&second);
+                assert_eq!(
+                    (id2, n2, &text2[1..]),
+                    (id, n, &text[1..]),
+                    "lines stay together"
+                );
+                ring.advance();
+                printed += 1;
+            }
+            if finished {
+                break;
+            }
+        }
+        assert_eq!(
+            printed + refused.load(Ordering::Relaxed),
+            WRITERS * MESSAGES
+        );
+        assert_eq!(ring.take_dropped(), refused.load(Ordering::Relaxed));
+    });
+}
