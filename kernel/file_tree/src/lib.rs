@@ -1,0 +1,43 @@
+//! A tree of directories and files in memory: the names, paths and contents behind the kernel's vfs.
+//!
+//! A [`Tree`] is plain data. It takes no lock, calls nobody back and knows no kernel type: its owner wraps
+//! it in a lock, and devices and virtual files hang in it as values of the owner's type `S`, which the
+//! tree hands back without a look inside.
+//!
+//! ```text
+//!   name in a directory --> NodeId --> Node { mode, links, users, content }
+//!                                                                 |
+//!                              Directory { by_name, by_id } | Regular(bytes) | Special(S)
+//! ```
+//!
+//! # Invariants
+//! T1. A [`NodeId`] is never used again, so an id kept too long finds nothing rather than a stranger.
+//! T2. A node has exactly one name (there are no hard links) until it is removed, and none afterwards.
+//!     `named` is true exactly while its parent's `by_name` and `by_id` hold it.
+//! T3. A node is freed when it has neither a name nor a user. Users are open files and working
+//!     directories: who calls [`Tree::retain`] calls [`Tree::release`] once.
+//! T4. A removed directory is empty and stays so.
+//! T5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
+//!
+//! # Permissions
+//! There is one user, who owns every file and is bound by the owner's permission bits: this is how
+//! virtual files say which operations they have. The kernel itself builds the tree by [`Tree::install`],
+//! which no bits bind.
+//!
+//! # Contexts
+//! Every call that adds something allocates; none waits. Errors leave the tree as it was.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod error;
+mod node;
+mod path;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use error::Error;
+pub use node::{Access, Attributes, Kind, NodeId};
+pub use tree::{Entry, Install, MAX_FILE_BYTES, Tree};

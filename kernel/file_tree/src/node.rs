@@ -1,0 +1,143 @@
+//! Nodes: what a name stands for.
+
+use crate::Error;
+use abi::mode;
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// Names a node for the life of the tree (T1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) u64);
+
+impl NodeId {
+    pub const ROOT: Self = Self(Self::FIRST_ENTRY - 1);
+    /// Positions in a directory below this are those of `.` and `..`; from here on they are node ids.
+    pub(crate) const FIRST_ENTRY: u64 = 2;
+
+    /// The inode number that user programs see.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a file wants to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// For a directory: looking up names in it.
+    Execute,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Directory,
+    Regular,
+    Special,
+}
+
+/// What `stat` tells of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    pub id: NodeId,
+    pub kind: Kind,
+    /// File type and permission bits, as in `st_mode`.
+    pub mode: u32,
+    pub links: u64,
+    /// In bytes; 0 for what is not a regular file.
+    pub size: u64,
+}
+
+/// The entries of a directory, by name for look-up and by id for listing: ids rise with time and stay,
+/// so a listing that goes on after some id neither repeats nor skips an entry that was there throughout.
+#[derive(Default)]
+pub(crate) struct Directory {
+    pub by_name: BTreeMap<Box<[u8]>, NodeId>,
+    pub by_id: BTreeSet<NodeId>,
+    pub subdirectories: u64,
+}
+
+pub(crate) enum Content<S> {
+    Directory(Directory),
+    Regular(Vec<u8>),
+    Special(S),
+}
+
+pub(crate) struct Node<S> {
+    pub name: Box<[u8]>,
+    pub parent: NodeId,
+    /// Its parent lists it (T2). Always true of the root.
+    pub named: bool,
+    pub users: usize,
+    pub mode: u32,
+    pub content: Content<S>,
+}
+
+impl<S> Node<S> {
+    /// Bytes that a node without content takes, its entries in its parent's two maps included; rounded up.
+    const FIXED_COST: usize = 256;
+
+    /// What the node takes of the tree's capacity, in bytes.
+    pub fn cost(&self) -> usize {
+        let bytes = match &self.content {
+            Content::Regular(bytes) => bytes.capacity(),
+            Content::Directory(_) | Content::Special(_) => 0,
+        };
+        Self::FIXED_COST + 2 * self.name.len() + bytes
+    }
+
+    pub fn permit(&self, access: Access) -> Result<(), Error> {
+        let bit = match access {
+            Access::Read => mode::OWNER_READ,
+            Access::Write => mode::OWNER_WRITE,
+            Access::Execute => mode::OWNER_EXECUTE,
+        };
+        if self.mode & bit == 0 {
+            return Err(Error::AccessDenied);
+        }
+        Ok(())
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self.content {
+            Content::Directory(_) => Kind::Directory,
+            Content::Regular(_) => Kind::Regular,
+            Content::Special(_) => Kind::Special,
+        }
+    }
+
+    pub fn directory(&self) -> Result<&Directory, Error> {
+        match &self.content {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    pub fn directory_mut(&mut self) -> Result<&mut Directory, Error> {
+        match &mut self.content {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    pub fn attributes(&self, id: NodeId) -> Attributes {
+        let (size, links) = match &self.content {
+            Content::Directory(_) if !self.named => (0, 0),
+            // Its name, its own `.`, and the `..` of each subdirectory.
+            Content::Directory(directory) => (0, 2 + directory.subdirectories),
+            Content::Regular(bytes) => (bytes.len() as u64, self.named.into()),
+            Content::Special(_) => (0, self.named.into()),
+        };
+        Attributes {
+            id,
+            kind: self.kind(),
+            mode: self.mode,
+            links,
+            size,
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! The tree itself: walking, creating, removing, reading, writing.
+
+use crate::{
+    Access, Attributes, Error, Kind, NodeId,
+    node::{Content, Directory, Node},
+    path::{Path, Step},
+};
+use abi::{mode, open};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+
+/// Largest size of a regular file, in bytes.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// One entry of a directory, as [`Tree::next_entry`] finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub name: &'a [u8],
+    pub id: NodeId,
+    pub mode: u32,
+    /// The position at which the entry after this one is found.
+    pub next: u64,
+}
+
+/// What the kernel puts into the tree by [`Tree::install`].
+pub enum Install<S> {
+    Directory,
+    Regular(Vec<u8>),
+    /// Shows as a character device.
+    Device(S),
+    /// Shows as a regular file of no size, as files in `/proc` do.
+    Virtual(S),
+}
+
+/// Where a path leads that is about to be created or removed.
+struct Target<'a> {
+    parent: NodeId,
+    last: Step<'a>,
+    demands_directory: bool,
+}
+
+/// A tree of files. `S` stands for a device or a virtual file.
+pub struct Tree<S> {
+    nodes: BTreeMap<NodeId, Node<S>>,
+    next_id: u64,
+    used: usize,
+    capacity: usize,
+}
+
+impl<S> Tree<S> {
+    /// Makes a tree with an empty root directory that takes at most about `capacity` bytes of memory.
+    pub fn new(capacity: usize) -> Self {
+        let root = Node {
+            name: Box::default(),
+            parent: NodeId::ROOT,
+            named: true,
+            users: 0,
+            mode: mode::DIRECTORY | 0o755,
+            content: Content::Directory(Directory::default()),
+        };
+        Self {
+            used: root.cost(),
+            nodes: BTreeMap::from([(NodeId::ROOT, root)]),
+            next_id: NodeId::FIRST_ENTRY,
+            capacity,
+        }
+    }
+
+    /// Bytes of its capacity that the tree takes now.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    fn node(&self, id: NodeId) -> Result<&Node<S>, Error> {
+        self.nodes.get(&id).ok_or(Error::NotFound)
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<S>, Error> {
+        self.nodes.get_mut(&id).ok_or(Error::NotFound)
+    }
+
+    /// Takes one step from the directory `from`.
+    fn step(&self, from: NodeId, step: Step<'_>) -> Result<NodeId, Error> {
+        let node = self.node(from)?;
+        let directory = node.directory()?;
+        node.permit(Access::Execute)?;
+        match step {
+            Step::Stay => Ok(from),
+            // The parent of a removed directory may be gone as well (T1).
+            Step::Up => self.node(node.parent).map(|_| node.parent),
+            Step::Down(name) => directory.by_name.get(name).copied().ok_or(Error::NotFound),
+        }
+    }
+
+    fn start(&self, cwd: NodeId, path: Path<'_>) -> NodeId {
+        if path.is_absolute() {
+            NodeId::ROOT
+        } else {
+            cwd
+        }
+    }
+
+    /// Follows `path` from the directory `cwd` to what it names.
+    pub fn walk(&self, cwd: NodeId, path: &[u8]) -> Result<NodeId, Error> {
+        let path = Path::try_new(path)?;
+        let end = path
+            .steps()
+            .try_fold(self.start(cwd, path), |at, step| self.step(at, step?))?;
+        let node = self.node(end)?;
+        if path.demands_directory() {
+            node.directory()?;
+        }
+        Ok(end)
+    }
+
+    /// Follows `path` to the directory that holds, or would hold, its last component.
+    fn walk_parent<'a>(&self, cwd: NodeId, path: &'a [u8]) -> Result<Target<'a>, Error> {
+        let path = Path::try_new(path)?;
+        let mut steps = path.steps();
+        // A path of slashes only names the root, from where a step to the root stays.
+        let last = steps.next_back().unwrap_or(Ok(Step::Stay));
+        let parent = steps.try_fold(self.start(cwd, path), |at, step| self.step(at, step?))?;
+        let node = self.node(parent)?;
+        node.directory()?;
+        node.permit(Access::Execute)?;
+        Ok(Target {
+            parent,
+            last: last?,
+            demands_directory: path.demands_directory(),
+        })
+    }
+
+    /// Adds a node under a name that is free.
+    fn add(
+        &mut self,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        content: Content<S>,
+    ) -> Result<NodeId, Error> {
+        if !self.node(parent)?.named {
+            return Err(Error::NotFound); // T4
+        }
+        let id = NodeId(self.next_id);
+        let node = Node {
+            name: name.into(),
+            parent,
+            named: true,
+            users: 0,
+            mode,
+            content,
+        };
+        let used = self.used + node.cost();
+        if used > self.capacity {
+            return Err(Error::NoSpace);
+        }
+        let is_directory = node.kind() == Kind::Directory;
+        let directory = self.node_mut(parent)?.directory_mut()?;
+        directory.by_name.insert(name.into(), id);
+        directory.by_id.insert(id);
+        directory.subdirectories += u64::from(is_directory);
+        self.next_id += 1;
+        self.used = used;
+        self.nodes.insert(id, node);
+        Ok(id)
+    }
+
+    /// Adds a node for a user, who needs permission to write to the directory.
+    fn create(
+        &mut self,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        content: Content<S>,
+    ) -> Result<NodeId, Error> {
+        self.node(parent)?.permit(Access::Write)?;
+        self.add(parent, name, mode, content)
+    }
+
+    /// Takes the name away from a node that its parent lists.
+    fn remove(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Result<(), Error> {
+        let is_directory = self.node(id)?.kind() == Kind::Directory;
+        let directory = self.node_mut(parent)?.directory_mut()?;
+        directory.by_name.remove(name);
+        directory.by_id.remove(&id);
+        directory.subdirectories -= u64::from(is_directory);
+        self.node_mut(id)?.named = false;
+        self.free_if_unused(id);
+        Ok(())
+    }
+
+    fn free_if_unused(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get(&id)
+            && !node.named
+            && node.users == 0
+        {
+            self.used -= node.cost();
+            self.nodes.remove(&id);
+        }
+    }
+
+    /// Finds what `open` of `path` with `flags` from [`abi::open`] opens, creating or truncating it as they
+    /// say, and retains it: the caller releases it when the file is closed. `permissions` are those of a
+    /// file that is created.
+    pub fn open(
+        &mut self,
+        cwd: NodeId,
+        path: &[u8],
+        flags: u32,
+        permissions: u32,
+    ) -> Result<NodeId, Error> {
+        let (read, write) = match flags & open::ACCMODE {
+            open::RDONLY => (true, false),
+            open::WRONLY => (false, true),
+            open::RDWR => (true, true),
+            _ => return Err(Error::Invalid),
+        };
+        let id = if flags & open::CREAT == 0 {
+            self.walk(cwd, path)?
+        } else {
+            if flags & open::DIRECTORY != 0 {
+                return Err(Error::Invalid);
+            }
+            let target = self.walk_parent(cwd, path)?;
+            if target.demands_directory {
+                return Err(Error::IsDirectory);
+            }
+            match (self.step(target.parent, target.last), target.last) {
+                (Err(Error::NotFound), Step::Down(name)) => {
+                    let mode = mode::REGULAR | permissions & mode::PERMISSIONS;
+                    let id =
+                        self.create(target.parent, name, mode, Content::Regular(Vec::new()))?;
+                    // Its mode binds later openers, not its creator.
+                    self.retain(id)?;
+                    return Ok(id);
+                }
+                (Ok(_), _) if flags & open::EXCL != 0 => return Err(Error::Exists),
+                (found, _) => found?,
+            }
+        };
+        let node = self.node(id)?;
+        let truncate = flags & open::TRUNC != 0;
+        match node.kind() {
+            Kind::Directory if write || truncate || flags & open::CREAT != 0 => {
+                return Err(Error::IsDirectory);
+            }
+            Kind::Regular | Kind::Special if flags & open::DIRECTORY != 0 => {
+                return Err(Error::NotDirectory);
+            }
+            _ => {}
+        }
+        if read {
+            node.permit(Access::Read)?;
+        }
+        if write || truncate {
+            node.permit(Access::Write)?;
+        }
+        if truncate && node.kind() == Kind::Regular {
+            self.resize(id, 0)?;
+        }
+        self.retain(id)?;
+        Ok(id)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&mut self, cwd: NodeId, path: &[u8], permissions: u32) -> Result<NodeId, Error> {
+        let target = self.walk_parent(cwd, path)?;
+        let Step::Down(name) = target.last else {
+            return Err(Error::Exists);
+        };
+        match self.step(target.parent, target.last) {
+            Err(Error::NotFound) => {}
+            Ok(_) => return Err(Error::Exists),
+            Err(error) => return Err(error),
+        }
+        let mode = mode::DIRECTORY | permissions & mode::PERMISSIONS;
+        self.create(
+            target.parent,
+            name,
+            mode,
+            Content::Directory(Directory::default()),
+        )
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, cwd: NodeId, path: &[u8]) -> Result<(), Error> {
+        let target = self.walk_parent(cwd, path)?;
+        let name = match target.last {
+            Step::Down(name) => name,
+            Step::Up => return Err(Error::NotEmpty),
+            Step::Stay if path.iter().all(|&byte| byte == b'/') => return Err(Error::Busy),
+            Step::Stay => return Err(Error::Invalid),
+        };
+        let id = self.step(target.parent, target.last)?;
+        if !self.node(id)?.directory()?.by_name.is_empty() {
+            return Err(Error::NotEmpty);
+        }
+        self.node(target.parent)?.permit(Access::Write)?;
+        self.remove(target.parent, name, id)
+    }
+
+    /// Removes a file; open files keep its content.
+    pub fn unlink(&mut self, cwd: NodeId, path: &[u8]) -> Result<(), Error> {
+        let target = self.walk_parent(cwd, path)?;
+        let Step::Down(name) = target.last else {
+            return Err(Error::IsDirectory);
+        };
+        let id = self.step(target.parent, target.last)?;
+        match self.node(id)?.kind() {
+            Kind::Directory => return Err(Error::IsDirectory),
+            _ if target.demands_directory => return Err(Error::NotDirectory),
+            _ => {}
+        }
+        self.node(target.parent)?.permit(Access::Write)?;
+        self.remove(target.parent, name, id)
+    }
+
+    /// Puts `content` at the absolute path `path` for the kernel: no permission bits bind it. Directories
+    /// that are missing on the way are made with the permissions 0555; a directory that exists is left as
+    /// it is.
+    pub fn install(
+        &mut self,
+        path: &[u8],
+        permissions: u32,
+        content: Install<S>,
+    ) -> Result<NodeId, Error> {
+        let path = Path::try_new(path)?;
+        let (kind, content) = match content {
+            Install::Directory => (mode::DIRECTORY, Content::Directory(Directory::default())),
+            Install::Regular(bytes) => (mode::REGULAR, Content::Regular(bytes)),
+            Install::Device(special) => (mode::CHARACTER_DEVICE, Content::Special(special)),
+            Install::Virtual(special) => (mode::REGULAR, Content::Special(special)),
+        };
+        let mut steps = path.steps();
+        let Some(Ok(Step::Down(last))) = steps.next_back() else {
+            return Err(Error::Invalid);
+        };
+        let mut parent = NodeId::ROOT;
+        for step in steps {
+            let Step::Down(name) = step? else {
+                return Err(Error::Invalid);
+            };
+            parent = match self.node(parent)?.directory()?.by_name.get(name) {
+                Some(id) => *id,
+                None => self.add(
+                    parent,
+                    name,
+                    mode::DIRECTORY | 0o555,
+                    Content::Directory(Directory::default()),
+                )?,
+            };
+        }
+        let found = self.node(parent)?.directory()?.by_name.get(last);
+        match (found, kind) {
+            (None, _) => self.add(
+                parent,
+                last,
+                kind | permissions & mode::PERMISSIONS,
+                content,
+            ),
+            (Some(id), mode::DIRECTORY) => self.node(*id)?.directory().map(|_| *id),
+            (Some(_), _) => Err(Error::Exists),
+        }
+    }
+
+    /// Takes away what [`Tree::install`] put at the absolute path `path`; a directory must be empty.
+    pub fn uninstall(&mut self, path: &[u8]) -> Result<(), Error> {
+        let target = self.walk_parent(NodeId::ROOT, path)?;
+        let Step::Down(name) = target.last else {
+            return Err(Error::Invalid);
+        };
+        let id = self.step(target.parent, target.last)?;
+        if let Ok(directory) = self.node(id)?.directory()
+            && !directory.by_name.is_empty()
+        {
+            return Err(Error::NotEmpty);
+        }
+        self.remove(target.parent, name, id)
+    }
+
+    /// Counts one more user of `id`.
+    pub fn retain(&mut self, id: NodeId) -> Result<(), Error> {
+        self.node_mut(id)?.users += 1;
+        Ok(())
+    }
+
+    /// Takes back one [`Tree::retain`] or [`Tree::open`].
+    pub fn release(&mut self, id: NodeId) {
+        if let Ok(node) = self.node_mut(id) {
+            node.users -= 1;
+        }
+        self.free_if_unused(id);
+    }
+
+    /// Refuses unless the mode of `id` allows `access`.
+    pub fn permit(&self, id: NodeId, access: Access) -> Result<(), Error> {
+        self.node(id)?.permit(access)
+    }
+
+    pub fn attributes(&self, id: NodeId) -> Result<Attributes, Error> {
+        self.node(id).map(|node| node.attributes(id))
+    }
+
+    /// Returns the device or virtual file that `id` is, if it is one.
+    pub fn special(&self, id: NodeId) -> Option<&S> {
+        match &self.nodes.get(&id)?.content {
+            Content::Special(special) => Some(special),
+            _ => None,
+        }
+    }
+
+    fn bytes(&self, id: NodeId) -> Result<&Vec<u8>, Error> {
+        match &self.node(id)?.content {
+            Content::Regular(bytes) => Ok(bytes),
+            Content::Directory(_) => Err(Error::IsDirectory),
+            Content::Special(_) => Err(Error::Invalid),
+        }
+    }
+
+    /// Copies what the regular file `id` has from byte `at` on into `buf`; returns how much that was.
+    pub fn read_at(&self, id: NodeId, at: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        let bytes = self.bytes(id)?;
+        let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+        let found = &bytes[at..bytes.len().min(at.saturating_add(buf.len()))];
+        buf[..found.len()].copy_from_slice(found);
+        Ok(found.len())
+    }
+
+    /// Writes all of `data` to the regular file `id` from byte `at` on; a gap after its end reads as zeros.
+    pub fn write_at(&mut self, id: NodeId, at: u64, data: &[u8]) -> Result<(), Error> {
+        let old_len = self.bytes(id)?.len() as u64;
+        let end = at.checked_add(data.len() as u64).ok_or(Error::TooBig)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if end > old_len {
+            self.resize(id, end)?;
+        }
+        if let Content::Regular(bytes) = &mut self.node_mut(id)?.content {
+            bytes[at as usize..end as usize].copy_from_slice(data);
+        }
+        Ok(())
+    }
+
+    /// Sets the length of the regular file `id`, in bytes; what is added reads as zeros.
+    pub fn resize(&mut self, id: NodeId, len: u64) -> Result<(), Error> {
+        let old_capacity = self.bytes(id)?.capacity();
+        if len > MAX_FILE_BYTES {
+            return Err(Error::TooBig);
+        }
+        let len = len as usize;
+        // Doubling keeps a file that grows by small writes from being copied each time; the exact size
+        // still fits where twice the old one does not.
+        let wanted = if len <= old_capacity {
+            old_capacity
+        } else {
+            len.max(2 * old_capacity)
+        };
+        let room = self.capacity - self.used;
+        let wanted = if wanted - old_capacity <= room {
+            wanted
+        } else {
+            len
+        };
+        if wanted.saturating_sub(old_capacity) > room {
+            return Err(Error::NoSpace);
+        }
+        let Content::Regular(bytes) = &mut self.node_mut(id)?.content else {
+            return Err(Error::Invalid);
+        };
+        let more = wanted.saturating_sub(bytes.len());
+        bytes.try_reserve_exact(more).map_err(|_| Error::NoSpace)?;
+        bytes.resize(len, 0);
+        if len == 0 {
+            *bytes = Vec::new();
+        }
+        let new_capacity = bytes.capacity();
+        self.used = self.used - old_capacity + new_capacity;
+        Ok(())
+    }
+
+    /// Returns the first entry of the directory `id` at or after position `at`: 0 is its start, other
+    /// positions come from [`Entry::next`]. `None` at its end, and in a removed directory.
+    pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<Entry<'_>>, Error> {
+        let node = self.node(id)?;
+        let directory = node.directory()?;
+        if !node.named {
+            return Ok(None); // T4
+        }
+        let (name, id): (&[u8], _) = match at {
+            0 => (b".", id),
+            1 => (b"..", node.parent),
+            _ => match directory.by_id.range(NodeId(at)..).next() {
+                Some(id) => (&self.node(*id)?.name, *id),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Entry {
+            name,
+            id,
+            mode: self.node(id)?.mode,
+            next: if at < NodeId::FIRST_ENTRY {
+                at + 1
+            } else {
+                id.0 + 1
+            },
+        }))
+    }
+
+    /// Returns the absolute path of the directory or file `id`; an error if it was removed.
+    pub fn path_of(&self, id: NodeId) -> Result<Vec<u8>, Error> {
+        let mut names = Vec::new();
+        let mut at = id;
+        while at != NodeId::ROOT {
+            let node = self.node(at)?;
+            if !node.named {
+                return Err(Error::NotFound);
+            }
+            names.push(&node.name);
+            at = node.parent;
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Ok(path)
+    }
+}

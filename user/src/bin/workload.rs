@@ -1,0 +1,58 @@
+//! The work that the samples watch: forks children one after the other, each of which executes
+//! `/bin/child`, and makes a directory for each.
+//!
+//! The first argument is the number of children, 3 by default. Exits with 0 only if every call did what
+//! it should and every child came back with the code it was told.
+#![no_std]
+#![no_main]
+
+use core::ffi::CStr;
+use user::{Args, abi, println, syscall, text::Text};
+
+user::main!(main);
+
+const CHILD: &CStr = c"/bin/child";
+const BASE: &CStr = c"/tmp/workload";
+
+fn main(mut args: Args) -> i32 {
+    args.next();
+    let children: u32 = args.parse_next().unwrap_or(3);
+    println!("workload: {children} children");
+    syscall::mkdir(BASE, 0o755).expect("mkdir of the base directory");
+    let mut last = 0;
+    for i in 0..children {
+        let pid = run_child(i as i32 % 256);
+        assert!(pid > last, "child {pid} does not come after {last}");
+        last = pid;
+        make_directory(i);
+    }
+    println!("workload: done");
+    0
+}
+
+/// Runs one child that must exit with `code`; returns its pid.
+fn run_child(code: i32) -> u32 {
+    let pid = syscall::fork().expect("fork");
+    if pid == 0 {
+        let code = Text::<12>::format(format_args!("{code}"));
+        let error = syscall::execve(CHILD, &[c"child", code.as_c_str()]);
+        panic!("execve of {CHILD:?}: {error:?}");
+    }
+    let (waited, status) = syscall::wait4(-1, 0).expect("wait4");
+    assert_eq!(
+        (waited, status.code()),
+        (pid, Some(code)),
+        "child ended with {status:?}"
+    );
+    pid
+}
+
+/// Makes the `i`th directory and checks that it is there, once.
+fn make_directory(i: u32) {
+    let path = Text::<64>::format(format_args!("{}/{i}", BASE.to_str().expect("ASCII")));
+    let path = path.as_c_str();
+    syscall::mkdir(path, 0o755).expect("mkdir");
+    assert_eq!(syscall::mkdir(path, 0o755), Err(syscall::Errno::EEXIST));
+    let mode = syscall::stat(path).expect("stat").mode;
+    assert_eq!(mode & abi::mode::TYPE_MASK, abi::mode::DIRECTORY);
+}
