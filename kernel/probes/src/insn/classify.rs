@@ -1,0 +1,195 @@
+//! Which instructions may be probed, and what sort of replacement each needs.
+
+use iced_x86::{Code, OpKind, Register};
+
+use super::{
+    decode::Insn,
+    flags::{FlagsOp, OperandSize},
+    refusal::Refusal,
+};
+
+/// What the replacement of an instruction has to care about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Depends on its own address at most by a RIP-relative operand, and goes on with the next instruction.
+    Ordinary,
+    /// `jmp rel`.
+    Jump,
+    /// `jcc rel`.
+    ConditionalJump,
+    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: no encoding with a 32-bit displacement.
+    CountedJump,
+    /// `call rel`.
+    Call,
+    /// `jmp r/m`, near.
+    IndirectJump,
+    /// `call r/m`, near.
+    IndirectCall,
+    /// `ret`, `ret imm16`, near.
+    Return,
+    /// Observes or changes the interrupt flag.
+    Flags(FlagsOp),
+}
+
+impl Class {
+    /// The class of an instruction that may be probed whatever follows it.
+    pub(super) fn of(insn: &Insn) -> Result<Self, Refusal> {
+        use Code as C;
+        let class = match insn.code() {
+            C::Jmp_rel8_64 | C::Jmp_rel32_64 | C::Jmp_rel16 => Self::Jump,
+            code if is_conditional(code) => Self::ConditionalJump,
+            code if is_counted(code) => Self::CountedJump,
+            C::Call_rel32_64 | C::Call_rel16 => Self::Call,
+            C::Jmp_rm64 | C::Jmp_rm32 | C::Jmp_rm16 => Self::IndirectJump,
+            C::Call_rm64 | C::Call_rm32 | C::Call_rm16 => Self::IndirectCall,
+            C::Retnq | C::Retnq_imm16 | C::Retnd | C::Retnd_imm16 | C::Retnw | C::Retnw_imm16 => {
+                Self::Return
+            }
+            C::Pushfq => return Ok(Self::Flags(FlagsOp::Push(OperandSize::Quad))),
+            C::Pushfw => return Ok(Self::Flags(FlagsOp::Push(OperandSize::Word))),
+            C::Popfq => return Ok(Self::Flags(FlagsOp::Pop(OperandSize::Quad))),
+            C::Popfw => return Ok(Self::Flags(FlagsOp::Pop(OperandSize::Word))),
+            C::Cli => return Ok(Self::Flags(FlagsOp::Clear)),
+            C::Sti => return Ok(Self::Flags(FlagsOp::Set)),
+            _ => return refusal(insn).map_or(Ok(Self::Ordinary), Err),
+        };
+        // Intel ignores 0x66 on a near branch, AMD truncates the target to 16 bits and shortens the immediate.
+        // REX.W overrides it on both.
+        let prefixes = insn.prefixes();
+        if prefixes.operand_size && !prefixes.rex_w() {
+            return Err(Refusal::OperandSizeBranch);
+        }
+        Ok(class)
+    }
+
+    /// Whether the instruction after it in memory may be the next one executed.
+    pub const fn falls_through(self) -> bool {
+        !matches!(self, Self::Jump | Self::IndirectJump | Self::Return)
+    }
+}
+
+/// Says whether `insn` may be probed, and what its replacement has to care about.
+///
+/// `following` is the instruction behind it in memory, if there is one. Only `sti` needs it: when the
+/// instruction after it relies on the one-instruction interrupt shadow (`sti; hlt` and the like), or is not
+/// known, the `sti` is refused.
+///
+/// # Errors
+/// The reason why it may not be probed.
+pub fn classify(insn: &Insn, following: Option<&Insn>) -> Result<Class, Refusal> {
+    let class = Class::of(insn)?;
+    if class == Class::Flags(FlagsOp::Set) && following.is_none_or(relies_on_shadow) {
+        return Err(Refusal::InterruptShadow);
+    }
+    Ok(class)
+}
+
+/// Instructions that idle and exit paths put behind an `sti` so that no interrupt comes between the two.
+fn relies_on_shadow(insn: &Insn) -> bool {
+    match Class::of(insn) {
+        Ok(class) => {
+            class == Class::Return || matches!(insn.code(), Code::Tpause_r32 | Code::Tpause_r64)
+        }
+        Err(refusal) => matches!(
+            refusal,
+            Refusal::Wait
+                | Refusal::SystemCall
+                | Refusal::InterruptReturn
+                | Refusal::FarTransfer
+                | Refusal::VirtualMachineEntry
+        ),
+    }
+}
+
+fn refusal(insn: &Insn) -> Option<Refusal> {
+    use Code as C;
+    Some(match insn.code() {
+        C::Int3 => Refusal::Breakpoint,
+        C::Int_imm8 | C::Int1 | C::Into => Refusal::SoftwareInterrupt,
+        C::Ud2 if insn.is_forced_emulation_prefix() => Refusal::ForcedEmulation,
+        C::Ud2
+        | C::Ud0
+        | C::Ud0_r16_rm16
+        | C::Ud0_r32_rm32
+        | C::Ud0_r64_rm64
+        | C::Ud1_r16_rm16
+        | C::Ud1_r32_rm32
+        | C::Ud1_r64_rm64 => Refusal::Undefined,
+        C::Mov_Sreg_rm16 | C::Mov_Sreg_r32m16 | C::Mov_Sreg_r64m16 => {
+            match insn.instruction().op0_register() {
+                Register::SS => Refusal::StackSegmentLoad,
+                Register::GS => Refusal::GsBase,
+                _ => return None,
+            }
+        }
+        C::Retfw
+        | C::Retfd
+        | C::Retfq
+        | C::Retfw_imm16
+        | C::Retfd_imm16
+        | C::Retfq_imm16
+        | C::Call_m1616
+        | C::Call_m1632
+        | C::Call_m1664
+        | C::Jmp_m1616
+        | C::Jmp_m1632
+        | C::Jmp_m1664 => Refusal::FarTransfer,
+        C::Iretw | C::Iretd | C::Iretq | C::Uiret | C::Eretu | C::Erets => Refusal::InterruptReturn,
+        C::Hlt | C::Mwait | C::Mwaitx | C::Umwait_r32 | C::Umwait_r64 => Refusal::Wait,
+        C::Syscall | C::Sysretd | C::Sysretq | C::Sysenter | C::Sysexitd | C::Sysexitq => {
+            Refusal::SystemCall
+        }
+        C::Swapgs
+        | C::Wrgsbase_r32
+        | C::Wrgsbase_r64
+        | C::Popw_GS
+        | C::Popq_GS
+        | C::Lgs_r16_m1616
+        | C::Lgs_r32_m1632
+        | C::Lgs_r64_m1664 => Refusal::GsBase,
+        C::Xbegin_rel16 | C::Xbegin_rel32 => Refusal::Transaction,
+        C::Vmlaunch | C::Vmresume | C::Vmrunw | C::Vmrund | C::Vmrunq => {
+            Refusal::VirtualMachineEntry
+        }
+        C::Rsm => Refusal::SystemManagementReturn,
+        C::Mov_cr_r64 => match insn.instruction().op0_register() {
+            Register::CR0 | Register::CR3 | Register::CR4 => Refusal::ControlRegister,
+            _ => return None,
+        },
+        C::Lmsw_rm16 | C::Lmsw_r32m16 | C::Lmsw_r64m16 => Refusal::ControlRegister,
+        C::Lgdt_m1664
+        | C::Lidt_m1664
+        | C::Ltr_rm16
+        | C::Ltr_r32m16
+        | C::Ltr_r64m16
+        | C::Lldt_rm16
+        | C::Lldt_r32m16
+        | C::Lldt_r64m16 => Refusal::DescriptorTable,
+        C::Incsspd_r32
+        | C::Incsspq_r64
+        | C::Rdsspd_r32
+        | C::Rdsspq_r64
+        | C::Saveprevssp
+        | C::Rstorssp_m64
+        | C::Wrssd_m32_r32
+        | C::Wrssq_m64_r64
+        | C::Wrussd_m32_r32
+        | C::Wrussq_m64_r64
+        | C::Setssbsy
+        | C::Clrssbsy_m64 => Refusal::ShadowStack,
+        _ => return None,
+    })
+}
+
+fn is_conditional(code: Code) -> bool {
+    code.is_jcc_short_or_near()
+}
+
+fn is_counted(code: Code) -> bool {
+    code.is_loop() || code.is_loopcc() || code.is_jcx_short()
+}
+
+/// Whether the operand of an indirect branch is in memory.
+pub(super) fn has_memory_operand(insn: &Insn) -> bool {
+    insn.instruction().op0_kind() == OpKind::Memory
+}

@@ -1,0 +1,253 @@
+//! One decoded instruction and its original bytes.
+
+use core::fmt;
+
+use iced_x86::{
+    Code, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction, OpKind, Register,
+};
+
+use super::refusal::errno;
+
+/// Length limit of one instruction (Intel SDM vol. 2A, 2.3.11).
+pub const MAX_INSN_BYTES: usize = 15;
+
+/// Signatures that turn a preceding `ud2` into a request to the hypervisor to emulate the next
+/// instruction (Xen's and KVM's forced-emulation prefixes).
+const FORCED_EMULATION: [[u8; 3]; 2] = [*b"xen", *b"kvm"];
+
+/// One instruction of 64-bit code: its address, its exact bytes and its decoded form.
+#[derive(Clone, Copy)]
+pub struct Insn {
+    bytes: [u8; MAX_INSN_BYTES],
+    instruction: Instruction,
+    offsets: ConstantOffsets,
+    prefixes: Prefixes,
+}
+
+/// What precedes the opcode of a legacy-encoded instruction. Meaningless for VEX, EVEX and XOP.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Prefixes {
+    /// 0x66 is present.
+    pub operand_size: bool,
+    /// 0x67 is present.
+    pub address_size: bool,
+    /// The REX prefix in force, or 0. One that another prefix follows is ignored by the processor.
+    pub rex: u8,
+    /// Number of bytes before the opcode (or before VEX, EVEX, XOP, REX2).
+    pub len: u8,
+}
+
+impl Prefixes {
+    fn scan(bytes: &[u8]) -> Self {
+        let mut prefixes = Self::default();
+        for &byte in bytes {
+            match byte {
+                0x66 => prefixes.operand_size = true,
+                0x67 => prefixes.address_size = true,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3 => {}
+                0x40..=0x4f => {
+                    prefixes.rex = byte;
+                    prefixes.len += 1;
+                    continue;
+                }
+                _ => break,
+            }
+            prefixes.rex = 0;
+            prefixes.len += 1;
+        }
+        prefixes
+    }
+
+    pub const fn rex_w(self) -> bool {
+        self.rex & 8 != 0
+    }
+}
+
+/// Why bytes are not an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes end before the instruction does.
+    Truncated { ip: u64 },
+    /// No instruction of the 64-bit instruction set, or longer than 15 bytes.
+    Invalid { ip: u64 },
+    /// An APX encoding (REX2 prefix, EVEX map 4): its length and effect are not known here.
+    Apx { ip: u64 },
+}
+
+impl DecodeError {
+    /// The errno of a registration that fails so.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Truncated { .. } | Self::Invalid { .. } => errno::EILSEQ,
+            Self::Apx { .. } => errno::EOPNOTSUPP,
+        }
+    }
+
+    /// Short, stable name for tables and statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Truncated { .. } => "truncated",
+            Self::Invalid { .. } => "undecodable",
+            Self::Apx { .. } => "apx",
+        }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { ip } => write!(
+                f,
+                "the code ends inside the instruction at {ip:#x}; probe an instruction before it"
+            ),
+            Self::Invalid { ip } => write!(
+                f,
+                "the bytes at {ip:#x} are no instruction; if another tool has patched them, remove its patch first"
+            ),
+            Self::Apx { ip } => write!(
+                f,
+                "the instruction at {ip:#x} uses an APX encoding, which cannot be executed out of line; probe a neighbour"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+/// Decodes the instruction at the start of `bytes`, whose address is `ip`.
+///
+/// Looks at no byte beyond the instruction, save that a `ud2` is looked at together with the three bytes
+/// that may follow it, so `bytes` may end where the instruction ends.
+///
+/// # Errors
+/// [`DecodeError`], which says why.
+pub fn decode(bytes: &[u8], ip: u64) -> Result<Insn, DecodeError> {
+    let window = &bytes[..bytes.len().min(MAX_INSN_BYTES)];
+    let prefixes = Prefixes::scan(window);
+    match window.get(usize::from(prefixes.len)..) {
+        Some([0xd5, ..]) => return Err(DecodeError::Apx { ip }),
+        Some([0x62, payload, ..]) if payload & 7 == 4 => return Err(DecodeError::Apx { ip }),
+        _ => {}
+    }
+    let mut decoder = Decoder::with_ip(64, window, ip, DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if instruction.is_invalid() {
+        return Err(match decoder.last_error() {
+            DecoderError::NoMoreBytes => DecodeError::Truncated { ip },
+            _ => DecodeError::Invalid { ip },
+        });
+    }
+    let mut insn = Insn {
+        bytes: [0; MAX_INSN_BYTES],
+        offsets: decoder.get_constant_offsets(&instruction),
+        instruction,
+        prefixes,
+    };
+    let mut len = instruction.len();
+    if let [0x0f, 0x0b, a, b, c, ..] = *window
+        && FORCED_EMULATION.contains(&[a, b, c])
+    {
+        len = 5;
+        insn.instruction.set_len(len);
+        insn.instruction.set_next_ip(ip.wrapping_add(5));
+    }
+    insn.bytes[..len].copy_from_slice(&window[..len]);
+    Ok(insn)
+}
+
+impl Insn {
+    /// The original bytes, 1 to 15 of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len()]
+    }
+
+    /// Length in bytes, 1 to 15.
+    #[allow(clippy::len_without_is_empty, reason = "an instruction is never empty")]
+    pub fn len(&self) -> usize {
+        self.instruction.len()
+    }
+
+    /// Address of the first byte.
+    pub fn ip(&self) -> u64 {
+        self.instruction.ip()
+    }
+
+    /// Address of the byte after the last one.
+    pub fn next_ip(&self) -> u64 {
+        self.instruction.next_ip()
+    }
+
+    /// Where a direct branch or call leads to (of a conditional one: if taken); `None` for everything else.
+    pub fn branch_target(&self) -> Option<u64> {
+        match self.instruction.op0_kind() {
+            OpKind::NearBranch64 => Some(self.instruction.near_branch64()),
+            _ => None,
+        }
+    }
+
+    /// Whether this is `endbr64`, the landing pad of indirect branches.
+    pub fn is_endbr64(&self) -> bool {
+        self.code() == Code::Endbr64
+    }
+
+    /// Whether this is a forced-emulation prefix: `ud2` and a signature, which belong to the next instruction.
+    pub fn is_forced_emulation_prefix(&self) -> bool {
+        self.code() == Code::Ud2 && self.len() == 5
+    }
+
+    pub(super) fn code(&self) -> Code {
+        self.instruction.code()
+    }
+
+    pub(super) fn prefixes(&self) -> Prefixes {
+        self.prefixes
+    }
+
+    /// The opcode of a legacy-encoded instruction and all that follows it.
+    pub(super) fn opcode_bytes(&self) -> &[u8] {
+        &self.bytes()[usize::from(self.prefixes.len)..]
+    }
+
+    /// The decoded form, for what this interface does not offer.
+    pub(super) fn instruction(&self) -> &Instruction {
+        &self.instruction
+    }
+
+    /// The segment prefix byte that its memory operand needs: FS and GS are the only ones with a base.
+    pub(super) fn segment_prefix(&self) -> Option<u8> {
+        match self.instruction.memory_segment() {
+            Register::FS => Some(0x64),
+            Register::GS => Some(0x65),
+            _ => None,
+        }
+    }
+
+    /// Offset of a 32-bit displacement relative to the instruction pointer, if there is one.
+    pub(super) fn ip_relative_offset(&self) -> Option<usize> {
+        self.instruction
+            .is_ip_rel_memory_operand()
+            .then(|| self.offsets.displacement_offset())
+    }
+
+    /// Whether the memory operand's address is truncated to 32 bits (0x67).
+    pub(super) fn is_eip_relative(&self) -> bool {
+        self.instruction.memory_base() == Register::EIP
+    }
+}
+
+/// The bytes in hexadecimal: `48 8b 05 10 00 00 00`.
+impl fmt::Display for Insn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.bytes().iter().enumerate() {
+            let gap = if i == 0 { "" } else { " " };
+            write!(f, "{gap}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Insn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Insn({:#x}: {self})", self.ip())
+    }
+}

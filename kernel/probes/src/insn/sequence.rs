@@ -1,0 +1,303 @@
+//! A buffer of machine code that knows, for each of its instructions, what the probed code looks like
+//! when the processor stands there.
+//!
+//! Code grows at the end. Addresses that an instruction's own fields cannot hold go to a pool of 8-byte
+//! literals behind the code, which [`Sequence::finish`] places. In a kernel linked in the top 2 GiB every address
+//! fits and the pool stays empty.
+
+use super::{
+    classify::has_memory_operand,
+    decode::Insn,
+    rebase::{displacement, rebased},
+    refusal::Refusal,
+};
+
+/// The instruction pointer of the probed code at some place of its replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeIp {
+    /// This address.
+    Known(u64),
+    /// The quad word at RSP + offset.
+    Stacked(i32),
+}
+
+/// What the probed code looks like when the processor stands at some place of its replacement.
+///
+/// Flags and all registers but RIP and RSP are the probed code's own at every place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The probed code's instruction pointer.
+    pub ip: ResumeIp,
+    /// What to add to RSP to get the probed code's stack pointer. Below that only dead stack was written.
+    pub rsp_correction: i32,
+}
+
+impl Position {
+    pub(super) const fn known(ip: u64, rsp_correction: i32) -> Self {
+        Self {
+            ip: ResumeIp::Known(ip),
+            rsp_correction,
+        }
+    }
+
+    /// On top of the stack lies the ip with which to go on once it is popped.
+    pub(super) const EXIT_STACKED: Self = Self {
+        ip: ResumeIp::Stacked(0),
+        rsp_correction: 8,
+    };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    offset: u8,
+    position: Position,
+}
+
+/// A 32-bit RIP-relative field that waits for the place of its literal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reference {
+    field: u8,
+    literal: u8,
+}
+
+const LITERALS: usize = 4;
+const REFERENCES: usize = 8;
+
+/// Machine code of at most `BYTES` bytes (255 or fewer) and `MARKS` instructions.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence<const BYTES: usize, const MARKS: usize> {
+    start: u64,
+    code: [u8; BYTES],
+    len: usize,
+    marks: [Mark; MARKS],
+    mark_count: usize,
+    literals: [u64; LITERALS],
+    literal_count: usize,
+    references: [Reference; REFERENCES],
+    reference_count: usize,
+}
+
+/// A one-byte branch field that waits for its target.
+#[must_use]
+pub(super) struct ShortJump {
+    field: usize,
+}
+
+impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
+    pub fn new(start: u64) -> Self {
+        const { assert!(BYTES <= 255 && MARKS > 0) };
+        Self {
+            start,
+            code: [0; BYTES],
+            len: 0,
+            marks: [Mark {
+                offset: 0,
+                position: Position::known(0, 0),
+            }; MARKS],
+            mark_count: 0,
+            literals: [0; LITERALS],
+            literal_count: 0,
+            references: [Reference::default(); REFERENCES],
+            reference_count: 0,
+        }
+    }
+
+    pub fn code(&self) -> &[u8] {
+        &self.code[..self.len]
+    }
+
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Address of the next instruction to be appended.
+    pub const fn here(&self) -> u64 {
+        self.start.wrapping_add(self.len as u64)
+    }
+
+    /// The position at `offset`, which should be the start of an instruction of the sequence.
+    pub fn position(&self, offset: usize) -> Option<Position> {
+        let marks = &self.marks[..self.mark_count];
+        marks
+            .iter()
+            .rev()
+            .find(|mark| usize::from(mark.offset) <= offset)
+            .map(|mark| mark.position)
+    }
+
+    /// States the position at the next instruction to be appended.
+    pub fn mark(&mut self, position: Position) -> Result<(), Refusal> {
+        let slot = self.marks.get_mut(self.mark_count).ok_or(Refusal::NoRoom)?;
+        // `len` is at most BYTES, which is at most 255.
+        *slot = Mark {
+            offset: self.len as u8,
+            position,
+        };
+        self.mark_count += 1;
+        Ok(())
+    }
+
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        let end = self.len + bytes.len();
+        self.code
+            .get_mut(self.len..end)
+            .ok_or(Refusal::NoRoom)?
+            .copy_from_slice(bytes);
+        self.len = end;
+        Ok(())
+    }
+
+    /// A copy of `insn` that does the same from here. Not for relative branches.
+    pub fn copy(&mut self, insn: &Insn) -> Result<(), Refusal> {
+        let (bytes, len) = rebased(insn, self.here())?;
+        self.put(&bytes[..len])
+    }
+
+    /// `push value`.
+    pub fn push(&mut self, value: u64) -> Result<(), Refusal> {
+        match i32::try_from(value as i64) {
+            Ok(immediate) => {
+                self.put(&[0x68])?;
+                self.put(&immediate.to_le_bytes())
+            }
+            Err(_) => self.with_literal(&[0xff, 0x35], value),
+        }
+    }
+
+    /// `jmp target`.
+    pub fn jump(&mut self, target: u64) -> Result<(), Refusal> {
+        match self.relative(target, 5) {
+            Some(displacement) => {
+                self.put(&[0xe9])?;
+                self.put(&displacement.to_le_bytes())
+            }
+            None => self.with_literal(&[0xff, 0x25], target),
+        }
+    }
+
+    /// `jcc target`, or `None` and no code if the target is out of reach. `condition` is the low nibble of the opcode.
+    pub fn conditional_jump(&mut self, condition: u8, target: u64) -> Result<Option<()>, Refusal> {
+        let Some(displacement) = self.relative(target, 6) else {
+            return Ok(None);
+        };
+        self.put(&[0x0f, 0x80 | condition])?;
+        self.put(&displacement.to_le_bytes())?;
+        Ok(Some(()))
+    }
+
+    /// A short branch with the given prefix and opcode bytes, its target still open.
+    pub fn short_jump(&mut self, opcode: &[u8]) -> Result<ShortJump, Refusal> {
+        self.put(opcode)?;
+        self.put(&[0])?;
+        Ok(ShortJump {
+            field: self.len - 1,
+        })
+    }
+
+    /// Makes `jump` lead to the next instruction to be appended.
+    pub fn land(&mut self, jump: ShortJump) -> Result<(), Refusal> {
+        let distance = i8::try_from(self.len - jump.field - 1).map_err(|_| Refusal::NoRoom)?;
+        self.code[jump.field] = distance as u8;
+        Ok(())
+    }
+
+    /// `push` of the register or memory operand of an indirect branch.
+    pub fn push_branch_operand(&mut self, insn: &Insn) -> Result<(), Refusal> {
+        let [0xff, modrm, tail @ ..] = insn.opcode_bytes() else {
+            unreachable!("near indirect branches have the opcode 0xff and a ModRM byte")
+        };
+        // REX.W does not matter to a push, REX.R not to an opcode extension.
+        let rex = match insn.prefixes().rex & 3 {
+            0 => None,
+            xb => Some(0x40 | xb),
+        };
+        if !has_memory_operand(insn) {
+            self.put(rex.as_slice())?;
+            return self.put(&[0x50 | (modrm & 7)]);
+        }
+        self.put(insn.segment_prefix().as_slice())?;
+        if insn.prefixes().address_size {
+            self.put(&[0x67])?;
+        }
+        self.put(rex.as_slice())?;
+        self.put(&[0xff, (modrm & 0xc7) | 6 << 3])?;
+        if insn.ip_relative_offset().is_some() {
+            let displacement = displacement(insn, self.here().wrapping_add(4))?;
+            self.put(&displacement.to_le_bytes())
+        } else {
+            self.put(tail)
+        }
+    }
+
+    /// Stores `value` at RSP + 8, in one or two instructions; `position` is that of the first.
+    pub fn store_under_top(&mut self, value: u64, position: Position) -> Result<(), Refusal> {
+        self.mark(position)?;
+        match i32::try_from(value as i64) {
+            Ok(immediate) => {
+                self.put(&[0x48, 0xc7, 0x44, 0x24, 0x08])?; // mov qword ptr [rsp + 8], imm32
+                self.put(&immediate.to_le_bytes())
+            }
+            Err(_) => {
+                self.push(value)?;
+                self.mark(Position {
+                    rsp_correction: position.rsp_correction + 8,
+                    ..position
+                })?;
+                self.put(&[0x8f, 0x44, 0x24, 0x08]) // pop [rsp + 8], addressed after the increment
+            }
+        }
+    }
+
+    /// Places the literals. Nothing may be appended afterwards.
+    pub fn finish(&mut self) -> Result<(), Refusal> {
+        let pool = self.len;
+        for index in 0..self.literal_count {
+            self.put(&self.literals[index].to_le_bytes())?;
+        }
+        for reference in &self.references[..self.reference_count] {
+            let field = usize::from(reference.field);
+            let distance = pool + 8 * usize::from(reference.literal) - (field + 4);
+            self.code[field..field + 4].copy_from_slice(&(distance as u32).to_le_bytes());
+        }
+        (self.literal_count, self.reference_count) = (0, 0);
+        Ok(())
+    }
+
+    fn relative(&self, target: u64, insn_len: u64) -> Option<i32> {
+        i32::try_from(target.wrapping_sub(self.here().wrapping_add(insn_len)) as i64).ok()
+    }
+
+    /// An instruction whose RIP-relative operand is a literal of this value.
+    fn with_literal(&mut self, opcode: &[u8], value: u64) -> Result<(), Refusal> {
+        let known = self.literals[..self.literal_count]
+            .iter()
+            .position(|&literal| literal == value);
+        let literal = match known {
+            Some(index) => index,
+            None => {
+                *self
+                    .literals
+                    .get_mut(self.literal_count)
+                    .ok_or(Refusal::NoRoom)? = value;
+                self.literal_count += 1;
+                self.literal_count - 1
+            }
+        };
+        self.put(opcode)?;
+        let field = self.len as u8;
+        self.put(&[0; 4])?;
+        *self
+            .references
+            .get_mut(self.reference_count)
+            .ok_or(Refusal::NoRoom)? = Reference {
+            field,
+            literal: literal as u8,
+        };
+        self.reference_count += 1;
+        Ok(())
+    }
+}
