@@ -2,6 +2,10 @@
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod cmdline;
+pub mod errno;
+pub mod fw_cfg;
+pub mod initramfs;
 pub mod log;
 pub mod panic;
 pub mod probes;

@@ -29,6 +29,7 @@ use core::{
     sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
 use log_ring::{Record, Ring, Stamp};
+use params::Value;
 use x86_64::instructions::interrupts::without_interrupts;
 
 /// How urgent a message is. Numbers are those of Linux.
@@ -195,9 +196,16 @@ pub fn init() {
     drain();
 }
 
-/// Keeps records of `level` and of less urgent ones off the console. 7, the default, keeps `pr_debug!` off.
-pub fn set_console_level(level: u8) {
-    CONSOLE.level.store(level, Ordering::Relaxed);
+/// Takes `loglevel=N` from the command line: records of level N and of less urgent ones stay off the console. 7, the
+/// default, keeps `pr_debug!` off.
+pub fn read_cmdline() {
+    let Some(value) = crate::cmdline::get("loglevel") else {
+        return;
+    };
+    match u32::parse(Some(value)) {
+        Ok(level) => CONSOLE.level.store(level.min(8) as u8, Ordering::Relaxed),
+        Err(error) => crate::pr_warn!("loglevel={value} is ignored: {error}"),
+    }
 }
 
 /// Logs `message`, each of its lines stamped with the time, and prints it unless another context is printing, which then

@@ -12,6 +12,8 @@ pub static CONFIG: BootloaderConfig = {
 bootloader_api::entry_point!(kmain, config = &CONFIG);
 fn kmain(info: &'static mut BootInfo) -> ! {
     kernel::log::init();
+    kernel::cmdline::init(None);
+    kernel::log::read_cmdline();
     kernel::pr_info!(
         "hello at {:#x} phys {:?} image {:#x}+{:#x} off {:#x}",
         kmain as *const () as usize,

@@ -1,0 +1,131 @@
+//! The kernel command line: `name=value` arguments in Linux style (see [`params`]).
+//!
+//! The text comes from the fw_cfg file `opt/cmdline`; on machines without fw_cfg (Bochs, a real PC) from the file
+//! `/cmdline` of the initramfs. It is read once, at boot, and stays for good, so values are `&'static str`.
+//!
+//! Every part of the kernel asks for its own names. An argument that nobody has asked for by the end of the boot is
+//! unknown: [`report_unknown`] says so, and it has no effect.
+//!
+//! Any context may read, from [`init`] on; before that the line is empty.
+
+use crate::{fw_cfg::FwCfg, initramfs, pr_info, pr_warn};
+use core::{
+    cell::UnsafeCell,
+    str,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+use params::{Arg, Args};
+
+/// Longest command line in bytes; what is longer is cut.
+pub const MAX_BYTES: usize = 16 * 1024;
+
+/// How many arguments can be told apart when unknown ones are reported. Later ones count as known.
+const MAX_TRACKED: usize = 256;
+
+static LINE: Line = Line {
+    buffer: UnsafeCell::new([0; MAX_BYTES]),
+    taken: AtomicBool::new(false),
+    len: AtomicUsize::new(0),
+};
+
+/// One bit for each argument that somebody has asked for.
+static KNOWN: [AtomicU64; MAX_TRACKED / 64] = [const { AtomicU64::new(0) }; MAX_TRACKED / 64];
+
+struct Line {
+    /// Written once, by [`init`]. The first `len` bytes are UTF-8 and never change again.
+    buffer: UnsafeCell<[u8; MAX_BYTES]>,
+    taken: AtomicBool,
+    len: AtomicUsize,
+}
+
+// SAFETY: the buffer is written by the one caller that finds `taken` clear, and read up to `len` only, which that caller
+// sets (Release) when it has done writing.
+unsafe impl Sync for Line {}
+
+impl Line {
+    fn text(&self) -> &str {
+        // Acquire pairs with the Release in `set`.
+        let len = self.len.load(Ordering::Acquire);
+        // SAFETY: these bytes do not change any more.
+        let bytes = unsafe { &(&*self.buffer.get().cast_const())[..len] };
+        // SAFETY: `set` counts valid UTF-8 only.
+        unsafe { str::from_utf8_unchecked(bytes) }
+    }
+
+    /// Lets `fill` write the line: it returns the number of bytes. Only the first call has an effect.
+    fn set(&self, fill: impl FnOnce(&mut [u8]) -> usize) {
+        if self.taken.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: we are the one caller that found `taken` clear, and `len` is still 0, so nobody reads.
+        let buffer = unsafe { &mut *self.buffer.get() };
+        let len = fill(buffer);
+        let len = match str::from_utf8(&buffer[..len]) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        self.len.store(len, Ordering::Release);
+    }
+}
+
+/// Reads the command line. Call it once, at boot. `ramdisk` is the initramfs, if there is one.
+pub fn init(ramdisk: Option<&[u8]>) {
+    let mut given = 0;
+    LINE.set(|buffer| {
+        if let Some(mut device) = FwCfg::open() {
+            let Some(file) = device.find("opt/cmdline") else {
+                return 0;
+            };
+            given = file.size;
+            return device.read(file, buffer);
+        }
+        let Some(file) = ramdisk.and_then(|archive| initramfs::find(archive, "/cmdline")) else {
+            return 0;
+        };
+        given = file.len();
+        let len = given.min(MAX_BYTES);
+        buffer[..len].copy_from_slice(&file[..len]);
+        len
+    });
+    pr_info!("Command line: {}", text().trim_ascii());
+    if text().len() < given {
+        pr_warn!(
+            "Command line: only {} of its {given} bytes are used (not UTF-8, or too long)",
+            text().len()
+        );
+    }
+}
+
+/// The whole line as it was given.
+pub fn text() -> &'static str {
+    LINE.text()
+}
+
+/// The value of `name`, `Some("")` where it stands without one. The last of several counts.
+pub fn get(name: &str) -> Option<&'static str> {
+    matching(|arg| arg.is(name))
+        .last()
+        .map(|arg| arg.value.unwrap_or(""))
+}
+
+/// The arguments that `wanted` accepts, in their order. They count as known from now on.
+pub fn matching(wanted: impl Fn(&Arg<'static>) -> bool) -> impl Iterator<Item = Arg<'static>> {
+    Args::new(text())
+        .enumerate()
+        .filter_map(move |(index, arg)| {
+            let found = wanted(&arg);
+            if let Some(word) = KNOWN.get(index / 64).filter(|_| found) {
+                word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+            }
+            found.then_some(arg)
+        })
+}
+
+/// Reports the arguments that nobody has asked for. Call it when everything that reads the command line has done so.
+pub fn report_unknown() {
+    for (index, arg) in Args::new(text()).enumerate().take(MAX_TRACKED) {
+        if KNOWN[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) == 0 {
+            pr_warn!("Command line: {arg} is unknown and ignored");
+        }
+    }
+}
