@@ -1,76 +1,81 @@
-use std::{
-    env,
-    path::PathBuf,
-    process::{Command, exit},
+//! `cargo run`: builds the kernel, boots it in QEMU, and ends with the guest's verdict.
+
+use std::{fs, path::Path, process::ExitCode};
+
+use anyhow::{Context, Result};
+use boot::{
+    children, guest,
+    image::{Firmware, Kernel},
+    options::{Options, Subcommands},
+    prerequisites,
+    progress::say,
 };
-fn main() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_path_buf();
-    let status = Command::new(env!("CARGO"))
-        .current_dir(&root)
-        .args([
-            "build",
-            "--release",
-            "-p",
-            "image",
-            "--target",
-            "x86_64-unknown-none",
-        ])
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let elf = root.join("target/x86_64-unknown-none/release/kernel");
-    let stripped = root.join("target/kernel.elf");
-    let objcopy = String::from_utf8(
-        Command::new("rustc")
-            .args(["--print", "sysroot"])
-            .output()
-            .unwrap()
-            .stdout,
-    )
-    .unwrap();
-    let objcopy =
-        PathBuf::from(objcopy.trim()).join("lib/rustlib/x86_64-unknown-linux-gnu/bin/llvm-objcopy");
-    assert!(
-        Command::new(objcopy)
-            .arg("--strip-debug")
-            .arg(&elf)
-            .arg(&stripped)
-            .status()
-            .unwrap()
-            .success()
-    );
-    let img = root.join("target/bios.img");
-    bootloader::DiskImageBuilder::new(stripped)
-        .create_bios_image(&img)
-        .unwrap();
-    let st = Command::new("qemu-system-x86_64")
-        .args([
-            "-nodefaults",
-            "-vga",
-            "std",
-            "-display",
-            "none",
-            "-accel",
-            "tcg",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-m",
-            "256",
-            "-no-reboot",
-            "-serial",
-            "stdio",
-            "-device",
-            "isa-debug-exit,iobase=0xf4,iosize=0x04",
-        ])
-        .arg("-drive")
-        .arg(format!("format=raw,file={}", img.display()))
-        .args(env::args().skip(1))
-        .status()
-        .unwrap();
-    exit(if st.code() == Some(33) { 0 } else { 1 });
+
+/// Exit status after Ctrl-C, as shells report it.
+const INTERRUPTED: i32 = 128 + 2;
+
+fn main() -> ExitCode {
+    let options = Options::from_arguments();
+    let done = end_children_on_signal().and_then(|()| match &options.command {
+        Some(Subcommands::Image { directory }) => write_images(&options, directory),
+        None => run(&options),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes Ctrl-C, SIGTERM and SIGHUP end our children before they end us.
+fn end_children_on_signal() -> Result<()> {
+    ctrlc::set_handler(|| {
+        children::kill_all();
+        say("interrupted");
+        std::process::exit(INTERRUPTED);
+    })
+    .context("cannot handle Ctrl-C")
+}
+
+fn build_kernel(options: &Options) -> Result<Kernel> {
+    prerequisites::toolchain(options.build.install())?;
+    let kernel = Kernel::build("kernel")?;
+    say(format_args!(
+        "kernel with debug info: {}",
+        kernel.debug_elf.display()
+    ));
+    Ok(kernel)
+}
+
+fn write_images(options: &Options, directory: &Path) -> Result<()> {
+    let kernel = build_kernel(options)?;
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    for firmware in [Firmware::Bios, Firmware::Uefi] {
+        let image = directory.join(format!("{firmware}.img"));
+        kernel.write_image(firmware, &options.build.cmdline(), &image)?;
+        say(format_args!("wrote {}", image.display()));
+    }
+    Ok(())
+}
+
+fn run(options: &Options) -> Result<()> {
+    let install = options.build.install();
+    let firmware = options.machine.firmware();
+    // Before the build, which takes minutes the first time.
+    prerequisites::qemu(install)?;
+    if firmware == Firmware::Uefi {
+        prerequisites::ovmf(install)?;
+    }
+    let disk = match options.machine.disk() {
+        Some(disk) => disk,
+        None => build_kernel(options)?.image(firmware)?,
+    };
+    let machine = options.machine.machine(disk, options.build.cmdline());
+    if machine.gdb {
+        say("waiting for gdb: `target remote :1234`");
+    }
+    guest::run(&machine, install, options.machine.timeout())
 }

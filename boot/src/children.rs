@@ -1,0 +1,107 @@
+//! Child processes, none of which outlives this one.
+//!
+//! Every child is listed from before it can be lost until it has been reaped. [`kill_all`] kills what is listed and
+//! keeps the list locked, so that nothing is started between a signal and the exit it causes. On Linux the kernel kills
+//! a child besides when the thread that started it ends, which covers even SIGKILL; so that thread has to wait for it.
+//!
+//! A process id stays ours until the child is reaped. Waiting therefore has two steps: wait for the end without reaping
+//! and without the lock, then reap under the lock that `kill` takes.
+
+use std::{
+    io,
+    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+static LIVE: Mutex<Vec<Arc<Mutex<Child>>>> = Mutex::new(Vec::new());
+
+/// A child process; killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Arc<Mutex<Child>>,
+    pid: Pid,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves a list of processes as good as it was.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts `command`.
+pub fn spawn(command: &mut Command) -> io::Result<Running> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+        use std::os::unix::process::CommandExt;
+        let parent = Pid::from_raw(std::process::id() as i32);
+        let die_with_parent = move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if getppid() != parent {
+                // The parent died before the request took effect.
+                return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+        unsafe { command.pre_exec(die_with_parent) };
+    }
+    let mut live = lock(&LIVE);
+    let child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    let child = Arc::new(Mutex::new(child));
+    live.push(child.clone());
+    Ok(Running { child, pid })
+}
+
+impl Running {
+    /// Takes the reading end of the child's standard output, if that is piped.
+    pub fn take_stdout(&self) -> Option<ChildStdout> {
+        lock(&self.child).stdout.take()
+    }
+
+    /// Takes the reading end of the child's standard error, if that is piped.
+    pub fn take_stderr(&self) -> Option<ChildStderr> {
+        lock(&self.child).stderr.take()
+    }
+
+    /// Waits for the child to end.
+    pub fn wait(&self) -> io::Result<ExitStatus> {
+        loop {
+            match waitid(
+                WaitId::Pid(self.pid),
+                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                // An error means that it has been reaped: `Child` remembers its status.
+                _ => return lock(&self.child).wait(),
+            }
+        }
+    }
+
+    /// Kills the child; no effect if it has ended.
+    pub fn kill(&self) {
+        // The only error is that it has ended.
+        let _ = lock(&self.child).kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+        // It was killed, so this returns at once; the status interests nobody.
+        let _ = self.wait();
+        lock(&LIVE).retain(|other| !Arc::ptr_eq(other, &self.child));
+    }
+}
+
+/// Kills all children, and lets no more be started. To be followed by the end of this process.
+pub fn kill_all() {
+    let live = lock(&LIVE);
+    for child in live.iter() {
+        // The only error is that it has ended.
+        let _ = lock(child).kill();
+    }
+    std::mem::forget(live);
+}

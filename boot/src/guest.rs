@@ -1,0 +1,291 @@
+//! A running guest: its serial line as it comes, and how it ended.
+//!
+//! Two threads read QEMU's standard output (the serial line) and standard error. [`Guest::next`] hands their chunks over
+//! in order and, when the serial line is closed, the end. A guest that is dropped is killed.
+//!
+//! UEFI firmware uses the same serial line as its console. What comes before the kernel's first line is kept back, and
+//! is of interest only if no such line ever comes ([`Guest::firmware_text`]).
+
+use std::{
+    fmt,
+    io::{Read, Write, stdout},
+    process::{ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    children::{self, Running},
+    image::Firmware,
+    prerequisites::Install,
+    progress::say,
+    qemu::{Machine, Serial},
+};
+
+/// Exit status of QEMU when the guest writes 0x10 to port 0xf4: the device adds a low 1 bit.
+const SUCCESS: i32 = 0x10 << 1 | 1;
+/// The same for 0x11.
+const FAILURE: i32 = 0x11 << 1 | 1;
+
+/// How a guest ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The guest said that all went well.
+    Success,
+    /// The guest said that something failed; its log says what.
+    Failure,
+    /// The machine was reset, or switched off without a verdict.
+    Reset,
+    /// QEMU itself failed or was killed; the text says how.
+    Qemu(String),
+}
+
+impl End {
+    fn new(status: ExitStatus, stderr: &str) -> Self {
+        match status.code() {
+            Some(SUCCESS) => Self::Success,
+            Some(FAILURE) => Self::Failure,
+            Some(0) => Self::Reset,
+            _ => {
+                let message = stderr.lines().rfind(|line| !line.trim().is_empty());
+                Self::Qemu(match message {
+                    Some(message) => format!("{status}, {}", message.trim()),
+                    None => status.to_string(),
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success => f.write_str("the guest ended well"),
+            Self::Failure => f.write_str("the guest failed: see the end of its log"),
+            Self::Reset => f.write_str(
+                "the guest ended without a verdict: a triple fault, or a reset or power-off by itself",
+            ),
+            Self::Qemu(how) => write!(f, "QEMU failed: {how}"),
+        }
+    }
+}
+
+/// What a guest did next.
+#[derive(Debug)]
+pub enum Event {
+    /// It wrote this to its serial line.
+    Output(Vec<u8>),
+    /// It ended.
+    End(End),
+    /// It did neither until the deadline.
+    Deadline,
+}
+
+/// A guest whose serial line we read.
+#[derive(Debug)]
+pub struct Guest {
+    qemu: Running,
+    /// What the firmware has written, while the kernel has written nothing.
+    firmware_text: Option<Vec<u8>>,
+    output: Receiver<Vec<u8>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Guest {
+    /// Starts `machine`. The calling thread must outlive the guest (see `children`).
+    pub fn start(machine: &Machine, install: Install) -> Result<Self> {
+        assert_eq!(machine.serial, Serial::Output, "a guest is read, not shown");
+        let mut command = machine.command(install)?;
+        let qemu = children::spawn(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped()),
+        )
+        .context("cannot start QEMU")?;
+        let mut stdout = qemu.take_stdout().expect("piped above");
+        let mut stderr = qemu.take_stderr().expect("piped above");
+        let (sender, output) = mpsc::channel();
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            // An error on a pipe, like its end, means that there is nothing more to read.
+            while let Ok(length @ 1..) = stdout.read(&mut chunk) {
+                if sender.send(chunk[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        let stderr = thread::spawn(move || {
+            let mut text = Vec::new();
+            // As above: what was read so far is what there is.
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Ok(Self {
+            qemu,
+            firmware_text: (machine.firmware == Firmware::Uefi).then(Vec::new),
+            output,
+            stderr: Some(stderr),
+        })
+    }
+
+    /// Waits for what the guest does next, until `deadline`. After [`Event::End`] comes [`Event::End`].
+    pub fn next(&mut self, deadline: Option<Instant>) -> Result<Event> {
+        loop {
+            let event = self.next_raw(deadline)?;
+            let (Event::Output(output), Some(text)) = (&event, &mut self.firmware_text) else {
+                return Ok(event);
+            };
+            text.extend(output);
+            if let Some(start) = first_log_line(text) {
+                let log = text.split_off(start);
+                self.firmware_text = None;
+                return Ok(Event::Output(log));
+            }
+        }
+    }
+
+    /// Returns what the firmware wrote to its console, without control characters; empty once the kernel has written.
+    pub fn firmware_text(&self) -> String {
+        let text = String::from_utf8_lossy(self.firmware_text.as_deref().unwrap_or_default());
+        let mut lines = String::new();
+        for line in text.lines() {
+            // Cursor movements and the like: ESC [ parameters letter.
+            let mut pieces = line.split('\x1b');
+            let first = pieces.next().unwrap_or_default();
+            let rest = pieces.map(|piece| {
+                piece
+                    .split_once(|c: char| c.is_ascii_alphabetic())
+                    .map_or("", |(_, text)| text)
+            });
+            let line: String = std::iter::once(first).chain(rest).collect();
+            if !line.trim().is_empty() {
+                lines.push_str(line.trim());
+                lines.push('\n');
+            }
+        }
+        lines
+    }
+
+    fn next_raw(&mut self, deadline: Option<Instant>) -> Result<Event> {
+        let output = match deadline {
+            None => self
+                .output
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(deadline) => self
+                .output
+                .recv_timeout(deadline.saturating_duration_since(Instant::now())),
+        };
+        Ok(match output {
+            Ok(output) => Event::Output(output),
+            Err(RecvTimeoutError::Timeout) => Event::Deadline,
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.qemu.wait().context("cannot wait for QEMU")?;
+                let stderr = self.stderr.take().map(JoinHandle::join);
+                let stderr = stderr.and_then(Result::ok).unwrap_or_default();
+                Event::End(End::new(status, &stderr))
+            }
+        })
+    }
+}
+
+/// Returns where the first line of the kernel's log starts: lines begin with a time stamp in brackets.
+fn first_log_line(text: &[u8]) -> Option<usize> {
+    let starts = text
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'\n')
+        .map(|(at, _)| at + 1);
+    std::iter::once(0)
+        .chain(starts)
+        .find(|start| text.get(*start) == Some(&b'['))
+}
+
+/// Runs `machine` with its serial line on our standard output and tells whether the guest ended well.
+///
+/// # Errors
+/// Any other end, and no end within `timeout`.
+pub fn run(machine: &Machine, install: Install, timeout: Option<Duration>) -> Result<()> {
+    if machine.serial == Serial::Terminal {
+        return run_on_terminal(machine, install);
+    }
+    let mut guest = Guest::start(machine, install)?;
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut silent = true;
+    loop {
+        let event = guest.next(deadline)?;
+        if !matches!(event, Event::Output(_)) {
+            eprint!("{}", guest.firmware_text());
+        }
+        match event {
+            Event::Output(output) => {
+                silent = false;
+                let mut stdout = stdout().lock();
+                stdout
+                    .write_all(&output)
+                    .and_then(|()| stdout.flush())
+                    .context("cannot write the guest's log to standard output")?;
+            }
+            Event::End(End::Success) => return Ok(()),
+            Event::End(end) if silent => bail!("{end}; it printed nothing"),
+            Event::End(end) => bail!("{end}"),
+            Event::Deadline => {
+                let seconds = timeout.unwrap_or_default().as_secs();
+                bail!(
+                    "the guest {} within {seconds} s; --timeout sets another limit",
+                    if silent {
+                        "printed nothing"
+                    } else {
+                        "did not end"
+                    }
+                );
+            }
+        }
+    }
+}
+
+fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
+    let mut command = machine.command(install)?;
+    say("the guest has the terminal now; Ctrl-A X quits, Ctrl-A H helps");
+    let status = children::spawn(&mut command)
+        .context("cannot start QEMU")?
+        .wait()
+        .context("cannot wait for QEMU")?;
+    match End::new(status, "") {
+        End::Success => Ok(()),
+        end => bail!("{end}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn the_log_starts_at_the_first_line_with_a_stamp() {
+        assert_eq!(first_log_line(b"[    0.000000] a"), Some(0));
+        assert_eq!(first_log_line(b"\x1b[2J[x\r\n[    0.0"), Some(8));
+        assert_eq!(first_log_line(b"\x1b[2JBdsDxe: loading\r\n"), None);
+    }
+
+    #[test]
+    fn exit_statuses_of_qemu_are_told_apart() {
+        let exit = |code: i32, stderr| End::new(ExitStatus::from_raw(code << 8), stderr);
+        assert_eq!(exit(33, ""), End::Success);
+        assert_eq!(exit(35, "noise"), End::Failure);
+        assert_eq!(exit(0, ""), End::Reset);
+        assert_eq!(
+            exit(1, "warning\nqemu: no such disk\n\n"),
+            End::Qemu("exit status: 1, qemu: no such disk".into())
+        );
+        assert_eq!(
+            End::new(ExitStatus::from_raw(9), ""),
+            End::Qemu("signal: 9 (SIGKILL)".into())
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Where things are: the workspace and the directory for what is built.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::SystemTime,
+};
+
+use anyhow::{Context, Result};
+
+/// The target of everything that runs in the guest.
+pub const GUEST_TARGET: &str = "x86_64-unknown-none";
+
+/// Returns the root of the workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package `boot` lies in the workspace")
+}
+
+/// Returns cargo's target directory: the one that this program itself was built into.
+pub fn target() -> &'static Path {
+    static TARGET: LazyLock<PathBuf> = LazyLock::new(|| {
+        let program = env::current_exe().unwrap_or_default();
+        // Cargo marks each target directory with this file.
+        let found = program
+            .ancestors()
+            .find(|directory| directory.join("CACHEDIR.TAG").is_file());
+        found.map_or_else(|| workspace().join("target"), Path::to_path_buf)
+    });
+    &TARGET
+}
+
+/// Returns the target directory of the cargo runs that we start.
+///
+/// Apart from the outer cargo's, so that a language server or another `cargo build` never makes us wait for its lock.
+pub fn nested_target() -> PathBuf {
+    target().join("nested")
+}
+
+/// Returns the directory of the booted files, made if missing: stripped kernels, initramfs, disk images.
+pub fn artifacts() -> Result<PathBuf> {
+    let directory = target().join("boot");
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Tells whether `output` exists and is newer than all of `inputs`.
+pub fn is_current<P: AsRef<Path>>(output: &Path, inputs: &[P]) -> bool {
+    let modified = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
+    let Some(written) = modified(output) else {
+        return false;
+    };
+    inputs
+        .iter()
+        .all(|input| modified(input.as_ref()).is_some_and(|changed| changed < written))
+}
+
+/// Writes `path` through a temporary file beside it: `write` gets that file's name, which then takes the place of `path`.
+pub fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let mut unfinished = path.to_path_buf().into_os_string();
+    unfinished.push(format!(".{}", std::process::id()));
+    let unfinished = PathBuf::from(unfinished);
+    let written = write(&unfinished)
+        .and_then(|()| Ok(fs::rename(&unfinished, path)?))
+        .with_context(|| format!("cannot write {}", path.display()));
+    if written.is_err() {
+        // It may not exist; its removal is a courtesy.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Writes `content` to `path`, unless that is what it holds already.
+pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    replace(path, |unfinished| Ok(fs::write(unfinished, content)?))
+}

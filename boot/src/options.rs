@@ -1,0 +1,326 @@
+//! The command line of `cargo run --`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+use crate::{
+    image::Firmware,
+    prerequisites::Install,
+    qemu::{Accelerator, Machine, Serial},
+};
+
+/// The modules that are loaded unless `--samples` says otherwise.
+const DEFAULT_SAMPLES: [&str; 0] = [];
+/// Time that a guest has unless `--timeout` says otherwise.
+const DEFAULT_TIMEOUT_S: u64 = 60;
+
+/// Builds the kernel and runs it in QEMU; its log comes on standard output.
+///
+/// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line says what), and 2 if
+/// these arguments are wrong, with nothing started.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "boot", bin_name = "cargo run --", max_term_width = 100)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Option<Subcommands>,
+    #[command(flatten)]
+    pub build: BuildOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Subcommands {
+    /// Write bootable disk images for BIOS and UEFI, and start nothing
+    Image {
+        /// Directory for bios.img and uefi.img; made if missing
+        directory: PathBuf,
+    },
+}
+
+/// Options that make sense with and without a machine.
+#[derive(Clone, Debug, Args)]
+pub struct BuildOptions {
+    /// Modules to load, in this order; an empty list loads none
+    #[arg(long, global = true, value_name = "A,B", value_parser = sample_list)]
+    samples: Option<SampleList>,
+    /// Text to add to the kernel command line, such as "kretprobe_example.func=sys_mkdir"
+    #[arg(long, global = true, value_name = "CMDLINE", value_parser = cmdline, allow_hyphen_values = true)]
+    append: Option<String>,
+    /// Install nothing that is missing; say what to install instead
+    #[arg(long, global = true)]
+    no_install: bool,
+}
+
+/// Options of the machine that runs the kernel.
+#[derive(Clone, Debug, Args)]
+pub struct MachineOptions {
+    /// Number of virtual CPUs [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    smp: Option<u32>,
+    /// Memory, in MiB or with a suffix M or G [default: 256M]
+    #[arg(long, value_name = "M", value_parser = memory_mib)]
+    memory: Option<u32>,
+    /// Firmware to boot with [default: bios]
+    #[arg(long)]
+    firmware: Option<Firmware>,
+    /// How to execute the guest [default: tcg]
+    #[arg(long)]
+    accel: Option<Accelerator>,
+    /// Count time by instructions, so that a run repeats exactly
+    #[arg(long)]
+    icount: bool,
+    /// Wait for gdb on TCP port 1234 before the first instruction
+    #[arg(long)]
+    gdb: bool,
+    /// Seconds after which the guest is ended and has failed [default: 60, none with --gdb or --interactive]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Connect the terminal to the guest's serial line and to QEMU's monitor (Ctrl-A X quits)
+    #[arg(long, conflicts_with = "timeout")]
+    interactive: bool,
+    /// Boot this disk image instead of building one
+    #[arg(long, value_name = "FILE", value_parser = existing_file)]
+    disk: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads the program's arguments; prints the error and exits with status 2 if they are wrong.
+    pub fn from_arguments() -> Self {
+        let options = Self::parse();
+        if let Err(error) = options.validate() {
+            error.exit();
+        }
+        options
+    }
+
+    fn validate(&self) -> Result<(), clap::Error> {
+        let error = |kind, message: &str| Err(Self::command().error(kind, message));
+        let machine = &self.machine;
+        if machine.icount && machine.accel == Some(Accelerator::Kvm) {
+            return error(
+                ErrorKind::ArgumentConflict,
+                "--icount counts emulated instructions: it needs --accel tcg",
+            );
+        }
+        if self.command.is_some() && machine.is_given() {
+            return error(
+                ErrorKind::ArgumentConflict,
+                "`image` starts no machine: of the options it takes only --samples, --append and --no-install",
+            );
+        }
+        Ok(())
+    }
+}
+
+impl BuildOptions {
+    pub fn install(&self) -> Install {
+        if self.no_install {
+            Install::Forbidden
+        } else {
+            Install::Allowed
+        }
+    }
+
+    /// Returns the kernel command line.
+    pub fn cmdline(&self) -> String {
+        let samples = match &self.samples {
+            Some(SampleList(samples)) => samples.join(","),
+            None => DEFAULT_SAMPLES.join(","),
+        };
+        let mut words = Vec::new();
+        if !samples.is_empty() {
+            words.push(format!("modules={samples}"));
+        }
+        words.extend(self.append.clone());
+        words.join(" ")
+    }
+}
+
+impl MachineOptions {
+    fn is_given(&self) -> bool {
+        self.smp.is_some()
+            || self.memory.is_some()
+            || self.firmware.is_some()
+            || self.accel.is_some()
+            || self.icount
+            || self.gdb
+            || self.timeout.is_some()
+            || self.interactive
+            || self.disk.is_some()
+    }
+
+    pub fn firmware(&self) -> Firmware {
+        self.firmware.unwrap_or(Firmware::Bios)
+    }
+
+    /// Returns the disk image to boot instead of building one.
+    pub fn disk(&self) -> Option<PathBuf> {
+        self.disk.clone()
+    }
+
+    /// Returns the machine that boots `disk` with `cmdline`.
+    pub fn machine(&self, disk: PathBuf, cmdline: String) -> Machine {
+        let default = Machine::new(disk);
+        Machine {
+            firmware: self.firmware(),
+            accelerator: self.accel.unwrap_or(default.accelerator),
+            cpus: self.smp.unwrap_or(default.cpus),
+            memory_mib: self.memory.unwrap_or(default.memory_mib),
+            icount: self.icount,
+            gdb: self.gdb,
+            serial: if self.interactive {
+                Serial::Terminal
+            } else {
+                Serial::Output
+            },
+            cmdline,
+            ..default
+        }
+    }
+
+    /// Returns how long the guest may run.
+    pub fn timeout(&self) -> Option<Duration> {
+        match self.timeout {
+            None if self.gdb || self.interactive => None,
+            seconds => Some(Duration::from_secs(seconds.unwrap_or(DEFAULT_TIMEOUT_S))),
+        }
+    }
+}
+
+/// A type of its own, as clap would take a `Vec` for a repeated option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SampleList(Vec<String>);
+
+fn sample_list(text: &str) -> Result<SampleList, String> {
+    if text.is_empty() {
+        return Ok(SampleList(Vec::new()));
+    }
+    text.split(',')
+        .map(|name| {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if name.is_empty() || !name.chars().all(is_name) {
+                return Err(format!(
+                    "`{name}` is no module name; give names of letters, digits and _, separated by commas"
+                ));
+            }
+            Ok(name.to_string())
+        })
+        .collect::<Result<_, _>>()
+        .map(SampleList)
+}
+
+fn cmdline(text: &str) -> Result<String, String> {
+    if text.chars().any(|c| !(' '..='~').contains(&c)) {
+        return Err("a kernel command line is one line of printable ASCII".into());
+    }
+    Ok(text.to_string())
+}
+
+fn memory_mib(text: &str) -> Result<u32, String> {
+    const RANGE: std::ops::RangeInclusive<u32> = 64..=65536;
+    let (number, factor) = match text.strip_suffix(['G', 'g']) {
+        Some(number) => (number, 1024),
+        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
+    };
+    number
+        .parse::<u32>()
+        .ok()
+        .and_then(|number| number.checked_mul(factor))
+        .filter(|mib| RANGE.contains(mib))
+        .ok_or_else(|| "give a size between 64M and 64G".into())
+}
+
+fn existing_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err("there is no such file".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+        let options = Options::try_parse_from([&["boot"], arguments].concat())?;
+        options.validate()?;
+        Ok(options)
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_two_cpus_bios_and_a_limit() {
+        let options = parse(&[]).unwrap();
+        let machine = options.machine.machine("disk".into(), String::new());
+        assert_eq!(machine.cpus, 2);
+        assert_eq!(machine.firmware, Firmware::Bios);
+        assert_eq!(machine.accelerator, Accelerator::Tcg);
+        assert_eq!(options.machine.timeout(), Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn samples_and_appended_text_make_the_command_line() {
+        let options = parse(&["--samples", "a,b", "--append", "a.func=f x=1,2"]).unwrap();
+        assert_eq!(options.build.cmdline(), "modules=a,b a.func=f x=1,2");
+        let options = parse(&["--samples", "", "--append", "-x"]).unwrap();
+        assert_eq!(options.build.cmdline(), "-x");
+    }
+
+    #[test]
+    fn a_debugged_guest_has_no_limit_unless_one_is_given() {
+        assert_eq!(parse(&["--gdb"]).unwrap().machine.timeout(), None);
+        let options = parse(&["--gdb", "--timeout", "5"]).unwrap();
+        assert_eq!(options.machine.timeout(), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn memory_is_read_with_and_without_suffix() {
+        assert_eq!(memory_mib("512"), Ok(512));
+        assert_eq!(memory_mib("512M"), Ok(512));
+        assert_eq!(memory_mib("2G"), Ok(2048));
+        for wrong in ["", "M", "63", "65G", "-1", "4294967296G", "x"] {
+            assert!(memory_mib(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        for wrong in [
+            &["--smp", "0"][..],
+            &["--smp", "two"],
+            &["--smp"],
+            &["--memory", "1"],
+            &["--timeout", "0"],
+            &["--timeout", "1", "--interactive"],
+            &["--firmware", "coreboot"],
+            &["--accel", "hvf"],
+            &["--accel", "kvm", "--icount"],
+            &["--samples", "a,,b"],
+            &["--samples", "a b"],
+            &["--append", "a\nb"],
+            &["--disk", "/no/such/file"],
+            &["--unknown"],
+            &["stray"],
+            &["image"],
+            &["image", "dir", "--smp", "2"],
+            &["--smp", "2", "image", "dir"],
+        ] {
+            let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
+            assert_eq!(error.exit_code(), 2, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn image_takes_the_options_that_concern_it() {
+        let options = parse(&["image", "dir", "--samples", "a", "--append", "b=c"]).unwrap();
+        assert_eq!(options.build.cmdline(), "modules=a b=c");
+    }
+}

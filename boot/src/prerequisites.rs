@@ -1,0 +1,336 @@
+//! What must be on this machine: parts of the Rust toolchain, QEMU, UEFI firmware.
+//!
+//! What is missing is installed where that needs no question: toolchain parts by rustup, packages by the system's
+//! package manager when we are root, have password-less sudo, or use Homebrew. Each command is printed before it runs.
+//! Otherwise, or with `--no-install`, the failure says what to install.
+
+use std::{
+    env,
+    io::stderr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::OnceLock,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{children, layout, progress::say};
+
+/// The emulator's program name.
+const QEMU: &str = "qemu-system-x86_64";
+
+/// Where distributions put OVMF: code and, in a file of the same build, the empty variable store.
+const OVMF: [(&str, &str); 8] = [
+    // Debian, Ubuntu
+    (
+        "/usr/share/OVMF/OVMF_CODE_4M.fd",
+        "/usr/share/OVMF/OVMF_VARS_4M.fd",
+    ),
+    (
+        "/usr/share/OVMF/OVMF_CODE.fd",
+        "/usr/share/OVMF/OVMF_VARS.fd",
+    ),
+    // Fedora
+    (
+        "/usr/share/edk2/ovmf/OVMF_CODE.fd",
+        "/usr/share/edk2/ovmf/OVMF_VARS.fd",
+    ),
+    // Arch
+    (
+        "/usr/share/edk2/x64/OVMF_CODE.4m.fd",
+        "/usr/share/edk2/x64/OVMF_VARS.4m.fd",
+    ),
+    // QEMU's own build: as a package, Homebrew on arm64, Homebrew on x86-64
+    (
+        "/usr/share/qemu/edk2-x86_64-code.fd",
+        "/usr/share/qemu/edk2-i386-vars.fd",
+    ),
+    (
+        "/opt/homebrew/share/qemu/edk2-x86_64-code.fd",
+        "/opt/homebrew/share/qemu/edk2-i386-vars.fd",
+    ),
+    (
+        "/usr/local/share/qemu/edk2-x86_64-code.fd",
+        "/usr/local/share/qemu/edk2-i386-vars.fd",
+    ),
+    (
+        "/home/linuxbrew/.linuxbrew/share/qemu/edk2-x86_64-code.fd",
+        "/home/linuxbrew/.linuxbrew/share/qemu/edk2-i386-vars.fd",
+    ),
+];
+
+/// Whether missing things may be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Install {
+    /// Install what can be installed without a question.
+    Allowed,
+    /// Install nothing (`--no-install`).
+    Forbidden,
+}
+
+/// UEFI firmware as two flash images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ovmf {
+    /// The code, never written.
+    pub code: PathBuf,
+    /// The initial variable store; each run works on a copy of its own.
+    pub variables: PathBuf,
+}
+
+struct PackageManager {
+    system: &'static str,
+    program: &'static str,
+    /// Arguments that bring the list of packages up to date, where installing does not.
+    refresh: Option<&'static [&'static str]>,
+    install: &'static [&'static str],
+    qemu: &'static str,
+    ovmf: Option<&'static str>,
+    needs_root: bool,
+}
+
+const PACKAGE_MANAGERS: [PackageManager; 4] = [
+    PackageManager {
+        system: "Debian/Ubuntu",
+        program: "apt-get",
+        refresh: Some(&["update"]),
+        install: &["install", "--yes", "--no-install-recommends"],
+        qemu: "qemu-system-x86",
+        ovmf: Some("ovmf"),
+        needs_root: true,
+    },
+    PackageManager {
+        system: "Fedora",
+        program: "dnf",
+        refresh: None,
+        install: &["install", "--assumeyes"],
+        qemu: "qemu-system-x86-core",
+        ovmf: Some("edk2-ovmf"),
+        needs_root: true,
+    },
+    PackageManager {
+        system: "Arch",
+        program: "pacman",
+        refresh: None,
+        install: &["-Sy", "--noconfirm", "--needed"],
+        qemu: "qemu-system-x86",
+        ovmf: Some("edk2-ovmf"),
+        needs_root: true,
+    },
+    PackageManager {
+        system: "Homebrew",
+        program: "brew",
+        refresh: None,
+        install: &["install"],
+        qemu: "qemu",
+        // Comes with the package of QEMU.
+        ovmf: None,
+        needs_root: false,
+    },
+];
+
+impl PackageManager {
+    fn packages(&self) -> Vec<&'static str> {
+        [Some(self.qemu), self.ovmf].into_iter().flatten().collect()
+    }
+}
+
+/// Makes sure that the parts of the Rust toolchain which the build needs are there.
+pub fn toolchain(install: Install) -> Result<()> {
+    let library = sysroot()?.join("lib/rustlib");
+    let mut missing: Vec<&[&str]> = Vec::new();
+    if !library.join("src/rust/library/core").is_dir() {
+        missing.push(&["component", "add", "rust-src"]);
+    }
+    if find_llvm_tool("llvm-objcopy")?.is_none() {
+        missing.push(&["component", "add", "llvm-tools"]);
+    }
+    if !library.join(layout::GUEST_TARGET).is_dir() {
+        missing.push(&["target", "add", layout::GUEST_TARGET]);
+    }
+    let commands: Vec<String> = missing
+        .iter()
+        .map(|arguments| format!("rustup {}", arguments.join(" ")))
+        .collect();
+    if commands.is_empty() {
+        return Ok(());
+    }
+    if install == Install::Forbidden || find_program("rustup").is_none() {
+        bail!(
+            "parts of the Rust toolchain are missing; run `{}` in this directory",
+            commands.join(" && ")
+        );
+    }
+    for (arguments, command) in missing.iter().zip(&commands) {
+        run_visibly(
+            Command::new("rustup")
+                .args(*arguments)
+                .current_dir(layout::workspace()),
+            command,
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns the path of QEMU, installed first if it is missing.
+pub fn qemu(install: Install) -> Result<PathBuf> {
+    find_or_install("QEMU", install, || find_program(QEMU))
+}
+
+/// Returns the UEFI firmware, installed first if it is missing.
+pub fn ovmf(install: Install) -> Result<Ovmf> {
+    find_or_install("UEFI firmware (OVMF)", install, || {
+        OVMF.iter()
+            .map(|(code, variables)| (Path::new(code), Path::new(variables)))
+            .find(|(code, variables)| code.is_file() && variables.is_file())
+            .map(|(code, variables)| Ovmf {
+                code: code.into(),
+                variables: variables.into(),
+            })
+    })
+}
+
+/// Returns the path of an LLVM tool of the toolchain's component `llvm-tools`.
+pub fn llvm_tool(name: &str) -> Result<PathBuf> {
+    find_llvm_tool(name)?
+        .with_context(|| format!("{name} is missing; run `rustup component add llvm-tools`"))
+}
+
+fn find_llvm_tool(name: &str) -> Result<Option<PathBuf>> {
+    let library = sysroot()?.join("lib/rustlib");
+    let hosts = library
+        .read_dir()
+        .with_context(|| format!("cannot read {}", library.display()))?;
+    Ok(hosts
+        .filter_map(|host| Some(host.ok()?.path().join("bin").join(name)))
+        .find(|tool| tool.is_file()))
+}
+
+fn sysroot() -> Result<&'static Path> {
+    static SYSROOT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(sysroot) = SYSROOT.get() {
+        return Ok(sysroot);
+    }
+    let output = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .current_dir(layout::workspace())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run rustc; install Rust from https://rustup.rs")?;
+    if !output.status.success() {
+        bail!("`rustc --print sysroot` failed: see the message above");
+    }
+    let path = String::from_utf8_lossy(&output.stdout);
+    Ok(SYSROOT.get_or_init(|| PathBuf::from(path.trim_end())))
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}
+
+fn find_or_install<T>(what: &str, install: Install, find: impl Fn() -> Option<T>) -> Result<T> {
+    if let Some(found) = find() {
+        return Ok(found);
+    }
+    if install == Install::Allowed
+        && let Some((manager, root)) = usable_package_manager()
+    {
+        say(format_args!("{what} is missing; installing it"));
+        for arguments in [
+            manager.refresh.map(<[&str]>::to_vec),
+            Some([manager.install, &manager.packages()].concat()),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            let words = [root, &[manager.program], &arguments].concat();
+            let mut command = Command::new(words[0]);
+            command
+                .args(&words[1..])
+                .env("DEBIAN_FRONTEND", "noninteractive");
+            run_visibly(&mut command, &words.join(" "))?;
+        }
+        if let Some(found) = find() {
+            return Ok(found);
+        }
+    }
+    bail!(
+        "{what} is missing; install it and run again: {}",
+        install_hints()
+    )
+}
+
+/// Returns the system's package manager and what to put before its command, if it can be used without a question.
+fn usable_package_manager() -> Option<(&'static PackageManager, &'static [&'static str])> {
+    let manager = PACKAGE_MANAGERS
+        .iter()
+        .find(|manager| find_program(manager.program).is_some())?;
+    if !manager.needs_root || rustix::process::geteuid().is_root() {
+        return Some((manager, &[]));
+    }
+    let asks_nothing = Command::new("sudo")
+        .args(["-n", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    asks_nothing.then_some((manager, &["sudo", "-n"]))
+}
+
+fn install_hints() -> String {
+    PACKAGE_MANAGERS
+        .iter()
+        .map(|manager| {
+            let install = if manager.needs_root { "sudo " } else { "" };
+            format!(
+                "{} `{install}{} {} {}`",
+                manager.system,
+                manager.program,
+                manager.install[0],
+                manager.packages().join(" ")
+            )
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Prints `shown` and runs `command`, whose output goes to standard error as it comes.
+fn run_visibly(command: &mut Command, shown: &str) -> Result<()> {
+    say(format_args!("running `{shown}`"));
+    let status = children::spawn(command.stdin(Stdio::null()).stdout(stderr()))
+        .with_context(|| format!("cannot start `{shown}`"))?
+        .wait()?;
+    if !status.success() {
+        bail!("`{shown}` failed: see its messages above");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_one_line_for_four_systems() {
+        assert_eq!(
+            install_hints(),
+            "Debian/Ubuntu `sudo apt-get install qemu-system-x86 ovmf`, \
+             Fedora `sudo dnf install qemu-system-x86-core edk2-ovmf`, \
+             Arch `sudo pacman -Sy qemu-system-x86 edk2-ovmf`, \
+             Homebrew `brew install qemu`"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_found_is_named_with_the_way_out() {
+        let error = find_or_install("QEMU", Install::Forbidden, || None::<()>).unwrap_err();
+        let sentence = error.to_string();
+        assert!(
+            sentence.starts_with("QEMU is missing; install it and run again: Debian/Ubuntu"),
+            "{sentence}"
+        );
+        assert!(!sentence.contains('\n'), "{sentence}");
+    }
+}

@@ -1,0 +1,187 @@
+//! The machine: QEMU's command line.
+//!
+//! Nothing is there by default (`-nodefaults`) but what the guest uses: a serial port for its log, `isa-debug-exit` at
+//! port 0xf4 for its verdict, fw_cfg for its command line, a disk with its image, and a VGA card, without which the BIOS
+//! stages of the boot loader never reach the kernel. Disks and firmware variables are opened as snapshots: nothing is
+//! written to them, and several machines may use them at once.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::{
+    image::Firmware,
+    prerequisites::{self, Install},
+};
+
+/// How the guest's instructions are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accelerator {
+    /// Emulation; works everywhere
+    Tcg,
+    /// The host's processor, through /dev/kvm
+    Kvm,
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        })
+    }
+}
+
+/// Where the guest's serial line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serial {
+    /// To standard output, nothing comes in.
+    Output,
+    /// To and from the terminal, together with QEMU's monitor: Ctrl-A X quits.
+    Terminal,
+}
+
+/// A machine to be started.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub firmware: Firmware,
+    pub accelerator: Accelerator,
+    /// Number of virtual CPUs, at least 1.
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// One tick of the time stamp counter per guest instruction: runs repeat exactly.
+    pub icount: bool,
+    /// Wait for gdb on TCP port 1234.
+    pub gdb: bool,
+    pub serial: Serial,
+    /// The kernel command line.
+    pub cmdline: String,
+    /// The disk image.
+    pub disk: PathBuf,
+}
+
+impl Machine {
+    /// Returns the machine that the kernel is developed on, with `disk` to boot from.
+    pub fn new(disk: PathBuf) -> Self {
+        Self {
+            firmware: Firmware::Bios,
+            accelerator: Accelerator::Tcg,
+            cpus: 2,
+            memory_mib: 256,
+            icount: false,
+            gdb: false,
+            serial: Serial::Output,
+            cmdline: String::new(),
+            disk,
+        }
+    }
+
+    /// Returns the command that starts this machine, with QEMU and firmware installed first if they are missing.
+    pub fn command(&self, install: Install) -> Result<Command> {
+        let mut command = Command::new(prerequisites::qemu(install)?);
+        command.args([
+            "-nodefaults",
+            "-no-reboot",
+            "-vga",
+            "std",
+            "-display",
+            "none",
+        ]);
+        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
+        command.args(match self.accelerator {
+            Accelerator::Tcg => ["-accel", "tcg", "-cpu", "max"],
+            Accelerator::Kvm => ["-accel", "kvm", "-cpu", "host"],
+        });
+        command.args(["-smp", &self.cpus.to_string()]);
+        command.args(["-m", &self.memory_mib.to_string()]);
+        command.args(match self.serial {
+            Serial::Output => ["-serial", "stdio"],
+            Serial::Terminal => ["-serial", "mon:stdio"],
+        });
+        if self.firmware == Firmware::Uefi {
+            let ovmf = prerequisites::ovmf(install)?;
+            command.args([
+                "-drive",
+                &format!(
+                    "if=pflash,unit=0,format=raw,readonly=on,file={}",
+                    escaped_path(&ovmf.code)
+                ),
+            ]);
+            command.args([
+                "-drive",
+                &format!(
+                    "if=pflash,unit=1,format=raw,snapshot=on,file={}",
+                    escaped_path(&ovmf.variables)
+                ),
+            ]);
+        }
+        command.args([
+            "-drive",
+            &format!("format=raw,snapshot=on,file={}", escaped_path(&self.disk)),
+        ]);
+        if !self.cmdline.is_empty() {
+            command.args([
+                "-fw_cfg",
+                &format!("name=opt/cmdline,string={}", escaped(&self.cmdline)),
+            ]);
+        }
+        if self.icount {
+            command.args(["-icount", "shift=0"]);
+        }
+        if self.gdb {
+            command.args(["-gdb", "tcp::1234", "-S"]);
+        }
+        Ok(command)
+    }
+}
+
+/// Doubles the commas, which else end a value in QEMU's options.
+fn escaped(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+fn escaped_path(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(machine: &Machine) -> Vec<String> {
+        let command = machine.command(Install::Forbidden).unwrap();
+        command
+            .get_args()
+            .map(|argument| argument.to_str().unwrap().to_string())
+            .collect()
+    }
+
+    #[test]
+    fn commas_in_paths_and_command_line_are_doubled() {
+        let machine = Machine {
+            cmdline: "modules=a,b".into(),
+            ..Machine::new("/a,b.img".into())
+        };
+        let arguments = arguments(&machine);
+        let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
+        assert!(has("name=opt/cmdline,string=modules=a,,b"), "{arguments:?}");
+        assert!(
+            has("format=raw,snapshot=on,file=/a,,b.img"),
+            "{arguments:?}"
+        );
+    }
+
+    #[test]
+    fn an_empty_command_line_is_left_out() {
+        let arguments = arguments(&Machine::new("disk.img".into()));
+        assert!(
+            !arguments.iter().any(|argument| argument == "-fw_cfg"),
+            "QEMU refuses an empty string: {arguments:?}"
+        );
+    }
+}
