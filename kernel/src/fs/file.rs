@@ -1,0 +1,262 @@
+//! Open files: what a file descriptor stands for.
+//!
+//! A [`File`] is shared by all descriptors that came from one `open` through `fork`, its position included.
+//! Reads and writes that use the position hold its lock from start to end, so two tasks that share a file
+//! never read or overwrite the same bytes.
+
+use super::{CHUNK, Kind, NodeRef, Opened, TREE};
+use crate::{
+    errno::Errno,
+    mm::uaccess::{self, copy_from_user, copy_to_user},
+    sync::Mutex,
+};
+use abi::{open, seek};
+use alloc::{boxed::Box, sync::Arc, vec};
+use file_tree::{Access, Attributes};
+
+/// Most that one call reads or writes, in bytes, as on Linux.
+const MAX_COUNT: usize = 0x7fff_f000;
+
+/// What answers the reads and writes.
+enum Object {
+    Directory,
+    Regular,
+    Special(Box<dyn Opened>),
+}
+
+/// An open file.
+pub struct File {
+    node: NodeRef,
+    object: Object,
+    readable: bool,
+    writable: bool,
+    append: bool,
+    position: Mutex<u64>,
+}
+
+/// What [`vfs_open`] is to open.
+#[repr(C)]
+pub struct OpenRequest<'a> {
+    /// First byte of the path; not NUL-terminated.
+    path: *const u8,
+    path_len: usize,
+    /// Flags from [`abi::open`].
+    pub flags: u32,
+    /// Permission bits of a file that is created.
+    pub mode: u32,
+    /// Where a relative path starts.
+    pub cwd: &'a NodeRef,
+}
+
+impl<'a> OpenRequest<'a> {
+    pub fn new(cwd: &'a NodeRef, path: &'a [u8], flags: u32, mode: u32) -> Self {
+        Self {
+            path: path.as_ptr(),
+            path_len: path.len(),
+            flags,
+            mode,
+            cwd,
+        }
+    }
+
+    pub fn path(&self) -> &'a [u8] {
+        // SAFETY: the private fields were taken from a slice that lives for 'a, in `new`.
+        unsafe { core::slice::from_raw_parts(self.path, self.path_len) }
+    }
+}
+
+/// Opens a file and stores it in `file`; returns 0 or a negated errno.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn vfs_open(request: &OpenRequest<'_>, file: &mut Option<Arc<File>>) -> i64 {
+    match File::try_open(request) {
+        Ok(opened) => {
+            *file = Some(opened);
+            0
+        }
+        Err(errno) => errno.negated(),
+    }
+}
+
+/// Reads up to `count` bytes from byte `pos` of `file` on into user memory at `buf` and moves `pos` past them.
+/// Returns how many those were, 0 at the end of the file, or a negated errno. A special file is read once
+/// per call, with at most [`CHUNK`] bytes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn vfs_read(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
+    let mut chunk = vec![0; count.min(CHUNK)];
+    transfer(file, buf, count, |done, len| {
+        let read = file.read_at(*pos, &mut chunk[..len])?;
+        copy_to_user(buf.wrapping_add(done as u64), &chunk[..read])?;
+        *pos += read as u64;
+        Ok(read)
+    })
+}
+
+/// Writes `count` bytes from user memory at `buf` to byte `pos` of `file` on and moves `pos` past them. Returns
+/// how many were written, or a negated errno if none. A special file is written to once per call, with at
+/// most [`CHUNK`] bytes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
+    let mut chunk = vec![0; count.min(CHUNK)];
+    transfer(file, buf, count, |done, len| {
+        copy_from_user(&mut chunk[..len], buf.wrapping_add(done as u64))?;
+        let written = file.write_at(*pos, &chunk[..len])?;
+        *pos += written as u64;
+        Ok(written)
+    })
+}
+
+/// Moves `count` bytes piece by piece until all are moved or a piece comes out short. What was moved before an
+/// error counts as success: the error shows again at the next call.
+fn transfer(file: &File, buf: u64, count: usize, mut piece: impl FnMut(usize, usize) -> Result<usize, Errno>) -> i64 {
+    let count = count.min(MAX_COUNT);
+    if let Err(errno) = uaccess::check_range(buf, count) {
+        return errno.negated();
+    }
+    let mut done = 0;
+    loop {
+        let wanted = (count - done).min(CHUNK);
+        let moved = match piece(done, wanted) {
+            Ok(moved) => moved,
+            Err(errno) if done == 0 => return errno.negated(),
+            Err(_) => return done as i64,
+        };
+        done += moved;
+        if done == count || moved < wanted || matches!(file.object, Object::Special(_)) {
+            return done as i64;
+        }
+    }
+}
+
+impl File {
+    /// Opens the file that `path` names, from the directory `cwd` on, with flags from [`abi::open`]. A file that is
+    /// created gets the permission bits `mode`.
+    pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Arc<Self>, Errno> {
+        let mut file = None;
+        // Through the C function, so that a probe on it sees every open.
+        let result = vfs_open(&OpenRequest::new(cwd, path, flags, mode), &mut file);
+        match file {
+            Some(file) => Ok(file),
+            None => Err(Errno::from_code(-result as i32).unwrap_or(Errno::EIO)),
+        }
+    }
+
+    fn try_open(request: &OpenRequest<'_>) -> Result<Arc<Self>, Errno> {
+        let flags = request.flags;
+        let (node, kind, special) = {
+            let mut tree = TREE.lock();
+            let id = tree.open(request.cwd.0, request.path(), flags, request.mode)?;
+            (NodeRef(id), tree.attributes(id)?.kind, tree.special(id).cloned())
+        };
+        let object = match (kind, special) {
+            (_, Some(special)) => Object::Special(special.open()?),
+            (Kind::Directory, _) => Object::Directory,
+            (Kind::Regular | Kind::Special, _) => Object::Regular,
+        };
+        let access = flags & open::ACCMODE;
+        Ok(Arc::new(Self {
+            node,
+            object,
+            readable: access != open::WRONLY,
+            writable: access != open::RDONLY,
+            append: flags & open::APPEND != 0,
+            position: Mutex::new(0),
+        }))
+    }
+
+    pub fn attributes(&self) -> Result<Attributes, Errno> {
+        self.node.attributes()
+    }
+
+    /// Refuses with EACCES unless the file is a regular one whose mode allows its execution.
+    pub fn permit_execution(&self) -> Result<(), Errno> {
+        if !matches!(self.object, Object::Regular) {
+            return Err(Errno::EACCES);
+        }
+        Ok(TREE.lock().permit(self.node.0, Access::Execute)?)
+    }
+
+    /// Copies what the file has from byte `at` on into kernel memory; returns how much that was, 0 at its end.
+    pub fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        if !self.readable {
+            return Err(Errno::EBADF);
+        }
+        match &self.object {
+            Object::Directory => Err(Errno::EISDIR),
+            Object::Regular => Ok(TREE.lock().read_at(self.node.0, at, buf)?),
+            Object::Special(opened) => opened.read(at, buf),
+        }
+    }
+
+    /// Writes `data` from kernel memory at byte `at`; returns how much was taken.
+    pub fn write_at(&self, at: u64, data: &[u8]) -> Result<usize, Errno> {
+        if !self.writable {
+            return Err(Errno::EBADF);
+        }
+        match &self.object {
+            Object::Directory => Err(Errno::EISDIR),
+            Object::Regular => {
+                TREE.lock().write_at(self.node.0, at, data)?;
+                Ok(data.len())
+            }
+            Object::Special(opened) => opened.write(at, data),
+        }
+    }
+
+    /// Reads at the file's position into user memory and moves it; the result is that of [`vfs_read`].
+    pub fn read(&self, buf: u64, count: usize) -> i64 {
+        vfs_read(self, buf, count, &mut self.position.lock())
+    }
+
+    /// Writes from user memory at the file's position, or at the end of a file opened to append, and moves the
+    /// position; the result is that of [`vfs_write`].
+    pub fn write(&self, buf: u64, count: usize) -> i64 {
+        let mut position = self.position.lock();
+        if self.append
+            && let Ok(attributes) = self.attributes()
+        {
+            *position = attributes.size;
+        }
+        vfs_write(self, buf, count, &mut position)
+    }
+
+    /// Moves the position to `offset` bytes from where `whence` ([`abi::seek`]) says and returns it.
+    pub fn seek(&self, offset: i64, whence: u32) -> Result<u64, Errno> {
+        let attributes = self.attributes()?;
+        if attributes.mode & abi::mode::TYPE_MASK == abi::mode::CHARACTER_DEVICE {
+            return Err(Errno::ESPIPE);
+        }
+        let mut position = self.position.lock();
+        let base = match whence {
+            seek::SET => 0,
+            seek::CUR => *position,
+            seek::END => attributes.size,
+            _ => return Err(Errno::EINVAL),
+        };
+        let target = base.checked_add_signed(offset).ok_or(Errno::EINVAL)?;
+        if i64::try_from(target).is_err() {
+            return Err(Errno::EOVERFLOW);
+        }
+        *position = target;
+        Ok(target)
+    }
+
+    /// Hands the entries of a directory from the file's position on to `take` (name, inode number, mode, position
+    /// after it) until that returns false, and moves the position past those taken.
+    pub fn entries(&self, mut take: impl FnMut(&[u8], u64, u32, u64) -> bool) -> Result<(), Errno> {
+        if !matches!(self.object, Object::Directory) {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut position = self.position.lock();
+        let tree = TREE.lock();
+        while let Some(entry) = tree.next_entry(self.node.0, *position)? {
+            if !take(entry.name, entry.id.number(), entry.mode, entry.next) {
+                break;
+            }
+            *position = entry.next;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! The virtual file system: open files over one tree of names.
+//!
+//! ```text
+//!   task: FileTable[fd] --> Arc<File> { position, NodeRef } --> TREE node: directory
+//!                                |                                      or regular file
+//!                                +--> Box<dyn Opened> <-- open -- Arc<dyn Special>
+//! ```
+//!
+//! The tree ([`file_tree`]) holds names, directories and the contents of regular files. Devices and virtual
+//! files hang in it as [`Special`]s: opening one gives an [`Opened`], which answers reads and writes itself.
+//! The functions that a tracer looks for, [`vfs_open`], [`vfs_read`] and [`vfs_write`], are the way of every
+//! open, read and write that a user program makes.
+//!
+//! # Invariants
+//! F1. No callback of a special file runs and no user memory is touched under the tree's lock: data passes
+//!     through a kernel buffer of at most [`CHUNK`] bytes.
+//! F2. Each [`NodeRef`] is one user of its node in the tree.
+//!
+//! # Contexts and locks
+//! Task context only, since all locks here sleep. Order: a file's position, then the tree. A [`NodeRef`] takes the
+//! tree's lock when it is dropped, so none is dropped under it.
+
+mod console;
+mod file;
+mod file_table;
+pub mod pseudo;
+
+pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
+pub use file_table::{FileTable, MAX_FILES};
+pub use file_tree::{Attributes, Kind};
+
+use crate::{errno::Errno, sync::Mutex};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use file_tree::{Install, NodeId, Tree};
+use spin::Lazy;
+
+/// Largest piece of data that passes between a file and user memory at once, in bytes.
+pub const CHUNK: usize = 4096;
+
+/// What all files together may take of the heap, in bytes.
+const CAPACITY: usize = 24 << 20;
+
+static TREE: Lazy<Mutex<Tree<Arc<dyn Special>>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
+
+/// A device or a virtual file, as it hangs in the tree.
+pub trait Special: Send + Sync {
+    /// Opens the file for one user. Permissions were checked against its mode.
+    fn open(self: Arc<Self>) -> Result<Box<dyn Opened>, Errno>;
+}
+
+/// A special file, opened. Calls come from task context, with no lock of the vfs held but that of the
+/// file's position; they may sleep.
+pub trait Opened: Send + Sync {
+    /// Copies what the file has from byte `at` on into `buf`; returns how much that was, 0 at its end.
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Takes `data`, at most [`CHUNK`] bytes, as written at byte `at`; returns how much of it was used.
+    fn write(&self, at: u64, data: &[u8]) -> Result<usize, Errno>;
+}
+
+/// One use of a node: keeps it, and its content if it is a file, after its name is gone (F2).
+pub struct NodeRef(NodeId);
+
+impl NodeRef {
+    /// The root directory, where the kernel's own walks and the first program start.
+    pub fn root() -> Self {
+        TREE.lock().retain(NodeId::ROOT).expect("the root is always there");
+        Self(NodeId::ROOT)
+    }
+
+    pub fn attributes(&self) -> Result<Attributes, Errno> {
+        Ok(TREE.lock().attributes(self.0)?)
+    }
+
+    /// Returns the absolute path; ENOENT if the node was removed.
+    pub fn path(&self) -> Result<Vec<u8>, Errno> {
+        Ok(TREE.lock().path_of(self.0)?)
+    }
+}
+
+impl Clone for NodeRef {
+    fn clone(&self) -> Self {
+        // The node is there: `self` uses it (F2).
+        TREE.lock().retain(self.0).expect("a node in use is kept");
+        Self(self.0)
+    }
+}
+
+impl Drop for NodeRef {
+    fn drop(&mut self) {
+        TREE.lock().release(self.0);
+    }
+}
+
+/// Puts the standard directories and `/dev/console` into the empty tree.
+pub fn init() {
+    let mut tree = TREE.lock();
+    for (path, permissions) in [("/bin", 0o755), ("/dev", 0o755), ("/proc", 0o555), ("/sys", 0o555), ("/tmp", 0o777)] {
+        tree.install(path.as_bytes(), permissions, Install::Directory).expect("the tree is empty");
+    }
+    let console = Install::Device(Arc::new(console::Console) as Arc<dyn Special>);
+    tree.install(b"/dev/console", 0o600, console).expect("the tree is empty");
+}
+
+/// Puts a directory at the absolute `path`, with missing parents; one that exists is left as it is.
+pub fn install_directory(path: &[u8], permissions: u32) -> Result<(), Errno> {
+    TREE.lock().install(path, permissions, Install::Directory)?;
+    Ok(())
+}
+
+/// Puts a regular file with `content` at the absolute `path`, with missing parents; EEXIST if the name is
+/// taken.
+pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(), Errno> {
+    TREE.lock().install(path, permissions, Install::Regular(content))?;
+    Ok(())
+}
+
+/// Looks up what `path` names, from the directory `cwd` on.
+pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
+    let tree = TREE.lock();
+    Ok(tree.attributes(tree.walk(cwd.0, path)?)?)
+}
+
+/// Returns the directory that `path` names, as a working directory: it must allow looking up names.
+pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
+    let mut tree = TREE.lock();
+    let id = tree.walk(cwd.0, path)?;
+    if tree.attributes(id)?.kind != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    tree.permit(id, file_tree::Access::Execute)?;
+    tree.retain(id)?;
+    Ok(NodeRef(id))
+}
+
+/// Makes a directory.
+pub fn mkdir(cwd: &NodeRef, path: &[u8], permissions: u32) -> Result<(), Errno> {
+    TREE.lock().mkdir(cwd.0, path, permissions)?;
+    Ok(())
+}
+
+/// Removes an empty directory.
+pub fn rmdir(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
+    Ok(TREE.lock().rmdir(cwd.0, path)?)
+}
+
+/// Removes a file's name; open files keep its content.
+pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
+    Ok(TREE.lock().unlink(cwd.0, path)?)
+}
+
+/// Opens `path` from the root for the kernel itself.
+pub fn open(path: &str, flags: u32) -> Result<Arc<File>, Errno> {
+    File::open(&NodeRef::root(), path.as_bytes(), flags, 0)
+}
+
+impl From<file_tree::Error> for Errno {
+    fn from(error: file_tree::Error) -> Self {
+        Self::from_code(error.errno()).unwrap_or(Self::EIO)
+    }
+}
