@@ -31,6 +31,33 @@ pub struct PtRegs {
 }
 
 impl PtRegs {
+    /// All zeros.
+    pub const fn new() -> Self {
+        Self {
+            r15: 0,
+            r14: 0,
+            r13: 0,
+            r12: 0,
+            bp: 0,
+            bx: 0,
+            r11: 0,
+            r10: 0,
+            r9: 0,
+            r8: 0,
+            ax: 0,
+            cx: 0,
+            dx: 0,
+            si: 0,
+            di: 0,
+            orig_ax: 0,
+            ip: 0,
+            cs: 0,
+            flags: 0,
+            sp: 0,
+            ss: 0,
+        }
+    }
+
     /// Whether the frame was taken in ring 3.
     pub const fn user_mode(&self) -> bool {
         self.cs & 3 != 0

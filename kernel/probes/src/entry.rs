@@ -1,0 +1,172 @@
+//! The assembly: where control comes back to the probes without an exception.
+//!
+//! [`entry_points!`](crate::entry_points!) defines three functions in the crate that implements the platform, so that
+//! they carry plain names in backtraces and lists. None of them is called like a function: the return
+//! trampoline is entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a handler that will not
+//! be returned to.
+//!
+//! All of them run Rust on the probed code's stack, with the direction flag clear and the stack 16-byte aligned.
+
+unsafe extern "C" {
+    /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and traps.
+    ///
+    /// # Safety
+    /// Only at the end of a jprobe handler, with nothing left to drop: the frames in between vanish.
+    pub safe fn jprobe_return() -> !;
+}
+
+/// Pushes all general registers below `orig_ax`, as [`PtRegs`](crate::PtRegs) has them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! push_general_registers {
+    () => {
+        "push rdi; push rsi; push rdx; push rcx; push rax; push r8; push r9; push r10; push r11; \
+         push rbx; push rbp; push r12; push r13; push r14; push r15"
+    };
+}
+
+/// The reverse of [`push_general_registers!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pop_general_registers {
+    () => {
+        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx; \
+         pop r11; pop r10; pop r9; pop r8; pop rax; pop rcx; pop rdx; pop rsi; pop rdi"
+    };
+}
+
+/// Defines `kretprobe_trampoline`, `kprobe_post_stub` and `jprobe_return` for a [`Platform`](crate::Platform), and
+/// `ENTRY_POINTS`, their addresses. Once a program.
+#[macro_export]
+macro_rules! entry_points {
+    ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
+        /// Where a return-probed function returns to. Builds a frame, asks `on_return` where to go, goes there.
+        ///
+        /// ```text
+        ///   S       rsp on arrival and on departure
+        ///   S-0x08  return slot      0 until `on_return` answers; the final `ret` consumes it
+        ///   S-0x10  ss               PtRegs, last field first: what the probed function left behind.
+        ///   S-0x18  rsp (= S)        A handler may change the general registers and the flags,
+        ///   S-0x20  rflags           and the caller sees that.
+        ///   S-0x28  cs
+        ///   S-0x30  rip              set by `on_return`
+        ///   S-0x38  orig_ax (-1)
+        ///   S-0x40  rdi ... down to
+        ///   S-0xb0  r15              <- rdi at the call
+        /// ```
+        ///
+        /// # Safety
+        /// Never called: the only way in is the `ret` of a call whose return address was borrowed.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_trampoline() {
+            ::core::arch::naked_asm!(
+                "push 0",
+                "push {ss}",
+                "push rsp",
+                "pushfq",
+                "push {cs}",
+                "push 0",
+                "push -1",
+                $crate::push_general_registers!(),
+                // What was pushed as rsp is two words too low.
+                "add qword ptr [rsp + {sp}], 16",
+                "cld",
+                "mov rdi, rsp",
+                "mov rbp, rsp",
+                "and rsp, -16",
+                "call {on_return}",
+                "mov rsp, rbp",
+                // The return address goes to the slot above the frame.
+                "mov [rsp + {slot}], rax",
+                $crate::pop_general_registers!(),
+                "lea rsp, [rsp + 24]",
+                "popfq",
+                "lea rsp, [rsp + 16]",
+                "ret",
+                ss = const $ss as i32,
+                cs = const $cs as i32,
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                slot = const ::core::mem::size_of::<$crate::PtRegs>(),
+                on_return = sym $crate::hit::on_return::<$platform>,
+            )
+        }
+
+        /// Where a slot ends when a post handler waits. Interrupts are off and the guard is held.
+        ///
+        /// ```text
+        ///   E+8     rsp of the code once the instruction is done
+        ///   E       on arrival: where execution goes on; then ss     PtRegs, last field first
+        ///   E-0x08  rsp (= E; `on_post` adds the 8)
+        ///   E-0x10  rflags
+        ///   E-0x18  cs
+        ///   E-0x20  rip              copied from E
+        ///   E-0x28  orig_ax (-1)
+        ///   E-0x30  rdi ... down to
+        ///   E-0xa0  r15              <- rdi at the call
+        /// ```
+        ///
+        /// # Safety
+        /// Never called: slots jump here.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_post_stub() {
+            ::core::arch::naked_asm!(
+                "push rsp",
+                "pushfq",
+                "push {cs}",
+                "push qword ptr [rsp + 24]",
+                "push -1",
+                $crate::push_general_registers!(),
+                "mov qword ptr [rsp + {ss_at}], {ss}",
+                "cld",
+                "mov rdi, rsp",
+                "mov rbp, rsp",
+                "and rsp, -16",
+                "call {on_post}",
+                "mov rsp, rbp",
+                $crate::pop_general_registers!(),
+                "add rsp, 8",
+                "iretq",
+                ss = const $ss as i32,
+                cs = const $cs as i32,
+                ss_at = const ::core::mem::offset_of!($crate::PtRegs, ss),
+                on_post = sym $crate::hit::on_post::<$platform>,
+            )
+        }
+
+        /// Ends a jprobe handler. See [`probes::jprobe`](::probes::jprobe).
+        ///
+        /// Outside a handler there is no saved stack pointer; then the breakpoint belongs to nobody and is reported.
+        ///
+        /// # Safety
+        /// See its declaration in `probes::entry`.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn jprobe_return() -> ! {
+            ::core::arch::naked_asm!(
+                "call {saved_sp}",
+                "test rax, rax",
+                "jz jprobe_return_breakpoint",
+                "mov rsp, rax",
+                ".globl jprobe_return_breakpoint",
+                "jprobe_return_breakpoint:",
+                "int3",
+                "ud2",
+                saved_sp = sym $crate::hit::jprobe_saved_sp::<$platform>,
+            )
+        }
+
+        unsafe extern "C" {
+            static jprobe_return_breakpoint: u8;
+        }
+
+        fn probe_entry_points() -> $crate::platform::EntryPoints {
+            $crate::platform::EntryPoints {
+                trampoline: kretprobe_trampoline as *const () as u64,
+                post_stub: kprobe_post_stub as *const () as u64,
+                jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
+            }
+        }
+    };
+}

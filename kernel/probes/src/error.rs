@@ -1,0 +1,182 @@
+//! Why a probe was refused, what Linux calls it, and what to do about it.
+
+use alloc::string::String;
+use core::fmt;
+
+use crate::insn::Refusal;
+
+/// An error of the registration calls. Nothing has changed when one is returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeError {
+    /// Both a symbol and an address were given.
+    SymbolAndAddress,
+    /// Neither a symbol nor an address was given.
+    NoTarget,
+    /// No symbol has that name.
+    UnknownSymbol { name: String, hint: String },
+    /// Several symbols have that demangled name.
+    AmbiguousSymbol { name: String, candidates: String },
+    /// No symbol covers the address.
+    NoSymbolAt { addr: u64 },
+    /// The address is not in executable kernel text.
+    NotText { addr: u64 },
+    /// The probe is registered already.
+    AlreadyRegistered { addr: u64 },
+    /// The operation needs a registered probe.
+    NotRegistered,
+    /// The probed text was freed.
+    Gone { addr: u64 },
+    /// Code that a hit runs through.
+    Blacklisted { addr: u64, reason: &'static str },
+    /// The address is inside an instruction.
+    MidInstruction { addr: u64, start: u64 },
+    /// The bytes at or before the address are no instructions.
+    Undecodable { addr: u64 },
+    /// The instruction itself cannot be probed.
+    Instruction { addr: u64, refusal: Refusal },
+    /// Only function entries can carry this kind of probe.
+    NotFunctionEntry { addr: u64, entry: u64 },
+    /// The function must not be return-probed: it leaves by another task or stack.
+    ReturnBlacklisted { addr: u64, reason: &'static str },
+    /// A jprobe's target has the Rust calling convention.
+    NotExternC { addr: u64 },
+    /// The function has a jprobe already.
+    SecondJprobe { addr: u64 },
+    /// Per-call data of a kretprobe is limited.
+    DataTooLarge { bytes: usize },
+    /// A jprobe without a handler.
+    NoHandler,
+    /// An empty batch.
+    EmptyBatch,
+    /// No memory for a slot, a table or instances.
+    OutOfMemory,
+    /// Called with preemption or interrupts off, or from a probe handler.
+    AtomicContext,
+    /// The subsystem is not initialised yet.
+    NotReady,
+}
+
+/// Largest per-call data of a kretprobe, in bytes.
+pub const MAX_INSTANCE_DATA: usize = 4096;
+
+impl ProbeError {
+    /// The positive Linux error number.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::UnknownSymbol { .. } | Self::NoSymbolAt { .. } => 2,
+            Self::DataTooLarge { .. } => 7,
+            Self::OutOfMemory => 12,
+            Self::AtomicContext | Self::NotReady => 16,
+            Self::SecondJprobe { .. } => 17,
+            Self::MidInstruction { .. } | Self::Undecodable { .. } => 84,
+            Self::AmbiguousSymbol { .. } => 99,
+            Self::Instruction { refusal, .. } => refusal.errno(),
+            Self::SymbolAndAddress
+            | Self::NoTarget
+            | Self::NotText { .. }
+            | Self::AlreadyRegistered { .. }
+            | Self::NotRegistered
+            | Self::Gone { .. }
+            | Self::Blacklisted { .. }
+            | Self::NotFunctionEntry { .. }
+            | Self::ReturnBlacklisted { .. }
+            | Self::NotExternC { .. }
+            | Self::NoHandler
+            | Self::EmptyBatch => 22,
+        }
+    }
+
+    /// The variant's name: short and stable, for logs and tables.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::SymbolAndAddress => "SymbolAndAddress",
+            Self::NoTarget => "NoTarget",
+            Self::UnknownSymbol { .. } => "UnknownSymbol",
+            Self::AmbiguousSymbol { .. } => "AmbiguousSymbol",
+            Self::NoSymbolAt { .. } => "NoSymbolAt",
+            Self::NotText { .. } => "NotText",
+            Self::AlreadyRegistered { .. } => "AlreadyRegistered",
+            Self::NotRegistered => "NotRegistered",
+            Self::Gone { .. } => "Gone",
+            Self::Blacklisted { .. } => "Blacklisted",
+            Self::MidInstruction { .. } => "MidInstruction",
+            Self::Undecodable { .. } => "Undecodable",
+            Self::Instruction { refusal, .. } => refusal.name(),
+            Self::NotFunctionEntry { .. } => "NotFunctionEntry",
+            Self::ReturnBlacklisted { .. } => "ReturnBlacklisted",
+            Self::NotExternC { .. } => "NotExternC",
+            Self::SecondJprobe { .. } => "SecondJprobe",
+            Self::DataTooLarge { .. } => "DataTooLarge",
+            Self::NoHandler => "NoHandler",
+            Self::EmptyBatch => "EmptyBatch",
+            Self::OutOfMemory => "OutOfMemory",
+            Self::AtomicContext => "AtomicContext",
+            Self::NotReady => "NotReady",
+        }
+    }
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SymbolAndAddress => f.write_str("both a symbol and an address are given; give one of them"),
+            Self::NoTarget => f.write_str("neither a symbol nor an address is given; give one of them"),
+            Self::UnknownSymbol { name, hint } => {
+                write!(f, "no symbol is called {name}; {hint}")
+            }
+            Self::AmbiguousSymbol { name, candidates } => {
+                write!(f, "several functions are called {name}; give one of the full names: {candidates}")
+            }
+            Self::NoSymbolAt { addr } => {
+                write!(f, "{addr:#x} belongs to no symbol of the kernel; give an address inside a function")
+            }
+            Self::NotText { addr } => {
+                write!(f, "{addr:#x} is not executable kernel text; give an address inside a function")
+            }
+            Self::AlreadyRegistered { addr } => {
+                write!(f, "this probe is registered already, at {addr:#x}; unregister it first or use another one")
+            }
+            Self::NotRegistered => f.write_str("this probe is not registered; register it first"),
+            Self::Gone { addr } => {
+                write!(f, "the text at {addr:#x} was freed; unregister the probe, it can never fire again")
+            }
+            Self::Blacklisted { addr, reason } => {
+                write!(f, "{addr:#x} may not be probed ({reason}); probe a caller of it instead")
+            }
+            Self::MidInstruction { addr, start } => {
+                write!(f, "{addr:#x} is inside an instruction; the nearest start is {start:#x}")
+            }
+            Self::Undecodable { addr } => {
+                write!(f, "the bytes up to {addr:#x} are no instructions; probe an address before them")
+            }
+            Self::Instruction { addr, refusal } => write!(f, "the instruction at {addr:#x}: {refusal}"),
+            Self::NotFunctionEntry { addr, entry } => {
+                write!(f, "{addr:#x} is not the entry of a function; the function starts at {entry:#x}")
+            }
+            Self::ReturnBlacklisted { addr, reason } => {
+                write!(f, "the function at {addr:#x} may not be return-probed ({reason}); use a kprobe")
+            }
+            Self::NotExternC { addr } => write!(
+                f,
+                "the function at {addr:#x} has the Rust calling convention, which a jprobe cannot mirror; \
+                 export it as extern \"C\" under its plain name, or use a kprobe"
+            ),
+            Self::SecondJprobe { addr } => {
+                write!(f, "the function at {addr:#x} has a jprobe already; unregister it first, or use a kprobe")
+            }
+            Self::DataTooLarge { bytes } => write!(
+                f,
+                "{bytes} bytes of data per call are more than {MAX_INSTANCE_DATA}; keep a reference instead"
+            ),
+            Self::NoHandler => f.write_str("a jprobe needs a handler; make one with jprobe! and give it with entry()"),
+            Self::EmptyBatch => f.write_str("the batch is empty; give at least one probe"),
+            Self::OutOfMemory => f.write_str("out of memory for the probe; unregister others or free memory"),
+            Self::AtomicContext => f.write_str(
+                "probes cannot be changed with interrupts or preemption off or in a handler; do it from a task",
+            ),
+            Self::NotReady => f.write_str("probes are not initialised yet; register later in the boot"),
+        }
+    }
+}
+
+impl core::error::Error for ProbeError {}

@@ -1,0 +1,527 @@
+//! The way of one hit, from the trap to the displaced instruction and back.
+//!
+//! ```text
+//!   #BP ─ on_breakpoint ─ find the site ─ guard held already? ── yes ─► count the miss ─► slot ─► back
+//!                                   │ no
+//!                         take the guard, run pre handlers (a jprobe last: leaves to its handler,
+//!                                   │                       comes back through its return breakpoint)
+//!                         post handler here? ── no ── drop the guard ─► slot ─► back, as if nothing had been
+//!                                   │ yes: keep the guard, interrupts off
+//!                         post slot ─► kprobe_post_stub ─ on_post ─ drop the guard ─► back
+//! ```
+//!
+//! # Invariants
+//! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
+//! H2. The guard, [`PerCpu::busy`](crate::PerCpu), is held while any handler runs. Whoever finds it held runs the plain slot, which needs
+//!     no state of this CPU: hits nest to any depth.
+//! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
+//!
+//! # Contexts
+//! `on_breakpoint`, `on_debug`, `on_fault` and `on_post` run with interrupts off. `on_return` runs with the interrupt flag of the function
+//! that returned; holding the guard keeps its CPU from switching tasks.
+
+use core::{
+    ptr::{null, null_mut},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
+};
+
+use crate::{
+    insn::{StepProgress, flags::pushed_image},
+    instance::{self, Instance},
+    jprobe::{Jprobe, STACK_WORDS},
+    kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
+    kretprobe::{EntryVerdict, KretprobeCore},
+    platform::{PerCpu, Platform, bump},
+    pt_regs::PtRegs,
+    registry::Probes,
+    site::Site,
+};
+
+/// RFLAGS.TF: trap after the next instruction.
+const TF: u64 = 1 << 8;
+/// RFLAGS.IF: maskable interrupts are taken.
+const IF: u64 = 1 << 9;
+
+/// A call that returned without an instance, for the message that tools look for.
+struct Orphan<'a>(&'a PtRegs);
+
+impl<P: Platform> Probes<P> {
+    /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
+    /// that came from the kernel.
+    #[inline]
+    pub fn on_breakpoint(&self, regs: &mut PtRegs) -> bool {
+        let cpu = P::this_cpu();
+        bump(&cpu.breakpoints);
+        let Some(site) = self.table.find(regs.ip) else {
+            return self.other_breakpoint(cpu, regs);
+        };
+        if cpu.is_busy() {
+            miss(site);
+            return self.run_slot(site, regs);
+        }
+        cpu.enter();
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            match probe.kind {
+                Kind::Kprobe => {
+                    probe.hits.fetch_add(1, Relaxed);
+                    let Some(pre) = probe.pre_handler else {
+                        continue;
+                    };
+                    cpu.running
+                        .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                    let verdict = pre(probe, regs);
+                    cpu.running.store(null_mut(), Relaxed);
+                    if verdict == PreVerdict::Resume {
+                        cpu.leave();
+                        return true;
+                    }
+                }
+                Kind::Kretprobe => self.enter_call(cpu, probe, regs),
+                Kind::Jprobe => {
+                    probe.hits.fetch_add(1, Relaxed);
+                    if self.enter_jprobe(cpu, site, probe, regs) {
+                        return true;
+                    }
+                }
+            }
+        }
+        self.finish(cpu, site, regs)
+    }
+
+    /// Executes the displaced instruction after the pre handlers. The guard is held.
+    #[inline(always)]
+    fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+        if let Some((slot, _)) = &site.step {
+            return self.hold(cpu, site, regs, *slot, TF);
+        }
+        match site.post_slot.load(Acquire) {
+            0 if site.emulate.load(Relaxed) => self.emulate(cpu, site, regs),
+            0 => {
+                cpu.leave();
+                self.run_slot(site, regs)
+            }
+            slot => self.hold(cpu, site, regs, slot, 0),
+        }
+    }
+
+    /// Resumes in the plain slot.
+    #[inline(always)]
+    fn run_slot(&self, site: &Site, regs: &mut PtRegs) -> bool {
+        regs.ip = site.slot;
+        true
+    }
+
+    /// Resumes at `ip` with the guard held and interrupts off, until `on_post` or `on_debug` ends it.
+    #[inline(always)]
+    fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) -> bool {
+        cpu.finishing
+            .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
+        cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
+        regs.flags = regs.flags & !(IF | TF) | step;
+        regs.ip = ip;
+        true
+    }
+
+    /// Carries out `cli`, `sti` or `popf` on the saved registers and runs the post handlers at once.
+    fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+        if let Some(op) = site.flags_op {
+            // SAFETY: the word that `popf` would pop, on the live stack above the trap's frame.
+            let popped = unsafe { (regs.sp as *const u64).read_volatile() };
+            regs.flags = op.apply(regs.flags, popped);
+            regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
+        }
+        regs.ip = site.next_ip;
+        self.run_post(cpu, site, regs);
+        cpu.leave();
+        true
+    }
+
+    /// Runs the post handlers, in the order of the pre handlers. The guard is held.
+    fn run_post(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            let Some(post) = probe.post_handler else {
+                continue;
+            };
+            cpu.running
+                .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+            post(probe, regs, 0);
+            cpu.running.store(null_mut(), Relaxed);
+        }
+    }
+
+    /// A #BP at an address without a site.
+    #[cold]
+    fn other_breakpoint(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
+        let at = regs.ip - 1;
+        if at == self.entry.jprobe_return.load(Relaxed) {
+            return self.leave_jprobe(cpu, regs);
+        }
+        // SAFETY: the processor has just fetched an instruction from there.
+        if unsafe { (at as *const u8).read_volatile() } != 0xcc {
+            // It was removed between the fetch and now: the original instruction is there to be run. Resuming restores
+            // the interrupt flag, so a CPU that spins on a stale translation still answers IPIs.
+            bump(&cpu.stale_breakpoints);
+            regs.ip = at;
+            return true;
+        }
+        false
+    }
+
+    /// Takes up a call for a kretprobe: borrows its return address.
+    #[inline(always)]
+    fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
+        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
+        let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
+        // SAFETY: cells are part of the static table.
+        let cell = unsafe { cpu.cell.load(Relaxed).as_ref() };
+        // SAFETY: a linked kretprobe has a holder.
+        let instance = cell.map_or(null_mut(), |_| unsafe {
+            (*kretprobe.holder.load(Relaxed)).take()
+        });
+        let (Some(cell), false) = (cell, instance.is_null()) else {
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        };
+        let slot = regs.sp as *mut u64;
+        let newest = cell.head.load(Relaxed);
+        // SAFETY: the instance is in hand; the word at rsp is the return address at a function's entry; the chain's
+        // head is this task's own and stays until this CPU takes it off.
+        unsafe {
+            let mut ret_addr = slot.read_volatile();
+            if ret_addr == self.entry.trampoline.load(Relaxed) {
+                // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
+                if let Some(sibling) = newest.as_ref().filter(|sibling| sibling.frame == regs.sp) {
+                    ret_addr = sibling.ret_addr;
+                }
+            }
+            (*instance).ret_addr = ret_addr;
+            (*instance).frame = regs.sp;
+            (*instance).task = cell.task();
+            if let Some(reset) = kretprobe.reset {
+                reset(instance);
+            }
+            if let Some(entry) = kretprobe.entry_handler {
+                cpu.running
+                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                let verdict = entry(&mut *instance.cast(), regs);
+                cpu.running.store(null_mut(), Relaxed);
+                if verdict == EntryVerdict::Decline {
+                    instance::give_back(instance);
+                    return;
+                }
+            }
+            slot.write_volatile(self.entry.trampoline.load(Relaxed));
+            (*instance).next.store(newest, Relaxed);
+        }
+        // Release: a stack walk on another CPU that finds the instance finds it filled in.
+        cell.head
+            .store(instance, core::sync::atomic::Ordering::Release);
+    }
+
+    /// Handles the return of a probed call and tells its true return address. The guard is taken and dropped here.
+    #[inline(always)]
+    fn leave_call(&self, regs: &mut PtRegs) -> u64 {
+        let cpu = P::this_cpu();
+        // First: from here on no task switch, so `cpu` stays this CPU.
+        cpu.enter();
+        let frame = regs.sp - 8;
+        // SAFETY: cells are part of the static table; a task that borrowed an address has one.
+        let Some(cell) = (unsafe { cpu.cell.load(Relaxed).as_ref() }) else {
+            self.orphan(regs)
+        };
+        let mut first = cell.head.load(Relaxed);
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
+        if unsafe { first.as_ref() }.is_none_or(|instance| instance.frame != frame) {
+            first = self.drop_stale(cell, frame, regs);
+        }
+        // SAFETY: found just above.
+        let ret_addr = unsafe { (*first).ret_addr };
+        regs.ip = ret_addr;
+        let mut at = first;
+        // SAFETY: as above; all instances of the frame stay chained while handlers run, for stack walks.
+        while let Some(instance) = unsafe { at.as_mut() }.filter(|instance| instance.frame == frame)
+        {
+            at = instance.next.load(Relaxed);
+            // SAFETY: the holder outlives its instances; a kretprobe it names is freed only after a grace period, which
+            // the guard holds up.
+            if let Some(kretprobe) = unsafe { (*instance.holder).kretprobe.load(Acquire).as_ref() }
+            {
+                kretprobe.hits.fetch_add(1, Relaxed);
+                if let Some(handler) = kretprobe.handler {
+                    cpu.running
+                        .store((&raw const kretprobe.kprobe).cast_mut(), Relaxed);
+                    // SAFETY: `KretprobeInstance<()>` begins with the instance.
+                    handler(unsafe { &mut *core::ptr::from_mut(instance).cast() }, regs);
+                    cpu.running.store(null_mut(), Relaxed);
+                }
+            }
+        }
+        cell.head.store(at, Relaxed);
+        while first != at {
+            // SAFETY: unlinked just now, so in this CPU's hands.
+            unsafe {
+                let next = (*first).next.load(Relaxed);
+                instance::give_back(first);
+                first = next;
+            }
+        }
+        cpu.leave();
+        ret_addr
+    }
+
+    /// Gives back instances of calls that were abandoned deeper on this stack, and finds the returning one.
+    #[cold]
+    fn drop_stale(&self, cell: &instance::TaskCell, frame: u64, regs: &PtRegs) -> *mut Instance {
+        let stack = P::stack_of(frame);
+        loop {
+            let first = cell.head.load(Relaxed);
+            // SAFETY: as in `leave_call`.
+            let Some(instance) = (unsafe { first.as_ref() }) else {
+                self.orphan(regs)
+            };
+            if instance.frame == frame {
+                return first;
+            }
+            // On one stack, a frame below the returning one was left without a return. Frames of different stacks are not
+            // comparable.
+            if !stack.contains(&instance.frame) || instance.frame > frame {
+                self.orphan(regs);
+            }
+            cell.head.store(instance.next.load(Relaxed), Relaxed);
+            self.stale_instances.fetch_add(1, Relaxed);
+            // SAFETY: unlinked just now.
+            unsafe { instance::give_back(first) };
+        }
+    }
+
+    #[cold]
+    fn orphan(&self, regs: &PtRegs) -> ! {
+        P::orphan_return(format_args!("{}", Orphan(regs)))
+    }
+
+    /// Leaves to a jprobe's handler: true when `regs` go there.
+    fn enter_jprobe(&self, cpu: &PerCpu, site: &Site, probe: &Kprobe, regs: &mut PtRegs) -> bool {
+        // SAFETY: the container of a kprobe of this kind is its jprobe, set before it was linked.
+        let jprobe = unsafe { &*probe.container.load(Relaxed).cast::<Jprobe>() };
+        let Some(entry) = jprobe.entry else {
+            return false;
+        };
+        let stack = P::stack_of(regs.sp);
+        // SAFETY: this CPU's own, and no other jprobe is under way: the guard is held.
+        let frame = unsafe { &mut *cpu.jprobe.get() };
+        frame.words = (stack.end.saturating_sub(regs.sp) as usize / 8).min(STACK_WORDS);
+        for n in 0..frame.words {
+            // SAFETY: between rsp and the end of the stack.
+            frame.stack[n] = unsafe { (regs.sp as *const u64).add(n).read_volatile() };
+        }
+        frame.regs = *regs;
+        frame.site = site;
+        frame.kprobe = probe;
+        regs.ip = entry.addr();
+        regs.flags &= !IF;
+        true
+    }
+
+    /// The breakpoint of `jprobe_return`: puts back what the handler was entered with and goes on with the function.
+    fn leave_jprobe(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
+        // SAFETY: this CPU's own, interrupts off.
+        let frame = unsafe { &mut *cpu.jprobe.get() };
+        // SAFETY: set by `enter_jprobe`; the site lives while the guard is held.
+        let Some(site) = (unsafe { frame.site.as_ref() }) else {
+            return false;
+        };
+        if regs.sp != frame.regs.sp {
+            P::fatal(format_args!(
+                "jprobe at {:#x}: its handler returned with sp {:#x} instead of {:#x}\n{regs:x?}\n{:x?}",
+                site.addr(),
+                regs.sp,
+                frame.regs.sp,
+                frame.regs
+            ));
+        }
+        frame.site = null();
+        *regs = frame.regs;
+        for n in 0..frame.words {
+            // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
+            unsafe { (regs.sp as *mut u64).add(n).write_volatile(frame.stack[n]) };
+        }
+        self.finish(cpu, site, regs)
+    }
+
+    /// Whether a #DB belongs to a single step of the probes; then `regs` are where to resume. Interrupts off. `dr6` is
+    /// the debug status register; of it, only a single step (BS) can be ours.
+    pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
+        const BS: u64 = 1 << 14;
+        let cpu = P::this_cpu();
+        bump(&cpu.debug_traps);
+        // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
+        let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
+            return false;
+        };
+        let Some((_, copy)) = &site.step else {
+            return false;
+        };
+        if dr6 & BS == 0 {
+            return false;
+        }
+        let saved = cpu.saved_flags.load(Relaxed);
+        let progress = copy.finish(regs, saved, |at, bytes| {
+            for (n, byte) in bytes.iter().enumerate() {
+                // SAFETY: the fix-up asks for words that the stepped instruction itself has just written.
+                unsafe { (at as *mut u8).add(n).write_volatile(*byte) };
+            }
+        });
+        if progress == StepProgress::Unfinished {
+            return true;
+        }
+        cpu.finishing.store(null_mut(), Relaxed);
+        self.run_post(cpu, site, regs);
+        cpu.leave();
+        true
+    }
+
+    /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
+    /// instruction; then fault handlers are asked. True: handled, resume from `regs`. Interrupts off, kernel mode.
+    pub fn on_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
+        let cpu = P::this_cpu();
+        if self.slots.contains(regs.ip) {
+            let Some((site, offset)) = self.slots.owner(regs.ip) else {
+                return false;
+            };
+            let slot = regs.ip - offset as u64;
+            if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
+                // Interrupted with the guard held: end the hit as if it had not been.
+                let saved = cpu.saved_flags.load(Relaxed);
+                regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
+                cpu.finishing.store(null_mut(), Relaxed);
+                cpu.leave();
+            }
+            regs.sp = regs
+                .sp
+                .wrapping_add_signed(site.stack_correction(slot, offset));
+            regs.ip = site.addr();
+            cpu.enter();
+            let handled = site
+                .probes()
+                .filter(|probe| probe.is_enabled())
+                .any(|probe| {
+                    probe
+                        .fault_handler
+                        .is_some_and(|handle| handle(probe, regs, vector) == FaultVerdict::Handled)
+                });
+            cpu.leave();
+            return handled;
+        }
+        // SAFETY: a probe is live while its handler runs.
+        let running = unsafe { cpu.running.load(Relaxed).as_ref() };
+        running
+            .and_then(|probe| Some((probe, probe.fault_handler?)))
+            .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
+    }
+
+    /// Whether the context that an interrupt found at `regs` may be switched away from: not in a slot, no hit under way.
+    #[inline]
+    pub fn may_preempt(&self, regs: &PtRegs) -> bool {
+        !self.slots.contains(regs.ip) && !P::this_cpu().is_busy()
+    }
+
+    /// Whether a CPU that an IPI found at `regs` is outside every slot and handler: the grace period's question.
+    #[inline]
+    pub fn is_quiescent(&self, regs: &PtRegs) -> bool {
+        self.may_preempt(regs)
+    }
+
+    /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.
+    pub fn original_ip(&self, ip: u64) -> u64 {
+        self.slots.owner(ip).map_or(ip, |(site, _)| site.addr())
+    }
+
+    /// What the caller of a frame really is: for the return slot at `frame` of `task`, holding `value`. Any context.
+    pub fn return_address(&self, task: u64, frame: u64, value: u64) -> u64 {
+        if value != self.entry.trampoline.load(Relaxed) {
+            return value;
+        }
+        self.tasks.return_address(task, frame).unwrap_or(value)
+    }
+
+    /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch. `task` is any number above 1 that no
+    /// other live task has.
+    pub fn task_switched(&self, task: u64) {
+        let cell = self.tasks.find(task).or_else(|| self.tasks.claim(task));
+        P::this_cpu().cell.store(
+            cell.map_or(null_mut(), |cell| core::ptr::from_ref(cell).cast_mut()),
+            Relaxed,
+        );
+    }
+
+    /// `task` is gone and its last switch is over: gives its instances back. Handlers are not called. Any context.
+    pub fn flush_task(&self, task: u64) {
+        self.tasks.release(task);
+    }
+}
+
+/// Counts a hit that runs no handlers, for each probe that would have run.
+#[cold]
+fn miss(site: &Site) {
+    for probe in site.probes().filter(|probe| probe.is_enabled()) {
+        count(&probe.nmissed);
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl core::fmt::Display for Orphan<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "kretprobe BUG!: Processing kretprobe {:#x} @ {:#x}: no instance knows where this call came from",
+            0,
+            self.0.sp - 8
+        )
+    }
+}
+
+/// Called by `kretprobe_trampoline`.
+///
+/// # Safety
+/// `regs` is the frame that the trampoline has built.
+pub unsafe extern "C" fn on_return<P: Platform>(regs: *mut PtRegs) -> u64 {
+    // SAFETY: by the contract; the frame is on this stack and nobody else knows it.
+    P::probes().leave_call(unsafe { &mut *regs })
+}
+
+/// Called by `kprobe_post_stub`.
+///
+/// # Safety
+/// `regs` is the frame that the stub has built; the guard is held and interrupts are off.
+pub unsafe extern "C" fn on_post<P: Platform>(regs: *mut PtRegs) {
+    // SAFETY: by the contract.
+    let regs = unsafe { &mut *regs };
+    let cpu = P::this_cpu();
+    let saved = cpu.saved_flags.load(Relaxed);
+    regs.sp += 8;
+    regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
+    let site = cpu.finishing.load(Relaxed);
+    cpu.finishing.store(null_mut(), Relaxed);
+    // SAFETY: set when the post slot was entered; the site lives while the guard is held.
+    if let Some(site) = unsafe { site.as_ref() } {
+        P::probes().run_post(cpu, site, regs);
+    }
+    cpu.leave();
+}
+
+/// Called by `jprobe_return`: where the stack pointer was when the handler was entered; 0 outside a handler.
+pub extern "C" fn jprobe_saved_sp<P: Platform>() -> u64 {
+    // SAFETY: this CPU's own; a jprobe handler runs with interrupts off.
+    let frame = unsafe { &*P::this_cpu().jprobe.get() };
+    if frame.site.is_null() {
+        0
+    } else {
+        frame.regs.sp
+    }
+}

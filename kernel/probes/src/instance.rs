@@ -1,0 +1,406 @@
+//! Return instances: the ledger of borrowed return addresses.
+//!
+//! A kretprobe makes a call come back through `kretprobe_trampoline` by overwriting the return address on its
+//! stack. Each call so borrowed has one [`Instance`]: the true address, the stack slot it came from and, through
+//! its [`Holder`], the kretprobe to tell. Nothing else remembers the address: losing an instance loses the task.
+//!
+//! ```text
+//!   free --take (entry hit)--> in hand --push--> chained in its task's cell --trampoline or flush--> free
+//!                                 \--entry handler declines--> free
+//! ```
+//!
+//! # Invariants
+//! I1. An instance is in one place: its holder's free list, one task's chain, or one CPU's hands.
+//! I2. A chain is newest first. On one stack that is deepest call first.
+//! I3. While an instance is chained, its stack slot holds the trampoline's address.
+//! I4. A holder is freed only when all its instances are on its free list and no hit can be under way.
+//!
+//! # Contexts and ordering
+//! Taking and giving back run in probe context on any CPU: no lock, no allocation, no wait. A task's [`TaskCell`] is
+//! claimed once by compare-and-swap; from then on only that task writes its chain's head, so plain stores do,
+//! and a stack walk on another CPU reads it with Acquire. An interrupt on top of the task nests strictly: what it
+//! pushes it pops before it returns. When the task is gone its successor empties the cell.
+//!
+//! # Running out
+//! No free instance, or no free cell: the call proceeds unprobed and the kretprobe's `nmissed` counts it.
+
+use alloc::alloc::{alloc, dealloc};
+use core::{
+    alloc::Layout,
+    arch::asm,
+    cell::UnsafeCell,
+    mem::offset_of,
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+
+use crate::{error::ProbeError, kretprobe::KretprobeCore};
+
+/// One borrowed return address; the call's private data follows it in memory.
+#[repr(C)]
+pub struct Instance {
+    /// The next older instance of the chain, or the next of the free list.
+    pub(crate) next: AtomicPtr<Instance>,
+    /// Where it belongs. Constant.
+    pub(crate) holder: *const Holder,
+    /// The true return address.
+    pub(crate) ret_addr: u64,
+    /// The address of the stack slot that the return address was taken from.
+    pub(crate) frame: u64,
+    /// The task that made the call.
+    pub(crate) task: u64,
+}
+
+/// A stack of instances that any CPU may take from and give to, in any context.
+///
+/// A pop compares the head and a tag that every pop raises, so an instance that went and came back in between is
+/// noticed. A push need not: whatever happened, the head it links to is the head.
+#[repr(C, align(16))]
+struct FreeList {
+    head: AtomicPtr<Instance>,
+    tag: UnsafeCell<u64>,
+}
+
+impl FreeList {
+    fn pop(&self) -> *mut Instance {
+        let popped: *mut Instance;
+        // SAFETY: `self` is 16-aligned by its `repr`. The tag is read before the head, so if both are unchanged at the
+        // exchange, no pop came between, the head was on the list all along and its `next` was constant. A head that
+        // another CPU pops meanwhile is still memory of the holder (I4). rbx, which LLVM reserves, is restored.
+        unsafe {
+            asm!(
+                "xchg {next}, rbx",
+                "mov rdx, [{list} + 8]",
+                "mov rax, [{list}]",
+                "2:",
+                "test rax, rax",
+                "jz 3f",
+                "mov rbx, [rax + {next_offset}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [{list}]",
+                "jne 2b",
+                "3:",
+                "xchg {next}, rbx",
+                list = in(reg) self,
+                next = inout(reg) 0u64 => _,
+                next_offset = const offset_of!(Instance, next),
+                out("rax") popped,
+                out("rcx") _,
+                out("rdx") _,
+                options(nostack),
+            );
+        }
+        popped
+    }
+
+    fn push(&self, instance: *mut Instance) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the caller has the instance in hand (I1).
+            unsafe { (*instance).next.store(head, Ordering::Relaxed) };
+            // Release: who pops the instance finds what was done with it done.
+            match self.head.compare_exchange_weak(
+                head,
+                instance,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// The instances of one registration of a kretprobe. It outlives the registration while calls are in flight.
+#[repr(C)]
+pub struct Holder {
+    free: FreeList,
+    /// The kretprobe, or null once it was unregistered: calls in flight then return quietly.
+    pub(crate) kretprobe: AtomicPtr<KretprobeCore>,
+    count: usize,
+    layout: Layout,
+}
+
+// SAFETY: the free list is made for sharing, the rest is atomic or constant.
+unsafe impl Sync for Holder {}
+
+impl Holder {
+    /// Makes a holder with `count` instances, each followed by data of layout `data`.
+    pub(crate) fn try_new(
+        kretprobe: *const KretprobeCore,
+        count: usize,
+        data: Layout,
+    ) -> Result<*mut Self, ProbeError> {
+        let overflow = |_| ProbeError::OutOfMemory;
+        let (each, _) = Layout::new::<Instance>().extend(data).map_err(overflow)?;
+        let each = each.pad_to_align();
+        let size = each
+            .size()
+            .checked_mul(count)
+            .ok_or(ProbeError::OutOfMemory)?;
+        let all = Layout::from_size_align(size, each.align()).map_err(overflow)?;
+        let (layout, first) = Layout::new::<Self>().extend(all).map_err(overflow)?;
+        // SAFETY: the layout is not empty: it begins with a holder.
+        let memory = unsafe { alloc(layout) };
+        if memory.is_null() {
+            return Err(ProbeError::OutOfMemory);
+        }
+        let holder: *mut Self = memory.cast();
+        // SAFETY: fresh memory of a fitting layout.
+        unsafe {
+            holder.write(Self {
+                free: FreeList {
+                    head: AtomicPtr::new(null_mut()),
+                    tag: UnsafeCell::new(0),
+                },
+                kretprobe: AtomicPtr::new(kretprobe.cast_mut()),
+                count,
+                layout,
+            });
+        }
+        for n in 0..count {
+            // SAFETY: inside the layout, and aligned for an instance by `pad_to_align`.
+            unsafe {
+                let instance: *mut Instance = memory.add(first + n * each.size()).cast();
+                instance.write(Instance {
+                    next: AtomicPtr::new(null_mut()),
+                    holder,
+                    ret_addr: 0,
+                    frame: 0,
+                    task: 0,
+                });
+                (*holder).free.push(instance);
+            }
+        }
+        Ok(holder)
+    }
+
+    /// Takes a free instance, or null. Any context.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> *mut Instance {
+        self.free.pop()
+    }
+
+    /// Frees `holder` if all its instances are back, and tells so.
+    ///
+    /// # Safety
+    /// 1. The kretprobe was cleared and a grace period is over since: nobody takes any more.
+    /// 2. On `true` the pointer is dead.
+    pub(crate) unsafe fn try_free(holder: *mut Self) -> bool {
+        // SAFETY: live until freed here. Nobody pushes twice or pops, so counting the list is exact once all are back.
+        let (layout, all_back) = unsafe {
+            let mut back = 0;
+            let mut at = (*holder).free.head.load(Ordering::Acquire);
+            while let Some(instance) = at.as_ref() {
+                back += 1;
+                at = instance.next.load(Ordering::Relaxed);
+            }
+            ((*holder).layout, back == (*holder).count)
+        };
+        if all_back {
+            // SAFETY: allocated with this layout; the exchange that brought the last instance back was the last access.
+            unsafe { dealloc(holder.cast(), layout) };
+        }
+        all_back
+    }
+}
+
+/// Gives an instance back to where it belongs. Any context.
+///
+/// # Safety
+/// The caller has the instance in hand (I1) and does not use it afterwards.
+#[inline(always)]
+pub(crate) unsafe fn give_back(instance: *mut Instance) {
+    // SAFETY: in hand, so it and its holder are live (I4).
+    unsafe { (*(*instance).holder).free.push(instance) };
+}
+
+/// A task's place in the [`TaskTable`].
+pub struct TaskCell {
+    /// The task, or one of the two marks below.
+    task: AtomicU64,
+    /// The newest live instance of the task.
+    pub(crate) head: AtomicPtr<Instance>,
+}
+
+impl TaskCell {
+    /// The task that has claimed the cell.
+    #[inline(always)]
+    pub(crate) fn task(&self) -> u64 {
+        self.task.load(Ordering::Relaxed)
+    }
+}
+
+/// Never used since the start: a search ends here.
+const EMPTY: u64 = 0;
+/// Given back: a search goes on, a claim may take it.
+const RELEASED: u64 = 1;
+/// The number of tasks that can be return-probed at once; a power of two.
+pub const TASK_CELLS: usize = 2048;
+
+/// The live instances of all tasks: an open-addressed table keyed by task.
+pub struct TaskTable {
+    cells: [TaskCell; TASK_CELLS],
+}
+
+impl Default for TaskTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TaskTable {
+    /// A table without tasks.
+    pub const fn new() -> Self {
+        Self {
+            cells: [const {
+                TaskCell {
+                    task: AtomicU64::new(EMPTY),
+                    head: AtomicPtr::new(null_mut()),
+                }
+            }; TASK_CELLS],
+        }
+    }
+
+    /// The cells in the order in which a search for `task` visits them.
+    fn search(&self, task: u64) -> impl Iterator<Item = &TaskCell> {
+        let home =
+            (task >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - TASK_CELLS.trailing_zeros());
+        (0..TASK_CELLS).map(move |n| &self.cells[(home as usize + n) % TASK_CELLS])
+    }
+
+    /// The cell of `task`, if it has claimed one. Any context.
+    pub(crate) fn find(&self, task: u64) -> Option<&TaskCell> {
+        self.search(task)
+            .map_while(|cell| match cell.task.load(Ordering::Acquire) {
+                EMPTY => None,
+                owner => Some((owner, cell)),
+            })
+            .find(|(owner, _)| *owner == task)
+            .map(|(_, cell)| cell)
+    }
+
+    /// Claims a cell for a task that has none; none is free when there are too many tasks. Any context.
+    pub(crate) fn claim(&self, task: u64) -> Option<&TaskCell> {
+        self.search(task).find(|cell| {
+            let owner = cell.task.load(Ordering::Relaxed);
+            owner <= RELEASED
+                && cell
+                    .task
+                    .compare_exchange(owner, task, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })
+    }
+
+    /// Gives back what a task that will never run again still holds, and its cell. Any context, once a task.
+    pub(crate) fn release(&self, task: u64) {
+        let Some(cell) = self.find(task) else { return };
+        let mut at = cell.head.swap(null_mut(), Ordering::Acquire);
+        while !at.is_null() {
+            // SAFETY: the task is gone, so its chain is in this CPU's hands.
+            unsafe {
+                let next = (*at).next.load(Ordering::Relaxed);
+                give_back(at);
+                at = next;
+            }
+        }
+        cell.task.store(RELEASED, Ordering::Release);
+    }
+
+    /// The true return address of the call of `task` whose return slot is at `frame`. Any context; for a task that runs
+    /// on another CPU the answer may be outdated.
+    pub fn return_address(&self, task: u64, frame: u64) -> Option<u64> {
+        let mut at = self.find(task)?.head.load(Ordering::Acquire);
+        // A running task may change its chain under a foreign reader: bound the walk.
+        for _ in 0..4096 {
+            // SAFETY: instances are memory of their holder, which is freed only after a grace period.
+            let instance = unsafe { at.as_ref() }?;
+            if instance.frame == frame {
+                return Some(instance.ret_addr);
+            }
+            at = instance.next.load(Ordering::Acquire);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::{collections::HashSet, vec::Vec};
+
+    fn holder(count: usize, data: Layout) -> *mut Holder {
+        Holder::try_new(core::ptr::null(), count, data).unwrap()
+    }
+
+    #[test]
+    fn a_holder_gives_out_each_instance_once_and_is_freed_when_all_are_back() {
+        let holder = holder(10, Layout::new::<[u64; 3]>());
+        // SAFETY: a live holder that only this test uses.
+        unsafe {
+            let taken: Vec<_> = core::iter::repeat_with(|| (*holder).take())
+                .take_while(|i| !i.is_null())
+                .collect();
+            assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 10);
+            for (n, instance) in taken.iter().enumerate() {
+                assert!(!Holder::try_free(holder), "freed with {} out", 10 - n);
+                give_back(*instance);
+            }
+            assert!(Holder::try_free(holder));
+        }
+    }
+
+    #[test]
+    fn instances_are_never_shared_between_threads() {
+        let shared = holder(7, Layout::new::<u64>()) as usize;
+        std::thread::scope(|scope| {
+            for id in 1..=4u64 {
+                scope.spawn(move || {
+                    let holder = shared as *mut Holder;
+                    for _ in 0..50_000 {
+                        // SAFETY: the holder lives until the end of the test; an instance taken is this thread's.
+                        unsafe {
+                            let (a, b) = ((*holder).take(), (*holder).take());
+                            for i in [a, b].into_iter().filter(|i| !i.is_null()) {
+                                (*i).task = id;
+                            }
+                            for i in [a, b].into_iter().filter(|i| !i.is_null()) {
+                                assert_eq!(core::ptr::read_volatile(&raw const (*i).task), id);
+                                give_back(i);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        // SAFETY: all threads are done.
+        assert!(unsafe { Holder::try_free(shared as *mut Holder) });
+    }
+
+    #[test]
+    fn every_task_keeps_its_own_cell_until_it_is_released() {
+        let table = std::boxed::Box::new(TaskTable::new());
+        let tasks: Vec<u64> = (0..TASK_CELLS as u64)
+            .map(|n| 0xffff_8000_0000_1000 + n * 64)
+            .collect();
+        for round in 0..3 {
+            for task in &tasks {
+                assert!(table.find(*task).is_none(), "round {round}");
+                assert!(table.claim(*task).is_some());
+            }
+            assert!(
+                table.claim(77).is_none(),
+                "a full table has no cell to give"
+            );
+            for task in &tasks {
+                let cell = table.find(*task).unwrap();
+                assert_eq!(cell.task.load(Ordering::Relaxed), *task);
+            }
+            for task in &tasks {
+                table.release(*task);
+            }
+        }
+    }
+}

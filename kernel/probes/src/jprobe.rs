@@ -1,0 +1,179 @@
+//! The jprobe: a handler with the probed function's own signature, which sees its arguments.
+//!
+//! At the function's entry the hit saves all registers and the top of the stack, then jumps to the handler as if the
+//! caller had called it: same registers, same stack pointer, so every argument is where the calling convention puts
+//! it. The handler ends in `jprobe_return`, a breakpoint; its hit puts everything back and the function
+//! runs as if untouched. [`jprobe!`](crate::jprobe!) wraps the handler's body and issues that return itself, after
+//! the body's locals are dropped.
+//!
+//! The handler runs with interrupts and preemption off and the CPU's guard held, so probes in what it calls are
+//! missed. Arguments it changes are put back, as far as [`STACK_WORDS`] reach; writes through pointers stay.
+//!
+//! Only `extern "C"` functions under their plain name can be targets: the Rust convention reorders arguments.
+
+use core::sync::atomic::AtomicU32;
+
+use crate::{
+    kprobe::{Kind, Kprobe, flags},
+    pt_regs::PtRegs,
+    site::Site,
+};
+
+/// How many words of stack are put back after a handler: the return address and seven arguments.
+pub const STACK_WORDS: usize = 8;
+
+/// The entry point of a handler; only [`jprobe!`](crate::jprobe!) makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct JprobeEntry(*const ());
+
+// SAFETY: the address of a function.
+unsafe impl Send for JprobeEntry {}
+// SAFETY: as above.
+unsafe impl Sync for JprobeEntry {}
+
+impl JprobeEntry {
+    /// Takes the address of a handler.
+    ///
+    /// # Safety
+    /// 1. It is an `extern "C"` function that ends in `jprobe_return` on every path.
+    /// 2. Nothing that needs dropping is alive at that point.
+    pub const unsafe fn new(entry: *const ()) -> Self {
+        Self(entry)
+    }
+
+    /// The handler's address.
+    pub fn addr(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// A probe on the entry of a function that sees its arguments. See the module's text.
+#[repr(C)]
+pub struct Jprobe {
+    pub(crate) kprobe: Kprobe,
+    pub(crate) entry: Option<JprobeEntry>,
+}
+
+impl Default for Jprobe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Jprobe {
+    /// A jprobe with no function and no handler yet.
+    pub const fn new() -> Self {
+        Self {
+            kprobe: Kprobe::of_kind(Kind::Jprobe),
+            entry: None,
+        }
+    }
+
+    const fn take_kprobe(&mut self) -> Kprobe {
+        core::mem::replace(&mut self.kprobe, Kprobe::of_kind(Kind::Jprobe))
+    }
+
+    /// As [`Kprobe::symbol`].
+    pub const fn symbol(mut self, name: &'static str) -> Self {
+        let kprobe = self.take_kprobe().symbol(name);
+        core::mem::forget(core::mem::replace(&mut self.kprobe, kprobe));
+        self
+    }
+
+    /// As [`Kprobe::symbol_string`].
+    pub fn symbol_string(mut self, name: impl Into<alloc::string::String>) -> Self {
+        self.kprobe = self.take_kprobe().symbol_string(name);
+        self
+    }
+
+    /// As [`Kprobe::at`].
+    pub const fn at(mut self, addr: u64) -> Self {
+        self.kprobe.addr = core::sync::atomic::AtomicU64::new(addr);
+        self
+    }
+
+    /// As [`Kprobe::offset`]; anything but a function entry is refused.
+    pub const fn offset(mut self, bytes: u32) -> Self {
+        self.kprobe.offset = bytes;
+        self
+    }
+
+    /// Sets the handler, made by [`jprobe!`](crate::jprobe!).
+    pub const fn entry(mut self, entry: JprobeEntry) -> Self {
+        self.entry = Some(entry);
+        self
+    }
+
+    /// Registers without arming.
+    pub const fn disabled(mut self) -> Self {
+        self.kprobe.flags = AtomicU32::new(flags::DISABLED);
+        self
+    }
+
+    /// The kprobe at the function's entry: its address, state and counters.
+    pub fn kprobe(&self) -> &Kprobe {
+        &self.kprobe
+    }
+
+    /// The address of the function while registered.
+    pub fn addr(&self) -> u64 {
+        self.kprobe.addr()
+    }
+
+    /// The address of the handler; 0 without one.
+    pub fn entry_addr(&self) -> u64 {
+        self.entry.map_or(0, JprobeEntry::addr)
+    }
+}
+
+/// What a jprobe's handler must leave as it found it; one per CPU.
+pub(crate) struct JprobeFrame {
+    /// The site that was hit; null while no jprobe handler runs.
+    pub(crate) site: *const Site,
+    /// The jprobe that was hit.
+    pub(crate) kprobe: *const Kprobe,
+    pub(crate) regs: PtRegs,
+    pub(crate) stack: [u64; STACK_WORDS],
+    /// How many words of `stack` are in use.
+    pub(crate) words: usize,
+}
+
+impl JprobeFrame {
+    pub(crate) const fn new() -> Self {
+        Self {
+            site: core::ptr::null(),
+            kprobe: core::ptr::null(),
+            regs: PtRegs::new(),
+            stack: [0; STACK_WORDS],
+            words: 0,
+        }
+    }
+}
+
+/// Defines a jprobe handler: a function with the target's signature, whose body runs and then returns to the target.
+///
+/// ```ignore
+/// jprobe! {
+///     fn jdo_fork(clone_flags: u64, stack_start: u64, regs: *const PtRegs, stack_size: u64) {
+///         pr_info!("jprobe: clone_flags = {clone_flags:#x}");
+///     }
+/// }
+/// static MY_JPROBE: Jprobe = Jprobe::new().symbol("do_fork").entry(jdo_fork);
+/// ```
+#[macro_export]
+macro_rules! jprobe {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$attribute])*
+        #[allow(non_upper_case_globals, reason = "named like the function that it stands for")]
+        $visibility const $name: $crate::JprobeEntry = {
+            extern "C" fn $name($($argument: $type),*) {
+                // In a closure, so that a `return` in the body and its locals end before the jprobe's return.
+                (move || $body)();
+                // SAFETY: this is the end of a jprobe handler and nothing is left to drop.
+                unsafe { $crate::jprobe_return() }
+            }
+            // SAFETY: the function above ends in `jprobe_return` on its only path.
+            unsafe { $crate::JprobeEntry::new($name as *const ()) }
+        };
+    };
+}

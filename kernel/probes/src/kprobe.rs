@@ -1,0 +1,213 @@
+//! The kprobe: an address, and up to three handlers to run when it is executed.
+//!
+//! A [`Kprobe`] is filled in by a builder and then only read; what changes afterwards (where it resolved
+//! to, its state, its counters) is atomic. So a `static` serves as well as a `Box`, and a handler may read
+//! its own probe while another CPU disables it.
+//!
+//! Handlers run on the CPU that hit, with preemption and interrupts off, perhaps in an interrupt or NMI. They must
+//! not sleep, and what they call is not probed meanwhile: such hits count in [`Kprobe::nmissed`].
+
+use alloc::{borrow::Cow, string::String};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::{pt_regs::PtRegs, site::Site};
+
+/// What a pre handler wants next: Linux's return values 0 and non-zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreVerdict {
+    /// Run the probed instruction. A changed `regs.ip` is ignored, every other change is taken.
+    Execute,
+    /// Do not: resume at `regs.ip`, which the handler has set, with `regs` as they are. Handlers registered
+    /// earlier at this address and all post handlers are passed over.
+    Resume,
+}
+
+/// Whether a fault handler has dealt with the fault: Linux's return values 0 and 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultVerdict {
+    /// Go on with the kernel's own handling of the fault.
+    Unhandled,
+    /// Resume from `regs`.
+    Handled,
+}
+
+/// Runs before the probed instruction. `regs.ip` is the probe's address + 1, as after any breakpoint.
+pub type PreHandler = fn(&Kprobe, &mut PtRegs) -> PreVerdict;
+/// Runs after the probed instruction. `regs.ip` is where execution goes on. The last argument is always 0.
+pub type PostHandler = fn(&Kprobe, &mut PtRegs, u64);
+/// Runs when the probed instruction, or another handler of this probe, faults. The last argument is the vector.
+pub type FaultHandler = fn(&Kprobe, &mut PtRegs, u8) -> FaultVerdict;
+
+/// Bits of [`Kprobe::flags`], with Linux's values.
+pub mod flags {
+    /// The probed text is gone for good.
+    pub const GONE: u32 = 1;
+    /// Registered but not to fire.
+    pub const DISABLED: u32 = 2;
+    /// The address is served by a jump instead of a breakpoint.
+    pub const OPTIMIZED: u32 = 4;
+}
+
+/// What a [`Kprobe`] is the front of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Kprobe,
+    Jprobe,
+    Kretprobe,
+}
+
+impl Kind {
+    /// The type letter of the probe list.
+    pub const fn letter(self) -> char {
+        match self {
+            Kind::Kprobe => 'k',
+            Kind::Jprobe => 'j',
+            Kind::Kretprobe => 'r',
+        }
+    }
+}
+
+/// A probe on one instruction. See the module's text.
+pub struct Kprobe {
+    pub(crate) symbol_name: Option<Cow<'static, str>>,
+    pub(crate) offset: u32,
+    pub(crate) pre_handler: Option<PreHandler>,
+    pub(crate) post_handler: Option<PostHandler>,
+    pub(crate) fault_handler: Option<FaultHandler>,
+    pub(crate) kind: Kind,
+    /// What the user gave, or, while registered, what it resolved to. 0: none.
+    pub(crate) addr: AtomicU64,
+    pub(crate) flags: AtomicU32,
+    pub(crate) nmissed: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    /// The site this probe is linked to; null while it is not registered. Written under the registry's lock.
+    pub(crate) site: AtomicPtr<Site>,
+    /// The next older probe of the same site. Written under the registry's lock, read by hits.
+    pub(crate) next: AtomicPtr<Kprobe>,
+    /// The jprobe or kretprobe that this kprobe is part of. Written before publication.
+    pub(crate) container: AtomicPtr<()>,
+}
+
+impl Default for Kprobe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Kprobe {
+    /// A probe with no address and no handlers yet.
+    pub const fn new() -> Self {
+        Self::of_kind(Kind::Kprobe)
+    }
+
+    pub(crate) const fn of_kind(kind: Kind) -> Self {
+        Self {
+            symbol_name: None,
+            offset: 0,
+            pre_handler: None,
+            post_handler: None,
+            fault_handler: None,
+            kind,
+            addr: AtomicU64::new(0),
+            flags: AtomicU32::new(0),
+            nmissed: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            site: AtomicPtr::new(core::ptr::null_mut()),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+            container: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// Probes the symbol of that name: plain, mangled or demangled. Not together with [`Kprobe::at`].
+    pub const fn symbol(mut self, name: &'static str) -> Self {
+        // Forgetting is free: nothing owned can be there before a constant builder has run.
+        core::mem::forget(self.symbol_name.replace(Cow::Borrowed(name)));
+        self
+    }
+
+    /// As [`Kprobe::symbol`], for a name that is known only at run time.
+    pub fn symbol_string(mut self, name: impl Into<String>) -> Self {
+        self.symbol_name = Some(Cow::Owned(name.into()));
+        self
+    }
+
+    /// Probes the instruction at `addr`, a virtual address. Not together with [`Kprobe::symbol`].
+    pub const fn at(mut self, addr: u64) -> Self {
+        self.addr = AtomicU64::new(addr);
+        self
+    }
+
+    /// Adds `bytes` to the symbol's or the given address.
+    pub const fn offset(mut self, bytes: u32) -> Self {
+        self.offset = bytes;
+        self
+    }
+
+    /// Sets the handler that runs before the instruction.
+    pub const fn pre(mut self, handler: PreHandler) -> Self {
+        self.pre_handler = Some(handler);
+        self
+    }
+
+    /// Sets the handler that runs after the instruction.
+    pub const fn post(mut self, handler: PostHandler) -> Self {
+        self.post_handler = Some(handler);
+        self
+    }
+
+    /// Sets the handler that runs when the instruction or another handler faults.
+    pub const fn fault(mut self, handler: FaultHandler) -> Self {
+        self.fault_handler = Some(handler);
+        self
+    }
+
+    /// Registers the probe without arming it.
+    pub const fn disabled(mut self) -> Self {
+        self.flags = AtomicU32::new(flags::DISABLED);
+        self
+    }
+
+    /// The address that was given or, while registered, the one probed. 0: neither. Any context.
+    pub fn addr(&self) -> u64 {
+        self.addr.load(Ordering::Relaxed)
+    }
+
+    /// Gives another address; for a probe that is not registered, between two registrations. 0 takes it back.
+    pub fn set_addr(&self, addr: u64) {
+        self.addr.store(addr, Ordering::Relaxed);
+    }
+
+    /// The name given by [`Kprobe::symbol`].
+    pub fn symbol_name(&self) -> Option<&str> {
+        self.symbol_name.as_deref()
+    }
+
+    /// Bits of [`flags`]. Any context.
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// How often the instruction ran without handlers since registration, because the CPU was busy with a probe.
+    pub fn nmissed(&self) -> u64 {
+        self.nmissed.load(Ordering::Relaxed)
+    }
+
+    /// How often the handlers ran since registration.
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Whether the probe is registered now.
+    pub fn is_registered(&self) -> bool {
+        !self.site.load(Ordering::Acquire).is_null()
+    }
+
+    /// The type of the probe in lists.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (flags::DISABLED | flags::GONE) == 0
+    }
+}

@@ -1,0 +1,233 @@
+//! The kretprobe: a handler for when a function returns, and one for when it is called.
+//!
+//! A [`Kretprobe<D>`] keeps a `D` for each call in flight: the entry handler fills it in, the return handler of the same
+//! call reads it. Each call starts with `D::default()`. `D` is `Copy`, because a task may die in the middle of the
+//! call and no destructor could run then.
+
+use core::{
+    alloc::Layout,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+use crate::{
+    instance::{Holder, Instance},
+    kprobe::{Kind, Kprobe, flags},
+    pt_regs::PtRegs,
+};
+
+/// What an entry handler decides: Linux's return values 0 and non-zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryVerdict {
+    /// Follow this call to its return.
+    Track,
+    /// Let it go: its return is not seen, and nothing is counted.
+    Decline,
+}
+
+/// Runs when the function is called; `regs` as for a pre handler.
+pub type EntryHandler<D> = fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict;
+/// Runs when it has returned: `regs.return_value()`, and `regs.ip` is where the call came from.
+pub type ReturnHandler<D> = fn(&mut KretprobeInstance<D>, &mut PtRegs);
+
+/// A call in flight, as its handlers see it. Dereferences to the call's own `D`.
+#[repr(C)]
+pub struct KretprobeInstance<D> {
+    inner: Instance,
+    data: D,
+}
+
+impl<D> KretprobeInstance<D> {
+    /// Where the call will really return to. Also right in the entry handler.
+    pub fn ret_addr(&self) -> u64 {
+        self.inner.ret_addr
+    }
+
+    /// The task that made the call, as the kernel numbers tasks for the probes.
+    pub fn task(&self) -> u64 {
+        self.inner.task
+    }
+
+    /// The address of the stack slot that the return address lies in.
+    pub fn frame(&self) -> u64 {
+        self.inner.frame
+    }
+
+    /// The kretprobe; none when it was unregistered since the call.
+    pub fn kretprobe(&self) -> Option<&Kretprobe<D>> {
+        // SAFETY: an instance in hand has a live holder, and a kretprobe it names is freed only after a grace period.
+        // `Kretprobe<D>` begins with the core (repr(C)), and instances with data `D` are made only for it.
+        unsafe {
+            (*self.inner.holder)
+                .kretprobe
+                .load(Ordering::Acquire)
+                .cast::<Kretprobe<D>>()
+                .as_ref()
+        }
+    }
+}
+
+impl<D> Deref for KretprobeInstance<D> {
+    type Target = D;
+    fn deref(&self) -> &D {
+        &self.data
+    }
+}
+
+impl<D> DerefMut for KretprobeInstance<D> {
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.data
+    }
+}
+
+/// The part of a kretprobe that does not depend on the type of its data.
+#[repr(C)]
+pub struct KretprobeCore {
+    pub(crate) kprobe: Kprobe,
+    pub(crate) entry_handler: Option<EntryHandler<()>>,
+    pub(crate) handler: Option<ReturnHandler<()>>,
+    /// Writes the default into the data of an instance.
+    pub(crate) reset: Option<unsafe fn(*mut Instance)>,
+    pub(crate) data: Layout,
+    pub(crate) maxactive: AtomicI32,
+    pub(crate) nmissed: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) holder: AtomicPtr<Holder>,
+}
+
+/// A probe on the return of a function. See the module's text.
+#[repr(C)]
+pub struct Kretprobe<D = ()> {
+    pub(crate) core: KretprobeCore,
+    data: PhantomData<fn() -> D>,
+}
+
+impl<D: Copy + Default + Send + 'static> Default for Kretprobe<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
+    /// A kretprobe with no function and no handlers yet.
+    pub const fn new() -> Self {
+        Self {
+            core: KretprobeCore {
+                kprobe: Kprobe::of_kind(Kind::Kretprobe),
+                entry_handler: None,
+                handler: None,
+                reset: if size_of::<D>() == 0 {
+                    None
+                } else {
+                    Some(reset::<D>)
+                },
+                data: Layout::new::<D>(),
+                maxactive: AtomicI32::new(0),
+                nmissed: AtomicU64::new(0),
+                hits: AtomicU64::new(0),
+                holder: AtomicPtr::new(core::ptr::null_mut()),
+            },
+            data: PhantomData,
+        }
+    }
+
+    const fn map_kprobe(self, kprobe: Kprobe) -> Self {
+        let mut this = self;
+        core::mem::forget(core::mem::replace(&mut this.core.kprobe, kprobe));
+        this
+    }
+
+    const fn take_kprobe(&mut self) -> Kprobe {
+        core::mem::replace(&mut self.core.kprobe, Kprobe::of_kind(Kind::Kretprobe))
+    }
+
+    /// As [`Kprobe::symbol`].
+    pub const fn symbol(mut self, name: &'static str) -> Self {
+        let kprobe = self.take_kprobe().symbol(name);
+        self.map_kprobe(kprobe)
+    }
+
+    /// As [`Kprobe::symbol_string`].
+    pub fn symbol_string(mut self, name: impl Into<alloc::string::String>) -> Self {
+        let kprobe = self.take_kprobe().symbol_string(name);
+        self.map_kprobe(kprobe)
+    }
+
+    /// As [`Kprobe::at`].
+    pub const fn at(mut self, addr: u64) -> Self {
+        self.core.kprobe.addr = AtomicU64::new(addr);
+        self
+    }
+
+    /// As [`Kprobe::offset`]; anything but a function entry is refused.
+    pub const fn offset(mut self, bytes: u32) -> Self {
+        self.core.kprobe.offset = bytes;
+        self
+    }
+
+    /// How many calls can be followed at once. 0 or less: max(10, 2 × CPUs), written back at registration.
+    pub const fn maxactive(mut self, calls: i32) -> Self {
+        self.core.maxactive = AtomicI32::new(calls);
+        self
+    }
+
+    /// Sets the handler for the call.
+    pub const fn entry(mut self, handler: EntryHandler<D>) -> Self {
+        // SAFETY: the two function types differ in the pointee of one reference only, so their ABIs agree; it is only
+        // called with instances whose data is a `D`, because they are made from this kretprobe's layout.
+        self.core.entry_handler =
+            Some(unsafe { core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(handler) });
+        self
+    }
+
+    /// Sets the handler for the return.
+    pub const fn handler(mut self, handler: ReturnHandler<D>) -> Self {
+        // SAFETY: as in `entry`.
+        self.core.handler =
+            Some(unsafe { core::mem::transmute::<ReturnHandler<D>, ReturnHandler<()>>(handler) });
+        self
+    }
+
+    /// Registers without arming.
+    pub const fn disabled(mut self) -> Self {
+        self.core.kprobe.flags = AtomicU32::new(flags::DISABLED);
+        self
+    }
+}
+
+impl<D> Kretprobe<D> {
+    /// The kprobe at the function's entry: its address, state, and misses because the CPU was busy with a probe.
+    pub fn kprobe(&self) -> &Kprobe {
+        &self.core.kprobe
+    }
+
+    /// The address of the function while registered.
+    pub fn addr(&self) -> u64 {
+        self.core.kprobe.addr()
+    }
+
+    /// The number of instances, after registration the one in force.
+    pub fn maxactive_in_force(&self) -> i32 {
+        self.core.maxactive.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were not followed because all instances were in use.
+    pub fn nmissed(&self) -> u64 {
+        self.core.nmissed.load(Ordering::Relaxed)
+    }
+
+    /// How many returns were handled.
+    pub fn hits(&self) -> u64 {
+        self.core.hits.load(Ordering::Relaxed)
+    }
+}
+
+/// Gives the data behind `instance` its default value.
+///
+/// # Safety
+/// The instance is in hand and its data is a `D`.
+unsafe fn reset<D: Default>(instance: *mut Instance) {
+    // SAFETY: by the contract above; the old value is `Copy` and needs no drop.
+    unsafe { (&raw mut (*instance.cast::<KretprobeInstance<D>>()).data).write(D::default()) };
+}

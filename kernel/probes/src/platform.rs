@@ -1,0 +1,219 @@
+//! What a kernel provides: one small trait and a piece of its per-CPU data.
+
+use core::{
+    cell::UnsafeCell,
+    fmt,
+    ops::Range,
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence},
+};
+
+use crate::{
+    error::ProbeError, instance::TaskCell, jprobe::JprobeFrame, kprobe::Kprobe, registry::Probes,
+    site::Site,
+};
+
+/// The symbol that covers an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Symbol {
+    /// Its first address.
+    pub start: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// What kind of memory it lies in.
+    pub text: Text,
+    /// Whether it is exported under its plain, unmangled name.
+    pub exported: bool,
+}
+
+/// What kind of memory a symbol lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Text {
+    /// Executable for as long as the kernel runs.
+    Kernel,
+    /// Executable until the end of the boot, and not freed yet.
+    Init,
+    /// Init text that has been freed.
+    Freed,
+    /// Data.
+    No,
+}
+
+/// A page of executable memory for slots.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotPage {
+    /// Where it is executed, in [`Platform::SLOTS`].
+    pub exec: u64,
+    /// Where it is written.
+    pub alias: *mut u8,
+}
+
+/// The addresses of what [`entry_points!`](crate::entry_points) has defined.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryPoints {
+    /// `kretprobe_trampoline`: where probed functions return to.
+    pub trampoline: u64,
+    /// `kprobe_post_stub`: where slots with a post handler end.
+    pub post_stub: u64,
+    /// The breakpoint at the end of `jprobe_return`.
+    pub jprobe_return: u64,
+}
+
+/// A kernel, as the probes see it.
+///
+/// # Safety
+/// 1. [`Platform::this_cpu`] and [`Platform::per_cpu`] give one [`PerCpu`] per CPU, which nobody else writes.
+/// 2. Text that [`Platform::symbol_at`] calls executable is mapped and readable at its address.
+/// 3. [`Platform::synchronize_cores`] returns only when every CPU has executed a serialising instruction
+///    after the call began, and has left every #BP handler that it had entered before.
+/// 4. [`Platform::synchronize_hits`] returns only when each CPU has been seen, after the call began, in a
+///    context for which [`Probes::is_quiescent`] held at every depth of interrupt frames.
+/// 5. No task is switched away from while [`Probes::may_preempt`] is false for it.
+/// 6. [`Platform::slot_page`] gives memory of its own, executable at `exec` and writable at `alias`, for ever.
+pub unsafe trait Platform: Sized + 'static {
+    /// A lock that tasks may sleep on; serialises registration.
+    type RawMutex: lock_api::RawMutex;
+
+    /// Where slot pages are executed: within 2 GiB of all text.
+    const SLOTS: Range<u64>;
+
+    /// Bytes of a slot; more where addresses do not fit in 32 bits.
+    const SLOT_BYTES: usize = crate::insn::SLOT_BYTES;
+
+    /// Where [`Platform::this_cpu`]'s data begins, from the GS base.
+    const PER_CPU_GS_OFFSET: u32;
+
+    /// The kernel's one registry.
+    fn probes() -> &'static Probes<Self>;
+
+    // For the hit path: any context, no locks.
+
+    /// The data of the CPU that calls, which cannot change CPU meanwhile.
+    fn this_cpu() -> &'static PerCpu;
+
+    /// The bounds of the stack that contains `sp`; an empty range where it is none.
+    fn stack_of(sp: u64) -> Range<u64>;
+
+    /// Ends the machine's run: the probes' own invariants are broken.
+    fn fatal(message: fmt::Arguments<'_>) -> !;
+
+    /// A function returned to the trampoline and nothing knows where to. Prints `message`, ends the task if it is a user
+    /// task and the machine's run otherwise.
+    fn orphan_return(message: fmt::Arguments<'_>) -> !;
+
+    // For registration: task context.
+
+    /// The data of CPU number `cpu`, from 0; none past the last possible CPU.
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu>;
+
+    /// Whether the caller may sleep: a task, with preemption and interrupts on.
+    fn can_sleep() -> bool;
+
+    /// The entry points of this kernel.
+    fn entry_points() -> EntryPoints;
+
+    /// The address of a symbol, by plain, mangled or demangled name.
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError>;
+
+    /// The symbol that covers `addr`.
+    fn symbol_at(addr: u64) -> Option<Symbol>;
+
+    /// Why `addr` may not be probed, if it may not.
+    fn blacklisted(addr: u64) -> Option<&'static str>;
+
+    /// Why the function at `addr` may not be probed at its return, if it may not.
+    fn return_blacklisted(addr: u64) -> Option<&'static str>;
+
+    /// Stores one byte of text through a writable alias.
+    ///
+    /// # Safety
+    /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one.
+    /// 2. The registration lock is held.
+    unsafe fn write_text(addr: u64, byte: u8);
+
+    /// Page number `index` of the slot region; none when memory or the region is used up.
+    fn slot_page(index: usize) -> Option<SlotPage>;
+
+    /// See clause 3 of the safety list. May sleep.
+    fn synchronize_cores();
+
+    /// See clause 4 of the safety list. May sleep.
+    fn synchronize_hits();
+
+    /// Tells the kernel's log.
+    fn log(message: fmt::Arguments<'_>);
+}
+
+/// What the probes keep for each CPU. Only its own CPU writes it, with interrupts off or in a nesting that
+/// restores what it found; so plain loads and stores do.
+#[repr(C, align(16))]
+pub struct PerCpu {
+    /// How many hits are under way here: the guard. Above 0, a further hit runs no handlers.
+    pub(crate) busy: AtomicU32,
+    /// The current task's chain of return instances.
+    pub(crate) cell: AtomicPtr<TaskCell>,
+    /// The probe whose handler runs, for its fault handler.
+    pub(crate) running: AtomicPtr<Kprobe>,
+    /// The site whose post slot or single step is under way.
+    pub(crate) finishing: AtomicPtr<Site>,
+    /// The flags that the code had, while `finishing`.
+    pub(crate) saved_flags: AtomicU64,
+    /// What a jprobe handler must leave as it found it.
+    pub(crate) jprobe: UnsafeCell<JprobeFrame>,
+    /// #BP exceptions that were given to the probes.
+    pub breakpoints: AtomicU64,
+    /// #DB exceptions that were given to the probes.
+    pub debug_traps: AtomicU64,
+    /// Breakpoints that had been removed before they were looked at.
+    pub stale_breakpoints: AtomicU64,
+}
+
+// SAFETY: the one field that is not atomic, `jprobe`, is only touched by its own CPU under the guard, with interrupts off.
+unsafe impl Sync for PerCpu {}
+
+impl Default for PerCpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PerCpu {
+    /// A CPU that is in no hit.
+    pub const fn new() -> Self {
+        Self {
+            busy: AtomicU32::new(0),
+            cell: AtomicPtr::new(core::ptr::null_mut()),
+            running: AtomicPtr::new(core::ptr::null_mut()),
+            finishing: AtomicPtr::new(core::ptr::null_mut()),
+            saved_flags: AtomicU64::new(0),
+            jprobe: UnsafeCell::new(JprobeFrame::new()),
+            breakpoints: AtomicU64::new(0),
+            debug_traps: AtomicU64::new(0),
+            stale_breakpoints: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a hit is under way on this CPU.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed) != 0
+    }
+
+    /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.
+    #[inline(always)]
+    pub(crate) fn enter(&self) {
+        self.busy.store(self.busy.load(Relaxed) + 1, Relaxed);
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Drops the guard.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        self.busy.store(self.busy.load(Relaxed) - 1, Relaxed);
+    }
+}
+
+/// Counts up a counter that only this CPU writes.
+#[inline(always)]
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}

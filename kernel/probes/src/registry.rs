@@ -1,0 +1,1047 @@
+//! Registering, arming, disarming and removing probes.
+//!
+//! One [`Probes`] serves a kernel. Everything that changes it runs in task context under one sleeping lock, so the
+//! writers below need no care for each other, only for the hits that go on meanwhile on every CPU.
+//!
+//! ```text
+//!   register    check all ─► make or join the site ─► publish in the table ─► write int3, sync, write, sync
+//!   unregister  unlink ─► restore the byte, sync, restore, sync ─► unpublish ─► grace period ─► free
+//! ```
+//!
+//! # Invariants
+//! R1. A site is in the address table before its breakpoint is in the text, and until after it has left it.
+//! R2. What a hit can reach (site, slot, probe, table, instance) is freed only after a grace period since it was
+//!     taken out of reach.
+//! R3. A call that fails has left text, lists and the caller's probes as they were.
+//! R4. Text is written in two rounds with a synchronisation after each: an emulator's translation of the old byte, made
+//!     while the first store was on its way, is gone after the second. A processor needs the first round only.
+//! R5. A batch pays for these rounds, and for its one grace period, once.
+//!
+//! # Contexts
+//! All calls may sleep, save those that say otherwise; from an atomic context they are refused.
+
+use alloc::{alloc::alloc, boxed::Box, sync::Arc, vec::Vec};
+use core::{
+    alloc::Layout,
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, Range},
+    ptr::{NonNull, null_mut},
+    sync::atomic::{
+        AtomicPtr, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use lock_api::Mutex;
+
+use crate::{
+    address_table::{AddressTable, Fill, RetiredTable},
+    error::{MAX_INSTANCE_DATA, ProbeError},
+    insn::{
+        self, BoundaryError, Class, Ending, FlagsOp, Insn, Instructions, SavedFlagsOperand,
+        find_boundary, landing_pad_len, step_copy, translate,
+    },
+    instance::{Holder, TaskTable},
+    jprobe::Jprobe,
+    kprobe::{Kind, Kprobe, flags},
+    kretprobe::{Kretprobe, KretprobeCore},
+    platform::{PerCpu, Platform, Symbol, Text},
+    site::{Site, StackCorrections},
+    slot::{FreeSlots, SlotPool},
+};
+
+/// The breakpoint instruction.
+const INT3: u8 = 0xcc;
+
+/// How the displaced instruction is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepMethod {
+    /// Translated into a slot with explicit exits: one trap a hit.
+    #[default]
+    Translate,
+    /// Copied and single-stepped with EFLAGS.TF, as in 2005: two traps a hit.
+    TrapFlag,
+}
+
+/// Anything that can be registered.
+pub trait Probe: Sync {
+    /// The kprobe at its address.
+    fn kprobe(&self) -> &Kprobe;
+
+    #[doc(hidden)]
+    fn container(&self) -> Container<'_>;
+}
+
+/// What a kprobe is the front of.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub enum Container<'a> {
+    None,
+    Jprobe(&'a Jprobe),
+    Kretprobe(&'a KretprobeCore),
+}
+
+impl Probe for Kprobe {
+    fn kprobe(&self) -> &Kprobe {
+        self
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::None
+    }
+}
+
+impl Probe for Jprobe {
+    fn kprobe(&self) -> &Kprobe {
+        &self.kprobe
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::Jprobe(self)
+    }
+}
+
+impl<D: Copy + Default + Send + 'static> Probe for Kretprobe<D> {
+    fn kprobe(&self) -> &Kprobe {
+        &self.core.kprobe
+    }
+
+    fn container(&self) -> Container<'_> {
+        Container::Kretprobe(&self.core)
+    }
+}
+
+/// The probes of one kernel. See the module's text and [`hit`](crate::hit) for the other half.
+pub struct Probes<P: Platform> {
+    pub(crate) table: AddressTable,
+    pub(crate) slots: SlotPool<P>,
+    pub(crate) tasks: TaskTable,
+    pub(crate) entry: EntryAddresses,
+    /// Instances of calls that never returned, found when a frame above them did.
+    pub(crate) stale_instances: AtomicU64,
+    /// Handles that were dropped where nobody may wait: a stack of them.
+    deferred: AtomicPtr<Deferred>,
+    state: Mutex<P::RawMutex, State>,
+    _platform: PhantomData<fn() -> P>,
+}
+
+/// The addresses that a hit compares with.
+pub(crate) struct EntryAddresses {
+    pub(crate) trampoline: AtomicU64,
+    pub(crate) jprobe_return: AtomicU64,
+}
+
+/// What the lock protects.
+struct State {
+    ready: bool,
+    /// The global knob.
+    enabled: bool,
+    method: StepMethod,
+    fill: Fill,
+    slots: FreeSlots,
+    /// Tables that were replaced; dropped after the next grace period.
+    retired: Vec<RetiredTable>,
+    /// Holders of unregistered kretprobes whose calls are still in flight.
+    holders: Vec<*mut Holder>,
+}
+
+// SAFETY: the holders are memory of the registry; nothing in it belongs to a thread.
+unsafe impl Send for State {}
+
+/// Where a probe goes, after all checks that need no memory.
+struct Target {
+    addr: u64,
+    insn: Insn,
+    class: Class,
+}
+
+impl<P: Platform> Default for Probes<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Platform> Probes<P> {
+    /// No probes; [`Probes::init`] makes it ready.
+    pub const fn new() -> Self {
+        Self {
+            table: AddressTable::new(),
+            slots: SlotPool::new(),
+            tasks: TaskTable::new(),
+            entry: EntryAddresses {
+                trampoline: AtomicU64::new(0),
+                jprobe_return: AtomicU64::new(0),
+            },
+            stale_instances: AtomicU64::new(0),
+            deferred: AtomicPtr::new(null_mut()),
+            state: Mutex::new(State {
+                ready: false,
+                enabled: true,
+                method: StepMethod::Translate,
+                fill: Fill::new(),
+                slots: FreeSlots::new(),
+                retired: Vec::new(),
+                holders: Vec::new(),
+            }),
+            _platform: PhantomData,
+        }
+    }
+
+    /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration.
+    pub fn init(&self, method: StepMethod) {
+        insn::init();
+        let entry = P::entry_points();
+        self.entry.trampoline.store(entry.trampoline, Relaxed);
+        self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
+        let mut state = self.state.lock();
+        state.method = method;
+        state.ready = true;
+    }
+
+    /// Registers one probe and arms it, unless it is disabled. The `static` keeps it alive.
+    ///
+    /// # Errors
+    /// [`ProbeError`]; nothing has changed then.
+    pub fn register<T: Probe>(&self, probe: &'static T) -> Result<(), ProbeError> {
+        // SAFETY: static, so it outlives every registration.
+        unsafe { self.register_all(&[probe]) }
+    }
+
+    /// Registers several probes, in order, as one: if one is refused, those before it are taken back.
+    ///
+    /// # Errors
+    /// That of the first probe that is refused; [`ProbeError::EmptyBatch`].
+    pub fn register_batch<T: Probe>(&self, probes: &[&'static T]) -> Result<(), ProbeError> {
+        if probes.is_empty() {
+            return Err(ProbeError::EmptyBatch);
+        }
+        // SAFETY: static, so they outlive every registration.
+        unsafe { self.register_all(probes) }
+    }
+
+    /// Registers a probe that the returned handle owns; dropping the handle unregisters it.
+    ///
+    /// # Errors
+    /// [`ProbeError`]; the probe is dropped then.
+    pub fn register_owned<O: Owner>(&self, owner: O) -> Result<Registered<P, O>, ProbeError> {
+        let deferred = try_box(Deferred {
+            next: AtomicPtr::new(null_mut()),
+            owner: null_mut(),
+            finish: finish::<P, O>,
+        })?;
+        let probe = O::into_raw(owner);
+        // SAFETY: `into_raw` keeps the probe alive and in place until `from_raw`, which comes after its unregistration.
+        match unsafe { self.register_all(&[&*probe]) } {
+            Ok(()) => Ok(Registered {
+                // SAFETY: `into_raw` gives no null.
+                probe: unsafe { NonNull::new_unchecked(probe.cast_mut()) },
+                deferred: Box::into_raw(deferred),
+                _owner: PhantomData,
+            }),
+            Err(error) => {
+                // SAFETY: not registered, so the only reference is this one.
+                drop(unsafe { O::from_raw(probe) });
+                Err(error)
+            }
+        }
+    }
+
+    /// Unregisters a probe: when this returns no handler of it runs or will. One that is not registered only loses its address.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn unregister<T: Probe>(&self, probe: &'static T) -> Result<(), ProbeError> {
+        self.unregister_all(&[probe])
+    }
+
+    /// Unregisters several probes with one grace period.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn unregister_batch<T: Probe>(&self, probes: &[&'static T]) -> Result<(), ProbeError> {
+        self.unregister_all(probes)
+    }
+
+    /// Lets a disabled probe fire again. While the knob is off that takes effect when it is turned on.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::Gone`], [`ProbeError::AtomicContext`].
+    pub fn enable<T: Probe>(&self, probe: &T) -> Result<(), ProbeError> {
+        self.set_disabled(probe.kprobe(), false)
+    }
+
+    /// Keeps a probe from firing. A handler that runs already is not waited for.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
+    pub fn disable<T: Probe>(&self, probe: &T) -> Result<(), ProbeError> {
+        self.set_disabled(probe.kprobe(), true)
+    }
+
+    /// The global knob.
+    pub fn enabled(&self) -> bool {
+        self.state.lock().enabled
+    }
+
+    /// Turns the global knob: off takes every breakpoint out of the text, on puts those of enabled probes back. No
+    /// probe's own state changes.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn set_enabled(&self, on: bool) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        if state.enabled == on {
+            return Ok(());
+        }
+        state.enabled = on;
+        self.table.for_each(|site| {
+            site.to_write.store(
+                site.armed.load(Relaxed) != (on && site.wants_arming()),
+                Relaxed,
+            )
+        });
+        self.write_text(|visit| self.table.for_each(visit));
+        P::log(format_args!(
+            "kprobes globally {}",
+            if on { "enabled" } else { "disabled" }
+        ));
+        Ok(())
+    }
+
+    /// Visits every registered probe; those of one address newest first. The registry is locked meanwhile.
+    pub fn for_each(&self, mut visit: impl FnMut(&Kprobe)) {
+        let _state = self.state.lock();
+        self.table
+            .for_each(|site| site.probes().for_each(&mut visit));
+    }
+
+    /// How many slots are in use.
+    pub fn slots_in_use(&self) -> usize {
+        self.state.lock().slots.used()
+    }
+
+    /// Frees what calls in flight at an unregistration have left behind, as far as they have returned. Returns how many
+    /// kretprobes still have calls in flight.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn reap(&self) -> Result<usize, ProbeError> {
+        Ok(self.lock()?.holders.len())
+    }
+
+    /// Instances that were given back because their call was abandoned.
+    pub fn stale_instances(&self) -> u64 {
+        self.stale_instances.load(Relaxed)
+    }
+
+    /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
+    pub fn text_freed(&self, range: Range<u64>) {
+        let _state = self.state.lock();
+        self.table.for_each(|site| {
+            if range.contains(&site.addr()) {
+                site.gone.store(true, Relaxed);
+                site.armed.store(false, Relaxed);
+                for probe in site.probes() {
+                    probe.flags.fetch_or(flags::GONE, Relaxed);
+                }
+            }
+        });
+    }
+
+    /// A copy of `range`, part of a symbol, as it is without probes.
+    ///
+    /// # Errors
+    /// [`ProbeError::OutOfMemory`].
+    fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact((range.end - range.start) as usize)
+            .map_err(|_| ProbeError::OutOfMemory)?;
+        bytes.extend(range.map(|at| {
+            // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
+            match unsafe { (at as *const u8).read_volatile() } {
+                INT3 => self
+                    .table
+                    .find(at + 1)
+                    .filter(|site| site.armed.load(Relaxed))
+                    .map_or(INT3, |site| site.opcode),
+                byte => byte,
+            }
+        }));
+        Ok(bytes)
+    }
+
+    /// Takes the lock and does what others had to leave undone.
+    fn lock(&self) -> Result<lock_api::MutexGuard<'_, P::RawMutex, State>, ProbeError> {
+        if !P::can_sleep() {
+            return Err(ProbeError::AtomicContext);
+        }
+        self.run_deferred();
+        let mut state = self.state.lock();
+        // SAFETY: cleared before the grace period that ended its unregistration.
+        state
+            .holders
+            .retain(|holder| !unsafe { Holder::try_free(*holder) });
+        Ok(state)
+    }
+
+    fn run_deferred(&self) {
+        let mut at = self.deferred.swap(null_mut(), Acquire);
+        while !at.is_null() {
+            // SAFETY: a handle that was dropped has left its node to us.
+            let node = unsafe { Box::from_raw(at) };
+            at = node.next.load(Relaxed);
+            // SAFETY: the node's handle is gone, and nobody else finishes it.
+            unsafe { (node.finish)(node.owner) };
+        }
+    }
+
+    /// # Safety
+    /// The probes stay alive and in place until they are unregistered.
+    unsafe fn register_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        if !state.ready {
+            return Err(ProbeError::NotReady);
+        }
+        let mut touched = Touched::new();
+        for (index, probe) in probes.iter().enumerate() {
+            if let Err(error) = self.link(&mut state, *probe, &mut touched) {
+                touched.clear();
+                if index > 0 {
+                    self.remove(&mut state, &probes[..index]);
+                }
+                return Err(error);
+            }
+        }
+        for site in touched.iter() {
+            let arm = state.enabled && site.wants_arming() && !site.armed.load(Relaxed);
+            site.to_write.store(arm, Relaxed);
+        }
+        self.write_text(|visit| touched.iter().for_each(visit));
+        touched.clear();
+        if !state.retired.is_empty() {
+            P::synchronize_hits();
+            state.retired.clear();
+        }
+        Ok(())
+    }
+
+    /// Checks one probe and links it to its site, without writing text.
+    fn link<T: Probe>(
+        &self,
+        state: &mut State,
+        probe: &T,
+        touched: &mut Touched,
+    ) -> Result<(), ProbeError> {
+        let kprobe = probe.kprobe();
+        let (addr, symbol) = self.resolve(kprobe)?;
+        self.check_container(probe, addr, &symbol)?;
+        let existing = self.table.find(addr + 1).map(NonNull::from);
+        let fresh = match existing {
+            Some(_) => None,
+            None => Some(NonNull::from(Box::leak(
+                self.make_site(state, &self.target(addr, &symbol)?)?,
+            ))),
+        };
+        let Some(place) = existing.or(fresh) else {
+            return Err(ProbeError::OutOfMemory);
+        };
+        // SAFETY: sites in the table live while the lock is held; the fresh one is ours until the table has it.
+        let site = unsafe { place.as_ref() };
+        let holder = match self.prepare(state, probe, site) {
+            Ok(holder) => holder,
+            Err(error) => {
+                if let Some(fresh) = fresh {
+                    // SAFETY: leaked just above and not published.
+                    self.free_site(state, unsafe { Box::from_raw(fresh.as_ptr()) });
+                }
+                return Err(error);
+            }
+        };
+
+        // From here on nothing fails.
+        kprobe.addr.store(addr, Relaxed);
+        kprobe.flags.fetch_and(flags::DISABLED, Relaxed);
+        kprobe.nmissed.store(0, Relaxed);
+        kprobe.hits.store(0, Relaxed);
+        match probe.container() {
+            Container::None => {}
+            Container::Jprobe(jprobe) => kprobe
+                .container
+                .store(core::ptr::from_ref(jprobe).cast_mut().cast(), Relaxed),
+            Container::Kretprobe(core) => {
+                kprobe
+                    .container
+                    .store(core::ptr::from_ref(core).cast_mut().cast(), Relaxed);
+                core.nmissed.store(0, Relaxed);
+                core.hits.store(0, Relaxed);
+                core.maxactive.store(self.maxactive(core), Relaxed);
+                core.holder.store(holder, Release);
+            }
+        }
+        kprobe
+            .site
+            .store(core::ptr::from_ref(site).cast_mut(), Release);
+        site.link(kprobe);
+        if fresh.is_some() {
+            self.table.insert(&mut state.fill, site);
+        }
+        touched.add(site);
+        Ok(())
+    }
+
+    /// Where `kprobe` goes and the symbol there, or why it may not.
+    fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
+        let given = kprobe.addr.load(Relaxed);
+        if kprobe.is_registered() {
+            return Err(ProbeError::AlreadyRegistered { addr: given });
+        }
+        let base = match (&kprobe.symbol_name, given) {
+            (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
+            (None, 0) => return Err(ProbeError::NoTarget),
+            (Some(name), 0) => P::lookup_symbol(name)?,
+            (None, addr) => addr,
+        };
+        let mut addr = base.wrapping_add(u64::from(kprobe.offset));
+        let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
+        match symbol.text {
+            Text::Kernel | Text::Init => {}
+            Text::No => return Err(ProbeError::NotText { addr }),
+            Text::Freed => return Err(ProbeError::NoSymbolAt { addr }),
+        }
+        // The landing pad of indirect branches must stay: the entry of such a function is behind it.
+        if addr == symbol.start {
+            addr = self.entry_of(&symbol)?;
+        }
+        if let Some(reason) = P::blacklisted(addr) {
+            return Err(ProbeError::Blacklisted { addr, reason });
+        }
+        Ok((addr, symbol))
+    }
+
+    /// Where a probe of the function's entry goes.
+    fn entry_of(&self, symbol: &Symbol) -> Result<u64, ProbeError> {
+        let pad = self.pristine(symbol.start..symbol.start + symbol.size.min(4))?;
+        Ok(symbol.start + landing_pad_len(&pad) as u64)
+    }
+
+    /// What jprobes and kretprobes ask for beyond a kprobe.
+    fn check_container<T: Probe>(
+        &self,
+        probe: &T,
+        addr: u64,
+        symbol: &Symbol,
+    ) -> Result<(), ProbeError> {
+        let container = probe.container();
+        if matches!(container, Container::None) {
+            return Ok(());
+        }
+        let entry = self.entry_of(symbol)?;
+        if addr != entry {
+            return Err(ProbeError::NotFunctionEntry { addr, entry });
+        }
+        match container {
+            Container::None => Ok(()),
+            Container::Jprobe(jprobe) if jprobe.entry.is_none() => Err(ProbeError::NoHandler),
+            Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
+            Container::Jprobe(_) => match self.table.find(addr + 1) {
+                Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
+                    Err(ProbeError::SecondJprobe { addr })
+                }
+                _ => Ok(()),
+            },
+            Container::Kretprobe(core) => {
+                if let Some(reason) = P::return_blacklisted(addr) {
+                    return Err(ProbeError::ReturnBlacklisted { addr, reason });
+                }
+                match core.data.size() {
+                    bytes @ MAX_INSTANCE_DATA.. if bytes > MAX_INSTANCE_DATA => {
+                        Err(ProbeError::DataTooLarge { bytes })
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The instruction at `addr`, if it may be probed.
+    fn target(&self, addr: u64, symbol: &Symbol) -> Result<Target, ProbeError> {
+        let bytes = self.pristine(symbol.start..symbol.start + symbol.size)?;
+        let insn = find_boundary(&bytes, symbol.start, addr).map_err(|error| match error {
+            BoundaryError::MidInstruction { at, start } => {
+                ProbeError::MidInstruction { addr: at, start }
+            }
+            BoundaryError::Outside { at, .. } | BoundaryError::Undecodable { at, .. } => {
+                ProbeError::Undecodable { addr: at }
+            }
+        })?;
+        let rest = (insn.next_ip() - symbol.start) as usize;
+        let following = bytes
+            .get(rest..)
+            .and_then(|rest| Instructions::new(rest, insn.next_ip()).next());
+        let following = following.and_then(Result::ok);
+        let class = insn::classify(&insn, following.as_ref())
+            .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
+        Ok(Target { addr, insn, class })
+    }
+
+    /// A site with its slots filled, not published yet.
+    fn make_site(&self, state: &mut State, target: &Target) -> Result<Box<Site>, ProbeError> {
+        let addr = target.addr;
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        if let Some(old) = self.table.reserve(&mut state.fill, 1)? {
+            // The old table is still searched by hits: kept until a grace period. Growing doubles, so a few at most.
+            state.retired.push(old);
+        }
+        let mut site = try_box(Site::sentinel(addr + 1))?;
+        site.opcode = target.insn.bytes()[0];
+        site.next_ip = target.insn.next_ip();
+        site.flags_op = match target.class {
+            Class::Flags(op) if !matches!(op, FlagsOp::Push(_)) => Some(op),
+            _ => None,
+        };
+        site.insn = Some(target.insn);
+        site.slot = self.slots.take(&mut state.slots)?;
+        let filled = (|| {
+            let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
+            site.slot_stack = StackCorrections::of(&code).ok_or(ProbeError::OutOfMemory)?;
+            self.slots.write(site.slot, &*site, code.code());
+            // The offsets of the post slot follow from the instruction alone, so they are noted now, while nobody reads them.
+            let post = self.translate_post(&target.insn, site.slot)?;
+            site.post_stack = StackCorrections::of(&post).ok_or(ProbeError::OutOfMemory)?;
+            if state.method == StepMethod::TrapFlag {
+                let slot = self.slots.take(&mut state.slots)?;
+                let copy = step_copy(&target.insn, slot).map_err(refused);
+                let written = copy.map(|copy| {
+                    self.slots.write(slot, &*site, copy.code());
+                    site.step = Some((slot, copy));
+                });
+                if written.is_err() {
+                    self.slots.free(&mut state.slots, slot);
+                }
+                written?;
+            }
+            Ok(())
+        })();
+        match filled {
+            Ok(()) => Ok(site),
+            Err(error) => {
+                self.free_site(state, site);
+                Err(error)
+            }
+        }
+    }
+
+    fn translate_post(&self, insn: &Insn, slot: u64) -> Result<insn::Translation, ProbeError> {
+        let stub = P::entry_points().post_stub;
+        let saved = P::PER_CPU_GS_OFFSET + core::mem::offset_of!(PerCpu, saved_flags) as u32;
+        let ending = Ending::Post {
+            stub,
+            saved_flags: Some(SavedFlagsOperand { gs_offset: saved }),
+        };
+        translate(insn, slot, ending).map_err(|refusal| ProbeError::Instruction {
+            addr: insn.ip(),
+            refusal,
+        })
+    }
+
+    /// Takes the memory that a probe needs on its site: a post slot, instances. Returns the holder of a kretprobe.
+    fn prepare<T: Probe>(
+        &self,
+        state: &mut State,
+        probe: &T,
+        site: &Site,
+    ) -> Result<*mut Holder, ProbeError> {
+        if probe.kprobe().post_handler.is_some() && site.step.is_none() {
+            if site.flags_op.is_some() {
+                site.emulate.store(true, Relaxed);
+            } else if site.post_slot.load(Relaxed) == 0
+                && let Some(insn) = &site.insn
+            {
+                let slot = self.slots.take(&mut state.slots)?;
+                match self.translate_post(insn, slot) {
+                    Ok(code) => self.slots.write(slot, site, code.code()),
+                    Err(error) => {
+                        self.slots.free(&mut state.slots, slot);
+                        return Err(error);
+                    }
+                }
+                if site.armed.load(Relaxed) {
+                    // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
+                    P::synchronize_cores();
+                }
+                site.post_slot.store(slot, Release);
+            }
+        }
+        let Container::Kretprobe(core) = probe.container() else {
+            return Ok(null_mut());
+        };
+        state
+            .holders
+            .try_reserve(1)
+            .map_err(|_| ProbeError::OutOfMemory)?;
+        Holder::try_new(core, self.maxactive(core) as usize, core.data)
+    }
+
+    fn maxactive(&self, core: &KretprobeCore) -> i32 {
+        match core.maxactive.load(Relaxed) {
+            ..=0 => (2 * (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count() as i32).max(10),
+            given => given,
+        }
+    }
+
+    /// Gives back a site that no hit can reach.
+    fn free_site(&self, state: &mut State, site: Box<Site>) {
+        let step = site.step.as_ref().map_or(0, |(slot, _)| *slot);
+        for slot in [
+            site.slot,
+            site.post_slot.load(Relaxed),
+            site.retired_post_slot.load(Relaxed),
+            step,
+        ] {
+            if slot != 0 {
+                self.slots.free(&mut state.slots, slot);
+            }
+        }
+    }
+
+    fn unregister_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        self.remove(&mut state, probes);
+        Ok(())
+    }
+
+    /// Takes probes away; waits once. Cannot fail and allocates nothing.
+    fn remove<T: Probe>(&self, state: &mut State, probes: &[&T]) {
+        let mut touched = Touched::new();
+        for kprobe in probes.iter().map(|probe| probe.kprobe()) {
+            // SAFETY: a registered probe's site lives while the lock is held.
+            let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
+                kprobe.addr.store(0, Relaxed);
+                continue;
+            };
+            site.unlink(kprobe);
+            touched.add(site);
+        }
+        if touched.is_empty() {
+            return;
+        }
+        for site in touched.iter() {
+            site.to_write
+                .store(site.armed.load(Relaxed) && !site.wants_arming(), Relaxed);
+            if !site.has_post() {
+                site.emulate.store(false, Relaxed);
+                let unused = site.post_slot.swap(0, Relaxed);
+                if unused != 0 {
+                    site.retired_post_slot.store(unused, Relaxed);
+                }
+            }
+        }
+        for core in probes
+            .iter()
+            .filter_map(|probe| registered_kretprobe(*probe))
+        {
+            // SAFETY: a registered kretprobe has a live holder.
+            unsafe {
+                (*core.holder.load(Relaxed))
+                    .kretprobe
+                    .store(null_mut(), Release)
+            };
+        }
+        self.write_text(|visit| touched.iter().for_each(visit));
+        for site in touched
+            .iter()
+            .filter(|site| site.first.load(Relaxed).is_null())
+        {
+            self.table.remove(&mut state.fill, site);
+        }
+        P::synchronize_hits();
+        state.retired.clear();
+        for probe in probes {
+            if let Some(core) = registered_kretprobe(*probe) {
+                let holder = core.holder.swap(null_mut(), Relaxed);
+                // SAFETY: cleared above, and the grace period is over.
+                if !unsafe { Holder::try_free(holder) } {
+                    // Room was made when it was registered.
+                    state.holders.push(holder);
+                }
+            }
+            let kprobe = probe.kprobe();
+            kprobe.next.store(null_mut(), Relaxed);
+            kprobe.flags.store(0, Relaxed);
+            if kprobe.symbol_name.is_some() {
+                // Given by name, so the address was ours: the same probe can be registered again.
+                kprobe.addr.store(0, Relaxed);
+            }
+            kprobe.site.store(null_mut(), Release);
+        }
+        touched.drain(|site| {
+            // SAFETY: in this list only, and registered sites are live.
+            let this = unsafe { &*site };
+            if this.first.load(Relaxed).is_null() {
+                // SAFETY: out of the table since before the grace period, and made by `Box::into_raw`.
+                self.free_site(state, unsafe { Box::from_raw(site) });
+            } else {
+                let slot = this.retired_post_slot.swap(0, Relaxed);
+                if slot != 0 {
+                    self.slots.free(&mut state.slots, slot);
+                }
+            }
+        });
+    }
+
+    fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {
+        let state = self.lock()?;
+        // SAFETY: a registered probe's site lives while the lock is held.
+        let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
+            return Err(ProbeError::NotRegistered);
+        };
+        if kprobe.flags() & flags::GONE != 0 {
+            return Err(ProbeError::Gone { addr: site.addr() });
+        }
+        if disabled {
+            kprobe.flags.fetch_or(flags::DISABLED, Relaxed);
+        } else {
+            kprobe.flags.fetch_and(!flags::DISABLED, Relaxed);
+        }
+        let wanted = state.enabled && site.wants_arming();
+        site.to_write
+            .store(site.armed.load(Relaxed) != wanted, Relaxed);
+        self.write_text(|visit| visit(site));
+        Ok(())
+    }
+
+    /// Flips the breakpoint of every visited site that is marked `to_write`. Returns when every CPU sees the new text.
+    fn write_text(&self, visit_all: impl Fn(&mut dyn FnMut(&Site))) {
+        let mut any = false;
+        for _round in 0..2 {
+            visit_all(&mut |site| {
+                if !site.to_write.load(Relaxed) || site.gone.load(Relaxed) {
+                    return;
+                }
+                any = true;
+                let byte = if site.armed.load(Relaxed) {
+                    site.opcode
+                } else {
+                    INT3
+                };
+                // SAFETY: live text (not gone), the first byte of an instruction, under the lock.
+                unsafe { P::write_text(site.addr(), byte) };
+            });
+            if !any {
+                return;
+            }
+            P::synchronize_cores();
+        }
+        visit_all(&mut |site| {
+            if site.to_write.swap(false, Relaxed) && !site.gone.load(Relaxed) {
+                site.armed.store(!site.armed.load(Relaxed), Relaxed);
+            }
+        });
+    }
+}
+
+fn registered_kretprobe<T: Probe>(probe: &T) -> Option<&KretprobeCore> {
+    match probe.container() {
+        Container::Kretprobe(core) if probe.kprobe().is_registered() => Some(core),
+        _ => None,
+    }
+}
+
+/// The sites of the operation under way: a list through the sites themselves, so that it needs no memory.
+struct Touched {
+    first: *const Site,
+}
+
+impl Touched {
+    const fn new() -> Self {
+        Self {
+            first: core::ptr::null(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// Adds a site once.
+    fn add(&mut self, site: &Site) {
+        if site.touched.load(Relaxed).is_null() {
+            let next = if self.first.is_null() {
+                core::ptr::from_ref(site)
+            } else {
+                self.first
+            };
+            site.touched.store(next.cast_mut(), Relaxed);
+            self.first = site;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Site> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            // SAFETY: sites in the list live until the operation that made it drains or clears it.
+            let site = unsafe { at.as_ref() }?;
+            let next = site.touched.load(Relaxed).cast_const();
+            at = if core::ptr::eq(next, site) {
+                core::ptr::null()
+            } else {
+                next
+            };
+            Some(site)
+        })
+    }
+
+    /// Empties the list, handing each site out once; it may be freed then.
+    fn drain(&mut self, mut visit: impl FnMut(*mut Site)) {
+        let mut at = core::mem::replace(&mut self.first, core::ptr::null());
+        // SAFETY: as in `iter`; the link is read before the site is handed out.
+        while let Some(site) = unsafe { at.as_ref() } {
+            let this = at.cast_mut();
+            let next = site.touched.swap(null_mut(), Relaxed).cast_const();
+            at = if core::ptr::eq(next, site) {
+                core::ptr::null()
+            } else {
+                next
+            };
+            visit(this);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.drain(|_| {});
+    }
+}
+
+/// What can own a registered probe: it keeps the probe alive and in place.
+///
+/// # Safety
+/// What `into_raw` returns stays valid for shared use until it is given to `from_raw`.
+pub unsafe trait Owner {
+    /// The probe.
+    type Probe: Probe;
+    /// Gives up the value, keeping the probe alive.
+    fn into_raw(self) -> *const Self::Probe;
+    /// Takes the value back.
+    ///
+    /// # Safety
+    /// Once for each pointer from `into_raw`.
+    unsafe fn from_raw(probe: *const Self::Probe) -> Self;
+}
+
+// SAFETY: a box's content neither moves nor dies while it is a raw pointer.
+unsafe impl<T: Probe> Owner for Box<T> {
+    type Probe = T;
+    fn into_raw(self) -> *const T {
+        Box::into_raw(self)
+    }
+    unsafe fn from_raw(probe: *const T) -> Self {
+        // SAFETY: by the contract.
+        unsafe { Box::from_raw(probe.cast_mut()) }
+    }
+}
+
+// SAFETY: the count that the raw pointer stands for keeps the content alive, and it never moves.
+unsafe impl<T: Probe> Owner for Arc<T> {
+    type Probe = T;
+    fn into_raw(self) -> *const T {
+        Arc::into_raw(self)
+    }
+    unsafe fn from_raw(probe: *const T) -> Self {
+        // SAFETY: by the contract.
+        unsafe { Arc::from_raw(probe) }
+    }
+}
+
+/// A registered probe that this handle owns. Dropping it unregisters; where that may not wait (in a handler, with
+/// interrupts off) the probe is disabled at once and unregistered by the next call that may. Forgetting it
+/// leaves the probe registered for ever.
+pub struct Registered<P: Platform, O: Owner> {
+    probe: NonNull<O::Probe>,
+    /// Memory for the deferred case, taken while that can fail.
+    deferred: *mut Deferred,
+    _owner: PhantomData<(O, fn() -> P)>,
+}
+
+// SAFETY: the probe is `Sync` and the handle is its owner.
+unsafe impl<P: Platform, O: Owner + Send> Send for Registered<P, O> {}
+// SAFETY: a shared handle gives shared access to the probe only.
+unsafe impl<P: Platform, O: Owner + Sync> Sync for Registered<P, O> {}
+
+/// A handle that was dropped in an atomic context.
+struct Deferred {
+    next: AtomicPtr<Deferred>,
+    owner: *mut (),
+    finish: unsafe fn(*mut ()),
+}
+
+impl<P: Platform, O: Owner> Deref for Registered<P, O> {
+    type Target = O::Probe;
+    fn deref(&self) -> &O::Probe {
+        // SAFETY: alive until the handle is dropped.
+        unsafe { self.probe.as_ref() }
+    }
+}
+
+impl<P: Platform, O: Owner> fmt::Debug for Registered<P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registered({:#x})", self.kprobe().addr())
+    }
+}
+
+impl<P: Platform, O: Owner> Drop for Registered<P, O> {
+    fn drop(&mut self) {
+        let probe: *mut O::Probe = self.probe.as_ptr();
+        if P::can_sleep() {
+            // SAFETY: made by `Box::into_raw`, and this handle is its only user.
+            drop(unsafe { Box::from_raw(self.deferred) });
+            // SAFETY: the handle is gone.
+            unsafe { finish::<P, O>(probe.cast()) };
+            return;
+        }
+        self.kprobe().flags.fetch_or(flags::DISABLED, Relaxed);
+        let deferred = &P::probes().deferred;
+        // SAFETY: as above; from the exchange on the node belongs to the list.
+        unsafe { (*self.deferred).owner = probe.cast() };
+        let mut head = deferred.load(Relaxed);
+        loop {
+            // SAFETY: still ours.
+            unsafe { (*self.deferred).next.store(head, Relaxed) };
+            match deferred.compare_exchange_weak(head, self.deferred, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// Unregisters the probe of a handle that is gone, and drops its owner.
+///
+/// # Safety
+/// `probe` is the probe of such a handle, once, and the caller may sleep.
+unsafe fn finish<P: Platform, O: Owner>(probe: *mut ()) {
+    let probe: *const O::Probe = probe.cast_const().cast();
+    // SAFETY: alive until `from_raw` below.
+    let removed = P::probes().unregister_all(&[unsafe { &*probe }]);
+    if removed.is_ok() {
+        // SAFETY: nobody reaches it any more, and the handle is gone.
+        drop(unsafe { O::from_raw(probe) });
+    }
+}
+
+/// A box, or an error where `Box::new` would end the kernel.
+pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, ProbeError> {
+    let layout = Layout::new::<T>();
+    debug_assert!(layout.size() != 0);
+    // SAFETY: the layout is not empty.
+    let memory: *mut T = unsafe { alloc(layout) }.cast();
+    if memory.is_null() {
+        return Err(ProbeError::OutOfMemory);
+    }
+    // SAFETY: fresh memory of the right layout, from the global allocator that `Box` gives it back to.
+    unsafe {
+        memory.write(value);
+        Ok(Box::from_raw(memory))
+    }
+}
