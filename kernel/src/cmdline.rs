@@ -8,7 +8,7 @@
 //!
 //! Any context may read, from [`init`] on; before that the line is empty.
 
-use crate::{fw_cfg::FwCfg, initramfs, pr_info, pr_warn};
+use crate::{fw_cfg::FwCfg, initramfs, module, pr_info, pr_warn};
 use core::{
     cell::UnsafeCell,
     str,
@@ -124,7 +124,12 @@ pub fn matching(wanted: impl Fn(&Arg<'static>) -> bool) -> impl Iterator<Item = 
 /// Reports the arguments that nobody has asked for. Call it when everything that reads the command line has done so.
 pub fn report_unknown() {
     for (index, arg) in Args::new(text()).enumerate().take(MAX_TRACKED) {
-        if KNOWN[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) == 0 {
+        let asked_for = KNOWN[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) != 0;
+        let of_a_module = || {
+            arg.module_param()
+                .is_some_and(|(module, param)| module::has_param(module, param))
+        };
+        if !asked_for && !of_a_module() {
             pr_warn!("Command line: {arg} is unknown and ignored");
         }
     }

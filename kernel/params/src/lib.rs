@@ -143,7 +143,7 @@ pub trait Value<'a>: Sized {
     fn parse(value: Option<&'a str>) -> Result<Self, BadValue>;
 }
 
-const A_NUMBER: &str = "a number (decimal, 0x… or 0…)";
+const A_NUMBER: &str = "a number (decimal, 0x... or 0...)";
 const A_SWITCH: &str = "a switch: 1, y, on, or 0, n, off";
 const A_STRING: &str = "a string";
 

@@ -1,0 +1,624 @@
+//! Modules: parts that are compiled in, and loaded and unloaded at run time like those that `insmod` and `rmmod` handle.
+//!
+//! [`module!`](crate::module!) describes a module and puts the description into the linker section `.modules`; nothing
+//! else has to know it. Loading sets its parameters and calls its init function; when that fails, the module stays
+//! unloaded. Unloading calls its exit function.
+//!
+//! ```text
+//!   unloaded ──load──► coming ──init: Ok──► live ──unload──► going ──exit──► unloaded
+//!       ▲                 └──── Err ──┐
+//!       └─────────────────────────────┘
+//! ```
+//!
+//! # Invariants
+//! M1. Who moves a module's state from `Unloaded` to `Coming`, or from `Live` to `Going`, is alone with it until the next
+//!     move: init and exit never run at the same time, nor twice.
+//! M2. Parameters are written in the state `Coming`, before init, and when they are reset after exit. Values once given
+//!     are never freed, so a reader in any context, however late, has a valid one.
+//!
+//! # Contexts
+//! [`load`] and [`unload`] run in task context, and may sleep where init and exit do. Parameters may be read anywhere.
+
+use crate::{cmdline, errno::Errno};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::{
+    convert::Infallible,
+    fmt::{self, Display},
+    ptr,
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering},
+};
+use params::{Args, BadValue, Value, name_eq};
+
+/// Describes a module. One for each Rust module.
+///
+/// ```ignore
+/// kernel::module! {
+///     name: greeter,
+///     description: "Greets when it is loaded",
+///     params: {
+///         /// Whom to greet.
+///         whom: &str = "world",
+///         /// How often.
+///         times: u32 = 1,
+///         /// Say goodbye too.
+///         polite: bool = false,
+///     },
+///     init: init,
+///     exit: exit,
+/// }
+///
+/// fn init() -> Result<(), Errno> {
+///     for _ in 0..params().times {
+///         pr_info!("Hello, {}", params().whom);
+///     }
+///     Ok(())
+/// }
+///
+/// fn exit() {
+///     if params().polite {
+///         pr_info!("Goodbye");
+///     }
+/// }
+/// ```
+///
+/// - `params` may be left out. A parameter is of type `&str`, `bool`, `i32`, `u32`, `i64`, `u64` or `usize`, and has a
+///   default, which it takes again at each load. Its doc comment is its help text. Values come from the command line
+///   (`greeter.times=3`) and from the arguments of [`load`](crate::module::load), the latter counting more.
+/// - `params()` returns the values. Any context may call it.
+/// - `init` returns `Result<(), E>`, where `E` is `Display` and converts into [`Errno`](crate::errno::Errno).
+#[macro_export]
+macro_rules! module {
+    (
+        name: $name:ident,
+        description: $description:literal,
+        $(params: {
+            $(
+                $(#[doc = $help:literal])+
+                $param:ident: $(& $str:ident)? $($type:ident)? = $default:expr
+            ),+ $(,)?
+        },)?
+        init: $init:path,
+        exit: $exit:path $(,)?
+    ) => {
+        $(
+            /// The values of the module's parameters.
+            #[derive(Clone, Copy, Debug)]
+            pub struct Params {
+                $($(#[doc = $help])+ pub $param: $(&'static $str)? $($type)?,)+
+            }
+
+            struct ParamCells {
+                $($param: $crate::module::Param<$(&'static $str)? $($type)?>,)+
+            }
+
+            static PARAM_CELLS: ParamCells = ParamCells {
+                $($param: $crate::module::Param::new(
+                    ::core::stringify!($param),
+                    &[$($help),+],
+                    $default,
+                ),)+
+            };
+
+            /// The values of the module's parameters. Any context.
+            pub fn params() -> Params {
+                Params { $($param: PARAM_CELLS.$param.get(),)+ }
+            }
+        )?
+
+        const _: () = {
+            fn __init() -> ::core::result::Result<(), $crate::module::InitError> {
+                $init().map_err($crate::module::InitError::new)
+            }
+
+            static PARAMS: &[&dyn $crate::module::AnyParam] = &[$($(&PARAM_CELLS.$param,)+)?];
+
+            static MODULE: $crate::module::Module = $crate::module::Module::new(
+                ::core::stringify!($name),
+                $description,
+                PARAMS,
+                __init,
+                $exit,
+            );
+
+            #[used]
+            #[unsafe(link_section = ".modules")]
+            static ENTRY: &$crate::module::Module = &MODULE;
+        };
+    };
+}
+
+/// A module that is compiled in.
+pub struct Module {
+    name: &'static str,
+    description: &'static str,
+    params: &'static [&'static dyn AnyParam],
+    init: fn() -> Result<(), InitError>,
+    exit: fn(),
+    /// A [`State`].
+    state: AtomicU8,
+    /// When it was last loaded: the number of that load since boot.
+    load_number: AtomicU32,
+}
+
+/// Where a module is in its life.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not loaded.
+    Unloaded,
+    /// Its init function runs.
+    Coming,
+    /// Loaded.
+    Live,
+    /// Its exit function runs.
+    Going,
+}
+
+impl Module {
+    #[doc(hidden)]
+    pub const fn new(
+        name: &'static str,
+        description: &'static str,
+        params: &'static [&'static dyn AnyParam],
+        init: fn() -> Result<(), InitError>,
+        exit: fn(),
+    ) -> Self {
+        Self {
+            name,
+            description,
+            params,
+            init,
+            exit,
+            state: AtomicU8::new(State::Unloaded as u8),
+            load_number: AtomicU32::new(0),
+        }
+    }
+
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// One sentence on what it does.
+    pub const fn description(&self) -> &'static str {
+        self.description
+    }
+
+    /// Its parameters.
+    pub const fn params(&self) -> &'static [&'static dyn AnyParam] {
+        self.params
+    }
+
+    /// Where it is in its life. Out of date as soon as it is read, unless the caller keeps others from loading.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Unloaded,
+            1 => State::Coming,
+            2 => State::Live,
+            _ => State::Going,
+        }
+    }
+
+    /// Moves from one state to another, or says which state it is in.
+    fn advance(&self, from: State, to: State) -> Result<(), State> {
+        // Acquire and Release: who finds a state finds what was done before it was entered.
+        self.state
+            .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|_| self.state())
+    }
+
+    fn param(&self, name: &str) -> Option<&'static dyn AnyParam> {
+        self.params
+            .iter()
+            .copied()
+            .find(|param| name_eq(param.name(), name))
+    }
+
+    fn set(&self, name: &str, value: Option<&str>) -> Result<(), ModuleError> {
+        let Some(param) = self.param(name) else {
+            return Err(ModuleError::UnknownParam {
+                module: self.name,
+                param: name.into(),
+                known: self.params.iter().map(|param| param.name()).collect(),
+            });
+        };
+        param.set(value).map_err(|reason| ModuleError::BadParam {
+            module: self.name,
+            param: param.name(),
+            value: value.map(Into::into),
+            reason,
+        })
+    }
+
+    fn set_all(&self, args: &str) -> Result<(), ModuleError> {
+        self.reset_params();
+        for arg in cmdline::matching(|arg| {
+            arg.module_param()
+                .is_some_and(|(module, _)| name_eq(module, self.name))
+        }) {
+            if let Some((_, param)) = arg.module_param() {
+                self.set(param, arg.value)?;
+            }
+        }
+        Args::new(args).try_for_each(|arg| self.set(arg.name, arg.value))
+    }
+
+    fn reset_params(&self) {
+        for param in self.params {
+            param.reset();
+        }
+    }
+}
+
+/// Loads a module: sets its parameters from their defaults, the command line and `args` (`name=value ...`), then calls
+/// its init function. On failure it stays unloaded. Task context.
+///
+/// # Errors
+/// ENOENT: no such module. EEXIST: loaded already. EBUSY: being loaded or unloaded. EINVAL: an unknown parameter or a bad
+/// value. What its init function returned.
+pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
+    let module = find(name)?;
+    module
+        .advance(State::Unloaded, State::Coming)
+        .map_err(|state| match state {
+            State::Live => ModuleError::AlreadyLoaded {
+                module: module.name,
+            },
+            _ => ModuleError::Busy {
+                module: module.name,
+            },
+        })?;
+    let result = module.set_all(args).and_then(|()| {
+        (module.init)().map_err(|error| ModuleError::Init {
+            module: module.name,
+            error,
+        })
+    });
+    let state = if result.is_ok() {
+        static LOADS: AtomicU32 = AtomicU32::new(0);
+        module
+            .load_number
+            .store(LOADS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        State::Live
+    } else {
+        module.reset_params();
+        State::Unloaded
+    };
+    // Release: as in `advance`. By M1 nobody else moves it meanwhile.
+    module.state.store(state as u8, Ordering::Release);
+    result
+}
+
+/// Unloads a module: calls its exit function. Task context.
+///
+/// # Errors
+/// ENOENT: no such module, or not loaded. EBUSY: being loaded or unloaded.
+pub fn unload(name: &str) -> Result<(), ModuleError> {
+    let module = find(name)?;
+    module
+        .advance(State::Live, State::Going)
+        .map_err(|state| match state {
+            State::Unloaded => ModuleError::NotLoaded {
+                module: module.name,
+            },
+            _ => ModuleError::Busy {
+                module: module.name,
+            },
+        })?;
+    (module.exit)();
+    module.reset_params();
+    // Release: as in `advance`.
+    module.state.store(State::Unloaded as u8, Ordering::Release);
+    Ok(())
+}
+
+/// All modules that are compiled in. Any context.
+pub fn list() -> &'static [&'static Module] {
+    unsafe extern "C" {
+        static __modules_start: [usize; 0];
+        static __modules_end: [usize; 0];
+    }
+    let (start, end) = (&raw const __modules_start, &raw const __modules_end);
+    let count = (end.addr() - start.addr()) / size_of::<&Module>();
+    // SAFETY: the linker script puts these symbols around the section `.modules`, which holds the `ENTRY` statics of
+    // `module!` and nothing else, one after another as they are all of pointer size.
+    unsafe { core::slice::from_raw_parts(start.cast(), count) }
+}
+
+/// The modules that are loaded, in the order in which they were. Task context.
+pub fn loaded() -> Vec<&'static Module> {
+    let mut live: Vec<_> = list()
+        .iter()
+        .copied()
+        .filter(|module| module.state() == State::Live)
+        .collect();
+    live.sort_by_key(|module| module.load_number.load(Ordering::Relaxed));
+    live
+}
+
+fn find(name: &str) -> Result<&'static Module, ModuleError> {
+    list()
+        .iter()
+        .copied()
+        .find(|module| name_eq(module.name, name))
+        .ok_or_else(|| ModuleError::Unknown {
+            module: name.into(),
+            known: list().iter().map(|module| module.name).collect(),
+        })
+}
+
+/// Whether a module that is compiled in has that parameter. Any context.
+pub fn has_param(module: &str, param: &str) -> bool {
+    list()
+        .iter()
+        .any(|candidate| name_eq(candidate.name, module) && candidate.param(param).is_some())
+}
+
+/// A parameter of type `T`.
+pub struct Param<T: ParamType> {
+    name: &'static str,
+    help: &'static [&'static str],
+    default: T,
+    /// The value that was given; null: the default.
+    given: AtomicPtr<Given<T>>,
+    /// Every value that ever was given, each once, newest first. Bounded by what users think of, and never freed (M2).
+    all_given: AtomicPtr<Given<T>>,
+}
+
+struct Given<T> {
+    value: T,
+    next: *const Given<T>,
+}
+
+// SAFETY: the pointers lead to leaked, immutable `Given` nodes (M2), which any thread may read as `T` is `Sync`.
+unsafe impl<T: ParamType> Sync for Param<T> {}
+
+impl<T: ParamType> Param<T> {
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, help: &'static [&'static str], default: T) -> Self {
+        Self {
+            name,
+            help,
+            default,
+            given: AtomicPtr::new(ptr::null_mut()),
+            all_given: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The value. Any context.
+    pub fn get(&self) -> T {
+        // Acquire pairs with the Release in `set`. SAFETY: null or a leaked node (M2).
+        unsafe { self.given.load(Ordering::Acquire).as_ref() }
+            .map_or(self.default, |given| given.value)
+    }
+}
+
+/// What modules' parameters have in common, whatever their types.
+pub trait AnyParam: Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// What it is for, line by line.
+    fn help(&self) -> &'static [&'static str];
+    /// Prints its value.
+    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    #[doc(hidden)]
+    fn set(&self, value: Option<&str>) -> Result<(), BadValue>;
+    #[doc(hidden)]
+    fn reset(&self);
+}
+
+impl<T: ParamType> AnyParam for Param<T> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn help(&self) -> &'static [&'static str] {
+        self.help
+    }
+
+    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+
+    fn set(&self, text: Option<&str>) -> Result<(), BadValue> {
+        let first = self.all_given.load(Ordering::Relaxed);
+        let mut node: *const Given<T> = first;
+        // SAFETY: null or a leaked node (M2).
+        while let Some(given) = unsafe { node.as_ref() } {
+            if given.value.is(text) {
+                break;
+            }
+            node = given.next;
+        }
+        if node.is_null() {
+            node = Box::leak(Box::new(Given {
+                value: T::keep(text)?,
+                next: first,
+            }));
+            // By M1 nobody else sets parameters of this module now.
+            self.all_given.store(node.cast_mut(), Ordering::Relaxed);
+        }
+        self.given.store(node.cast_mut(), Ordering::Release);
+        Ok(())
+    }
+
+    fn reset(&self) {
+        self.given.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// A type that a parameter may have.
+pub trait ParamType: Copy + Display + Send + Sync + 'static {
+    /// Whether `text` stands for this value.
+    fn is(&self, text: Option<&str>) -> bool;
+    /// Reads a value from text that does not last.
+    fn keep(text: Option<&str>) -> Result<Self, BadValue>;
+}
+
+macro_rules! plain_param_types {
+    ($($type:ty)+) => {
+        $(impl ParamType for $type {
+            fn is(&self, text: Option<&str>) -> bool {
+                Self::parse(text) == Ok(*self)
+            }
+
+            fn keep(text: Option<&str>) -> Result<Self, BadValue> {
+                Self::parse(text)
+            }
+        })+
+    };
+}
+
+plain_param_types! { bool i32 u32 i64 u64 usize }
+
+impl ParamType for &'static str {
+    fn is(&self, text: Option<&str>) -> bool {
+        text == Some(*self)
+    }
+
+    fn keep(text: Option<&str>) -> Result<Self, BadValue> {
+        let text = <&str>::parse(text)?;
+        Ok(Box::leak(Box::from(text)))
+    }
+}
+
+/// What an init function returned.
+#[derive(Clone, Debug)]
+pub struct InitError {
+    errno: Errno,
+    text: String,
+}
+
+impl InitError {
+    #[doc(hidden)]
+    pub fn new<E: Display + Into<Errno>>(error: E) -> Self {
+        Self {
+            text: alloc::format!("{error}"),
+            errno: error.into(),
+        }
+    }
+}
+
+impl From<Infallible> for Errno {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Why a module was not loaded or unloaded. Nothing has changed.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum ModuleError {
+    /// No such module is compiled in.
+    Unknown {
+        module: String,
+        known: Vec<&'static str>,
+    },
+    /// It is loaded.
+    AlreadyLoaded { module: &'static str },
+    /// It is not loaded.
+    NotLoaded { module: &'static str },
+    /// It is being loaded or unloaded.
+    Busy { module: &'static str },
+    /// It has no such parameter.
+    UnknownParam {
+        module: &'static str,
+        param: String,
+        known: Vec<&'static str>,
+    },
+    /// The parameter does not take that value.
+    BadParam {
+        module: &'static str,
+        param: &'static str,
+        value: Option<String>,
+        reason: BadValue,
+    },
+    /// Its init function failed.
+    Init {
+        module: &'static str,
+        error: InitError,
+    },
+}
+
+impl ModuleError {
+    /// The error number.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Unknown { .. } | Self::NotLoaded { .. } => Errno::ENOENT,
+            Self::AlreadyLoaded { .. } => Errno::EEXIST,
+            Self::Busy { .. } => Errno::EBUSY,
+            Self::UnknownParam { .. } | Self::BadParam { .. } => Errno::EINVAL,
+            Self::Init { error, .. } => error.errno,
+        }
+    }
+}
+
+impl From<ModuleError> for Errno {
+    fn from(error: ModuleError) -> Self {
+        error.errno()
+    }
+}
+
+/// Names, separated by commas.
+struct Names<'a>(&'a [&'static str]);
+
+impl Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.0.iter().enumerate() {
+            write!(f, "{}{name}", if index > 0 { ", " } else { "" })?;
+        }
+        if self.0.is_empty() {
+            f.write_str("none")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Display for ModuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { module, known } => {
+                write!(
+                    f,
+                    "there is no module {module}; those compiled in are: {}",
+                    Names(known)
+                )
+            }
+            Self::AlreadyLoaded { module } => {
+                write!(f, "{module} is loaded already; unload it first")
+            }
+            Self::NotLoaded { module } => write!(f, "{module} is not loaded"),
+            Self::Busy { module } => {
+                write!(
+                    f,
+                    "{module} is being loaded or unloaded; try again when that is done"
+                )
+            }
+            Self::UnknownParam {
+                module,
+                param,
+                known,
+            } => {
+                write!(
+                    f,
+                    "{module} has no parameter {param}; it has: {}",
+                    Names(known)
+                )
+            }
+            Self::BadParam {
+                module,
+                param,
+                value,
+                reason,
+            } => match value {
+                Some(value) => write!(f, "{module}.{param} does not take \"{value}\"; {reason}"),
+                None => write!(f, "{module}.{param} does not go without a value; {reason}"),
+            },
+            Self::Init { error, .. } => f.write_str(&error.text),
+        }
+    }
+}
+
+impl core::error::Error for ModuleError {}
