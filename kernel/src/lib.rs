@@ -13,3 +13,4 @@ pub mod module;
 pub mod panic;
 pub mod probes;
 pub mod serial;
+pub mod test_runner;

@@ -1,0 +1,42 @@
+//! The tests that run in the kernel.
+//!
+//! # Writing one
+//! ```ignore
+//! guest_test! {
+//!     /// What a failure of this test would mean.
+//!     #[cmdline("kprobes.step=tf")]
+//!     fn handler_order_is_newest_first() {
+//!         assert_eq!(calls, [2, 1]);
+//!     }
+//! }
+//! ```
+//! in a module of this crate, one for each subject. The test runs in task context, in the kernel thread `kernel_init`,
+//! after a complete boot. It passes if it returns and fails by panicking. As a panic ends the kernel, a test that passes
+//! leaves things as it found them: probes unregistered, threads ended. `cargo test handler_order` runs it;
+//! `cargo test handler_order -- --nocapture` shows the guest's log too.
+//!
+//! Attributes, all of them optional, in any order:
+//!
+//! | attribute | meaning | default |
+//! |---|---|---|
+//! | `#[smp(4)]` | number of CPUs | 2 |
+//! | `#[memory(512)]` | memory in MiB | 256 |
+//! | `#[cmdline("a=b c=d")]` | arguments for the kernel command line | none |
+//! | `#[icount]` | time counts instructions, the same in each run | off |
+//! | `#[timeout(120)]` | seconds after which the test counts as hanging | 60 |
+//! | `#[should_panic("text")]` | passes if the kernel panics and the log since the test began holds this text | off |
+//! | `#[ignore]` | runs only with `cargo test -- --ignored` | off |
+//!
+//! Tests with the same machine and command line share a boot, in the order of their names; a test that needs a boot of
+//! its own gets one by a command line of its own. After a test that panics, resets the machine or hangs, the harness boots
+//! again and goes on with the rest.
+#![no_std]
+
+mod boot;
+mod registry;
+mod runner;
+mod self_test;
+
+#[doc(hidden)]
+pub use registry::Registered;
+pub use runner::run;

@@ -1,0 +1,27 @@
+//! What the test harness on the host and the test runner in the guest agree on.
+//!
+//! ```text
+//!   host                                              guest
+//!   reads the descriptors in SECTION of the ELF  ◄──  guest_test! put them there
+//!   boots with PARAMETER=selection               ──►  runs these tests, in this order
+//!   reads the markers in the serial log          ◄──  prints one before and one after each test
+//!   reads the exit status                        ◄──  success after the last test, failure in a panic
+//! ```
+//!
+//! A test has passed when the guest was still well at the beginning of the next test, or at its own successful end. So
+//! whatever breaks the guest is blamed on one test, and nothing that happens between two tests is lost.
+#![no_std]
+
+mod descriptor;
+mod marker;
+mod selection;
+
+pub use descriptor::{Descriptor, Text};
+pub use marker::Marker;
+pub use selection::{Ranges, parse_selection};
+
+/// The ELF section of the descriptors: an array of [`Descriptor`] without gaps.
+pub const SECTION: &str = ".guest_tests";
+
+/// The kernel command line's argument that selects tests by their index in the section: see [`parse_selection`].
+pub const PARAMETER: &str = "guest_tests.run";

@@ -1,0 +1,77 @@
+//! Tests of the harness: guest tests that end in every possible way, and what it makes of them.
+
+use std::collections::BTreeMap;
+
+use boot::prerequisites::{self, Install};
+use tests::{Catalogue, GuestTest, Verdict};
+
+const PREFIX: &str = "self_test::";
+
+fn verdicts() -> BTreeMap<String, Verdict> {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let catalogue = Catalogue::build().unwrap();
+    let tests: Vec<&GuestTest> = catalogue
+        .tests
+        .iter()
+        .filter(|test| test.name.starts_with(PREFIX))
+        .collect();
+    let mut verdicts = BTreeMap::new();
+    tests::run(&catalogue.kernel, &tests, false, |test, verdict| {
+        let name = test.name.strip_prefix(PREFIX).unwrap();
+        let before = verdicts.insert(name.to_string(), verdict);
+        assert_eq!(before, None, "{name} was judged twice");
+    });
+    verdicts
+}
+
+#[test]
+fn pass_panic_triple_fault_and_hang_are_told_apart() {
+    let verdicts = verdicts();
+    let expected = [
+        ("a_passes", None),
+        (
+            "b_panics",
+            Some(("the kernel panicked", "arithmetic is odd")),
+        ),
+        ("c_passes", None),
+        (
+            "d_triple_faults",
+            Some(("the machine was reset: a triple fault", "self-test: in d")),
+        ),
+        (
+            "e_hangs",
+            Some(("it hung: not over after 3 s", "self-test: in e")),
+        ),
+        ("f_panics_as_it_should", None),
+        (
+            "g_panics_for_another_reason",
+            Some((
+                "the kernel panicked as it should, but its log does not hold \"one thing\"",
+                "another thing",
+            )),
+        ),
+        (
+            "h_does_not_panic_though_it_should",
+            Some(("it did not panic, as it should", "")),
+        ),
+        ("i_passes", None),
+    ];
+    let names: Vec<&str> = verdicts.keys().map(String::as_str).collect();
+    assert_eq!(names, expected.map(|(name, _)| name));
+    for (name, failure) in expected {
+        match (&verdicts[name], failure) {
+            (Ok(()), None) => {}
+            (Err(text), Some((reason, log))) => {
+                assert_eq!(text.lines().next(), Some(reason), "{name}: {text}");
+                assert!(text.contains(log), "{name}: {text}");
+                // Each one's own part of the log, and nothing of the others.
+                for other in ["a", "b", "c", "d", "e", "i"] {
+                    let line = format!("self-test: in {other}");
+                    let own = name.starts_with(other);
+                    assert_eq!(text.contains(&line), own, "{name}: {text}");
+                }
+            }
+            (verdict, _) => panic!("{name}: {verdict:?}"),
+        }
+    }
+}

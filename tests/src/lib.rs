@@ -1,0 +1,17 @@
+//! The harness behind `cargo test`: runs the guest tests, several in one boot, each under its own name.
+//!
+//! ```text
+//!   catalogue    the tests, read from the test kernel's ELF: listing them needs no boot
+//!   boots        boots the kernel as often as it takes to get a verdict on each test of a group
+//!   transcript   follows one boot's serial line: which test runs, what it printed, how it ended
+//! ```
+//!
+//! The suite itself (`suite.rs`) is an ordinary test binary in looks and options. `test_protocol` has the guest's side.
+
+pub mod boots;
+pub mod catalogue;
+pub mod transcript;
+
+pub use boots::run;
+pub use catalogue::{Catalogue, GuestTest};
+pub use transcript::Verdict;

@@ -1,0 +1,299 @@
+//! The serial line of one boot, read as a sequence of tests.
+//!
+//! A test begins and ends with a marker; what is printed in between, and after the end up to the next beginning, is its
+//! part of the log. Its verdict is due when the guest is seen well after its end: at the next beginning, or when the guest
+//! ends successfully. However else the boot ends, the test that was last begun gets the blame.
+
+use std::mem;
+
+use boot::guest::End;
+use test_protocol::Marker;
+
+/// What became of a test: passed, or failed with a reason and the test's part of the log.
+pub type Verdict = Result<(), String>;
+
+/// Why a boot was over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The guest ended by itself.
+    Ended(End),
+    /// The test that ran, or the boot before the first test, took longer than this many seconds.
+    Hung(u64),
+}
+
+/// A test of this boot.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Full name, as the markers have it.
+    pub name: String,
+    /// If set, the test passes by a panic whose log holds this.
+    pub should_panic: Option<String>,
+}
+
+/// Follows the serial line of a boot that runs `tests` in this order.
+#[derive(Debug)]
+pub struct Transcript {
+    tests: Vec<Expected>,
+    /// The test that was begun last, as an index into `tests`, and whether it has returned.
+    current: Option<(usize, bool)>,
+    /// How many tests have been begun.
+    begun: usize,
+    /// The current test's part of the log; the boot's before the first one.
+    log: String,
+    /// The beginning of a line whose end has not come yet.
+    partial: Vec<u8>,
+}
+
+impl Transcript {
+    pub fn new(tests: Vec<Expected>) -> Self {
+        Self {
+            tests,
+            current: None,
+            begun: 0,
+            log: String::new(),
+            partial: Vec::new(),
+        }
+    }
+
+    /// Returns the index of the test that was begun last.
+    pub fn current(&self) -> Option<usize> {
+        self.current.map(|(test, _)| test)
+    }
+
+    /// Takes what came on the serial line and returns the verdicts that are due by it, with the tests' indices.
+    pub fn output(&mut self, output: &[u8]) -> Vec<(usize, Verdict)> {
+        let mut verdicts = Vec::new();
+        self.partial.extend_from_slice(output);
+        while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            verdicts.extend(self.line(&String::from_utf8_lossy(&line)));
+        }
+        verdicts
+    }
+
+    fn line(&mut self, line: &str) -> Option<(usize, Verdict)> {
+        match Marker::find(line) {
+            Some(Marker::Begin(name))
+                if self.tests.get(self.begun).is_some_and(|t| t.name == name) =>
+            {
+                let verdict = self.verdict_of_current(&Over::Ended(End::Success));
+                self.log.clear();
+                self.current = Some((self.begun, false));
+                self.begun += 1;
+                return verdict;
+            }
+            Some(Marker::End(name)) => {
+                if let Some((test, returned)) = &mut self.current
+                    && self.tests[*test].name == name
+                {
+                    *returned = true;
+                }
+            }
+            _ => self.log.push_str(line),
+        }
+        None
+    }
+
+    /// Returns the verdicts that follow from the end of the boot, at least one if any test had none yet.
+    ///
+    /// Tests that were not begun get no verdict, if another boot promises to run them: if this one ended by a test's
+    /// fault.
+    pub fn over(mut self, over: &Over) -> Vec<(usize, Verdict)> {
+        let partial = mem::take(&mut self.partial);
+        self.log.push_str(&String::from_utf8_lossy(&partial));
+        let current = self.verdict_of_current(over);
+        let boot_is_to_blame = current.is_none() || *over == Over::Ended(End::Success);
+        let mut verdicts: Vec<_> = current.into_iter().collect();
+        if boot_is_to_blame {
+            let reason = match over {
+                Over::Ended(End::Success) => "the guest ended without running it".into(),
+                _ => format!(
+                    "the guest did not get as far as running it: {}",
+                    reason(over)
+                ),
+            };
+            let missed = self.begun..self.tests.len();
+            verdicts.extend(missed.map(|test| (test, self.failed(&reason))));
+        }
+        verdicts
+    }
+
+    /// Judges the test that was begun last, given that the guest was then well (`Success`) or how the boot ended.
+    fn verdict_of_current(&self, over: &Over) -> Option<(usize, Verdict)> {
+        let (test, returned) = self.current?;
+        let wanted_panic = self.tests[test].should_panic.as_deref();
+        let well = *over == Over::Ended(End::Success);
+        let verdict = match wanted_panic {
+            Some(text) if *over == Over::Ended(End::Failure) => {
+                if self.log.contains(text) {
+                    Ok(())
+                } else {
+                    self.failed(&format!(
+                        "the kernel panicked as it should, but its log does not hold {text:?}"
+                    ))
+                }
+            }
+            Some(_) if well => self.failed("it did not panic, as it should"),
+            None if well && returned => Ok(()),
+            _ if well => self.failed("the guest went on, but the test's end is missing in its log"),
+            _ if returned => self.failed(&format!("after its end, {}", reason(over))),
+            _ => self.failed(&reason(over)),
+        };
+        Some((test, verdict))
+    }
+
+    fn failed(&self, reason: &str) -> Verdict {
+        let log = match self.log.trim_end() {
+            "" => "(nothing)",
+            log => log,
+        };
+        let of = match self.current {
+            Some(_) => "since the test began",
+            None => "since the boot",
+        };
+        Err(format!("{reason}\nlog of the guest {of}:\n{log}\n"))
+    }
+}
+
+fn reason(over: &Over) -> String {
+    match over {
+        Over::Ended(End::Success) => "the guest ended too early".into(),
+        Over::Ended(End::Failure) => "the kernel panicked".into(),
+        Over::Ended(End::Reset) => "the machine was reset: a triple fault".into(),
+        Over::Ended(End::Qemu(how)) => format!("QEMU failed: {how}"),
+        Over::Hung(seconds) => format!("it hung: not over after {seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transcript(names: &[&str]) -> Transcript {
+        Transcript::new(
+            names
+                .iter()
+                .map(|name| Expected {
+                    name: (*name).into(),
+                    should_panic: name.starts_with("panics").then(|| "text".into()),
+                })
+                .collect(),
+        )
+    }
+
+    fn begin(name: &str) -> String {
+        format!("[    0.000001] {}\n", Marker::Begin(name))
+    }
+
+    fn end(name: &str) -> String {
+        format!("[    0.000002] {}\n", Marker::End(name))
+    }
+
+    /// Feeds `log` and tells, for each verdict, the test and the first line of its failure.
+    fn judge(names: &[&str], log: &[String], over: &Over) -> Vec<(usize, String)> {
+        let mut transcript = transcript(names);
+        let mut verdicts = transcript.output(log.concat().as_bytes());
+        verdicts.extend(transcript.over(over));
+        verdicts
+            .into_iter()
+            .map(|(test, verdict)| {
+                let text = verdict.err().unwrap_or("passed".into());
+                (test, text.lines().next().unwrap().into())
+            })
+            .collect()
+    }
+
+    const SUCCESS: Over = Over::Ended(End::Success);
+    const FAILURE: Over = Over::Ended(End::Failure);
+    const RESET: Over = Over::Ended(End::Reset);
+
+    #[test]
+    fn tests_that_end_well_pass() {
+        let log = [begin("a"), end("a"), begin("b"), end("b")];
+        let passed = |test| (test, "passed".to_string());
+        assert_eq!(judge(&["a", "b"], &log, &SUCCESS), [passed(0), passed(1)]);
+    }
+
+    #[test]
+    fn a_test_passes_only_when_the_next_begins() {
+        let mut transcript = transcript(&["a", "b"]);
+        assert_eq!(transcript.output((begin("a") + &end("a")).as_bytes()), []);
+        assert_eq!(transcript.output(begin("b").as_bytes()), [(0, Ok(()))]);
+    }
+
+    #[test]
+    fn the_test_that_was_begun_last_gets_the_blame() {
+        let log = [begin("a"), end("a"), begin("b")];
+        for (over, reason) in [
+            (FAILURE, "the kernel panicked"),
+            (RESET, "the machine was reset: a triple fault"),
+            (Over::Hung(7), "it hung: not over after 7 s"),
+        ] {
+            assert_eq!(
+                judge(&["a", "b", "c"], &log, &over),
+                [(0, "passed".into()), (1, reason.into())]
+            );
+        }
+    }
+
+    #[test]
+    fn damage_after_the_end_is_blamed_too() {
+        let log = [begin("a"), end("a")];
+        assert_eq!(
+            judge(&["a", "b"], &log, &FAILURE),
+            [(0, "after its end, the kernel panicked".into())]
+        );
+    }
+
+    #[test]
+    fn a_boot_that_reaches_no_test_fails_all() {
+        let verdicts = judge(&["a", "b"], &[], &RESET);
+        assert_eq!(verdicts.len(), 2);
+        assert!(verdicts[1].1.contains("did not get as far"), "{verdicts:?}");
+    }
+
+    #[test]
+    fn tests_left_out_by_the_guest_fail() {
+        let verdicts = judge(&["a", "b"], &[begin("a"), end("a")], &SUCCESS);
+        assert_eq!(verdicts[0], (0, "passed".into()));
+        assert_eq!(
+            verdicts[1],
+            (1, "the guest ended without running it".into())
+        );
+    }
+
+    #[test]
+    fn an_expected_panic_must_happen_and_say_the_text() {
+        let panics = ["panics".to_string()];
+        let names = ["panics"];
+        let say = |text: &str| [begin(&panics[0]), format!("Kernel panic: {text}\n")];
+        let judge = |log: &[String], over| judge(&names, log, over).remove(0).1;
+        assert_eq!(judge(&say("the text"), &FAILURE), "passed");
+        assert!(judge(&say("other"), &FAILURE).contains("does not hold \"text\""));
+        assert_eq!(judge(&say("the text"), &RESET), reason(&RESET));
+        let returns = [begin("panics"), end("panics")];
+        assert_eq!(judge(&returns, &SUCCESS), "it did not panic, as it should");
+    }
+
+    #[test]
+    fn a_failure_shows_the_tests_part_of_the_log() {
+        let mut transcript = transcript(&["a", "b"]);
+        let log = [
+            "boot\n".into(),
+            begin("a"),
+            "first\n".into(),
+            end("a"),
+            begin("b"),
+            "second\nthird".into(),
+        ];
+        // In pieces, as a pipe may deliver it.
+        for piece in log.concat().as_bytes().chunks(5) {
+            transcript.output(piece);
+        }
+        let verdicts = transcript.over(&FAILURE);
+        let failure = verdicts[0].1.as_ref().unwrap_err();
+        let expected =
+            "the kernel panicked\nlog of the guest since the test began:\nsecond\nthird\n";
+        assert_eq!(failure, expected);
+    }
+}
