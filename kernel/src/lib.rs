@@ -4,13 +4,44 @@
 
 extern crate alloc;
 
+pub mod arch;
 pub mod cmdline;
 pub mod errno;
 pub mod fw_cfg;
 pub mod initramfs;
 pub mod log;
+pub mod mm;
 pub mod module;
 pub mod panic;
 pub mod probes;
 pub mod serial;
+pub mod sync;
+pub mod syscall;
+pub mod task;
 pub mod test_runner;
+
+use arch::{cpu, entry, gdt, idt, percpu, syscall as syscall_entry};
+use bootloader_api::BootInfo;
+use mm::{frame, paging};
+
+/// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots, interrupts off.
+pub fn kmain(info: &'static mut BootInfo) -> ! {
+    percpu::init(0); // locks count on it
+    log::init();
+    cmdline::init(None);
+    log::read_cmdline();
+    // SAFETY: the boot stacks are for this one call.
+    unsafe { gdt::init(&gdt::InterruptStacks::of_boot_cpu()) };
+    idt::init(); // from here on, faults are reported
+    cpu::init(); // control registers
+    syscall_entry::init();
+    paging::init_phys_map(info);
+    frame::init(&info.memory_regions); // frame allocator
+    paging::init(); // own root table; the heap works
+    entry::apply_processor_features();
+    pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
+    if let Some(runner) = test_runner::requested() {
+        runner();
+    }
+    panic::exit(panic::ExitCode::Success)
+}

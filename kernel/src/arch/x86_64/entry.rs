@@ -1,0 +1,567 @@
+//! Entry stubs: the way from ring 3 or from an interrupted instruction into Rust, and back.
+//!
+//! All of it lies between `__entry_text_start` and `__entry_text_end`. A stub completes what the processor pushed to a
+//! [`PtRegs`], swaps GS if it comes from ring 3, and calls a Rust function with the frame:
+//!
+//! ```text
+//!   rsp at the interruption, aligned down to 16; for ring 3 and `syscall`: the task's kernel stack top
+//!   +0xa0  ss       \
+//!   +0x98  sp        |
+//!   +0x90  flags     | pushed by the processor, or by the stub for `syscall` and NMI
+//!   +0x88  cs        |
+//!   +0x80  ip       /
+//!   +0x78  orig_ax    error code, number of the system call, or -1
+//!   +0x70  di  +0x68 si  +0x60 dx  +0x58 cx  +0x50 ax  +0x48 r8  +0x40 r9  +0x38 r10
+//!   +0x30  r11  +0x28 bx  +0x20 bp  +0x18 r12  +0x10 r13  +0x08 r14
+//!   +0x00  r15      <- the `PtRegs`, and rdi at the call
+//!   -0x08  padding  <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
+//! ```
+//!
+//! The call frame information describes each stub at each instruction, as a signal frame: an unwinder that finds a return
+//! address in here goes on with the interrupted instruction.
+//!
+//! # GS
+//! Exceptions and interrupts swap GS when the saved CS is ring 3's. That test is right for all but NMI and #DF: within the
+//! few instructions of this file that run in ring 0 with the user's GS nothing can fault, interrupts are off, and no
+//! breakpoint may be placed. NMI and #DF ask the GS base itself: the kernel's is negative, and user code cannot
+//! change its own (CR4.FSGSBASE is clear).
+//!
+//! # NMI
+//! An `iretq` unmasks NMIs, also that of an exception inside the NMI handler, such as a probe hit. The next NMI would then
+//! start at the top of the same interrupt stack. So the stub first moves to another stack, while NMIs are certainly
+//! masked: to the interrupted stack below rsp, where nothing is alive (rule 4 of [`super`]), or, if rsp was still the
+//! user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may nest.
+//!
+//! # `syscall`
+//! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and interrupts off (FMASK). The
+//! stub makes the same frame of it. On the way out `sysretq` is used when it restores exactly what the frame says; else
+//! `iretq`.
+
+use super::{
+    cpu,
+    gdt::{USER_CS, USER_DS},
+    idt::vector,
+    percpu, traps,
+};
+use crate::{mm::paging, probes::PtRegs};
+use core::{arch::global_asm, mem::offset_of, slice};
+use x86_64::VirtAddr;
+
+const _: () = assert!(
+    (size_of::<PtRegs>() + 8).is_multiple_of(16),
+    "the calls need rsp 16-aligned"
+);
+const _: () = assert!(size_of::<PtRegs>() == 0xa8 && offset_of!(PtRegs, orig_ax) == 0x78);
+
+global_asm!(
+    r#"
+    .pushsection .entry.text, "ax", @progbits
+
+# One instruction, `clac`, where the processor has SMAP; the boot code writes it over this no-operation.
+.macro clac_if_smap
+77: .byte 0x0f, 0x1f, 0x00
+    .pushsection .clac_sites, "a", @progbits
+    .quad 77b
+    .popsection
+.endm
+
+.macro save reg
+    push \reg
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset \reg, 0
+.endm
+
+.macro restore reg
+    pop \reg
+    .cfi_adjust_cfa_offset -8
+    .cfi_restore \reg
+.endm
+
+# Starts the frame information of a stub that was entered with `words` words of the frame on the stack.
+.macro begin_frame words
+    .cfi_startproc simple
+    .cfi_signal_frame
+    .cfi_def_cfa rsp, 8 * \words
+    .cfi_offset rip, -40
+    .cfi_offset rsp, -16
+.endm
+
+# The same where orig_ax, di and si are there too.
+.macro begin_frame_with_si
+    begin_frame 8
+    .cfi_offset rdi, -56
+    .cfi_offset rsi, -64
+.endm
+
+.macro save_rest
+    save rdx
+    save rcx
+    save rax
+    save r8
+    save r9
+    save r10
+    save r11
+    save rbx
+    save rbp
+    save r12
+    save r13
+    save r14
+    save r15
+.endm
+
+.macro restore_all
+    restore r15
+    restore r14
+    restore r13
+    restore r12
+    restore rbp
+    restore rbx
+    restore r11
+    restore r10
+    restore r9
+    restore r8
+    restore rax
+    restore rcx
+    restore rdx
+    restore rsi
+    restore rdi
+.endm
+
+# Completes the change to the kernel's world once the frame is whole.
+.macro enter_kernel
+    cld
+    clac_if_smap
+    test byte ptr [rsp + {cs}], 3
+    jz 78f
+    swapgs
+78:
+.endm
+
+# Calls a Rust function with the frame at rsp as its first argument.
+.macro call_with_frame function
+    mov rdi, rsp
+    push rdi
+    .cfi_adjust_cfa_offset 8
+    call \function
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+.endm
+
+.macro begin_stub name
+    .balign 16
+    .globl \name
+    .type \name, @function
+\name:
+.endm
+
+.macro end_stub name
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+# An exception that needs nothing but its vector told.
+.macro exception name, number
+    begin_stub \name
+    begin_frame 5
+    push -1
+    .cfi_adjust_cfa_offset 8
+    save rdi
+    save rsi
+    mov esi, \number
+    jmp exception_common
+    end_stub \name
+.endm
+
+.macro exception_with_error_code name, number
+    begin_stub \name
+    begin_frame 6
+    save rdi
+    save rsi
+    mov esi, \number
+    jmp exception_common
+    end_stub \name
+.endm
+
+    .globl __entry_text_start
+__entry_text_start:
+
+    exception asm_divide_error, 0
+    exception asm_overflow, 4
+    exception asm_bound_range, 5
+    exception asm_invalid_opcode, 6
+    exception asm_device_not_available, 7
+    exception asm_coprocessor_overrun, 9
+    exception_with_error_code asm_invalid_tss, 10
+    exception_with_error_code asm_segment_not_present, 11
+    exception_with_error_code asm_stack_segment, 12
+    exception_with_error_code asm_general_protection, 13
+    exception asm_reserved_15, 15
+    exception asm_x87_error, 16
+    exception_with_error_code asm_alignment_check, 17
+    exception asm_machine_check, 18
+    exception asm_simd_error, 19
+    exception asm_virtualization, 20
+    exception_with_error_code asm_control_protection, 21
+    exception asm_reserved_22, 22
+    exception asm_reserved_23, 23
+    exception asm_reserved_24, 24
+    exception asm_reserved_25, 25
+    exception asm_reserved_26, 26
+    exception asm_reserved_27, 27
+    exception asm_hypervisor_injection, 28
+    exception_with_error_code asm_vmm_communication, 29
+    exception_with_error_code asm_security, 30
+    exception asm_reserved_31, 31
+
+begin_stub exception_common
+    begin_frame_with_si
+    save_rest
+    enter_kernel
+    call_with_frame {do_exception}
+    jmp exception_return
+end_stub exception_common
+
+begin_stub asm_breakpoint
+    begin_frame 5
+    push -1
+    .cfi_adjust_cfa_offset 8
+    save rdi
+    save rsi
+    save_rest
+    enter_kernel
+    call_with_frame {do_breakpoint}
+    jmp exception_return
+end_stub asm_breakpoint
+
+begin_stub asm_debug
+    begin_frame 5
+    push -1
+    .cfi_adjust_cfa_offset 8
+    save rdi
+    save rsi
+    save_rest
+    enter_kernel
+    call_with_frame {do_debug}
+    jmp exception_return
+end_stub asm_debug
+
+# The address must be read before anything that may fault, thus before any probe can be hit.
+begin_stub asm_page_fault
+    begin_frame 6
+    save rdi
+    save rsi
+    save_rest
+    enter_kernel
+    mov rsi, [rsp + {orig_ax}]
+    mov rdx, cr2
+    call_with_frame do_page_fault
+    jmp exception_return
+end_stub asm_page_fault
+
+# Sixteen bytes for each vector from 32 on.
+.macro interrupt number
+    .balign 16
+    begin_frame 5
+    push -1
+    .cfi_adjust_cfa_offset 8
+    save rdi
+    save rsi
+    mov esi, \number
+    jmp interrupt_common
+    .cfi_endproc
+.endm
+
+    .balign 16
+    .globl interrupt_stubs
+    .type interrupt_stubs, @function
+interrupt_stubs:
+    .set interrupt_vector, {first_interrupt}
+    .rept 256 - {first_interrupt}
+    interrupt interrupt_vector
+    .set interrupt_vector, interrupt_vector + 1
+    .endr
+    .size interrupt_stubs, . - interrupt_stubs
+
+begin_stub interrupt_common
+    begin_frame_with_si
+    save_rest
+    enter_kernel
+    call_with_frame {do_interrupt}
+    jmp exception_return
+end_stub interrupt_common
+
+# The one way back from exceptions and interrupts; rsp is at the frame.
+begin_stub exception_return
+    begin_frame 6
+    .cfi_def_cfa rsp, 168
+    .cfi_offset rdi, -56
+    .cfi_offset rsi, -64
+    .cfi_offset rdx, -72
+    .cfi_offset rcx, -80
+    .cfi_offset rax, -88
+    .cfi_offset r8, -96
+    .cfi_offset r9, -104
+    .cfi_offset r10, -112
+    .cfi_offset r11, -120
+    .cfi_offset rbx, -128
+    .cfi_offset rbp, -136
+    .cfi_offset r12, -144
+    .cfi_offset r13, -152
+    .cfi_offset r14, -160
+    .cfi_offset r15, -168
+    cli
+    test byte ptr [rsp + {cs}], 3
+    jnz 2f
+    .cfi_remember_state
+    restore_all
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+    .cfi_restore_state
+2:  call_with_frame {exit_to_user}
+    .globl return_to_user_by_iret
+return_to_user_by_iret:
+    swapgs
+    restore_all
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+end_stub exception_return
+
+begin_stub asm_syscall
+    .cfi_startproc simple
+    .cfi_signal_frame
+    .cfi_def_cfa rsp, 0
+    .cfi_register rip, rcx
+    swapgs
+    mov gs:[{user_rsp}], rsp
+    mov rsp, gs:[{kernel_stack_top}]
+    .globl asm_syscall_on_kernel_stack
+asm_syscall_on_kernel_stack:
+    push {user_ds}
+    .cfi_adjust_cfa_offset 8
+    push gs:[{user_rsp}]
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset rsp, 0
+    push r11
+    .cfi_adjust_cfa_offset 8
+    push {user_cs}
+    .cfi_adjust_cfa_offset 8
+    push rcx
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset rip, 0
+    push rax
+    .cfi_adjust_cfa_offset 8
+    save rdi
+    save rsi
+    save_rest
+    sti
+    call_with_frame do_syscall
+    cli
+    call_with_frame {exit_to_user}
+    test al, al
+    jz return_to_user_by_iret
+    restore_all
+    mov rsp, [rsp + 32]
+    .cfi_def_cfa rsp, 0
+    .cfi_same_value rsp
+    .cfi_register rip, rcx
+    .globl asm_syscall_exit_on_user_stack
+asm_syscall_exit_on_user_stack:
+    swapgs
+    sysretq
+    .globl asm_syscall_exit_end
+asm_syscall_exit_end:
+end_stub asm_syscall
+
+# On the interrupt stack of this CPU, NMIs masked:
+#   +0x28  address of this CPU's `PerCpu`
+#   +0x20  ss, +0x18 rsp, +0x10 flags, +0x08 cs, +0x00 rip    <- rsp
+begin_stub asm_nmi
+    begin_frame 5
+    save rax
+    save rcx
+    save rdi
+    mov rdi, [rsp + 24 + 40]
+    mov rdi, [rdi + {kernel_stack_top}]
+    test byte ptr [rsp + 24 + 8], 3
+    jnz 3f
+    mov rax, [rsp + 24]
+    cmp rax, offset asm_syscall
+    jb 2f
+    cmp rax, offset asm_syscall_on_kernel_stack
+    jb 3f
+    cmp rax, offset asm_syscall_exit_on_user_stack
+    jb 2f
+    cmp rax, offset asm_syscall_exit_end
+    jb 3f
+2:  mov rdi, [rsp + 24 + 24]
+    and rdi, -16
+    # rdi: where the frame goes. Write it down to di, then move there.
+3:  mov rax, [rsp + 24 + 32]
+    mov [rdi - 8], rax
+    mov rax, [rsp + 24 + 24]
+    mov [rdi - 16], rax
+    mov rax, [rsp + 24 + 16]
+    mov [rdi - 24], rax
+    mov rax, [rsp + 24 + 8]
+    mov [rdi - 32], rax
+    mov rax, [rsp + 24]
+    mov [rdi - 40], rax
+    mov qword ptr [rdi - 48], -1
+    mov rax, [rsp]
+    mov [rdi - 56], rax
+    mov rcx, [rsp + 8]
+    .cfi_same_value rcx
+    mov rax, [rsp + 16]
+    .cfi_same_value rax
+    lea rsp, [rdi - 56]
+    .cfi_def_cfa rsp, 56
+    .cfi_offset rdi, -56
+    save rsi
+    save_rest
+    # rbx: whether GS was swapped here and must be swapped back.
+    mov ecx, {gs_base}
+    rdmsr
+    xor ebx, ebx
+    test edx, edx
+    js 4f
+    swapgs
+    inc ebx
+4:  cld
+    clac_if_smap
+    call_with_frame {do_nmi}
+    test ebx, ebx
+    jz 5f
+    swapgs
+5:  restore_all
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+end_stub asm_nmi
+
+# On a stack of its own, for good: there is no way back from a double fault.
+begin_stub asm_double_fault
+    begin_frame 6
+    save rdi
+    save rsi
+    save_rest
+    mov ecx, {gs_base}
+    rdmsr
+    test edx, edx
+    js 6f
+    swapgs
+6:  cld
+    clac_if_smap
+    call_with_frame {do_double_fault}
+    ud2
+end_stub asm_double_fault
+
+    .globl __entry_text_end
+__entry_text_end:
+    .popsection
+
+    .pushsection .rodata.exception_stubs, "a", @progbits
+    .balign 8
+    .globl exception_stubs
+exception_stubs:
+    .quad asm_divide_error
+    .quad asm_debug
+    .quad asm_nmi
+    .quad asm_breakpoint
+    .quad asm_overflow
+    .quad asm_bound_range
+    .quad asm_invalid_opcode
+    .quad asm_device_not_available
+    .quad asm_double_fault
+    .quad asm_coprocessor_overrun
+    .quad asm_invalid_tss
+    .quad asm_segment_not_present
+    .quad asm_stack_segment
+    .quad asm_general_protection
+    .quad asm_page_fault
+    .quad asm_reserved_15
+    .quad asm_x87_error
+    .quad asm_alignment_check
+    .quad asm_machine_check
+    .quad asm_simd_error
+    .quad asm_virtualization
+    .quad asm_control_protection
+    .quad asm_reserved_22
+    .quad asm_reserved_23
+    .quad asm_reserved_24
+    .quad asm_reserved_25
+    .quad asm_reserved_26
+    .quad asm_reserved_27
+    .quad asm_hypervisor_injection
+    .quad asm_vmm_communication
+    .quad asm_security
+    .quad asm_reserved_31
+    .popsection
+    "#,
+    cs = const offset_of!(PtRegs, cs),
+    orig_ax = const offset_of!(PtRegs, orig_ax),
+    first_interrupt = const vector::FIRST_INTERRUPT,
+    user_rsp = const percpu::USER_RSP,
+    kernel_stack_top = const percpu::KERNEL_STACK_TOP,
+    user_ds = const USER_DS,
+    user_cs = const USER_CS,
+    gs_base = const 0xc000_0101u32,
+    do_exception = sym traps::do_exception,
+    do_breakpoint = sym traps::do_breakpoint,
+    do_debug = sym traps::do_debug,
+    do_interrupt = sym traps::do_interrupt,
+    do_nmi = sym traps::do_nmi,
+    do_double_fault = sym traps::do_double_fault,
+    exit_to_user = sym traps::exit_to_user,
+);
+
+unsafe extern "C" {
+    static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
+    static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];
+    fn asm_syscall();
+}
+
+const INTERRUPT_STUB_BYTES: usize = 16;
+
+/// The address of the stub that the gate of `vector` names.
+pub(super) fn stub(vector: u8) -> VirtAddr {
+    match vector.checked_sub(vector::FIRST_INTERRUPT) {
+        // SAFETY: the table is in read-only data, filled by the assembler.
+        None => VirtAddr::new(unsafe { exception_stubs }[usize::from(vector)]),
+        // SAFETY: only the address of the stub is taken.
+        Some(n) => VirtAddr::from_ptr(unsafe { &raw const interrupt_stubs[usize::from(n)] }),
+    }
+}
+
+/// The address of the `syscall` stub.
+pub(super) fn syscall_stub() -> VirtAddr {
+    VirtAddr::from_ptr(asm_syscall as *const ())
+}
+
+unsafe extern "C" {
+    static __clac_sites_start: [u64; 0];
+    static __clac_sites_end: [u64; 0];
+}
+
+/// The instruction `clac` (Intel SDM vol. 2A).
+const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
+
+/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots, before any other code can run
+/// the stubs on another CPU.
+pub fn apply_processor_features() {
+    if !cpu::has_smap() {
+        return;
+    }
+    let (start, end) = (&raw const __clac_sites_start, &raw const __clac_sites_end);
+    let count = (end.addr() - start.addr()) / size_of::<u64>();
+    // SAFETY: the linker script puts the symbols around the table that the stubs' macro fills.
+    let sites = unsafe { slice::from_raw_parts(start.cast::<u64>(), count) };
+    for &site in sites {
+        for (offset, byte) in (0..).zip(CLAC) {
+            let alias = paging::text_alias(VirtAddr::new(site + offset));
+            // SAFETY: the site holds a no-operation of this length. No CPU but this one runs, and it is not inside a stub.
+            unsafe { alias.write_volatile(byte) };
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The interrupt descriptor table: one for all CPUs, every vector present.
+//!
+//! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other `int n`
+//! there is a #GP.
+
+use super::{
+    entry,
+    gdt::{DOUBLE_FAULT_IST, KERNEL_CS, NMI_IST},
+};
+use core::{cell::UnsafeCell, mem::size_of, ptr};
+use x86_64::{
+    PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
+};
+
+/// Vectors of exceptions (Intel SDM vol. 3A, table 6-1).
+pub mod vector {
+    /// #DB, debug.
+    pub const DEBUG: u8 = 1;
+    /// Non-maskable interrupt.
+    pub const NMI: u8 = 2;
+    /// #BP, breakpoint.
+    pub const BREAKPOINT: u8 = 3;
+    /// #UD, invalid opcode.
+    pub const INVALID_OPCODE: u8 = 6;
+    /// #DF, double fault.
+    pub const DOUBLE_FAULT: u8 = 8;
+    /// #GP, general protection.
+    pub const GENERAL_PROTECTION: u8 = 13;
+    /// #PF, page fault.
+    pub const PAGE_FAULT: u8 = 14;
+    /// The first vector that is not an exception.
+    pub const FIRST_INTERRUPT: u8 = 32;
+}
+
+/// A 64-bit interrupt gate (Intel SDM vol. 3A, figure 6-8).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Gate {
+    offset_low: u16,
+    selector: u16,
+    ist: u8,
+    attributes: u8,
+    offset_middle: u16,
+    offset_high: u32,
+    reserved: u32,
+}
+
+const PRESENT_INTERRUPT_GATE: u8 = 0x8e;
+
+impl Gate {
+    const MISSING: Self = Self {
+        offset_low: 0,
+        selector: 0,
+        ist: 0,
+        attributes: 0,
+        offset_middle: 0,
+        offset_high: 0,
+        reserved: 0,
+    };
+
+    const fn new(handler: VirtAddr, ist: u8, from: PrivilegeLevel) -> Self {
+        let offset = handler.as_u64();
+        Self {
+            offset_low: offset as u16,
+            selector: KERNEL_CS,
+            ist,
+            attributes: PRESENT_INTERRUPT_GATE | (from as u8) << 5,
+            offset_middle: (offset >> 16) as u16,
+            offset_high: (offset >> 32) as u32,
+            reserved: 0,
+        }
+    }
+}
+
+const GATES: usize = 256;
+
+#[repr(C, align(16))]
+struct Idt(UnsafeCell<[Gate; GATES]>);
+
+// SAFETY: written once by `init`, before the other CPUs start; from then on only the processors read it.
+unsafe impl Sync for Idt {}
+
+static IDT: Idt = Idt(UnsafeCell::new([Gate::MISSING; GATES]));
+
+/// Fills the table and loads it on the CPU that boots. Call once, with interrupts off, after [`super::gdt::init`].
+pub fn init() {
+    // SAFETY: no CPU has loaded the table yet, and we are the only one that runs.
+    let gates = unsafe { &mut *IDT.0.get() };
+    for (vector, gate) in (0..=u8::MAX).zip(gates) {
+        let ist = match vector {
+            vector::NMI => NMI_IST,
+            vector::DOUBLE_FAULT => DOUBLE_FAULT_IST,
+            _ => 0,
+        };
+        let from = match vector {
+            vector::BREAKPOINT => PrivilegeLevel::Ring3,
+            _ => PrivilegeLevel::Ring0,
+        };
+        *gate = Gate::new(entry::stub(vector), ist, from);
+    }
+    load();
+}
+
+/// Loads the table on the calling CPU. [`init`] has filled it.
+pub fn load() {
+    let pointer = DescriptorTablePointer {
+        limit: (GATES * size_of::<Gate>() - 1) as u16,
+        base: VirtAddr::from_ptr(ptr::from_ref(&IDT)),
+    };
+    // SAFETY: the table lives for ever and each gate names a stub of `entry`.
+    unsafe { lidt(&pointer) };
+}

@@ -1,0 +1,213 @@
+//! Per-CPU data: one [`PerCpu`] for each CPU, which its GS base points to while it runs in ring 0.
+//!
+//! # Invariants
+//! P1. From [`init`] on, GS base holds the address of this CPU's entry of `PERCPU` whenever Rust code runs. Ring 3 runs
+//!     with another GS base; the entry stubs swap.
+//! P2. The entries live for ever, so `&'static PerCpu` is sound. What several CPUs write is atomic; `gdt` and `tss`
+//!     belong to their CPU alone.
+//! P3. Offsets used by the stubs come from `offset_of!`, never from numbers.
+//!
+//! # Preemption
+//! A task may be moved to another CPU whenever preemption is possible, so a reference from [`this`] tells about "this"
+//! CPU only while `preempt_count` is not zero or interrupts are off. [`current_raw`], [`preempt_disable`] and [`cpu_id`] use
+//! single GS-relative instructions, so they need no protection themselves.
+//!
+//! `preempt_count` counts the reasons why this CPU must not switch tasks: held spinlocks, probe handlers, explicit
+//! [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's own lock.
+
+use super::gdt::{Gdt, Tss};
+use crate::task::Task;
+use core::{
+    arch::asm,
+    mem::offset_of,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+use x86_64::{
+    VirtAddr,
+    instructions::{
+        interrupts,
+        segmentation::{GS, Segment},
+    },
+    registers::{
+        model_specific::{GsBase, KernelGsBase},
+        segmentation::SegmentSelector,
+    },
+};
+
+/// How many CPUs the kernel can use.
+pub const MAX_CPUS: usize = 64;
+
+/// What one CPU knows about itself.
+#[repr(C, align(64))]
+pub struct PerCpu {
+    /// This struct's own address, so that one load through GS gives a pointer.
+    self_ptr: AtomicPtr<PerCpu>,
+    /// The running task. Written by the switch alone.
+    pub(crate) current: AtomicPtr<Task>,
+    /// Where the stack of the running task starts: rsp for entries from ring 3.
+    pub(crate) kernel_stack_top: AtomicU64,
+    /// Holds the user's rsp for the two instructions of the system call entry that have no stack.
+    user_rsp: AtomicU64,
+    cpu_id: AtomicU32,
+    preempt_count: AtomicU32,
+    /// The running task should give way as soon as it may be preempted.
+    need_resched: AtomicBool,
+    /// The task state segment.
+    pub(crate) tss: Tss,
+    pub(crate) gdt: Gdt,
+}
+
+/// Offset of [`PerCpu::current`] from GS base.
+pub const CURRENT: usize = offset_of!(PerCpu, current);
+/// Offset of [`PerCpu::kernel_stack_top`] from GS base.
+pub const KERNEL_STACK_TOP: usize = offset_of!(PerCpu, kernel_stack_top);
+/// Offset of the system call entry's scratch word from GS base.
+pub const USER_RSP: usize = offset_of!(PerCpu, user_rsp);
+/// Offset of the CPU number (u32) from GS base.
+pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
+/// Offset of the preemption counter (u32) from GS base.
+pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
+/// Offset of the reschedule request (one byte) from GS base.
+pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
+
+static PERCPU: [PerCpu; MAX_CPUS] = [const { PerCpu::new() }; MAX_CPUS];
+
+impl PerCpu {
+    const fn new() -> Self {
+        Self {
+            self_ptr: AtomicPtr::new(ptr::null_mut()),
+            current: AtomicPtr::new(ptr::null_mut()),
+            kernel_stack_top: AtomicU64::new(0),
+            user_rsp: AtomicU64::new(0),
+            cpu_id: AtomicU32::new(0),
+            preempt_count: AtomicU32::new(0),
+            need_resched: AtomicBool::new(false),
+            tss: Tss::new(),
+            gdt: Gdt::new(),
+        }
+    }
+
+    /// The number of this CPU, 0 for the one that booted.
+    pub fn cpu_id(&self) -> usize {
+        self.cpu_id.load(Ordering::Relaxed) as usize
+    }
+
+    /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to notice soon.
+    pub fn set_need_resched(&self) {
+        self.need_resched.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the CPU was asked to switch tasks.
+    pub fn need_resched(&self) -> bool {
+        self.need_resched.load(Ordering::Relaxed)
+    }
+
+    /// Takes the request back: the scheduler is about to choose.
+    pub(crate) fn clear_need_resched(&self) {
+        self.need_resched.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Makes `PERCPU[cpu]` the data of the calling CPU. Comes before everything else on a CPU, locks included.
+pub fn init(cpu: usize) {
+    let percpu = &PERCPU[cpu];
+    let address = ptr::from_ref(percpu);
+    percpu.self_ptr.store(address.cast_mut(), Ordering::Relaxed);
+    percpu.cpu_id.store(cpu as u32, Ordering::Relaxed);
+    // SAFETY: a null GS is valid in 64-bit mode. It goes first, as it may clear the base.
+    unsafe { GS::set_reg(SegmentSelector::NULL) };
+    GsBase::write(VirtAddr::from_ptr(address));
+    KernelGsBase::write(VirtAddr::zero());
+}
+
+/// The data of CPU number `cpu`.
+///
+/// # Panics
+/// If `cpu` is not below [`MAX_CPUS`].
+pub fn of(cpu: usize) -> &'static PerCpu {
+    &PERCPU[cpu]
+}
+
+/// The data of the CPU that executes this. See the module's note on preemption.
+#[inline]
+pub fn this() -> &'static PerCpu {
+    let address: *const PerCpu;
+    // SAFETY: by P1 GS points to a `PerCpu`, whose first word holds its own address.
+    unsafe {
+        asm!("mov {}, gs:[0]", out(reg) address, options(nostack, preserves_flags, readonly))
+    };
+    // SAFETY: P2.
+    unsafe { &*address }
+}
+
+/// The number of the CPU that executes this. See the module's note on preemption.
+#[inline]
+pub fn cpu_id() -> usize {
+    let id: u32;
+    // SAFETY: by P1 this reads `PerCpu::cpu_id`.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) id, const CPU_ID, options(nostack, preserves_flags, readonly));
+    }
+    id as usize
+}
+
+/// The running task, null before the scheduler is up. Any context.
+#[inline]
+pub fn current_raw() -> *const Task {
+    let task: *const Task;
+    // SAFETY: by P1 this reads `PerCpu::current`.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) task, const CURRENT, options(nostack, preserves_flags, readonly));
+    }
+    task
+}
+
+/// How many reasons there are not to switch tasks on this CPU. Any context.
+#[inline]
+pub fn preempt_count() -> u32 {
+    let count: u32;
+    // SAFETY: by P1 this reads `PerCpu::preempt_count`.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) count, const PREEMPT_COUNT, options(nostack, preserves_flags, readonly));
+    }
+    count
+}
+
+/// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.
+#[inline]
+pub fn preempt_disable() {
+    // SAFETY: by P1 this counts in `PerCpu::preempt_count`; one instruction, so neither an interrupt nor a move to
+    // another CPU can come in between. Not `nomem`: what follows must not move above it.
+    unsafe { asm!("inc dword ptr gs:[{}]", const PREEMPT_COUNT, options(nostack)) };
+}
+
+/// Ends a [`preempt_disable`], and switches tasks if that was asked for meanwhile and nothing else forbids it.
+#[inline]
+pub fn preempt_enable() {
+    if preempt_enable_no_resched() && this().need_resched() && interrupts::are_enabled() {
+        crate::task::scheduler::preempt();
+    }
+}
+
+/// Ends a [`preempt_disable`] without switching tasks. True if no reason against a switch is left.
+#[inline]
+pub fn preempt_enable_no_resched() -> bool {
+    let zero: u8;
+    // SAFETY: as in `preempt_disable`.
+    unsafe {
+        asm!(
+            "dec dword ptr gs:[{}]",
+            "setz {}",
+            const PREEMPT_COUNT,
+            out(reg_byte) zero,
+            options(nostack)
+        );
+    }
+    zero != 0
+}
+
+/// Whether the running task could be switched out here: interrupts on and no reason against it.
+pub fn preemptible() -> bool {
+    preempt_count() == 0 && interrupts::are_enabled()
+}

@@ -1,0 +1,139 @@
+//! Where the entry stubs arrive: chooses the handler of an exception or interrupt.
+//!
+//! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with interrupts
+//! on: it may sleep and it may kill the task.
+
+use super::idt::vector;
+use crate::{
+    mm::fault,
+    probes::{self, PtRegs},
+};
+use x86_64::instructions::interrupts;
+
+/// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
+const NAMES: [&str; 32] = [
+    "divide error",
+    "debug exception",
+    "NMI",
+    "breakpoint",
+    "overflow",
+    "bound range exceeded",
+    "invalid opcode",
+    "device not available",
+    "double fault",
+    "coprocessor segment overrun",
+    "invalid TSS",
+    "segment not present",
+    "stack segment fault",
+    "general protection fault",
+    "page fault",
+    "reserved exception 15",
+    "x87 error",
+    "alignment check",
+    "machine check",
+    "SIMD error",
+    "virtualization exception",
+    "control protection exception",
+    "reserved exception 22",
+    "reserved exception 23",
+    "reserved exception 24",
+    "reserved exception 25",
+    "reserved exception 26",
+    "reserved exception 27",
+    "hypervisor injection",
+    "VMM communication",
+    "security exception",
+    "reserved exception 31",
+];
+
+/// The name of an exception.
+///
+/// # Panics
+/// If `vector` is not below 32.
+pub fn exception_name(vector: u8) -> &'static str {
+    NAMES[usize::from(vector)]
+}
+
+/// #BP. The probes come first; a breakpoint of ring 3 is the program's own.
+pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
+    if !regs.user_mode() && probes::on_breakpoint(regs) {
+        return;
+    }
+    unclaimed(regs, vector::BREAKPOINT);
+}
+
+/// #DB.
+pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
+    if !regs.user_mode() && probes::on_debug(regs) {
+        return;
+    }
+    unclaimed(regs, vector::DEBUG);
+}
+
+/// Every other exception that has no function of its own.
+pub(super) extern "C" fn do_exception(regs: &mut PtRegs, vector: u64) {
+    let vector = vector as u8;
+    if !regs.user_mode() && (probes::on_fault(regs, vector) || fault::fix_up(regs)) {
+        return;
+    }
+    unclaimed(regs, vector);
+}
+
+/// #PF. `address` is what CR2 held. `error_code` as in Intel SDM vol. 3A, figure 4-12.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
+    if !regs.user_mode() && probes::on_fault(regs, vector::PAGE_FAULT) {
+        return;
+    }
+    if fault::page_fault(regs, error_code, address) {
+        return;
+    }
+    panic!(
+        "page fault at {:#x}: cannot {} {address:#x} (error code {error_code:#x})\n{regs:#x?}",
+        regs.ip,
+        match (error_code & 0x10 != 0, error_code & 2 != 0) {
+            (true, _) => "execute",
+            (_, true) => "write",
+            _ => "read",
+        },
+    );
+}
+
+/// An exception that nobody expects: ends the user task that raised it, or the kernel.
+fn unclaimed(regs: &mut PtRegs, vector: u8) {
+    if regs.user_mode() {
+        interrupts::enable();
+        fault::user_exception(regs, vector);
+        return;
+    }
+    panic!(
+        "{} at {:#x} (error code {:#x})\n{regs:#x?}",
+        exception_name(vector),
+        regs.ip,
+        regs.orig_ax,
+    );
+}
+
+/// Interrupts, vectors from 32 on.
+pub(super) extern "C" fn do_interrupt(_regs: &mut PtRegs, vector: u64) {
+    crate::pr_warn!("interrupt {vector} has no handler");
+}
+
+/// NMI.
+pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
+    crate::pr_warn!("NMI at {:#x}", regs.ip);
+}
+
+/// #DF: most likely the kernel stack ran over its guard page.
+pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
+    panic!(
+        "double fault at {:#x}, sp {:#x}\n{regs:#x?}",
+        regs.ip, regs.sp
+    );
+}
+
+/// The last thing before ring 3 runs again, interrupts off. True if `sysretq` restores all that `regs` says.
+pub(super) extern "C" fn exit_to_user(_regs: &mut PtRegs) -> bool {
+    false
+}

@@ -1,0 +1,219 @@
+//! Physical frames of 4 KiB: who may use which.
+//!
+//! One bitmap covers memory up to the end of the highest usable region; a set bit is a free frame. It lives in frames of its own
+//! and is reached, as all physical memory, through the physical map.
+//!
+//! # Invariants
+//! F1. A frame is free in the bitmap, or owned by exactly one [`Frame`] or by whoever took its address out of one
+//!     ([`Frame::into_phys`]), or never handed out: not usable, the bitmap's own, frame 0 (so that a null address is never
+//!     valid), and the start-up page of the other CPUs ([`start_up_page`]).
+//! F2. Dropping a [`Frame`] frees it. Freeing a free frame panics.
+//!
+//! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and changes nothing.
+
+use crate::{mm::paging::phys_to_virt, sync::SpinLock};
+use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
+use core::{
+    fmt,
+    mem::ManuallyDrop,
+    ops::Range,
+    slice,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use x86_64::PhysAddr;
+
+/// Bytes in a frame and in a page.
+pub const FRAME_SIZE: usize = 4096;
+
+/// No frame is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory; start the guest with more of it (--memory)")
+    }
+}
+
+/// A frame that belongs to the holder of this value alone.
+pub struct Frame(PhysAddr);
+
+impl Frame {
+    /// Takes any free frame. Its contents are what its last owner left.
+    pub fn alloc() -> Result<Self, OutOfMemory> {
+        FRAMES.lock().take(0..u64::MAX).map(Self)
+    }
+
+    /// Takes a free frame filled with zeros.
+    pub fn alloc_zeroed() -> Result<Self, OutOfMemory> {
+        let mut frame = Self::alloc()?;
+        frame.bytes_mut().fill(0);
+        Ok(frame)
+    }
+
+    /// Takes a free frame that a 32-bit address reaches.
+    pub fn alloc_below_4_gib() -> Result<Self, OutOfMemory> {
+        FRAMES.lock().take(0..1 << 32).map(Self)
+    }
+
+    /// Where the frame is.
+    pub fn phys(&self) -> PhysAddr {
+        self.0
+    }
+
+    /// Its contents, through the physical map.
+    pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
+        // SAFETY: the physical map covers all memory, and by F1 nothing else writes here while we borrow the frame.
+        unsafe { &*phys_to_virt(self.0).as_ptr() }
+    }
+
+    /// Its contents, through the physical map.
+    pub fn bytes_mut(&mut self) -> &mut [u8; FRAME_SIZE] {
+        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        unsafe { &mut *phys_to_virt(self.0).as_mut_ptr() }
+    }
+
+    /// Gives the ownership up; [`Frame::from_phys`] takes it back.
+    pub fn into_phys(self) -> PhysAddr {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Takes the ownership of the frame at `phys` back.
+    ///
+    /// # Safety
+    /// 1. `phys` came out of [`Frame::into_phys`], or lies in memory that nothing uses any more.
+    /// 2. No one else takes it back.
+    pub unsafe fn from_phys(phys: PhysAddr) -> Self {
+        Self(phys)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        FRAMES.lock().give(self.0);
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({:#x})", self.0)
+    }
+}
+
+struct Frames {
+    /// Bit n of word w: frame 64 * w + n is free.
+    bitmap: &'static mut [u64],
+    free: usize,
+    /// No word below this one has a bit set, as far as frames from anywhere are concerned.
+    first_candidate: usize,
+}
+
+static FRAMES: SpinLock<Frames> = SpinLock::new(Frames {
+    bitmap: &mut [],
+    free: 0,
+    first_candidate: 0,
+});
+
+/// Physical address of the page where the other CPUs start in real mode.
+static START_UP_PAGE: AtomicU64 = AtomicU64::new(0);
+
+const FRAMES_PER_WORD: usize = u64::BITS as usize;
+
+impl Frames {
+    fn take(&mut self, range: Range<u64>) -> Result<PhysAddr, OutOfMemory> {
+        let end_word = (range.end / FRAME_SIZE as u64 / FRAMES_PER_WORD as u64)
+            .min(self.bitmap.len() as u64) as usize;
+        let start_word = self.first_candidate.min(end_word);
+        let word = (start_word..end_word)
+            .find(|&word| self.bitmap[word] != 0)
+            .ok_or(OutOfMemory)?;
+        self.first_candidate = word;
+        let bit = self.bitmap[word].trailing_zeros() as usize;
+        self.bitmap[word] &= !(1 << bit);
+        self.free -= 1;
+        Ok(PhysAddr::new(
+            ((word * FRAMES_PER_WORD + bit) * FRAME_SIZE) as u64,
+        ))
+    }
+
+    fn give(&mut self, phys: PhysAddr) {
+        let number = phys.as_u64() as usize / FRAME_SIZE;
+        let (word, bit) = (number / FRAMES_PER_WORD, number % FRAMES_PER_WORD);
+        assert!(
+            self.bitmap[word] & (1 << bit) == 0,
+            "the frame at {phys:#x} was freed twice (F2)"
+        );
+        self.bitmap[word] |= 1 << bit;
+        self.free += 1;
+        self.first_candidate = self.first_candidate.min(word);
+    }
+}
+
+/// How many frames are free.
+pub fn free_frames() -> usize {
+    FRAMES.lock().free
+}
+
+/// The page below 1 MiB that is kept for starting the other CPUs, if there is one.
+pub fn start_up_page() -> Option<PhysAddr> {
+    match START_UP_PAGE.load(Ordering::Relaxed) {
+        0 => None,
+        address => Some(PhysAddr::new(address)),
+    }
+}
+
+/// The whole frames inside the usable `regions`, except frame 0.
+fn usable(regions: &[MemoryRegion]) -> impl Iterator<Item = Range<usize>> + Clone {
+    regions
+        .iter()
+        .filter(|region| region.kind == MemoryRegionKind::Usable)
+        .map(|region| {
+            let start = region.start.div_ceil(FRAME_SIZE as u64).max(1) as usize;
+            start..region.end as usize / FRAME_SIZE
+        })
+        .filter(|frames| !frames.is_empty())
+}
+
+/// Takes over the memory that the firmware and the loader left. The regions may come in any order. Call once, after
+/// [`super::paging::init_phys_map`].
+///
+/// # Panics
+/// If no region can hold the bitmap.
+pub fn init(regions: &[MemoryRegion]) {
+    const REAL_MODE_END: usize = 0xa0000 / FRAME_SIZE;
+    let usable = usable(regions);
+    let frames = usable.clone().map(|frames| frames.end).max().unwrap_or(0);
+    let start_up = usable
+        .clone()
+        .map(|frames| frames.start)
+        .min()
+        .filter(|&frame| frame < REAL_MODE_END);
+    let words = frames.div_ceil(FRAMES_PER_WORD);
+    let bitmap_frames = (words * size_of::<u64>()).div_ceil(FRAME_SIZE);
+    let bitmap_start = usable
+        .clone()
+        .filter(|frames| frames.start >= REAL_MODE_END && frames.len() >= bitmap_frames)
+        .map(|frames| frames.start)
+        .next()
+        .expect("the memory map has a usable region for the frame bitmap");
+    let bitmap_phys = PhysAddr::new((bitmap_start * FRAME_SIZE) as u64);
+    // SAFETY: the frames are usable memory that nothing else uses, and they stay reserved below.
+    let bitmap: &'static mut [u64] =
+        unsafe { slice::from_raw_parts_mut(phys_to_virt(bitmap_phys).as_mut_ptr(), words) };
+    bitmap.fill(0);
+    let reserved = |frame: usize| {
+        Some(frame) == start_up || (bitmap_start..bitmap_start + bitmap_frames).contains(&frame)
+    };
+    let mut free = 0;
+    for frame in usable.flatten().filter(|&frame| !reserved(frame)) {
+        bitmap[frame / FRAMES_PER_WORD] |= 1 << (frame % FRAMES_PER_WORD);
+        free += 1;
+    }
+    let phys = (start_up.unwrap_or(0) * FRAME_SIZE) as u64;
+    START_UP_PAGE.store(phys, Ordering::Relaxed);
+    *FRAMES.lock() = Frames {
+        bitmap,
+        free,
+        first_candidate: 0,
+    };
+}

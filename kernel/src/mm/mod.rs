@@ -1,0 +1,6 @@
+//! Memory: physical frames, page tables and address spaces, the heap.
+
+pub mod fault;
+pub mod frame;
+pub mod heap;
+pub mod paging;

@@ -1,0 +1,418 @@
+//! Page tables: the kernel's half, which all address spaces share, and the user's half of each.
+//!
+//! ```text
+//!   0000_0000_0000_0000  user: one AddressSpace each; page 0 stays unmapped
+//!   ffff_8000_0000_0000  the loader's: physical map (writable, NX), boot information, boot stack
+//!   ffff_ff80_0000_0000  HEAP
+//!   ffff_ff90_0000_0000  kernel stacks, each above an unmapped page
+//!   ffff_ffa0_0000_0000  device registers
+//!   ffff_ffff_8000_0000  the kernel image: rodata r--, text r-x, init text r-x, data rw-
+//!   ffff_ffff_a000_0000  TEXT_POOL: executable memory made at run time, within reach of a rel32 from text
+//! ```
+//!
+//! # Invariants
+//! M1. W^X: no page is mapped writable and executable. [`Protection`] cannot say it, and the loader honours the segment
+//!     flags. Text is written through the physical map ([`text_alias`]), which is never executable.
+//! M2. The upper half of the root table never changes after [`init`]: what the kernel maps later lies below root entry 511. So every
+//!     address space may hold a copy of it.
+//! M3. An address space owns the frames mapped in its lower half and the tables that map them. It is loaded on at most
+//!     one CPU at a time.
+//! M4. No page is global and PCIDs are off: loading CR3 drops every translation of a CPU.
+//!
+//! # Contexts and locks
+//! The kernel's half is changed under one spinlock; any context but NMI and probe handlers. Unmapping a kernel page that some CPU
+//! may have in its TLB needs a flush on all CPUs before the frame is used again: the caller's duty.
+//! [`translate_kernel`] and [`text_alias`] read without a lock: their answer holds as long as the caller keeps the page mapped.
+
+use super::frame::{Frame, OutOfMemory};
+use crate::sync::SpinLock;
+use bootloader_api::BootInfo;
+use core::sync::atomic::{AtomicU64, Ordering};
+use x86_64::{
+    PhysAddr, VirtAddr,
+    registers::control::{Cr3, Cr3Flags},
+    structures::paging::{
+        FrameAllocator, Mapper, OffsetPageTable, Page, PageTable, PageTableFlags, PhysFrame,
+        Size4KiB, Translate,
+        mapper::{MapToError, TranslateResult},
+    },
+};
+
+/// First address of the kernel heap.
+pub const HEAP_START: u64 = 0xffff_ff80_0000_0000;
+/// End of the region that the kernel heap may grow into.
+pub const HEAP_END: u64 = HEAP_START + (64 << 30);
+/// First address of the region for kernel stacks.
+pub const STACKS_START: u64 = 0xffff_ff90_0000_0000;
+/// First address of the region for device registers.
+pub const DEVICES_START: u64 = 0xffff_ffa0_0000_0000;
+/// First address of the region for executable memory made at run time.
+pub const TEXT_POOL_START: u64 = 0xffff_ffff_a000_0000;
+/// End of the region for executable memory made at run time.
+pub const TEXT_POOL_END: u64 = 0xffff_ffff_c000_0000;
+/// End of the user's half that may be mapped: the last page below the canonical hole stays free, so that `rip` after a
+/// `syscall` in ring 3 is always canonical.
+pub const USER_END: u64 = 0x0000_7fff_ffff_f000;
+
+/// What a mapping allows. Writable and executable at once cannot be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// r--
+    Read,
+    /// rw-
+    ReadWrite,
+    /// r-x
+    ReadExecute,
+}
+
+impl Protection {
+    fn flags(self) -> PageTableFlags {
+        PageTableFlags::PRESENT
+            | match self {
+                Self::Read => PageTableFlags::NO_EXECUTE,
+                Self::ReadWrite => PageTableFlags::WRITABLE | PageTableFlags::NO_EXECUTE,
+                Self::ReadExecute => PageTableFlags::empty(),
+            }
+    }
+}
+
+/// Why a page was not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// No frame is left for a page table.
+    OutOfMemory,
+    /// The page is mapped already.
+    Occupied,
+    /// The address lies outside the region that may be mapped here, or is not a multiple of the page size.
+    BadAddress,
+}
+
+impl From<OutOfMemory> for MapError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+/// Where the physical map starts. Set once, by [`init_phys_map`].
+static PHYS_MAP: AtomicU64 = AtomicU64::new(0);
+
+/// Physical address of the kernel's own root table, whose lower half is empty.
+static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
+
+/// Serialises changes of the kernel's half.
+static KERNEL_TABLES: SpinLock<()> = SpinLock::new(());
+
+/// Learns where the loader mapped physical memory.
+///
+/// # Panics
+/// If it did not.
+pub fn init_phys_map(info: &BootInfo) {
+    let offset = info.physical_memory_offset.into_option();
+    PHYS_MAP.store(
+        offset.expect("the loader maps physical memory"),
+        Ordering::Relaxed,
+    );
+}
+
+/// The address in the physical map of `phys`: writable, not executable.
+pub fn phys_to_virt(phys: PhysAddr) -> VirtAddr {
+    VirtAddr::new(PHYS_MAP.load(Ordering::Relaxed) + phys.as_u64())
+}
+
+struct TableFrames;
+
+// SAFETY: a `Frame` is unused memory, and its owner is the table from now on.
+unsafe impl FrameAllocator<Size4KiB> for TableFrames {
+    fn allocate_frame(&mut self) -> Option<PhysFrame> {
+        let frame = Frame::alloc().ok()?;
+        Some(PhysFrame::containing_address(frame.into_phys()))
+    }
+}
+
+/// The tables below `root`.
+///
+/// # Safety
+/// 1. `root` is a root table whose tables all lie in the physical map.
+/// 2. Nobody else changes the part of it that the caller reads or changes, while the result is in use.
+unsafe fn tables(root: PhysAddr) -> OffsetPageTable<'static> {
+    let map = phys_to_virt(PhysAddr::zero());
+    // SAFETY: (1) and (2) are what `new` asks for.
+    unsafe { OffsetPageTable::new(&mut *phys_to_virt(root).as_mut_ptr::<PageTable>(), map) }
+}
+
+/// Moves from the loader's root table to the kernel's own: the same upper half, nothing below. Call once, on the CPU that
+/// boots, when its GDT, IDT and TSS are the kernel's.
+///
+/// # Panics
+/// Without memory for the tables.
+pub fn init() {
+    let (loader_root, _) = Cr3::read();
+    // The other CPUs load it before they are in long mode, as 32 bits.
+    let mut root = Frame::alloc_below_4_gib().expect("memory below 4 GiB for the root table");
+    root.bytes_mut()[..2048].fill(0);
+    // SAFETY: the loader's table is live, and only the processor writes it (accessed bits).
+    let loader: &[u8; 4096] = unsafe { &*phys_to_virt(loader_root.start_address()).as_ptr() };
+    root.bytes_mut()[2048..].copy_from_slice(&loader[2048..]);
+    KERNEL_ROOT.store(root.into_phys().as_u64(), Ordering::Relaxed);
+    activate_kernel();
+}
+
+/// Physical address of the kernel's own root table.
+pub fn kernel_root() -> PhysAddr {
+    PhysAddr::new(KERNEL_ROOT.load(Ordering::Relaxed))
+}
+
+fn load_root(root: PhysAddr) {
+    // SAFETY: each caller passes a root table with the kernel's upper half (M2).
+    unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };
+}
+
+/// Leaves any user address space on this CPU.
+pub fn activate_kernel() {
+    load_root(kernel_root());
+}
+
+/// Whether a page is inside the regions of root entry 511 (M2) and aligned.
+fn is_kernel_page(page: VirtAddr) -> bool {
+    page.as_u64() >= HEAP_START && page.is_aligned(4096u64)
+}
+
+fn map_in_kernel(page: VirtAddr, phys: PhysAddr, flags: PageTableFlags) -> Result<(), MapError> {
+    if !is_kernel_page(page) {
+        return Err(MapError::BadAddress);
+    }
+    let _lock = KERNEL_TABLES.lock();
+    // SAFETY: the kernel's root is (1), and the lock gives us the kernel's half (2).
+    let mut tables = unsafe { tables(kernel_root()) };
+    // SAFETY: the page was not mapped, so no reference into it exists; the callers own the memory at `phys`.
+    let mapped = unsafe {
+        tables.map_to_with_table_flags(
+            Page::<Size4KiB>::containing_address(page),
+            PhysFrame::containing_address(phys),
+            flags,
+            PageTableFlags::PRESENT | PageTableFlags::WRITABLE,
+            &mut TableFrames,
+        )
+    };
+    // A page that was not present is in no TLB.
+    mapped.map(|flush| flush.ignore()).map_err(map_error)
+}
+
+fn map_error(error: MapToError<Size4KiB>) -> MapError {
+    match error {
+        MapToError::FrameAllocationFailed => MapError::OutOfMemory,
+        MapToError::ParentEntryHugePage | MapToError::PageAlreadyMapped(_) => MapError::Occupied,
+    }
+}
+
+/// Maps `frame` at `page`, an address in one of the kernel's regions. The mapping owns the frame.
+pub fn map_kernel(page: VirtAddr, frame: Frame, protection: Protection) -> Result<(), MapError> {
+    map_in_kernel(page, frame.phys(), protection.flags())?;
+    let _owned_by_the_mapping = frame.into_phys();
+    Ok(())
+}
+
+/// Maps `frame` read-only and executable at `page`, an address in the text pool. Its contents are written through
+/// [`text_alias`].
+pub fn map_kernel_rx(page: VirtAddr, frame: Frame) -> Result<(), MapError> {
+    if !(TEXT_POOL_START..TEXT_POOL_END).contains(&page.as_u64()) {
+        return Err(MapError::BadAddress);
+    }
+    map_kernel(page, frame, Protection::ReadExecute)
+}
+
+/// Maps the page of device registers at `phys`, uncached.
+pub fn map_device(phys: PhysAddr) -> Result<VirtAddr, MapError> {
+    static NEXT: AtomicU64 = AtomicU64::new(DEVICES_START);
+    let page = VirtAddr::new(NEXT.fetch_add(4096, Ordering::Relaxed));
+    let flags =
+        Protection::ReadWrite.flags() | PageTableFlags::NO_CACHE | PageTableFlags::WRITE_THROUGH;
+    map_in_kernel(page, phys.align_down(4096u64), flags)?;
+    Ok(page + (phys.as_u64() & 0xfff))
+}
+
+/// Unmaps `page` of a kernel region and returns its frame. Drops the translation on this CPU only; see the module's note.
+pub fn unmap_kernel(page: VirtAddr) -> Option<Frame> {
+    let _lock = KERNEL_TABLES.lock();
+    // SAFETY: as in `map_in_kernel`.
+    let mut tables = unsafe { tables(kernel_root()) };
+    let (frame, flush) = tables
+        .unmap(Page::<Size4KiB>::containing_address(page))
+        .ok()?;
+    flush.flush();
+    // SAFETY: the mapping owned the frame, and it is gone.
+    Some(unsafe { Frame::from_phys(frame.start_address()) })
+}
+
+/// Where the kernel address `address` lies in physical memory, and how it is mapped.
+pub fn translate_kernel(address: VirtAddr) -> Option<(PhysAddr, PageTableFlags)> {
+    // SAFETY: the kernel's root is (1); tables of the kernel's half are never freed, and its entries are written whole,
+    // so a reader sees the old or the new one (2).
+    translate(&unsafe { tables(kernel_root()) }, address)
+}
+
+fn translate(
+    tables: &OffsetPageTable<'_>,
+    address: VirtAddr,
+) -> Option<(PhysAddr, PageTableFlags)> {
+    match tables.translate(address) {
+        TranslateResult::Mapped {
+            frame,
+            offset,
+            flags,
+        } => Some((frame.start_address() + offset, flags)),
+        TranslateResult::NotMapped | TranslateResult::InvalidFrameAddress(_) => None,
+    }
+}
+
+/// A writable, not executable alias of the byte of kernel text at `address`; null if nothing is mapped there. The alias is
+/// good to the end of the page.
+pub fn text_alias(address: VirtAddr) -> *mut u8 {
+    translate_kernel(address).map_or(core::ptr::null_mut(), |(phys, _)| {
+        phys_to_virt(phys).as_mut_ptr()
+    })
+}
+
+/// The user's half of an address space. See M3.
+pub struct AddressSpace {
+    root: Frame,
+}
+
+impl AddressSpace {
+    /// An address space with nothing in its lower half.
+    pub fn new() -> Result<Self, OutOfMemory> {
+        let mut root = Frame::alloc()?;
+        // SAFETY: the kernel's root is live, and only the processor writes it (M2, accessed bits).
+        let kernel: &[u8; 4096] = unsafe { &*phys_to_virt(kernel_root()).as_ptr() };
+        root.bytes_mut().copy_from_slice(kernel);
+        Ok(Self { root })
+    }
+
+    fn tables(&self) -> OffsetPageTable<'_> {
+        // SAFETY: our root is (1). A shared borrow only reads (2).
+        unsafe { tables(self.root.phys()) }
+    }
+
+    fn tables_mut(&mut self) -> OffsetPageTable<'_> {
+        // SAFETY: our root is (1), and the exclusive borrow gives us the lower half (2).
+        unsafe { tables(self.root.phys()) }
+    }
+
+    /// Maps `frame` at `page` for ring 3. The address space owns the frame. On an error it is freed.
+    pub fn map(
+        &mut self,
+        page: VirtAddr,
+        frame: Frame,
+        protection: Protection,
+    ) -> Result<(), MapError> {
+        if !(4096..USER_END).contains(&page.as_u64()) || !page.is_aligned(4096u64) {
+            return Err(MapError::BadAddress);
+        }
+        let user = PageTableFlags::USER_ACCESSIBLE;
+        // SAFETY: user pages are reached by ring 3 and by checked copies only, so no reference into them exists.
+        let mapped = unsafe {
+            self.tables_mut().map_to_with_table_flags(
+                Page::<Size4KiB>::containing_address(page),
+                PhysFrame::containing_address(frame.phys()),
+                protection.flags() | user,
+                PageTableFlags::PRESENT | PageTableFlags::WRITABLE | user,
+                &mut TableFrames,
+            )
+        };
+        mapped.map_err(map_error)?.ignore();
+        let _owned_by_the_mapping = frame.into_phys();
+        Ok(())
+    }
+
+    /// Unmaps `page` and returns its frame.
+    pub fn unmap(&mut self, page: VirtAddr) -> Option<Frame> {
+        if page.as_u64() >= USER_END {
+            return None;
+        }
+        let (frame, flush) = self
+            .tables_mut()
+            .unmap(Page::<Size4KiB>::containing_address(page))
+            .ok()?;
+        // By M3 only this CPU can have it in its TLB.
+        flush.flush();
+        // SAFETY: the mapping owned the frame (M3), and it is gone.
+        Some(unsafe { Frame::from_phys(frame.start_address()) })
+    }
+
+    /// Where the user address `address` lies in physical memory, and how it is mapped.
+    pub fn translate(&self, address: VirtAddr) -> Option<(PhysAddr, PageTableFlags)> {
+        (address.as_u64() < USER_END).then(|| translate(&self.tables(), address))?
+    }
+
+    /// Physical address of the root table, for CR3.
+    pub fn root(&self) -> PhysAddr {
+        self.root.phys()
+    }
+
+    /// Loads this address space on the current CPU. The switch does that for the task that it switches to; any other caller
+    /// keeps the address space alive and loaded nowhere else, and preemption off, until it loads another.
+    pub fn activate(&self) {
+        load_root(self.root());
+    }
+
+    /// Calls `f` for each mapped page: its address, its frame and its flags.
+    pub fn for_each_page(&self, mut f: impl FnMut(VirtAddr, PhysAddr, PageTableFlags)) {
+        walk(self.root(), 4, 0, &mut |entry| {
+            if let Entry::Page { page, phys, flags } = entry {
+                f(page, phys, flags);
+            }
+        });
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let (current, _) = Cr3::read();
+        assert!(
+            current.start_address() != self.root(),
+            "an address space was dropped while it was loaded (M3)"
+        );
+        walk(self.root(), 4, 0, &mut |entry| {
+            let (Entry::Page { phys, .. } | Entry::Table { phys }) = entry;
+            // SAFETY: we own the pages and tables of the lower half (M3), and the walk is done with what it reports.
+            drop(unsafe { Frame::from_phys(phys) });
+        });
+    }
+}
+
+/// What [`walk`] meets.
+enum Entry {
+    /// A mapped 4 KiB page.
+    Page {
+        page: VirtAddr,
+        phys: PhysAddr,
+        flags: PageTableFlags,
+    },
+    /// A table all of whose entries have been reported.
+    Table { phys: PhysAddr },
+}
+
+/// Reports the pages and tables below the table at `table`, deepest first, the table itself left out. At level 4 only
+/// the lower half. `base` is the first address that the table maps.
+fn walk(table: PhysAddr, level: u32, base: u64, f: &mut impl FnMut(Entry)) {
+    let entries = if level == 4 { 256 } else { 512 };
+    let span = 1u64 << (12 + 9 * (level - 1));
+    for n in 0..entries {
+        // SAFETY: `table` is a live table. The entry is copied, so `f` may free what it names.
+        let entry = unsafe { (&*phys_to_virt(table).as_ptr::<PageTable>())[n].clone() };
+        if !entry.flags().contains(PageTableFlags::PRESENT) {
+            continue;
+        }
+        let address = base + n as u64 * span;
+        if level == 1 {
+            f(Entry::Page {
+                page: VirtAddr::new(address),
+                phys: entry.addr(),
+                flags: entry.flags(),
+            });
+        } else {
+            walk(entry.addr(), level - 1, address, f);
+            f(Entry::Table { phys: entry.addr() });
+        }
+    }
+}

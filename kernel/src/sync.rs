@@ -1,0 +1,109 @@
+//! Locks.
+//!
+//! [`SpinLock`] is for data that interrupt handlers touch or that is held for a few instructions. While it is held, interrupts
+//! are off and the task stays on its CPU, so the holder may neither sleep nor wait for another CPU's answer to an IPI: that
+//! CPU may be waiting for the lock. A CPU that waits for the lock does so with interrupts as its caller had them.
+//!
+//! No lock of this file may be taken in an NMI handler or in a probe handler: the code they interrupt may hold it.
+
+use crate::arch::percpu;
+use core::{
+    fmt, hint,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ops::{Deref, DerefMut},
+};
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+use x86_64::instructions::interrupts;
+
+/// A lock that is waited for by spinning and held with interrupts off.
+pub struct SpinLock<T: ?Sized> {
+    inner: SpinMutex<T>,
+}
+
+impl<T> SpinLock<T> {
+    /// An open lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self {
+            inner: SpinMutex::new(value),
+        }
+    }
+}
+
+impl<T: ?Sized> SpinLock<T> {
+    /// Takes the lock, spinning while another CPU has it. Task or interrupt context. Taking it twice on one CPU hangs.
+    pub fn lock(&self) -> SpinLockGuard<'_, T> {
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            while self.inner.is_locked() {
+                hint::spin_loop();
+            }
+        }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
+        let interrupts_were_on = interrupts::are_enabled();
+        percpu::preempt_disable();
+        interrupts::disable();
+        if let Some(inner) = self.inner.try_lock() {
+            return Some(SpinLockGuard {
+                inner: ManuallyDrop::new(inner),
+                interrupts_were_on,
+                _not_send: PhantomData,
+            });
+        }
+        if interrupts_were_on {
+            interrupts::enable();
+        }
+        percpu::preempt_enable();
+        None
+    }
+
+    /// Whether someone holds the lock at this moment; for reports.
+    pub fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for SpinLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpinLock")
+            .field("locked", &self.is_locked())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Access to what a [`SpinLock`] protects. Dropping it releases the lock and puts interrupts back as they were.
+pub struct SpinLockGuard<'a, T: ?Sized> {
+    inner: ManuallyDrop<SpinMutexGuard<'a, T>>,
+    interrupts_were_on: bool,
+    /// Released on the CPU that took it: not `Send`.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl<T: ?Sized> Deref for SpinLockGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for SpinLockGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: `inner` is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.inner) };
+        if self.interrupts_were_on {
+            interrupts::enable();
+        }
+        percpu::preempt_enable();
+    }
+}

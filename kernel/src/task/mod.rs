@@ -1,0 +1,6 @@
+//! Tasks.
+
+pub mod scheduler;
+
+/// A thread of execution.
+pub struct Task {}
