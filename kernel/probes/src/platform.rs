@@ -41,7 +41,7 @@ pub enum Text {
 /// A page of executable memory for slots.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotPage {
-    /// Where it is executed, in [`Platform::SLOTS`].
+    /// Where it is executed, in [`Platform::slots`].
     pub exec: u64,
     /// Where it is written.
     pub alias: *mut u8,
@@ -73,9 +73,6 @@ pub unsafe trait Platform: Sized + 'static {
     /// A lock that tasks may sleep on; serialises registration.
     type RawMutex: lock_api::RawMutex;
 
-    /// Where slot pages are executed: within 2 GiB of all text.
-    const SLOTS: Range<u64>;
-
     /// Bytes of a slot; more where addresses do not fit in 32 bits.
     const SLOT_BYTES: usize = crate::insn::SLOT_BYTES;
 
@@ -86,6 +83,9 @@ pub unsafe trait Platform: Sized + 'static {
     fn probes() -> &'static Probes<Self>;
 
     // For the hit path: any context, no locks.
+
+    /// Where slot pages are executed: within 2 GiB of all text. Constant.
+    fn slots() -> Range<u64>;
 
     /// The data of the CPU that calls, which cannot change CPU meanwhile.
     fn this_cpu() -> &'static PerCpu;

@@ -80,7 +80,7 @@ impl<P: Platform> SlotPool<P> {
         let index = state.free.pop().ok_or(ProbeError::OutOfMemory)? as usize;
         state.used += 1;
         let (page, slot) = (index / Self::PER_PAGE, index % Self::PER_PAGE);
-        Ok(P::SLOTS.start + (page * PAGE_BYTES + slot * P::SLOT_BYTES) as u64)
+        Ok(P::slots().start + (page * PAGE_BYTES + slot * P::SLOT_BYTES) as u64)
     }
 
     fn grow(&self, state: &mut FreeSlots) -> Result<(), ProbeError> {
@@ -114,7 +114,7 @@ impl<P: Platform> SlotPool<P> {
             return;
         };
         page.owners[index].store(null_mut(), Ordering::Release);
-        let number = (slot - P::SLOTS.start) as usize / PAGE_BYTES * Self::PER_PAGE + index;
+        let number = (slot - P::slots().start) as usize / PAGE_BYTES * Self::PER_PAGE + index;
         state.used -= 1;
         state.free.push(number as u32);
     }
@@ -140,7 +140,7 @@ impl<P: Platform> SlotPool<P> {
 
     /// The page, the number of the slot in it and the offset in the slot.
     fn locate(&self, ip: u64) -> Option<(&Page, usize, usize)> {
-        let offset = ip.checked_sub(P::SLOTS.start)? as usize;
+        let offset = ip.checked_sub(P::slots().start)? as usize;
         // SAFETY: pages are never taken away.
         let page = unsafe {
             self.pages
@@ -155,7 +155,7 @@ impl<P: Platform> SlotPool<P> {
     /// Whether `ip` is in the slot region. Any context.
     #[inline(always)]
     pub fn contains(&self, ip: u64) -> bool {
-        ip.wrapping_sub(P::SLOTS.start) < P::SLOTS.end - P::SLOTS.start
+        ip.wrapping_sub(P::slots().start) < P::slots().end - P::slots().start
     }
 
     /// The site that owns the slot around `ip`, and the offset of `ip` in it. Any context; the site lives until a
