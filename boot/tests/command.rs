@@ -1,0 +1,220 @@
+//! The command behind `cargo run`, from outside: its exit statuses, its last words, and that it leaves nothing running.
+//!
+//! No kernel is built: the disks here hold a boot sector of a few instructions.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// `hlt` with interrupts off, for ever.
+const HALT: &[u8] = &[
+    0xfa, // cli
+    0xf4, // hlt
+    0xeb, 0xfd, // jmp to hlt
+];
+
+/// Resets the machine by the keyboard controller.
+const RESET: &[u8] = &[
+    0xb0, 0xfe, // mov al, 0xfe
+    0xe6, 0x64, // out 0x64, al
+    0xeb, 0xfe, // jmp $
+];
+
+/// Prints `ok` and a newline on COM1.
+const PRINT: &[u8] = &[
+    0xba, 0xf8, 0x03, // mov dx, 0x3f8
+    0xb0, b'o', 0xee, // mov al, 'o'; out dx, al
+    0xb0, b'k', 0xee, // likewise
+    0xb0, b'\n', 0xee,
+];
+
+/// Code that tells the host `verdict`.
+fn verdict(verdict: u8) -> Vec<u8> {
+    let mut code = vec![0x66, 0xb8, verdict, 0, 0, 0]; // mov eax, verdict
+    code.extend([0xba, 0xf4, 0x00]); // mov dx, 0xf4
+    code.extend([0x66, 0xef]); // out dx, eax
+    code.extend(HALT);
+    code
+}
+
+/// A bootable disk with `code` in its boot sector; `name` is the test's.
+fn disk(name: &str, code: &[u8]) -> PathBuf {
+    let mut sector = code.to_vec();
+    sector.resize(510, 0);
+    sector.extend([0x55, 0xaa]);
+    sector.resize(1 << 20, 0);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.img"));
+    fs::write(&path, sector).unwrap();
+    path
+}
+
+fn boot() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_boot"))
+}
+
+fn boot_disk(name: &str, code: &[u8], timeout: &str) -> Output {
+    boot()
+        .args(["--timeout", timeout, "--disk"])
+        .arg(disk(name, code))
+        .output()
+        .unwrap()
+}
+
+fn last_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().last().unwrap_or_default().to_string()
+}
+
+#[test]
+fn success_of_the_guest_is_status_0_and_its_log_is_standard_output() {
+    let output = boot_disk("success", &[PRINT, &verdict(0x10)].concat(), "30");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.stdout, b"ok\n", "{output:?}");
+}
+
+#[test]
+fn failure_of_the_guest_is_status_1() {
+    let output = boot_disk("failure", &verdict(0x11), "30");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(
+        last_line(&output),
+        "boot: the guest failed: see the end of its log; it printed nothing"
+    );
+}
+
+#[test]
+fn an_end_without_verdict_is_status_1() {
+    let output = boot_disk("reset", &[PRINT, RESET].concat(), "30");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(
+        last_line(&output),
+        "boot: the guest ended without a verdict: a triple fault, or a reset or power-off by itself"
+    );
+}
+
+#[test]
+fn a_guest_that_never_prints_is_ended() {
+    let output = boot_disk("silent", HALT, "2");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(
+        last_line(&output),
+        "boot: the guest printed nothing within 2 s; --timeout sets another limit"
+    );
+}
+
+#[test]
+fn a_guest_that_never_ends_is_ended() {
+    let output = boot_disk("endless", &[PRINT, HALT].concat(), "5");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.stdout, b"ok\n", "{output:?}");
+    assert_eq!(
+        last_line(&output),
+        "boot: the guest did not end within 5 s; --timeout sets another limit"
+    );
+}
+
+#[test]
+fn wrong_arguments_are_status_2_and_start_nothing() {
+    for (arguments, told) in [
+        (&["--smp", "0"][..], "--smp"),
+        (&["--frobnicate"], "--frobnicate"),
+        (&["--firmware", "coreboot"], "coreboot"),
+        (&["--disk", "/no/such/file"], "there is no such file"),
+        (&["image"], "<DIRECTORY>"),
+    ] {
+        let output = boot().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.starts_with("error: "), "{message}");
+        assert!(message.contains(told), "{message}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_missing_emulator_is_named_with_what_to_install() {
+    let output = boot()
+        .args(["--no-install", "--disk"])
+        .arg(disk("no_emulator", HALT))
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for told in ["QEMU is missing", "apt-get", "dnf", "pacman", "brew"] {
+        assert!(message.contains(told), "{told}: {message}");
+    }
+}
+
+/// Signals and what they leave behind, seen in /proc.
+#[cfg(target_os = "linux")]
+mod signals {
+    use super::*;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::{
+        os::unix::process::ExitStatusExt,
+        thread::sleep,
+        time::{Duration, Instant},
+    };
+
+    /// The processes that are QEMU with `disk`.
+    fn emulators(disk: &Path) -> Vec<String> {
+        let disk = disk.to_str().unwrap();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes
+            .filter_map(|process| {
+                let cmdline = fs::read_to_string(process.path().join("cmdline")).ok()?;
+                let program = cmdline.split('\0').next()?;
+                (program.contains("qemu") && cmdline.contains(disk))
+                    .then(|| process.file_name().to_string_lossy().into_owned())
+            })
+            .collect()
+    }
+
+    fn wait_until(what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !condition() {
+            assert!(Instant::now() < deadline, "{what}: not within 30 s");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a guest, sends `signal` to the tool alone, and returns how that ended once QEMU has gone.
+    fn interrupt(name: &str, signal: Signal) -> Output {
+        let disk = disk(name, &[PRINT, HALT].concat());
+        let child = boot()
+            .args(["--timeout", "60", "--disk"])
+            .arg(&disk)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("QEMU runs", || emulators(&disk).len() == 1);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        wait_until("QEMU has gone", || emulators(&disk).is_empty());
+        output
+    }
+
+    #[test]
+    fn ctrl_c_leaves_no_emulator() {
+        let output = interrupt("sigint", Signal::INT);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(last_line(&output), "boot: interrupted");
+    }
+
+    #[test]
+    fn sigterm_leaves_no_emulator() {
+        let output = interrupt("sigterm", Signal::TERM);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+    }
+
+    #[test]
+    fn sigkill_leaves_no_emulator() {
+        let output = interrupt("sigkill", Signal::KILL);
+        assert_eq!(output.status.signal(), Some(9), "{output:?}");
+    }
+}
