@@ -1,5 +1,13 @@
-//! Links the image in the top 2 GiB, where the kernel code model expects it.
+//! Links the image in the top 2 GiB, where the kernel code model expects it, and sees to it that the kernel is stable Rust.
+use std::env;
+
 fn main() {
+    println!("cargo:rerun-if-env-changed=RUSTC_BOOTSTRAP");
+    assert!(
+        env::var_os("RUSTC_BOOTSTRAP").is_none(),
+        "RUSTC_BOOTSTRAP is set: unset it, or unstable features slip into the kernel"
+    );
+
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/kernel.ld");
     println!("cargo:rerun-if-changed={script}");
     println!("cargo:rustc-link-arg-bins=-T{script}");
