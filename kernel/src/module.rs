@@ -63,9 +63,9 @@ use params::{Args, BadValue, Value, name_eq};
 ///
 /// - `params` may be left out. A parameter is of type `&str`, `bool`, `i32`, `u32`, `i64`, `u64` or `usize`, and has a
 ///   default, which it takes again at each load. Its doc comment is its help text. Values come from the command line
-///   (`greeter.times=3`) and from the arguments of [`load`](crate::module::load), the latter counting more.
+///   (`greeter.times=3`) and from the arguments of [`load`], the latter counting more.
 /// - `params()` returns the values. Any context may call it.
-/// - `init` returns `Result<(), E>`, where `E` is `Display` and converts into [`Errno`](crate::errno::Errno).
+/// - `init` returns `Result<(), E>`, where `E` is `Display` and converts into [`Errno`].
 #[macro_export]
 macro_rules! module {
     (

@@ -13,7 +13,7 @@
 //! 4. Every refusal is a [`ProbeError`] with a name, an errno and a way out, and has changed nothing.
 //!
 //! # Where to look
-//! [`kprobe`], [`kretprobe`], [`jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
+//! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
 //! [`hit`]: the way of one hit. [`site`], [`address_table`], [`slot`]: what a hit finds. [`instance`]: the
 //! ledger of borrowed return addresses. [`entry`]: the assembly. [`platform`]: what a kernel provides.
 #![no_std]
