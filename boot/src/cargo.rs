@@ -128,11 +128,11 @@ fn executables(messages: &str) -> Vec<PathBuf> {
 pub fn strip(option: &str, input: &Path, output: &Path) -> Result<()> {
     let objcopy = crate::prerequisites::llvm_tool("llvm-objcopy")?;
     layout::replace(output, |unfinished| {
-        let status = children::spawn(Command::new(objcopy).arg(option).arg(input).arg(unfinished))
-            .context("cannot start llvm-objcopy")?
-            .wait()?;
+        let (status, message) =
+            children::run_quietly(Command::new(objcopy).arg(option).args([input, unfinished]))
+                .context("cannot run llvm-objcopy")?;
         if !status.success() {
-            bail!("llvm-objcopy failed on {}", input.display());
+            bail!("llvm-objcopy failed: {}", message.trim());
         }
         Ok(())
     })

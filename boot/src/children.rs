@@ -9,7 +9,7 @@
 
 use std::{
     io,
-    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus},
+    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -94,6 +94,19 @@ impl Drop for Running {
         let _ = self.wait();
         lock(&LIVE).retain(|other| !Arc::ptr_eq(other, &self.child));
     }
+}
+
+/// Runs `command` to its end and returns how that was and what it wrote to its standard error.
+pub fn run_quietly(command: &mut Command) -> io::Result<(ExitStatus, String)> {
+    let child = spawn(
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped()),
+    )?;
+    let stderr = child.take_stderr().expect("piped above");
+    let message = io::read_to_string(stderr)?;
+    Ok((child.wait()?, message))
 }
 
 /// Kills all children, and lets no more be started. To be followed by the end of this process.

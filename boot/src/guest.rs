@@ -64,7 +64,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Success => f.write_str("the guest ended well"),
-            Self::Failure => f.write_str("the guest failed: see the end of its log"),
+            Self::Failure => f.write_str("the guest failed: see its log"),
             Self::Reset => f.write_str(
                 "the guest ended without a verdict: a triple fault, or a reset or power-off by itself",
             ),
@@ -231,7 +231,9 @@ pub fn run(machine: &Machine, install: Install, timeout: Option<Duration>) -> Re
                     .context("cannot write the guest's log to standard output")?;
             }
             Event::End(End::Success) => return Ok(()),
-            Event::End(end) if silent => bail!("{end}; it printed nothing"),
+            Event::End(end @ (End::Failure | End::Reset)) if silent => {
+                bail!("{end}; it printed nothing")
+            }
             Event::End(end) => bail!("{end}"),
             Event::Deadline => {
                 let seconds = timeout.unwrap_or_default().as_secs();

@@ -75,19 +75,15 @@ impl Kernel {
             return Ok(());
         }
         progress::step("writing the disk image", || {
-            let status = children::spawn(
+            let (status, message) = children::run_quietly(
                 Command::new(tool)
                     .arg(firmware.to_string())
                     .args([&self.elf, &initramfs])
                     .arg(image),
             )
-            .context("cannot start the disk image tool")?
-            .wait()?;
+            .context("cannot run the disk image tool")?;
             if !status.success() {
-                bail!(
-                    "cannot write the disk image {}: see the message above",
-                    image.display()
-                );
+                bail!("{}", message.trim());
             }
             Ok(())
         })

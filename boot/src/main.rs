@@ -50,9 +50,9 @@ fn build_kernel(options: &Options) -> Result<Kernel> {
 }
 
 fn write_images(options: &Options, directory: &Path) -> Result<()> {
-    let kernel = build_kernel(options)?;
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    let kernel = build_kernel(options)?;
     for firmware in [Firmware::Bios, Firmware::Uefi] {
         let image = directory.join(format!("{firmware}.img"));
         kernel.write_image(firmware, &options.build.cmdline(), &image)?;

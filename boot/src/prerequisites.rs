@@ -144,7 +144,7 @@ pub fn toolchain(install: Install) -> Result<()> {
     if find_llvm_tool("llvm-objcopy")?.is_none() {
         missing.push(&["component", "add", "llvm-tools"]);
     }
-    if !library.join(layout::GUEST_TARGET).is_dir() {
+    if !library.join(layout::GUEST_TARGET).join("lib").is_dir() {
         missing.push(&["target", "add", layout::GUEST_TARGET]);
     }
     let commands: Vec<String> = missing

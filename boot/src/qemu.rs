@@ -134,7 +134,7 @@ impl Machine {
             command.args(["-icount", "shift=0"]);
         }
         if self.gdb {
-            command.args(["-gdb", "tcp::1234", "-S"]);
+            command.args(["-gdb", "tcp:127.0.0.1:1234", "-S"]);
         }
         Ok(command)
     }

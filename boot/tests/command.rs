@@ -80,7 +80,7 @@ fn failure_of_the_guest_is_status_1() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(
         last_line(&output),
-        "boot: the guest failed: see the end of its log; it printed nothing"
+        "boot: the guest failed: see its log; it printed nothing"
     );
 }
 
