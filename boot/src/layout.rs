@@ -3,7 +3,10 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    sync::LazyLock,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -60,8 +63,11 @@ pub fn is_current<P: AsRef<Path>>(output: &Path, inputs: &[P]) -> bool {
 
 /// Writes `path` through a temporary file beside it: `write` gets that file's name, which then takes the place of `path`.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    // Other processes and other threads may be replacing the same file.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut unfinished = path.to_path_buf().into_os_string();
-    unfinished.push(format!(".{}", std::process::id()));
+    unfinished.push(format!(".{}.{count}", std::process::id()));
     let unfinished = PathBuf::from(unfinished);
     let written = write(&unfinished)
         .and_then(|()| Ok(fs::rename(&unfinished, path)?))

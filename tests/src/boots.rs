@@ -56,6 +56,22 @@ pub fn run(
     }
 }
 
+/// Runs `machine` until it ends or `limit` is over, and returns how that was and what it logged.
+pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
+    let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut guest = Guest::start(machine, Install::Allowed)?;
+    let deadline = Instant::now() + limit;
+    let mut log = Vec::new();
+    let over = loop {
+        match guest.next(Some(deadline))? {
+            Event::Output(output) => log.extend(output),
+            Event::End(end) => break Over::Ended(end),
+            Event::Deadline => break Over::Hung(limit.as_secs()),
+        }
+    };
+    Ok((over, String::from_utf8_lossy(&log).into_owned()))
+}
+
 /// Boots once and judges at least one of `tests`, all of which have the same boot options.
 fn boot(
     kernel: &Kernel,

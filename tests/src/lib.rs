@@ -12,6 +12,6 @@ pub mod boots;
 pub mod catalogue;
 pub mod transcript;
 
-pub use boots::run;
+pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};
-pub use transcript::Verdict;
+pub use transcript::{Over, Verdict};

@@ -1,0 +1,47 @@
+//! The kernel itself, without samples, on each kind of machine: it boots, runs its workload and powers off with success.
+
+use std::time::Duration;
+
+use boot::{
+    guest::End,
+    image::{Firmware, Kernel},
+    prerequisites::{self, Install},
+    qemu::Machine,
+};
+use tests::{Over, record};
+
+fn runs_to_a_good_end(firmware: Firmware, change: impl FnOnce(&mut Machine)) {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let kernel = Kernel::build("kernel").unwrap();
+    let mut machine = Machine {
+        firmware,
+        ..Machine::new(kernel.image(firmware).unwrap())
+    };
+    change(&mut machine);
+    let (over, log) = record(&machine, Duration::from_secs(120)).unwrap();
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    assert!(
+        log.starts_with("[    0.0"),
+        "not a log from its beginning: {log}"
+    );
+}
+
+#[test]
+fn bios_with_one_cpu() {
+    runs_to_a_good_end(Firmware::Bios, |machine| machine.cpus = 1);
+}
+
+#[test]
+fn bios_with_four_cpus() {
+    runs_to_a_good_end(Firmware::Bios, |machine| machine.cpus = 4);
+}
+
+#[test]
+fn bios_counting_time_by_instructions() {
+    runs_to_a_good_end(Firmware::Bios, |machine| machine.icount = true);
+}
+
+#[test]
+fn uefi_with_two_cpus() {
+    runs_to_a_good_end(Firmware::Uefi, |_| {});
+}
