@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+pub mod acpi;
 pub mod arch;
 pub mod cmdline;
 pub mod errno;
@@ -19,8 +20,9 @@ pub mod sync;
 pub mod syscall;
 pub mod task;
 pub mod test_runner;
+pub mod time;
 
-use arch::{cpu, entry, gdt, idt, percpu, syscall as syscall_entry};
+use arch::{apic, cpu, entry, gdt, idt, percpu, pit, smp, syscall as syscall_entry};
 use bootloader_api::BootInfo;
 use mm::{frame, paging};
 
@@ -39,6 +41,12 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     frame::init(&info.memory_regions); // frame allocator
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();
+    acpi::init(info);
+    pit::mask_legacy_interrupts();
+    time::init(); // from here on, log lines tell the time
+    apic::init();
+    smp::start_others();
+    apic::start_timer();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
     if let Some(runner) = test_runner::requested() {
         runner();

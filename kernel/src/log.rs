@@ -179,12 +179,12 @@ impl Owned {
 
 /// Nanoseconds since boot; 0 until the clock runs.
 fn now_ns() -> u64 {
-    0
+    crate::time::ktime_get()
 }
 
 /// The CPU that we run on.
 fn this_cpu() -> u32 {
-    0
+    crate::arch::percpu::cpu_id() as u32
 }
 
 /// Sets the console up. Call it first of all, once.

@@ -27,7 +27,7 @@ pub fn exit(code: ExitCode) -> ! {
 #[cfg(target_os = "none")]
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    interrupts::disable();
+    crate::arch::smp::stop_others();
     crate::log::seize();
     crate::pr_emerg!("Kernel panic: {info}");
     exit(ExitCode::Failure)

@@ -3,4 +3,5 @@
 pub mod fault;
 pub mod frame;
 pub mod heap;
+pub mod kernel_stack;
 pub mod paging;

@@ -162,6 +162,30 @@ pub fn kernel_root() -> PhysAddr {
     PhysAddr::new(KERNEL_ROOT.load(Ordering::Relaxed))
 }
 
+/// A root table with the kernel's half and, below, the frame at `page` mapped where it is, executable: for a CPU that
+/// switches paging on while it runs there. It lies below 4 GiB and is never freed.
+pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfMemory> {
+    let mut root = Frame::alloc_below_4_gib()?;
+    // SAFETY: the kernel's root is live, and only the processor writes it (M2, accessed bits).
+    let kernel: &[u8; 4096] = unsafe { &*phys_to_virt(kernel_root()).as_ptr() };
+    root.bytes_mut().copy_from_slice(kernel);
+    let root = root.into_phys();
+    // SAFETY: the new root is (1), and nobody else knows it (2).
+    let mut tables = unsafe { tables(root) };
+    // SAFETY: no reference into the lower half exists, and the page is not writable there.
+    let mapped = unsafe {
+        tables.map_to_with_table_flags(
+            Page::<Size4KiB>::containing_address(VirtAddr::new(page.as_u64())),
+            PhysFrame::containing_address(page),
+            Protection::ReadExecute.flags(),
+            PageTableFlags::PRESENT | PageTableFlags::WRITABLE,
+            &mut TableFrames,
+        )
+    };
+    mapped.map_err(|_| OutOfMemory)?.ignore();
+    Ok(root)
+}
+
 fn load_root(root: PhysAddr) {
     // SAFETY: each caller passes a root table with the kernel's upper half (M2).
     unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };

@@ -95,11 +95,6 @@ pub fn init() {
     SMAP.store(features.smap, Ordering::Relaxed);
 }
 
-/// The local APIC's number of this CPU (CPUID leaf 1).
-pub fn apic_id() -> u32 {
-    __cpuid(1).ebx >> 24
-}
-
 static SMAP: AtomicBool = AtomicBool::new(false);
 
 /// Whether ring 0 needs `stac` around an access to user pages. Any context; false until [`init`] has run.

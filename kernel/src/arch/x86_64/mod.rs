@@ -13,10 +13,14 @@
 //! 5. Kernel and user programs are soft-float: CR0.EM is set and CR4.OSFXSR, CR4.OSXSAVE are clear on every CPU, so x87 code
 //!    gets #NM and SSE or AVX code #UD, in any ring. There is no vector state to switch.
 
+pub mod apic;
 pub mod cpu;
 pub mod entry;
 pub mod gdt;
 pub mod idt;
 pub mod percpu;
+pub mod pit;
+pub mod smp;
+mod start_up;
 pub mod syscall;
 pub mod traps;

@@ -53,6 +53,7 @@ pub struct PerCpu {
     preempt_count: AtomicU32,
     /// The running task should give way as soon as it may be preempted.
     need_resched: AtomicBool,
+    apic_id: AtomicU32,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -83,6 +84,7 @@ impl PerCpu {
             cpu_id: AtomicU32::new(0),
             preempt_count: AtomicU32::new(0),
             need_resched: AtomicBool::new(false),
+            apic_id: AtomicU32::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
         }
@@ -91,6 +93,15 @@ impl PerCpu {
     /// The number of this CPU, 0 for the one that booted.
     pub fn cpu_id(&self) -> usize {
         self.cpu_id.load(Ordering::Relaxed) as usize
+    }
+
+    /// The number of its local APIC.
+    pub fn apic_id(&self) -> u32 {
+        self.apic_id.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_apic_id(&self, id: u32) {
+        self.apic_id.store(id, Ordering::Relaxed);
     }
 
     /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to notice soon.

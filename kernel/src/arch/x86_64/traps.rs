@@ -3,12 +3,14 @@
 //! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with interrupts
 //! on: it may sleep and it may kill the task.
 
-use super::idt::vector;
+use super::{apic, idt::vector, percpu, smp};
 use crate::{
     mm::fault,
+    pr_err, pr_warn,
     probes::{self, PtRegs},
 };
-use x86_64::instructions::interrupts;
+use core::arch::asm;
+use x86_64::{instructions::interrupts, registers::control::Cr2};
 
 /// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
 const NAMES: [&str; 32] = [
@@ -116,13 +118,35 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
 }
 
 /// Interrupts, vectors from 32 on.
-pub(super) extern "C" fn do_interrupt(_regs: &mut PtRegs, vector: u64) {
-    crate::pr_warn!("interrupt {vector} has no handler");
+pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
+    match vector as u8 {
+        apic::vector::TIMER => timer_interrupt(regs),
+        // The work is done on the way out.
+        apic::vector::RESCHEDULE => {}
+        apic::vector::FLUSH_TLB => smp::flush_tlb_here(),
+        apic::vector::PROBES_SYNC => probes::on_sync_ipi(regs),
+        // Not a real interrupt: it must not be acknowledged.
+        apic::vector::SPURIOUS => return,
+        apic::vector::ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
+        _ => pr_warn!("interrupt {vector} has no handler"),
+    }
+    apic::end_of_interrupt();
 }
 
-/// NMI.
+/// The scheduler's tick.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
+    percpu::this().set_need_resched();
+}
+
+/// NMI. A page fault in here would overwrite the address of the one that the NMI may have interrupted: it is put back.
 pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
-    crate::pr_warn!("NMI at {:#x}", regs.ip);
+    let address = Cr2::read_raw();
+    smp::stop_if_asked();
+    pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
+    // SAFETY: CR2 only reports.
+    unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
 }
 
 /// #DF: most likely the kernel stack ran over its guard page.

@@ -1,0 +1,153 @@
+//! The start-up page: where the other CPUs wake in real mode, and their way from there to [`super::smp::ap_main`].
+//!
+//! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt names, so it
+//! finds its data by offsets from its own start; what must be an absolute address is filled in by [`install`].
+//!
+//! ```text
+//!   real mode, cs = page >> 4 ──► cr4.PAE, cr3, EFER.LME|NXE, cr0.PG|PE at once ──► far jump ──► 64-bit code in the page
+//!     ──► ticket by `lock xadd` ──► stack of that ticket ──► ap_main, in the kernel image
+//! ```
+
+use crate::mm::{
+    frame::{FRAME_SIZE, OutOfMemory},
+    paging::{self, phys_to_virt},
+};
+use core::{arch::global_asm, slice, sync::atomic::AtomicU32};
+use x86_64::PhysAddr;
+
+global_asm!(
+    r#"
+    .pushsection .rodata.start_up_page, "a", @progbits
+    .balign 16
+start_up_begin:
+    .code16
+    cli
+    cld
+    mov ax, cs
+    mov ds, ax
+    .byte 0x0f, 0x01, 0x16              # lgdt [16-bit offset]
+    .word start_up_gdt_pointer - start_up_begin
+    mov eax, 0x20                       # CR4: PAE
+    mov cr4, eax
+    .byte 0x66, 0xa1                    # mov eax, [16-bit offset]
+    .word start_up_root - start_up_begin
+    mov cr3, eax
+    mov ecx, 0xc0000080                 # EFER: LME, NXE
+    mov eax, 0x900
+    xor edx, edx
+    wrmsr
+    mov eax, 0x80010011                 # CR0: PG, WP, ET, PE
+    mov cr0, eax
+    .byte 0x66, 0xea                    # far jump, 32-bit offset
+start_up_long_mode_address:
+    .long start_up_long_mode - start_up_begin
+    .word 0x08
+    .code64
+start_up_long_mode:
+    xor eax, eax
+    mov ds, eax
+    mov es, eax
+    mov ss, eax
+    mov edi, 1
+    mov rax, [rip + start_up_next_ticket]
+    lock xadd [rax], edi
+    cmp edi, [rip + start_up_tickets]
+    jae 2f
+    mov rax, [rip + start_up_stacks]
+    mov rsp, [rax + rdi * 8]
+    xor ebp, ebp
+    push rbp
+    mov rax, [rip + start_up_entry]
+    jmp rax
+2:  cli
+    hlt
+    jmp 2b
+
+    .balign 8
+start_up_gdt:
+    .quad 0
+    .quad 0x00af9b000000ffff            # 0x08: ring 0, 64-bit code
+start_up_gdt_pointer:
+    .word . - start_up_gdt - 1
+start_up_gdt_address:
+    .long start_up_gdt - start_up_begin
+    .balign 8
+start_up_next_ticket: .quad 0
+start_up_entry: .quad 0
+start_up_stacks: .quad 0
+start_up_root: .long 0
+start_up_tickets: .long 0
+start_up_end:
+    .popsection
+    "#
+);
+
+unsafe extern "C" {
+    static start_up_begin: u8;
+    static start_up_long_mode_address: u8;
+    static start_up_gdt_address: u8;
+    static start_up_next_ticket: u8;
+    static start_up_entry: u8;
+    static start_up_stacks: u8;
+    static start_up_root: u8;
+    static start_up_tickets: u8;
+    static start_up_end: u8;
+}
+
+/// The number of the stack that the next CPU takes. Not in the page, which no CPU may write where it executes it.
+static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
+
+/// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends, 16-aligned) and calls `entry` on
+/// it with its number in that list, on the kernel's tables plus the page itself. CPUs beyond the list halt for good.
+///
+/// # Safety
+/// 1. `page` is a frame below 1 MiB that nothing else uses, ever.
+/// 2. Each of `stacks` is mapped and unused, for ever.
+pub unsafe fn install(
+    page: PhysAddr,
+    stacks: &'static [u64],
+    entry: extern "C" fn(usize) -> !,
+) -> Result<(), OutOfMemory> {
+    let root = paging::kernel_root_with_identity_page(page)?;
+    let begin = &raw const start_up_begin;
+    let code_bytes = (&raw const start_up_end).addr() - begin.addr();
+    // SAFETY: the symbols enclose the assembly above.
+    let code = unsafe { slice::from_raw_parts(begin, code_bytes) };
+    // SAFETY: the frame is ours (1) and mapped in the physical map.
+    let copy: &mut [u8; FRAME_SIZE] = unsafe { &mut *phys_to_virt(page).as_mut_ptr() };
+    copy[..code_bytes].copy_from_slice(code);
+    let mut set = |field: *const u8, value: &[u8]| {
+        let at = field.addr() - begin.addr();
+        copy[at..at + value.len()].copy_from_slice(value);
+    };
+    let base = page.as_u64() as u32;
+    for field in [
+        &raw const start_up_long_mode_address,
+        &raw const start_up_gdt_address,
+    ] {
+        // SAFETY: both are words of the assembly above, which hold offsets from its start.
+        let offset = unsafe { field.cast::<u32>().read_unaligned() };
+        set(field, &(base + offset).to_le_bytes());
+    }
+    set(
+        &raw const start_up_next_ticket,
+        &(NEXT_TICKET.as_ptr().addr() as u64).to_le_bytes(),
+    );
+    set(
+        &raw const start_up_entry,
+        &(entry as usize as u64).to_le_bytes(),
+    );
+    set(
+        &raw const start_up_stacks,
+        &(stacks.as_ptr().addr() as u64).to_le_bytes(),
+    );
+    set(
+        &raw const start_up_root,
+        &(root.as_u64() as u32).to_le_bytes(),
+    );
+    set(
+        &raw const start_up_tickets,
+        &(stacks.len() as u32).to_le_bytes(),
+    );
+    Ok(())
+}

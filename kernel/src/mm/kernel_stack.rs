@@ -1,0 +1,105 @@
+//! Kernel stacks: 32 KiB each, above a page that is never mapped.
+//!
+//! Running over the end of a stack hits that page; as the processor then cannot push a page fault's frame either, it
+//! raises #DF, which has a stack of its own and reports whose stack it was.
+//!
+//! A stack is mapped once and reused for ever: stacks that are given back wait in a list, chained through their
+//! topmost words. So no TLB ever holds a stale translation of one. Task context, one spinlock.
+
+use super::{
+    frame::{FRAME_SIZE, Frame, OutOfMemory},
+    paging::{self, MapError, Protection, STACKS_START},
+};
+use crate::sync::SpinLock;
+use core::{mem::ManuallyDrop, ops::Range};
+use x86_64::VirtAddr;
+
+/// Size of a kernel stack in bytes.
+pub const STACK_BYTES: u64 = 32 * 1024;
+/// From one stack to the next: the guard page comes first.
+const SPACING: u64 = STACK_BYTES + FRAME_SIZE as u64;
+
+struct Pool {
+    /// How many stacks have been mapped.
+    mapped: u64,
+    /// Top of the first unused one.
+    unused: Option<VirtAddr>,
+}
+
+static POOL: SpinLock<Pool> = SpinLock::new(Pool {
+    mapped: 0,
+    unused: None,
+});
+
+/// A stack that belongs to the holder of this value. Dropping it gives it back, so nothing may run on it any more.
+#[derive(Debug)]
+pub struct KernelStack {
+    top: VirtAddr,
+}
+
+/// The word of an unused stack that names the next one.
+fn link(top: VirtAddr) -> *mut Option<VirtAddr> {
+    (top - size_of::<Option<VirtAddr>>() as u64).as_mut_ptr()
+}
+
+impl KernelStack {
+    /// Takes an unused stack or maps a new one.
+    pub fn new() -> Result<Self, OutOfMemory> {
+        let mut pool = POOL.lock();
+        if let Some(top) = pool.unused {
+            // SAFETY: an unused stack is mapped, ours, and has its link there.
+            pool.unused = unsafe { link(top).read() };
+            return Ok(Self { top });
+        }
+        let bottom = STACKS_START + pool.mapped * SPACING + FRAME_SIZE as u64;
+        let pages = (bottom..bottom + STACK_BYTES)
+            .step_by(FRAME_SIZE)
+            .map(VirtAddr::new);
+        for page in pages.clone() {
+            let mapped = Frame::alloc()
+                .map_err(MapError::from)
+                .and_then(|frame| paging::map_kernel(page, frame, Protection::ReadWrite));
+            if mapped.is_err() {
+                // No CPU has touched these pages, so none has them in its TLB.
+                pages
+                    .take_while(|&earlier| earlier < page)
+                    .for_each(|page| drop(paging::unmap_kernel(page)));
+                return Err(OutOfMemory);
+            }
+        }
+        pool.mapped += 1;
+        Ok(Self {
+            top: VirtAddr::new(bottom + STACK_BYTES),
+        })
+    }
+
+    /// Its end, where rsp starts. 16-aligned.
+    pub fn top(&self) -> VirtAddr {
+        self.top
+    }
+
+    /// The addresses of its bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.top.as_u64() - STACK_BYTES..self.top.as_u64()
+    }
+
+    /// Keeps it for ever.
+    pub fn leak(self) -> VirtAddr {
+        ManuallyDrop::new(self).top
+    }
+}
+
+impl Drop for KernelStack {
+    fn drop(&mut self) {
+        let mut pool = POOL.lock();
+        // SAFETY: the stack is mapped and ours, and nothing runs on it.
+        unsafe { link(self.top).write(pool.unused) };
+        pool.unused = Some(self.top);
+    }
+}
+
+/// Whether `address` lies in the unmapped page below some kernel stack. Any context.
+pub fn is_guard(address: u64) -> bool {
+    (STACKS_START..paging::DEVICES_START).contains(&address)
+        && (address - STACKS_START) % SPACING < FRAME_SIZE as u64
+}

@@ -1,0 +1,161 @@
+//! Time since boot, in nanoseconds, from the time stamp counter (TSC).
+//!
+//! The TSC's rate is measured once against the interval timer. [`ktime_get`] is a multiplication: no lock, any context, NMI and probe
+//! handlers included. It never goes back on one CPU. Across CPUs it agrees as well as their TSCs do: a CPU
+//! whose TSC is seen to be off when it starts gets a correction ([`synchronise_cpu`]).
+//!
+//! Under QEMU's `-icount` the TSC counts instructions, and so do the interval timer and the APIC timer: all stay in
+//! proportion.
+
+use crate::arch::{
+    percpu::{self, MAX_CPUS},
+    pit::{PIT_HZ, PitCounter},
+};
+use crate::sync::SpinLock;
+use core::{
+    arch::x86_64::_rdtsc,
+    hint,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+};
+
+/// Nanoseconds in a second.
+pub const NSEC_PER_SEC: u64 = 1_000_000_000;
+/// Nanoseconds in a millisecond.
+pub const NSEC_PER_MSEC: u64 = 1_000_000;
+
+/// Time between two ticks of the scheduler.
+pub const TICK_NS: u64 = 4 * NSEC_PER_MSEC;
+
+/// Nanoseconds per TSC tick, in units of 2^-32; 0 before [`init`].
+static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
+/// The TSC when the kernel started.
+static BOOT_TSC: AtomicU64 = AtomicU64::new(0);
+
+/// What to add to the TSC of each CPU to get that of the CPU that booted.
+static CORRECTION: [AtomicI64; MAX_CPUS] = [const { AtomicI64::new(0) }; MAX_CPUS];
+
+/// The time stamp counter of this CPU.
+#[inline]
+pub fn read_tsc() -> u64 {
+    // SAFETY: every x86_64 processor has `rdtsc`, and CR4.TSD is clear.
+    unsafe { _rdtsc() }
+}
+
+fn ticks_to_ns(ticks: u64) -> u64 {
+    ((u128::from(ticks) * u128::from(NS_PER_TICK.load(Ordering::Relaxed))) >> 32) as u64
+}
+
+/// Nanoseconds since boot. Zero until the clock is set up. Any context.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ktime_get() -> u64 {
+    let now = loop {
+        let cpu = percpu::cpu_id();
+        let tsc = read_tsc();
+        // The task may be moved meanwhile; the counter and its correction must be the same CPU's.
+        if percpu::cpu_id() == cpu {
+            break tsc.wrapping_add_signed(CORRECTION[cpu].load(Ordering::Relaxed));
+        }
+    };
+    ticks_to_ns(now.saturating_sub(BOOT_TSC.load(Ordering::Relaxed)))
+}
+
+/// Keeps the CPU busy for `ns` nanoseconds.
+pub fn delay_ns(ns: u64) {
+    let end = ktime_get().saturating_add(ns);
+    while ktime_get() < end {
+        hint::spin_loop();
+    }
+}
+
+/// A reading of the TSC and the interval timer at the same time, as nearly as it can be had.
+struct Sample {
+    tsc: u64,
+    pit: u16,
+}
+
+/// The emulator may stop us between two instructions, for long: of several readings take the one that took least.
+fn sample(pit: &PitCounter) -> Sample {
+    let reading = || {
+        let before = read_tsc();
+        let ticks = pit.elapsed();
+        let after = read_tsc();
+        (
+            after - before,
+            Sample {
+                tsc: before + (after - before) / 2,
+                pit: ticks,
+            },
+        )
+    };
+    (0..8)
+        .map(|_| reading())
+        .min_by_key(|(took, _)| *took)
+        .map(|(_, sample)| sample)
+        .expect("eight readings")
+}
+
+/// Measures the TSC's rate. Takes about 20 ms. Call once, on the CPU that boots.
+pub fn init() {
+    const MEASURED_TICKS: u16 = (PIT_HZ / 50) as u16;
+    BOOT_TSC.store(read_tsc(), Ordering::Relaxed);
+    let pit = PitCounter::start();
+    let start = sample(&pit);
+    let mut reads = 0u32;
+    while pit.elapsed() - start.pit < MEASURED_TICKS {
+        reads += 1;
+        // Each read takes a microsecond on a PC.
+        assert!(
+            reads < 10_000_000,
+            "the interval timer (8254) stands still; this kernel has no other clock to start from"
+        );
+    }
+    let end = sample(&pit);
+    let ticks = end.tsc - start.tsc;
+    let ns = u64::from(end.pit - start.pit) * NSEC_PER_SEC / PIT_HZ;
+    NS_PER_TICK.store(
+        ((u128::from(ns) << 32) / u128::from(ticks)) as u64,
+        Ordering::Relaxed,
+    );
+    crate::pr_info!("tsc: {} MHz", ticks * 1000 / ns);
+}
+
+/// Asks the CPU that boots for its TSC.
+static QUESTION: AtomicBool = AtomicBool::new(false);
+/// Its answer; 0 is none.
+static ANSWER: AtomicU64 = AtomicU64::new(0);
+
+/// Compares the TSC of the calling CPU with that of the CPU that boots, which is in [`answer_cpus`] meanwhile. Corrects it
+/// only if the two cannot be the same counter: what the question and the answer took is no error to correct.
+pub fn synchronise_cpu() {
+    static ONE_AT_A_TIME: SpinLock<()> = SpinLock::new(());
+    let _turn = ONE_AT_A_TIME.lock();
+    let round = || {
+        ANSWER.store(0, Ordering::Relaxed);
+        let before = read_tsc();
+        // Release pairs with the Acquire of the one who answers; the other way round below.
+        QUESTION.store(true, Ordering::Release);
+        let theirs = loop {
+            match ANSWER.load(Ordering::Acquire) {
+                0 => hint::spin_loop(),
+                tsc => break tsc,
+            }
+        };
+        (before, theirs, read_tsc())
+    };
+    let narrowest = (0..5)
+        .map(|_| round())
+        .min_by_key(|(before, _, after)| after - before);
+    let (before, theirs, after) = narrowest.expect("five rounds");
+    if !(before..=after).contains(&theirs) {
+        let ours = before + (after - before) / 2;
+        CORRECTION[percpu::cpu_id()].store(theirs.wrapping_sub(ours) as i64, Ordering::Relaxed);
+    }
+}
+
+/// Answers a CPU that waits in [`synchronise_cpu`], if there is one.
+pub fn answer_cpus() {
+    if QUESTION.swap(false, Ordering::Acquire) {
+        ANSWER.store(read_tsc(), Ordering::Release);
+    }
+}
