@@ -39,6 +39,10 @@ fn pass_panic_triple_fault_and_hang_are_told_apart() {
             Some(("the machine was reset: a triple fault", "self-test: in d")),
         ),
         (
+            "e_floods_the_log",
+            Some(("it hung: not over after 3 s", "self-test: in e")),
+        ),
+        (
             "e_hangs",
             Some(("it hung: not over after 3 s", "self-test: in e")),
         ),

@@ -176,9 +176,14 @@ impl Guest {
                 .output
                 .recv()
                 .map_err(|_| RecvTimeoutError::Disconnected),
-            Some(deadline) => self
-                .output
-                .recv_timeout(deadline.saturating_duration_since(Instant::now())),
+            Some(deadline) => {
+                let rest = deadline.saturating_duration_since(Instant::now());
+                if rest.is_zero() {
+                    // Also when there is more to read: a guest that floods its log has to end as well.
+                    return Ok(Event::Deadline);
+                }
+                self.output.recv_timeout(rest)
+            }
         };
         Ok(match output {
             Ok(output) => Event::Output(output),

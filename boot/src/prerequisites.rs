@@ -110,8 +110,8 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
     PackageManager {
         system: "Arch",
         program: "pacman",
-        refresh: None,
-        install: &["-Sy", "--noconfirm", "--needed"],
+        refresh: Some(&["-Sy"]),
+        install: &["-S", "--noconfirm", "--needed"],
         qemu: "qemu-system-x86",
         ovmf: Some("edk2-ovmf"),
         needs_root: true,
@@ -318,7 +318,7 @@ mod tests {
             install_hints(),
             "Debian/Ubuntu `sudo apt-get install qemu-system-x86 ovmf`, \
              Fedora `sudo dnf install qemu-system-x86-core edk2-ovmf`, \
-             Arch `sudo pacman -Sy qemu-system-x86 edk2-ovmf`, \
+             Arch `sudo pacman -S qemu-system-x86 edk2-ovmf`, \
              Homebrew `brew install qemu`"
         );
     }

@@ -143,16 +143,34 @@ impl Transcript {
     }
 
     fn failed(&self, reason: &str) -> Verdict {
-        let log = match self.log.trim_end() {
-            "" => "(nothing)",
-            log => log,
-        };
+        let log = excerpt(self.log.trim_end());
         let of = match self.current {
             Some(_) => "since the test began",
             None => "since the boot",
         };
         Err(format!("{reason}\nlog of the guest {of}:\n{log}\n"))
     }
+}
+
+/// Returns `log` with the middle of a very long one left out.
+fn excerpt(log: &str) -> String {
+    const HEAD: usize = 200;
+    const TAIL: usize = 400;
+    if log.is_empty() {
+        return "(nothing)".into();
+    }
+    let lines: Vec<&str> = log.lines().collect();
+    if lines.len() <= HEAD + TAIL {
+        return log.into();
+    }
+    let (head, rest) = lines.split_at(HEAD);
+    let (middle, tail) = rest.split_at(rest.len() - TAIL);
+    format!(
+        "{}\n... {} lines left out ...\n{}",
+        head.join("\n"),
+        middle.len(),
+        tail.join("\n")
+    )
 }
 
 fn reason(over: &Over) -> String {
@@ -273,6 +291,17 @@ mod tests {
         assert_eq!(judge(&say("the text"), &RESET), reason(&RESET));
         let returns = [begin("panics"), end("panics")];
         assert_eq!(judge(&returns, &SUCCESS), "it did not panic, as it should");
+    }
+
+    #[test]
+    fn a_long_log_loses_its_middle() {
+        let lines: Vec<String> = (0..1000).map(|line| line.to_string()).collect();
+        let shown = excerpt(&lines.join("\n"));
+        assert!(
+            shown.contains("\n199\n... 400 lines left out ...\n600\n"),
+            "{shown}"
+        );
+        assert_eq!(excerpt("a\nb"), "a\nb");
     }
 
     #[test]

@@ -40,6 +40,15 @@ guest_test! {
     }
 
     #[hidden]
+    #[timeout(3)]
+    fn e_floods_the_log() {
+        pr_info!("self-test: in e");
+        loop {
+            pr_info!("and on");
+        }
+    }
+
+    #[hidden]
     #[should_panic("as it should")]
     fn f_panics_as_it_should() {
         panic!("as it should");
