@@ -1,4 +1,4 @@
-//! The start-up page: where the other CPUs wake in real mode, and their way from there to [`super::smp::ap_main`].
+//! The start-up page: where the other CPUs wake in real mode, and their way from there to `smp::ap_main`.
 //!
 //! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt names, so it
 //! finds its data by offsets from its own start; what must be an absolute address is filled in by [`install`].
