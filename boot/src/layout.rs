@@ -86,3 +86,71 @@ pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
     }
     replace(path, |unfinished| Ok(fs::write(unfinished, content)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A directory of its own for a test, empty.
+    fn directory(test: &str) -> PathBuf {
+        let directory = target().join("tmp/layout").join(test);
+        // It may be left from an earlier run.
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    fn set_age(path: &Path, seconds: u64) {
+        let time = SystemTime::now() - Duration::from_secs(seconds);
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+    }
+
+    #[test]
+    fn output_is_current_if_newer_than_every_input() {
+        let directory = directory("is_current");
+        let [a, b, output] = ["a", "b", "output"].map(|name| directory.join(name));
+        fs::write(&a, "").unwrap();
+        fs::write(&b, "").unwrap();
+        set_age(&a, 30);
+        set_age(&b, 10);
+        assert!(!is_current(&output, &[&a]), "it is missing");
+        fs::write(&output, "").unwrap();
+        set_age(&output, 20);
+        assert!(is_current(&output, &[&a]));
+        assert!(!is_current(&output, &[&a, &b]), "b is newer");
+        assert!(!is_current(&output, &[&directory.join("no input")]));
+    }
+
+    #[test]
+    fn unchanged_content_keeps_its_file() {
+        let path = directory("write_if_changed").join("file");
+        write_if_changed(&path, b"one").unwrap();
+        set_age(&path, 30);
+        let before = fs::metadata(&path).unwrap().modified().unwrap();
+        write_if_changed(&path, b"one").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+        write_if_changed(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+    }
+
+    #[test]
+    fn failed_replacement_leaves_the_old_file_and_nothing_else() {
+        let directory = directory("replace");
+        let path = directory.join("file");
+        fs::write(&path, "old").unwrap();
+        let error = replace(&path, |unfinished| {
+            fs::write(unfinished, "half")?;
+            anyhow::bail!("no more")
+        })
+        .unwrap_err();
+        let sentence = format!("{error:#}");
+        assert_eq!(
+            sentence,
+            format!("cannot write {}: no more", path.display())
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    }
+}
