@@ -9,6 +9,7 @@ use std::{
     io::{IsTerminal, Read, stderr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -95,6 +96,9 @@ fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    // A second one would wait for the first one's lock, and say the same.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (status, messages, diagnostics) = progress::step(what, || -> Result<_> {
         let cargo = children::spawn(command).context("cannot start cargo")?;
         let stdout = cargo.take_stdout().expect("piped above");
@@ -109,7 +113,7 @@ fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
         });
         Ok((cargo.wait()?, messages?, diagnostics?))
     })?;
-    eprint!("{}", String::from_utf8_lossy(&diagnostics));
+    progress::show(String::from_utf8_lossy(&diagnostics));
     if !status.success() {
         bail!("{what} failed: see cargo's messages above");
     }

@@ -3,6 +3,7 @@
 //! On a terminal one line counts the seconds; elsewhere a line is printed now and then.
 
 use std::{
+    fmt::Display,
     io::{IsTerminal, Write, stderr},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -10,8 +11,14 @@ use std::{
 };
 
 /// Prints one line of our own to standard error.
-pub fn say(line: impl std::fmt::Display) {
-    eprintln!("boot: {line}");
+pub fn say(line: impl Display) {
+    show(format_args!("boot: {line}\n"));
+}
+
+/// Prints `text` to standard error, also from within a test, whose output by `eprint!` would be held back.
+pub fn show(text: impl Display) {
+    // Nothing can be done about a closed standard error.
+    let _ = write!(stderr(), "{text}");
 }
 
 /// Does `work`, and says meanwhile that `what` is under way once it has taken two seconds.
@@ -25,8 +32,7 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
             while is_done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let seconds = started.elapsed().as_secs();
                 if terminal {
-                    eprint!("\r\x1b[Kboot: {what} ... {seconds} s");
-                    let _ = stderr().flush();
+                    show(format_args!("\r\x1b[Kboot: {what} ... {seconds} s"));
                     pause = Duration::from_secs(1);
                 } else {
                     say(format_args!("{what} ... {seconds} s"));
@@ -34,7 +40,7 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
                 }
             }
             if terminal && started.elapsed() >= Duration::from_secs(2) {
-                eprint!("\r\x1b[K");
+                show("\r\x1b[K");
             }
         });
         let result = work();
