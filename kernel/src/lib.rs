@@ -9,6 +9,7 @@ pub mod arch;
 pub mod cmdline;
 pub mod errno;
 pub mod fw_cfg;
+pub mod init;
 pub mod initramfs;
 pub mod log;
 pub mod mm;
@@ -24,10 +25,12 @@ pub mod time;
 
 use arch::{apic, cpu, entry, gdt, idt, percpu, pit, smp, syscall as syscall_entry};
 use bootloader_api::BootInfo;
-use mm::{frame, paging};
+use mm::{frame, kernel_stack, paging};
+use task::scheduler;
 
 /// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots, interrupts off.
 pub fn kmain(info: &'static mut BootInfo) -> ! {
+    let boot_stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
     percpu::init(0); // locks count on it
     log::init();
     cmdline::init(None);
@@ -44,12 +47,15 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     acpi::init(info);
     pit::mask_legacy_interrupts();
     time::init(); // from here on, log lines tell the time
+    kernel_stack::note_boot_stacks([
+        boot_stack.clone(),
+        gdt::InterruptStacks::range_of_boot_cpu(),
+    ]);
+    scheduler::init_cpu(boot_stack); // this code becomes the idle task of this CPU
     apic::init();
-    smp::start_others();
+    smp::start_others(); // each begins with its idle task
     apic::start_timer();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
-    if let Some(runner) = test_runner::requested() {
-        runner();
-    }
-    panic::exit(panic::ExitCode::Success)
+    task::spawn_kthread("kernel_init", init::kernel_init).expect("memory for the first task");
+    scheduler::idle()
 }

@@ -11,7 +11,11 @@ use super::{
     paging::{self, MapError, Protection, STACKS_START},
 };
 use crate::sync::SpinLock;
-use core::{mem::ManuallyDrop, ops::Range};
+use core::{
+    mem::ManuallyDrop,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 use x86_64::VirtAddr;
 
 /// Size of a kernel stack in bytes.
@@ -98,8 +102,44 @@ impl Drop for KernelStack {
     }
 }
 
+/// Stacks that are not from the pool: the loader's, on which the kernel boots, and those for the exceptions of the CPU that boots.
+static OTHERS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
+
+/// Makes two further stacks known to [`bounds`]. Once, early in boot.
+pub fn note_boot_stacks(stacks: [Range<u64>; 2]) {
+    for (other, stack) in OTHERS.iter().zip(stacks) {
+        other[0].store(stack.start, Ordering::Relaxed);
+        other[1].store(stack.end, Ordering::Relaxed);
+    }
+}
+
+/// The bounds of the kernel stack that contains the address `sp`; empty if there is none. Any context.
+pub fn bounds(sp: u64) -> Range<u64> {
+    if let Some(offset) = pool_offset(sp) {
+        let guard_end = sp - offset + FRAME_SIZE as u64;
+        return if offset < FRAME_SIZE as u64 {
+            0..0
+        } else {
+            guard_end..guard_end + STACK_BYTES
+        };
+    }
+    let others = OTHERS
+        .iter()
+        .map(|[start, end]| start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed));
+    others
+        .into_iter()
+        .find(|stack| stack.contains(&sp))
+        .unwrap_or(0..0)
+}
+
+/// How far `address` is from the start of the guard page of its stack, if it lies in the region of stacks.
+fn pool_offset(address: u64) -> Option<u64> {
+    (STACKS_START..paging::DEVICES_START)
+        .contains(&address)
+        .then(|| (address - STACKS_START) % SPACING)
+}
+
 /// Whether `address` lies in the unmapped page below some kernel stack. Any context.
 pub fn is_guard(address: u64) -> bool {
-    (STACKS_START..paging::DEVICES_START).contains(&address)
-        && (address - STACKS_START) % SPACING < FRAME_SIZE as u64
+    pool_offset(address).is_some_and(|offset| offset < FRAME_SIZE as u64)
 }

@@ -5,3 +5,6 @@ pub mod frame;
 pub mod heap;
 pub mod kernel_stack;
 pub mod paging;
+pub mod user_space;
+
+pub use frame::Frame;

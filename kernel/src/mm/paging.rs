@@ -15,8 +15,8 @@
 //!     flags. Text is written through the physical map ([`text_alias`]), which is never executable.
 //! M2. The upper half of the root table never changes after [`init`]: what the kernel maps later lies below root entry 511. So every
 //!     address space may hold a copy of it.
-//! M3. An address space owns the frames mapped in its lower half and the tables that map them. It is loaded on at most
-//!     one CPU at a time.
+//! M3. An address space owns the tables of its lower half, not the frames that they map. It is used by one task, so it is loaded
+//!     on at most one CPU at a time.
 //! M4. No page is global and PCIDs are off: loading CR3 drops every translation of a CPU.
 //!
 //! # Contexts and locks
@@ -186,14 +186,19 @@ pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfM
     Ok(root)
 }
 
-fn load_root(root: PhysAddr) {
-    // SAFETY: each caller passes a root table with the kernel's upper half (M2).
+/// Loads a root table on this CPU.
+///
+/// # Safety
+/// 1. `root` has the kernel's upper half (M2), and stays alive until another one is loaded here.
+pub(crate) unsafe fn load_root(root: PhysAddr) {
+    // SAFETY: by (1) all that runs stays mapped.
     unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };
 }
 
 /// Leaves any user address space on this CPU.
 pub fn activate_kernel() {
-    load_root(kernel_root());
+    // SAFETY: the kernel's root lives for ever.
+    unsafe { load_root(kernel_root()) };
 }
 
 /// Whether a page is inside the regions of root entry 511 (M2) and aligned.
@@ -322,45 +327,66 @@ impl AddressSpace {
         unsafe { tables(self.root.phys()) }
     }
 
-    /// Maps `frame` at `page` for ring 3. The address space owns the frame. On an error it is freed.
-    pub fn map(
+    /// Maps the frame at `frame` at `page` for ring 3, in place of what was mapped there.
+    ///
+    /// # Safety
+    /// 1. Until it is unmapped here, the frame holds user memory: no reference into it exists while ring 3 runs in this address
+    ///    space, and it is not freed.
+    pub unsafe fn map(
         &mut self,
         page: VirtAddr,
-        frame: Frame,
+        frame: PhysAddr,
         protection: Protection,
     ) -> Result<(), MapError> {
         if !(4096..USER_END).contains(&page.as_u64()) || !page.is_aligned(4096u64) {
             return Err(MapError::BadAddress);
         }
+        self.unmap(page);
         let user = PageTableFlags::USER_ACCESSIBLE;
-        // SAFETY: user pages are reached by ring 3 and by checked copies only, so no reference into them exists.
+        // SAFETY: ring 3 alone reaches the page, and the frame is for it (1).
         let mapped = unsafe {
             self.tables_mut().map_to_with_table_flags(
                 Page::<Size4KiB>::containing_address(page),
-                PhysFrame::containing_address(frame.phys()),
+                PhysFrame::containing_address(frame),
                 protection.flags() | user,
                 PageTableFlags::PRESENT | PageTableFlags::WRITABLE | user,
                 &mut TableFrames,
             )
         };
         mapped.map_err(map_error)?.ignore();
-        let _owned_by_the_mapping = frame.into_phys();
         Ok(())
     }
 
-    /// Unmaps `page` and returns its frame.
-    pub fn unmap(&mut self, page: VirtAddr) -> Option<Frame> {
+    /// Unmaps `page`. True if it was mapped.
+    pub fn unmap(&mut self, page: VirtAddr) -> bool {
         if page.as_u64() >= USER_END {
-            return None;
+            return false;
         }
-        let (frame, flush) = self
+        match self
             .tables_mut()
             .unmap(Page::<Size4KiB>::containing_address(page))
-            .ok()?;
-        // By M3 only this CPU can have it in its TLB.
-        flush.flush();
-        // SAFETY: the mapping owned the frame (M3), and it is gone.
-        Some(unsafe { Frame::from_phys(frame.start_address()) })
+        {
+            // By M3 only this CPU can have it in its TLB.
+            Ok((_, flush)) => flush.flush(),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Makes `page` read-only if it is mapped writable.
+    pub fn write_protect(&mut self, page: VirtAddr) {
+        let Some((_, flags)) = self.translate(page) else {
+            return;
+        };
+        let page = Page::<Size4KiB>::containing_address(page);
+        // SAFETY: taking a right away from ring 3.
+        let changed = unsafe {
+            self.tables_mut()
+                .update_flags(page, flags & !PageTableFlags::WRITABLE)
+        };
+        if let Ok(flush) = changed {
+            flush.flush();
+        }
     }
 
     /// Where the user address `address` lies in physical memory, and how it is mapped.
@@ -371,12 +397,6 @@ impl AddressSpace {
     /// Physical address of the root table, for CR3.
     pub fn root(&self) -> PhysAddr {
         self.root.phys()
-    }
-
-    /// Loads this address space on the current CPU. The switch does that for the task that it switches to; any other caller
-    /// keeps the address space alive and loaded nowhere else, and preemption off, until it loads another.
-    pub fn activate(&self) {
-        load_root(self.root());
     }
 
     /// Calls `f` for each mapped page: its address, its frame and its flags.
@@ -397,9 +417,10 @@ impl Drop for AddressSpace {
             "an address space was dropped while it was loaded (M3)"
         );
         walk(self.root(), 4, 0, &mut |entry| {
-            let (Entry::Page { phys, .. } | Entry::Table { phys }) = entry;
-            // SAFETY: we own the pages and tables of the lower half (M3), and the walk is done with what it reports.
-            drop(unsafe { Frame::from_phys(phys) });
+            if let Entry::Table { phys } = entry {
+                // SAFETY: we own the tables of the lower half (M3), and the walk is done with those that it reports.
+                drop(unsafe { Frame::from_phys(phys) });
+            }
         });
     }
 }

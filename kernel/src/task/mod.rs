@@ -1,6 +1,398 @@
-//! Tasks.
+//! Tasks: what they are, which one runs, and who keeps them alive.
+//!
+//! A [`Task`] is a thread of execution with a kernel stack; with a [`UserSpace`] it is a process of ring 3, without one a kernel
+//! thread. It is created ready ([`Task::new`]), runs from [`scheduler::start`] on, and ends in [`scheduler::exit`].
+//!
+//! # Invariants
+//! T1. From `start` on a task holds a reference to itself, which its successor drops after the task's last switch. So a task that can
+//!     run, waits, or is on its way out is alive, whoever else forgets it.
+//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes: nothing runs on it any more.
+//! T3. `root` is the root table of `user_space`, or 0; both change only by the task itself, in [`Task::set_user_space`].
+//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task entered from, or will go to, ring 3. A
+//!     kernel thread has it too, unused.
 
+pub mod exit;
+pub mod kthread;
+mod list;
+pub mod process;
 pub mod scheduler;
+pub mod sleep;
+pub mod wait_queue;
+
+pub use kthread::spawn_kthread;
+pub use scheduler::schedule;
+pub use sleep::sleep_until;
+pub use wait_queue::WaitQueue;
+
+use crate::{
+    arch::{percpu, switch},
+    mm::{frame::OutOfMemory, kernel_stack::KernelStack, paging, user_space::UserSpace},
+    probes::PtRegs,
+    sync::SpinLock,
+};
+use alloc::sync::Arc;
+use core::{
+    fmt,
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering},
+};
+use list::{Link, Linked};
+use process::Process;
+use x86_64::PhysAddr;
+
+/// A reference to a task that keeps it in memory, though not from ending.
+pub type TaskRef = Arc<Task>;
+
+/// The number of a task. 0 for the idle tasks, 1 for the first real one, then rising.
+pub type Pid = i32;
+
+/// A task's short name, for people: at most 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Comm([u8; Comm::BYTES]);
+
+impl Comm {
+    const BYTES: usize = 16;
+
+    /// The first 15 bytes of `name`, up to a NUL.
+    pub fn new(name: impl AsRef<[u8]>) -> Self {
+        let mut bytes = [0; Self::BYTES];
+        for (to, from) in bytes[..Self::BYTES - 1].iter_mut().zip(name.as_ref()) {
+            *to = *from;
+        }
+        Self(bytes)
+    }
+}
+
+impl AsRef<[u8]> for Comm {
+    fn as_ref(&self) -> &[u8] {
+        self.0.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().utf8_chunks().try_for_each(|chunk| {
+            f.write_str(chunk.valid())?;
+            f.write_str(if chunk.invalid().is_empty() { "" } else { "?" })
+        })
+    }
+}
+
+impl fmt::Debug for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// What a task is doing, as far as the scheduler is concerned.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Runs or wants to.
+    Runnable = 0,
+    /// Waits to be woken, or is about to.
+    Sleeping = 1,
+    /// Will not run again after its next switch.
+    Dead = 2,
+}
 
 /// A thread of execution.
-pub struct Task {}
+#[repr(C)]
+pub struct Task {
+    /// rsp while the task is switched out.
+    pub(crate) saved_sp: AtomicU64,
+    /// End of the kernel stack, where entries from ring 3 start.
+    pub(crate) stack_top: u64,
+    stack_start: u64,
+    /// The stack itself, until the task's last switch (T2). Idle tasks never give theirs back.
+    stack: SpinLock<Option<KernelStack>>,
+    pid: Pid,
+    /// The bytes of a [`Comm`], readable without a lock from any context.
+    comm: [AtomicU64; 2],
+    state: AtomicU8,
+    /// Some CPU runs it, or has not finished switching away from it. Written under the run queue's lock.
+    on_cpu: AtomicBool,
+    /// The CPU that it last ran on.
+    last_cpu: AtomicU32,
+    /// Bit n: may run on CPU n.
+    allowed_cpus: AtomicU64,
+    /// Its place in the run queue, under that queue's lock.
+    run_link: Link<Task>,
+    root: AtomicU64,
+    user_space: SpinLock<Option<Arc<UserSpace>>>,
+    /// It is to end: waits that may be interrupted give up, and it is asked on its way to ring 3. Never taken back.
+    interrupted: AtomicBool,
+    /// What it has because it runs a program.
+    pub process: Process,
+    /// Its last switch is over.
+    released: AtomicBool,
+    /// Those who wait for that.
+    released_wait: WaitQueue,
+}
+
+// SAFETY: all fields are atomic, locked or constant, but for `run_link`, which the run queue's lock protects.
+unsafe impl Send for Task {}
+// SAFETY: as above.
+unsafe impl Sync for Task {}
+
+// SAFETY: one field, and only the run queue uses it.
+unsafe impl Linked for Task {
+    fn link(&self) -> &Link<Self> {
+        &self.run_link
+    }
+}
+
+/// Offset of [`Task::saved_sp`], for the switch.
+pub(crate) const SAVED_SP: usize = core::mem::offset_of!(Task, saved_sp);
+/// Offset of [`Task::stack_top`], for the switch.
+pub(crate) const STACK_TOP: usize = core::mem::offset_of!(Task, stack_top);
+
+fn next_pid() -> Pid {
+    static NEXT: AtomicI32 = AtomicI32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Task {
+    /// Makes a task that will call `function(argument)` on a stack of its own once it is started. When the call returns, the task
+    /// goes to ring 3 as its frame says ([`Task::user_regs`]). Task context.
+    pub fn new(
+        name: impl AsRef<[u8]>,
+        function: extern "C" fn(usize),
+        argument: usize,
+    ) -> Result<Self, OutOfMemory> {
+        Self::with_regs(name, function, argument, &PtRegs::default())
+    }
+
+    /// Makes a task that goes to ring 3, in `space`, with the registers `regs`, once it is started. Task context.
+    pub fn new_user(
+        name: impl AsRef<[u8]>,
+        regs: &PtRegs,
+        space: Arc<UserSpace>,
+        process: Process,
+    ) -> Result<Arc<Self>, OutOfMemory> {
+        extern "C" fn straight_to_ring_3(_: usize) {}
+        let mut task = Self::with_regs(name, straight_to_ring_3, 0, regs)?;
+        task.root = AtomicU64::new(space.root().as_u64());
+        task.user_space = SpinLock::new(Some(space));
+        task.process = process;
+        Ok(Arc::new(task))
+    }
+
+    fn with_regs(
+        name: impl AsRef<[u8]>,
+        function: extern "C" fn(usize),
+        argument: usize,
+        regs: &PtRegs,
+    ) -> Result<Self, OutOfMemory> {
+        let stack = KernelStack::new()?;
+        let range = stack.range();
+        // SAFETY: the stack is new and ours.
+        let sp = unsafe { switch::prepare_stack(range.end, function, argument, regs) };
+        let mut task = Self::with_stack(name, range, next_pid());
+        task.saved_sp = AtomicU64::new(sp);
+        task.stack = SpinLock::new(Some(stack));
+        Ok(task)
+    }
+
+    /// The idle task of CPU `cpu`, which is what the CPU is running now, on the stack at `stack`.
+    pub(crate) fn new_idle(cpu: usize, stack: Range<u64>) -> Self {
+        let mut task = Self::with_stack("swapper", stack, 0);
+        task.on_cpu = AtomicBool::new(true);
+        task.last_cpu = AtomicU32::new(cpu as u32);
+        task.allowed_cpus = AtomicU64::new(1 << cpu);
+        task
+    }
+
+    fn with_stack(name: impl AsRef<[u8]>, stack: Range<u64>, pid: Pid) -> Self {
+        let task = Self {
+            saved_sp: AtomicU64::new(0),
+            stack_top: stack.end,
+            stack_start: stack.start,
+            stack: SpinLock::new(None),
+            pid,
+            comm: [const { AtomicU64::new(0) }; 2],
+            state: AtomicU8::new(State::Runnable as u8),
+            on_cpu: AtomicBool::new(false),
+            last_cpu: AtomicU32::new(0),
+            allowed_cpus: AtomicU64::new(u64::MAX),
+            run_link: Link::new(),
+            root: AtomicU64::new(0),
+            user_space: SpinLock::new(None),
+            interrupted: AtomicBool::new(false),
+            process: Process::default(),
+            released: AtomicBool::new(false),
+            released_wait: WaitQueue::new(),
+        };
+        task.set_comm(name);
+        task
+    }
+
+    /// The task's number.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The task's name. Any context.
+    pub fn comm(&self) -> Comm {
+        let mut bytes = [0; 16];
+        for (half, word) in bytes.chunks_exact_mut(8).zip(&self.comm) {
+            half.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        Comm(bytes)
+    }
+
+    /// Renames the task.
+    pub fn set_comm(&self, name: impl AsRef<[u8]>) {
+        for (half, word) in Comm::new(name).0.chunks_exact(8).zip(&self.comm) {
+            let half = half.try_into().expect("chunks of eight bytes");
+            word.store(u64::from_le_bytes(half), Ordering::Relaxed);
+        }
+    }
+
+    /// What identifies the task to the probes: unique while it is alive.
+    pub fn key(&self) -> u64 {
+        core::ptr::from_ref(self).addr() as u64
+    }
+
+    /// What the task is doing.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Relaxed) {
+            0 => State::Runnable,
+            1 => State::Sleeping,
+            _ => State::Dead,
+        }
+    }
+
+    /// `SeqCst`, as in [`wait_queue`].
+    fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// The addresses of its kernel stack. It may be another task's by now if the task is dead.
+    pub fn stack_range(&self) -> Range<u64> {
+        self.stack_start..self.stack_top
+    }
+
+    /// Whether the task never runs in ring 3, at least so far. Any context.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.root.load(Ordering::Relaxed) == 0
+    }
+
+    /// The task's user memory; `None` for a kernel thread.
+    pub fn user_space(&self) -> Option<Arc<UserSpace>> {
+        self.user_space.lock().clone()
+    }
+
+    /// Replaces the user memory of the running task, loads the new one and returns the old one. `None` makes it a kernel
+    /// thread.
+    ///
+    /// # Panics
+    /// If this is not the running task.
+    pub fn set_user_space(&self, space: Option<Arc<UserSpace>>) -> Option<Arc<UserSpace>> {
+        assert!(
+            core::ptr::eq(self, percpu::current_raw()),
+            "only a task itself changes its user memory (T3)"
+        );
+        let mut current = self.user_space.lock();
+        let root = space.as_ref().map(|space| space.root());
+        self.root
+            .store(root.map_or(0, PhysAddr::as_u64), Ordering::Relaxed);
+        // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from here on. The lock keeps this task
+        // on this CPU meanwhile.
+        unsafe { paging::load_root(root.unwrap_or(paging::kernel_root())) };
+        core::mem::replace(&mut *current, space)
+    }
+
+    /// Changes the state if it is `from`.
+    fn change_state(&self, from: State, to: State) -> bool {
+        let exchange =
+            self.state
+                .compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst);
+        exchange.is_ok()
+    }
+
+    /// Whether the task may run on CPU `cpu`.
+    fn may_run_on(&self, cpu: usize) -> bool {
+        self.allowed_cpus.load(Ordering::Relaxed) & (1 << cpu) != 0
+    }
+
+    /// Restricts the task to the CPUs whose bits are set in `cpus`, from its next switch on.
+    pub fn set_allowed_cpus(&self, cpus: u64) {
+        self.allowed_cpus.store(cpus, Ordering::Relaxed);
+    }
+
+    /// The frame that takes a task to ring 3 (T4).
+    ///
+    /// # Safety
+    /// 1. The task has not been started, or it is the caller and the result is not in use twice.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn user_regs(&self) -> &mut PtRegs {
+        // SAFETY: the frame is part of the stack, and ours alone by (1).
+        unsafe { &mut *switch::user_regs(self.stack_top) }
+    }
+
+    /// Whether the task is to end.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the task has ended and its stack has been given back. Task context.
+    pub fn wait_released(&self) {
+        // Acquire pairs with the Release in `release`.
+        self.released_wait
+            .wait_until(|| self.released.load(Ordering::Acquire));
+    }
+
+    /// The last act on a dead task, by its successor.
+    fn release(&self) {
+        crate::probes::flush_task(self.key());
+        drop(self.stack.lock().take());
+        self.released.store(true, Ordering::Release);
+        self.released_wait.wake_all();
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.comm(), self.pid)
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Task({self}, {:?})", self.state())
+    }
+}
+
+/// The task that runs. Any context once the scheduler is set up.
+///
+/// # Panics
+/// Before that.
+pub fn current() -> TaskRef {
+    try_current().expect("the scheduler is set up")
+}
+
+/// The task that runs, or `None` early in boot. Any context.
+pub fn try_current() -> Option<TaskRef> {
+    let task = percpu::current_raw();
+    if task.is_null() {
+        return None;
+    }
+    // SAFETY: the running task is in an `Arc`, and alive (T1).
+    unsafe {
+        Arc::increment_strong_count(task);
+        Some(Arc::from_raw(task))
+    }
+}
+
+/// Whether the running task has user memory. Any context.
+pub fn current_has_mm() -> bool {
+    // SAFETY: the running task is alive (T1).
+    let task = unsafe { percpu::current_raw().as_ref() };
+    task.is_some_and(|task| !task.is_kernel_thread())
+}
+
+/// Whether the caller may sleep: a task, with preemption and interrupts on. Any context.
+pub fn may_sleep() -> bool {
+    !percpu::current_raw().is_null() && percpu::preemptible()
+}

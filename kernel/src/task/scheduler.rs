@@ -1,6 +1,290 @@
-//! The scheduler.
+//! The scheduler: which task runs on which CPU, and the change from one to the next.
+//!
+//! One run queue serves all CPUs, first in, first out; a task runs for one tick at most while others want to. At the number of
+//! CPUs that this kernel meets, one short queue under one lock costs less than keeping several balanced, and no CPU is
+//! idle while a task waits that may run there.
+//!
+//! ```text
+//!             start, wake                    next in the queue
+//!   Sleeping ─────────────► Runnable, queued ──────────────────► Runnable, on a CPU
+//!       ▲                          ▲                                  │   │   │
+//!       │                          └──────── yield, preemption ───────┘   │   │
+//!       └────────────── schedule() with state Sleeping ───────────────────┘   │
+//!                                Dead ◄──── schedule() with state Dead ───────┘
+//! ```
+//!
+//! # Invariants
+//! S1. The run queue's lock is held across the switch: taken by the old task, released by the new one. So whoever holds it sees each task
+//!     either on a CPU, or with its registers saved.
+//! S2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle task is never queued.
+//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look; whoever queues a task clears the bit,
+//!     sets that CPU's `need_resched` and sends it an interrupt.
+//! S4. A task that is preempted stays runnable whatever its state says: it may be on its way into a wait, with its state set and
+//!     its condition not yet checked. Only its own call of [`schedule`] takes it off.
+//! S5. A dead task is released by the task that comes after it on that CPU, which no longer needs its stack: first its
+//!     return-probe instances, then its stack, then its reference to itself (T1).
+//!
+//! # Preemption
+//! A task is switched out against its will only on the way out of an interrupt that it took with interrupts on and `preempt_count`
+//! 0, when `need_resched` is set, and when the probes allow it ([`probes::may_preempt`]: never inside a slot or detour); and
+//! where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against it. As interrupt handlers run with
+//! interrupts off throughout, the way out of an interrupt that lets a switch happen is always the outermost one of its task.
+//!
+//! # Contexts
+//! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and probe handlers.
+//! Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-/// Switches tasks because the running one was asked to give way.
+use super::{State, Task, list::Queue};
+use crate::{
+    arch::{idt::vector, percpu, smp, switch::__switch_to},
+    mm::paging,
+    probes,
+    sync::SpinLock,
+};
+use alloc::sync::Arc;
+use core::{
+    ops::Range,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+use percpu::MAX_CPUS;
+use x86_64::{PhysAddr, instructions::interrupts};
+
+struct RunQueue {
+    tasks: Queue<Task>,
+    /// See S3.
+    idle_cpus: u64,
+    /// The idle task of each CPU.
+    idle_tasks: [Option<&'static Task>; MAX_CPUS],
+}
+
+static RUN_QUEUE: SpinLock<RunQueue> = SpinLock::new(RunQueue {
+    tasks: Queue::new(),
+    idle_cpus: 0,
+    idle_tasks: [None; MAX_CPUS],
+});
+
+/// Whether the run queue holds a task: lets the tick look without the lock. Written under it.
+static TASKS_WAIT: AtomicBool = AtomicBool::new(false);
+
+impl RunQueue {
+    /// Queues a runnable task that is on no CPU, and tells an idle CPU.
+    fn push(&mut self, task: &Task) {
+        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not dead (T1), and a queued task cannot
+        // die.
+        unsafe { self.tasks.push_back(task) };
+        TASKS_WAIT.store(true, Ordering::Relaxed);
+        let candidates = self.idle_cpus & task.allowed_cpus.load(Ordering::Relaxed);
+        let last = task.last_cpu.load(Ordering::Relaxed);
+        let cpu = match candidates {
+            0 => return,
+            _ if candidates & (1 << last) != 0 => last as usize,
+            _ => candidates.trailing_zeros() as usize,
+        };
+        self.idle_cpus &= !(1 << cpu);
+        percpu::of(cpu).set_need_resched();
+        if cpu != percpu::cpu_id() {
+            smp::send_ipi(cpu, vector::RESCHEDULE);
+        }
+    }
+
+    /// Notes whether CPU `cpu` runs its idle task (S3).
+    fn set_idle(&mut self, cpu: usize, idle: bool) {
+        self.idle_cpus = self.idle_cpus & !(1 << cpu) | u64::from(idle) << cpu;
+    }
+
+    /// Takes the first task that may run on CPU `cpu`.
+    fn pop(&mut self, cpu: usize) -> Option<&'static Task> {
+        let next = self.tasks.remove(|task| task.may_run_on(cpu));
+        TASKS_WAIT.store(self.tasks.front().is_some(), Ordering::Relaxed);
+        // SAFETY: a task that was queued is alive until its last switch (T1), which needs the lock.
+        next.map(|task| unsafe { task.as_ref() })
+    }
+}
+
+/// Makes what the calling CPU does its idle task, on the stack at `stack`. Once per CPU, interrupts off.
+pub fn init_cpu(stack: Range<u64>) {
+    let percpu = percpu::this();
+    let cpu = percpu.cpu_id();
+    let idle = Arc::into_raw(Arc::new(Task::new_idle(cpu, stack)));
+    // SAFETY: the reference is never given back.
+    let idle: &'static Task = unsafe { &*idle };
+    RUN_QUEUE.lock().idle_tasks[cpu] = Some(idle);
+    percpu
+        .kernel_stack_top
+        .store(idle.stack_top, Ordering::Relaxed);
+    percpu
+        .current
+        .store(ptr::from_ref(idle).cast_mut(), Ordering::Relaxed);
+}
+
+/// What a CPU does when there is nothing to do. The calling code becomes the idle loop.
+pub fn idle() -> ! {
+    loop {
+        schedule();
+        interrupts::disable();
+        if percpu::this().need_resched() {
+            interrupts::enable();
+        } else {
+            // An interrupt that comes between the check and `hlt` wakes it: `sti` takes effect after the next instruction.
+            interrupts::enable_and_hlt();
+        }
+    }
+}
+
+/// Lets a new task run.
+pub fn start(task: Arc<Task>) {
+    // The task's reference to itself (T1), taken back in `finish_switch`.
+    let task = Arc::into_raw(task);
+    // SAFETY: alive by that reference.
+    RUN_QUEUE.lock().push(unsafe { &*task });
+}
+
+/// Makes a sleeping task runnable. True if it was asleep, or about to be.
+pub fn wake(task: &Task) -> bool {
+    let mut queue = RUN_QUEUE.lock();
+    // Not a plain store: the task itself may leave its wait meanwhile, and even end.
+    let was_asleep = task.change_state(State::Sleeping, State::Runnable);
+    // On a CPU: it will find itself runnable when it calls `schedule`. Queued: it was preempted before it did (S4).
+    if was_asleep && !task.on_cpu.load(Ordering::Relaxed) && !task.run_link.is_linked() {
+        queue.push(task);
+    }
+    was_asleep
+}
+
+/// Has `task` end: its wait ends early if it may be interrupted, and it is asked to end before it next runs in ring 3. Any
+/// context but NMI and probe handlers.
+pub fn interrupt(task: &Task) {
+    // SeqCst: before the look at the task's state, as in `wait_queue`.
+    task.interrupted.store(true, Ordering::SeqCst);
+    wake(task);
+}
+
+/// Ends the running task for good. Its user memory and whatever else may sleep when it is dropped must be gone already.
+pub fn exit() -> ! {
+    // SAFETY: the running task is alive (T1).
+    unsafe { &*percpu::current_raw() }.set_state(State::Dead);
+    schedule();
+    unreachable!("a dead task was run");
+}
+
+/// Gives the CPU to the next task. Returns at once if there is none and the caller is runnable. A caller whose state is
+/// `Sleeping` comes back when it is woken; one whose state is `Dead` does not.
+///
+/// # Panics
+/// With preemption off: a spinlock is held, or a probe handler runs.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn schedule() {
+    reschedule(false);
+}
+
+/// Switches tasks because the running one was asked to give way (S4). The caller has checked that it may.
 pub fn preempt() {
-    crate::arch::percpu::this().clear_need_resched();
+    reschedule(true);
+}
+
+/// Called last in an interrupt handler, with the frame of what it interrupted.
+pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
+    const INTERRUPTS: u64 = 1 << 9;
+    if regs.flags & INTERRUPTS != 0
+        && percpu::preempt_count() == 0
+        && percpu::this().need_resched()
+        && probes::may_preempt(regs.ip)
+    {
+        preempt();
+    }
+}
+
+/// The tick: asks the running task to give way if another one waits.
+pub fn tick() {
+    if TASKS_WAIT.load(Ordering::Relaxed) {
+        percpu::this().set_need_resched();
+    }
+}
+
+fn reschedule(preempted: bool) {
+    let interrupts_were_on = interrupts::are_enabled();
+    interrupts::disable();
+    // SAFETY: the running task is alive (T1).
+    let task = unsafe { &*percpu::current_raw() };
+    assert!(
+        percpu::preempt_count() == 0,
+        "{task} gives way while preemption is off: a spinlock is held or a probe handler runs"
+    );
+    let mut queue = RUN_QUEUE.lock();
+    let percpu = percpu::this();
+    let cpu = percpu.cpu_id();
+    percpu.clear_need_resched();
+    let idle = queue.idle_tasks[cpu].expect("each CPU that switches has an idle task");
+    let is_idle = ptr::eq(task, idle);
+    let wants_to_run = !is_idle && (preempted || task.state() == State::Runnable);
+    let next = match queue.pop(cpu) {
+        Some(next) => Some(next),
+        None if wants_to_run && task.may_run_on(cpu) => None,
+        None => Some(idle),
+    };
+    if let Some(next) = next.filter(|&next| !ptr::eq(task, next)) {
+        queue.set_idle(cpu, ptr::eq(next, idle));
+        if wants_to_run {
+            queue.push(task);
+        }
+        let last = switch_to(task, next);
+        // Back again, on some CPU. The task before took the lock for us (S1).
+        let dead = finish_switch(last);
+        drop(queue);
+        release(dead);
+    } else {
+        queue.set_idle(cpu, is_idle);
+    }
+    if interrupts_were_on {
+        interrupts::enable();
+    }
+}
+
+/// Runs `next` in place of `task`. Returns when `task` runs again, with the task that ran before it then.
+fn switch_to(task: &Task, next: &'static Task) -> *const Task {
+    next.on_cpu.store(true, Ordering::Relaxed);
+    next.last_cpu
+        .store(percpu::cpu_id() as u32, Ordering::Relaxed);
+    let root = next.root.load(Ordering::Relaxed);
+    if root != task.root.load(Ordering::Relaxed) {
+        let root = if root == 0 {
+            paging::kernel_root()
+        } else {
+            PhysAddr::new(root)
+        };
+        // SAFETY: the kernel's root, or that of `next`'s address space, which `next` keeps alive (T3).
+        unsafe { paging::load_root(root) };
+    }
+    // Nothing that may be probed runs between this and the switch itself.
+    probes::task_switched(next.key());
+    // SAFETY: `task` is current; `next` is ready to run and on no CPU (S1, S2); interrupts are off.
+    unsafe { __switch_to(task, next) }
+}
+
+/// After a switch, with the queue's lock held: `last` is off this CPU now. Returns it if it is dead.
+fn finish_switch(last: *const Task) -> Option<*const Task> {
+    // SAFETY: alive until its last switch is over (T1), which is now at the earliest.
+    let task = unsafe { &*last };
+    task.on_cpu.store(false, Ordering::Relaxed);
+    (task.state() == State::Dead && !task.run_link.is_linked()).then_some(last)
+}
+
+/// Releases what [`finish_switch`] has returned (S5). The queue's lock is free again.
+fn release(dead: Option<*const Task>) {
+    if let Some(task) = dead {
+        // SAFETY: the reference that `start` gave to the task (T1); nobody else takes it back, as its last switch is over.
+        let task = unsafe { Arc::from_raw(task) };
+        task.release();
+    }
+}
+
+/// Where a new task begins, called by its first stack frame: ends the switch that led to it.
+pub(crate) extern "C" fn begin_task(last: *const Task) {
+    let dead = finish_switch(last);
+    // SAFETY: the task before took the lock and left its release to us (S1).
+    unsafe { RUN_QUEUE.force_unlock() };
+    release(dead);
+    interrupts::enable();
 }

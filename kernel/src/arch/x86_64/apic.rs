@@ -6,7 +6,7 @@
 //!
 //! Any context. Sending an interrupt takes two stores, so it is done with interrupts off; an NMI handler must not send.
 
-use super::percpu;
+use super::{idt::vector, percpu};
 use crate::{mm::paging, time};
 use core::{
     hint,
@@ -17,22 +17,6 @@ use x86_64::{
     instructions::interrupts::without_interrupts,
     registers::model_specific::{ApicBase, ApicBaseFlags},
 };
-
-/// Vectors from 32 on that this kernel uses. The higher, the more urgent.
-pub mod vector {
-    /// The tick of the scheduler.
-    pub const TIMER: u8 = 0xec;
-    /// Another CPU has something to run here.
-    pub const RESCHEDULE: u8 = 0xf0;
-    /// Another CPU wants all translations dropped.
-    pub const FLUSH_TLB: u8 = 0xf1;
-    /// The probes want to know that this CPU has got here.
-    pub const PROBES_SYNC: u8 = 0xf2;
-    /// The local APIC found an error.
-    pub const ERROR: u8 = 0xfe;
-    /// An interrupt went away before it was delivered.
-    pub const SPURIOUS: u8 = 0xff;
-}
 
 /// Offsets of registers.
 mod register {
@@ -122,7 +106,7 @@ pub fn init_cpu() {
     write(register::LVT_LINT0, MASKED);
     // Where the board's NMI button is wired.
     write(register::LVT_LINT1, DELIVERY_NMI);
-    write(register::LVT_ERROR, u32::from(vector::ERROR));
+    write(register::LVT_ERROR, u32::from(vector::APIC_ERROR));
     write(
         register::SPURIOUS_VECTOR,
         SOFTWARE_ENABLE | u32::from(vector::SPURIOUS),

@@ -88,6 +88,12 @@ unsafe impl Sync for BootStacks {}
 static BOOT_STACKS: BootStacks = BootStacks(UnsafeCell::new([[0; STACK_BYTES]; 2]));
 
 impl InterruptStacks {
+    /// The addresses of those of the CPU that boots.
+    pub fn range_of_boot_cpu() -> core::ops::Range<u64> {
+        let start = VirtAddr::from_ptr(BOOT_STACKS.0.get());
+        start.as_u64()..(start + 2 * STACK_BYTES as u64).as_u64()
+    }
+
     /// Those of the CPU that boots.
     pub fn of_boot_cpu() -> Self {
         let start = VirtAddr::from_ptr(BOOT_STACKS.0.get());

@@ -12,7 +12,8 @@ use x86_64::{
     PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
 };
 
-/// Vectors of exceptions (Intel SDM vol. 3A, table 6-1).
+/// Vectors: those of exceptions (Intel SDM vol. 3A, table 6-1), and from 32 on those that this kernel has chosen; the higher, the
+/// more urgent.
 pub mod vector {
     /// #DB, debug.
     pub const DEBUG: u8 = 1;
@@ -30,6 +31,18 @@ pub mod vector {
     pub const PAGE_FAULT: u8 = 14;
     /// The first vector that is not an exception.
     pub const FIRST_INTERRUPT: u8 = 32;
+    /// The tick of the scheduler.
+    pub const TIMER: u8 = 0xec;
+    /// Another CPU has something to run here.
+    pub const RESCHEDULE: u8 = 0xf0;
+    /// Another CPU wants all translations dropped.
+    pub const FLUSH_TLB: u8 = 0xf1;
+    /// The probes want to know that this CPU has got here.
+    pub const PROBES_SYNC: u8 = 0xf2;
+    /// The local APIC found an error.
+    pub const APIC_ERROR: u8 = 0xfe;
+    /// An interrupt went away before it was delivered.
+    pub const SPURIOUS: u8 = 0xff;
 }
 
 /// A 64-bit interrupt gate (Intel SDM vol. 3A, figure 6-8).

@@ -22,5 +22,6 @@ pub mod percpu;
 pub mod pit;
 pub mod smp;
 mod start_up;
+pub mod switch;
 pub mod syscall;
 pub mod traps;

@@ -57,6 +57,8 @@ pub struct PerCpu {
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
+    /// What the probes keep for the CPU.
+    pub probes: ::probes::PerCpu,
 }
 
 /// Offset of [`PerCpu::current`] from GS base.
@@ -71,6 +73,8 @@ pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
 pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
+/// Offset of [`PerCpu::probes`] from GS base.
+pub const PROBES: usize = offset_of!(PerCpu, probes);
 
 static PERCPU: [PerCpu; MAX_CPUS] = [const { PerCpu::new() }; MAX_CPUS];
 
@@ -87,6 +91,7 @@ impl PerCpu {
             apic_id: AtomicU32::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
+            probes: ::probes::PerCpu::new(),
         }
     }
 

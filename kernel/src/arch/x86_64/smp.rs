@@ -11,13 +11,22 @@
 //! Sending is possible in any context but NMI. What waits for other CPUs ([`flush_tlb_everywhere`]) is called with interrupts on and
 //! no spinlock held: the other one may be waiting for ours.
 
-use super::{apic, cpu, gdt, idt, percpu, start_up, syscall};
+use super::{
+    apic, cpu, gdt,
+    idt::{self, vector},
+    percpu, start_up, syscall,
+};
 use crate::{
     acpi,
-    mm::{frame, kernel_stack::KernelStack, paging},
-    pr_info, pr_warn, time,
+    mm::{
+        frame,
+        kernel_stack::{KernelStack, STACK_BYTES},
+        paging,
+    },
+    pr_info, pr_warn,
+    task::scheduler,
+    time,
 };
-use alloc::vec::Vec;
 use core::{
     hint,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -42,19 +51,24 @@ static NUMBERS: AtomicUsize = AtomicUsize::new(1);
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
 
 /// How many CPUs run; they have the numbers from 0 to one less.
-pub fn online_count() -> usize {
+pub fn online_cpus() -> usize {
     ONLINE.load(Ordering::Acquire)
 }
 
-/// The numbers of the CPUs that run.
-pub fn online_cpus() -> core::ops::Range<usize> {
-    0..online_count()
+/// How many CPUs there may ever be: [`MAX_CPUS`] until it is known.
+pub fn possible_cpus() -> usize {
+    let numbers = NUMBERS.load(Ordering::Relaxed);
+    if numbers & CLOSED != 0 {
+        numbers & !CLOSED
+    } else {
+        MAX_CPUS
+    }
 }
 
 /// The numbers of the CPUs that run, except the caller's. The caller keeps preemption off as long as that matters.
 pub fn other_cpus() -> impl Iterator<Item = usize> {
     let this = percpu::cpu_id();
-    online_cpus().filter(move |&cpu| cpu != this)
+    (0..online_cpus()).filter(move |&cpu| cpu != this)
 }
 
 /// Starts all other CPUs that the firmware tells of, and returns when they are up. Call once, interrupts off.
@@ -72,7 +86,7 @@ pub fn start_others() {
     }
     let let_in = NUMBERS.fetch_or(CLOSED, Ordering::Relaxed);
     // Those that have a number are running; wait until they are through.
-    while online_count() < let_in {
+    while online_cpus() < let_in {
         time::answer_cpus();
         hint::spin_loop();
     }
@@ -85,15 +99,19 @@ pub fn start_others() {
     pr_info!("smp: {let_in} of {present} CPUs");
 }
 
+/// Ends of the stacks on which the others start, which become their idle tasks'.
+static STACKS: [AtomicU64; MAX_CPUS - 1] = [const { AtomicU64::new(0) }; MAX_CPUS - 1];
+
 /// Installs the start-up page with a stack for each of `others` CPUs.
 fn prepare(others: usize) -> Result<(), &'static str> {
     const NO_MEMORY: &str = "out of memory for the others' stacks";
     let page =
         frame::start_up_page().ok_or("no usable page below 640 KiB to start the others in")?;
-    let stacks: Result<Vec<u64>, _> = (0..others)
-        .map(|_| KernelStack::new().map(|stack| stack.leak().as_u64()))
-        .collect();
-    let stacks = stacks.map_err(|_| NO_MEMORY)?.leak();
+    let stacks = &STACKS[..others];
+    for stack in stacks {
+        let top = KernelStack::new().map_err(|_| NO_MEMORY)?.leak();
+        stack.store(top.as_u64(), Ordering::Relaxed);
+    }
     // SAFETY: the page is kept for this; the stacks are new and leaked.
     unsafe { start_up::install(page, stacks, ap_main) }.map_err(|_| NO_MEMORY)
 }
@@ -106,14 +124,14 @@ fn start(wanted: usize) {
     time::delay_ns(START_UP_NS);
     apic::send_start_up_to_others(page);
     let deadline = time::ktime_get() + START_TIMEOUT_NS;
-    while online_count() < wanted && time::ktime_get() < deadline {
+    while online_cpus() < wanted && time::ktime_get() < deadline {
         time::answer_cpus();
         hint::spin_loop();
     }
 }
 
 /// Where another CPU arrives from the start-up page, on its own stack, interrupts off.
-extern "C" fn ap_main(_ticket: usize) -> ! {
+extern "C" fn ap_main(ticket: usize) -> ! {
     let number = NUMBERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |given| {
         (given & CLOSED == 0).then_some(given + 1)
     });
@@ -137,11 +155,11 @@ extern "C" fn ap_main(_ticket: usize) -> ! {
     syscall::init();
     apic::init_cpu();
     time::synchronise_cpu();
+    let stack_end = STACKS[ticket].load(Ordering::Relaxed);
+    scheduler::init_cpu(stack_end - STACK_BYTES..stack_end);
     ONLINE.fetch_add(1, Ordering::Release);
     apic::start_timer();
-    loop {
-        interrupts::enable_and_hlt();
-    }
+    scheduler::idle()
 }
 
 /// Stops this CPU for good.
@@ -185,7 +203,7 @@ pub fn flush_tlb_everywhere() {
     percpu::preempt_disable();
     let mine = FLUSHES.fetch_add(1, Ordering::AcqRel) + 1;
     interrupts::without_interrupts(flush_tlb_here);
-    send_ipi_all_but_self(apic::vector::FLUSH_TLB);
+    send_ipi_all_but_self(vector::FLUSH_TLB);
     for cpu in other_cpus() {
         while FLUSHED[cpu].load(Ordering::Acquire) < mine {
             hint::spin_loop();
@@ -207,7 +225,7 @@ pub fn stop_others() {
     }
     other_cpus().for_each(send_nmi);
     let deadline = time::ktime_get() + 100 * time::NSEC_PER_MSEC;
-    while STOPPED.load(Ordering::Relaxed) + 1 < online_count() && time::ktime_get() < deadline {
+    while STOPPED.load(Ordering::Relaxed) + 1 < online_cpus() && time::ktime_get() < deadline {
         hint::spin_loop();
     }
 }

@@ -1,4 +1,4 @@
-//! The start-up page: where the other CPUs wake in real mode, and their way from there to `smp::ap_main`.
+//! The start-up page: where the other CPUs wake in real mode, and their way from there to `ap_main` in [`super::smp`].
 //!
 //! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt names, so it
 //! finds its data by offsets from its own start; what must be an absolute address is filled in by [`install`].
@@ -12,7 +12,11 @@ use crate::mm::{
     frame::{FRAME_SIZE, OutOfMemory},
     paging::{self, phys_to_virt},
 };
-use core::{arch::global_asm, slice, sync::atomic::AtomicU32};
+use core::{
+    arch::global_asm,
+    slice,
+    sync::atomic::{AtomicU32, AtomicU64},
+};
 use x86_64::PhysAddr;
 
 global_asm!(
@@ -105,7 +109,7 @@ static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
 /// 2. Each of `stacks` is mapped and unused, for ever.
 pub unsafe fn install(
     page: PhysAddr,
-    stacks: &'static [u64],
+    stacks: &'static [AtomicU64],
     entry: extern "C" fn(usize) -> !,
 ) -> Result<(), OutOfMemory> {
     let root = paging::kernel_root_with_identity_page(page)?;

@@ -3,14 +3,23 @@
 //! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with interrupts
 //! on: it may sleep and it may kill the task.
 
-use super::{apic, idt::vector, percpu, smp};
+use super::{
+    apic,
+    gdt::{USER_CS, USER_DS},
+    idt::vector,
+    percpu, smp,
+};
 use crate::{
-    mm::fault,
+    mm::{fault, kernel_stack, paging::USER_END},
     pr_err, pr_warn,
     probes::{self, PtRegs},
+    task::{self, exit::exit_if_requested, scheduler, sleep},
 };
 use core::arch::asm;
-use x86_64::{instructions::interrupts, registers::control::Cr2};
+use x86_64::{
+    instructions::interrupts,
+    registers::{control::Cr2, rflags::RFlags},
+};
 
 /// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
 const NAMES: [&str; 32] = [
@@ -120,24 +129,26 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
 /// Interrupts, vectors from 32 on.
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     match vector as u8 {
-        apic::vector::TIMER => timer_interrupt(regs),
+        vector::TIMER => timer_interrupt(regs),
         // The work is done on the way out.
-        apic::vector::RESCHEDULE => {}
-        apic::vector::FLUSH_TLB => smp::flush_tlb_here(),
-        apic::vector::PROBES_SYNC => probes::on_sync_ipi(regs),
+        vector::RESCHEDULE => {}
+        vector::FLUSH_TLB => smp::flush_tlb_here(),
+        vector::PROBES_SYNC => probes::on_sync_ipi(regs),
         // Not a real interrupt: it must not be acknowledged.
-        apic::vector::SPURIOUS => return,
-        apic::vector::ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
+        vector::SPURIOUS => return,
+        vector::APIC_ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
         _ => pr_warn!("interrupt {vector} has no handler"),
     }
     apic::end_of_interrupt();
+    scheduler::preempt_on_interrupt_exit(regs);
 }
 
-/// The scheduler's tick.
+/// The tick, every [`TICK_NS`](crate::time::TICK_NS) on each CPU: wakes sleepers and ends the running task's turn.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
-    percpu::this().set_need_resched();
+    sleep::tick();
+    scheduler::tick();
 }
 
 /// NMI. A page fault in here would overwrite the address of the one that the NMI may have interrupted: it is put back.
@@ -151,13 +162,59 @@ pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
 
 /// #DF: most likely the kernel stack ran over its guard page.
 pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
+    let name = match task::try_current() {
+        Some(task) => task.comm(),
+        None => task::Comm::new("boot"),
+    };
+    let address = Cr2::read_raw();
+    if kernel_stack::is_guard(address) {
+        panic!(
+            "kernel stack overflow in task {name} at {:#x}, sp {:#x}\n{regs:#x?}",
+            regs.ip, regs.sp
+        );
+    }
     panic!(
-        "double fault at {:#x}, sp {:#x}\n{regs:#x?}",
+        "double fault in task {name} at {:#x}, sp {:#x}, cr2 {address:#x}\n{regs:#x?}",
         regs.ip, regs.sp
     );
 }
 
-/// The last thing before ring 3 runs again, interrupts off. True if `sysretq` restores all that `regs` says.
-pub(super) extern "C" fn exit_to_user(_regs: &mut PtRegs) -> bool {
-    false
+/// The last thing before ring 3 runs again: switches tasks if that was asked for, and ends the task if that was. Interrupts are
+/// off on entry and on return. True if `sysretq` restores all that `regs` says.
+pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
+    loop {
+        if task::current().is_interrupted() {
+            interrupts::enable();
+            exit_if_requested();
+            interrupts::disable();
+        }
+        if !percpu::this().need_resched() {
+            break;
+        }
+        task::schedule();
+    }
+    // An address that the processor would refuse must not get as far as `iretq`, whose fault would come in ring 0 with the user's GS.
+    // It faults in ring 3 instead, at an address that is never mapped.
+    if regs.ip >= USER_END {
+        regs.ip = USER_END;
+    }
+    let flags = RFlags::from_bits_retain(regs.flags) & USER_FLAGS | RFlags::INTERRUPT_FLAG;
+    regs.flags = flags.bits() | 0b10;
+    regs.cs = USER_CS.into();
+    regs.ss = USER_DS.into();
+    // `sysretq` takes the address from rcx and the flags from r11, and clears RF.
+    regs.cx == regs.ip && regs.r11 == regs.flags && !flags.contains(RFlags::RESUME_FLAG)
 }
+
+/// The flags that ring 3 may have as it likes.
+const USER_FLAGS: RFlags = RFlags::CARRY_FLAG
+    .union(RFlags::PARITY_FLAG)
+    .union(RFlags::AUXILIARY_CARRY_FLAG)
+    .union(RFlags::ZERO_FLAG)
+    .union(RFlags::SIGN_FLAG)
+    .union(RFlags::TRAP_FLAG)
+    .union(RFlags::DIRECTION_FLAG)
+    .union(RFlags::OVERFLOW_FLAG)
+    .union(RFlags::RESUME_FLAG)
+    .union(RFlags::ALIGNMENT_CHECK)
+    .union(RFlags::ID);

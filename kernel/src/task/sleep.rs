@@ -1,0 +1,113 @@
+//! Sleeping until a time: the list of sleepers, which every CPU's tick looks through.
+//!
+//! Sleepers are sorted by the time at which they want to be woken, and one word tells the earliest, so a tick with nothing to do takes no
+//! lock. Any CPU may wake any sleeper. A sleeper is woken at the first tick after its time: up to 4 ms late.
+
+use super::{
+    Task,
+    list::{Link, Linked, Queue},
+    scheduler::wake,
+    wait_queue::{Limits, wait},
+};
+use crate::{errno::Errno, sync::SpinLock, time::ktime_get};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A task that wants to be woken at a time. It lives in the stack frame of the wait.
+pub(super) struct Sleeper {
+    task: *const Task,
+    deadline_ns: u64,
+    link: Link<Sleeper>,
+}
+
+// SAFETY: the task is `Sync`, and the link is used under the sleepers' lock.
+unsafe impl Sync for Sleeper {}
+
+// SAFETY: one field, used by `SLEEPERS` alone.
+unsafe impl Linked for Sleeper {
+    fn link(&self) -> &Link<Self> {
+        &self.link
+    }
+}
+
+static SLEEPERS: SpinLock<Queue<Sleeper>> = SpinLock::new(Queue::new());
+
+/// The time of the first sleeper. Written under the lock. A tick that sees it too late finds out at the next one.
+static EARLIEST_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+fn note_earliest(sleepers: &Queue<Sleeper>) {
+    let earliest = sleepers
+        .front()
+        .map_or(u64::MAX, |sleeper| sleeper.deadline_ns);
+    EARLIEST_NS.store(earliest, Ordering::Relaxed);
+}
+
+impl Sleeper {
+    pub(super) fn new(task: &Task, deadline_ns: u64) -> Self {
+        Self {
+            task,
+            deadline_ns,
+            link: Link::new(),
+        }
+    }
+
+    /// Queues it unless it is queued.
+    pub(super) fn add(&self) {
+        let mut sleepers = SLEEPERS.lock();
+        if !self.link.is_linked() {
+            // SAFETY: in no queue, and `wait` removes it before its frame ends.
+            unsafe { sleepers.insert_before(self, |other| other.deadline_ns > self.deadline_ns) };
+            note_earliest(&sleepers);
+        }
+    }
+
+    /// Takes it off if it is queued.
+    pub(super) fn remove(&self) {
+        let mut sleepers = SLEEPERS.lock();
+        sleepers.remove_element(self);
+        note_earliest(&sleepers);
+    }
+}
+
+/// Wakes those whose time has come. Called by the tick, interrupts off.
+pub(crate) fn tick() {
+    let now_ns = ktime_get();
+    if now_ns < EARLIEST_NS.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut sleepers = SLEEPERS.lock();
+    while let Some(sleeper) = sleepers
+        .front()
+        .filter(|sleeper| sleeper.deadline_ns <= now_ns)
+    {
+        // SAFETY: a task that waits is alive (T1 in `task`), and cannot leave its wait without this lock.
+        wake(unsafe { &*sleeper.task });
+        sleepers.remove(|_| true);
+    }
+    note_earliest(&sleepers);
+}
+
+/// Sleeps until `deadline_ns`, in nanoseconds since boot. Task context.
+pub fn sleep_until(deadline_ns: u64) {
+    let limits = Limits {
+        deadline_ns: Some(deadline_ns),
+        interruptible: false,
+    };
+    let _timed_out = wait(None, limits, || false);
+}
+
+/// Sleeps for `ns` nanoseconds. Task context.
+pub fn sleep_ns(ns: u64) {
+    sleep_until(ktime_get().saturating_add(ns));
+}
+
+/// Sleeps until `deadline_ns`, in nanoseconds since boot; EINTR if the task is to end. Task context.
+pub fn sleep_interruptible(deadline_ns: u64) -> Result<(), Errno> {
+    let limits = Limits {
+        deadline_ns: Some(deadline_ns),
+        interruptible: true,
+    };
+    match wait(None, limits, || false) {
+        Err(Errno::ETIMEDOUT) => Ok(()),
+        other => other,
+    }
+}
