@@ -17,8 +17,8 @@ const DEFAULT_TIMEOUT_S: u64 = 60;
 
 /// Builds the kernel and runs it in QEMU; its log comes on standard output.
 ///
-/// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line says what), and 2 if
-/// these arguments are wrong, with nothing started.
+/// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line says what), 2 if these
+/// arguments are wrong, with nothing started, and 130 after Ctrl-C or another signal, with nothing left running.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "boot", bin_name = "cargo run --", max_term_width = 100)]
 pub struct Options {
