@@ -27,7 +27,10 @@
 use super::frame::{Frame, OutOfMemory};
 use crate::sync::SpinLock;
 use bootloader_api::BootInfo;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 use x86_64::{
     PhysAddr, VirtAddr,
     registers::control::{Cr3, Cr3Flags},
@@ -399,11 +402,11 @@ impl AddressSpace {
         self.root.phys()
     }
 
-    /// Calls `f` for each mapped page: its address, its frame and its flags.
-    pub fn for_each_page(&self, mut f: impl FnMut(VirtAddr, PhysAddr, PageTableFlags)) {
-        walk(self.root(), 4, 0, &mut |entry| {
-            if let Entry::Page { page, phys, flags } = entry {
-                f(page, phys, flags);
+    /// Calls `f` for each mapped page.
+    pub fn for_each_mapping(&self, mut f: impl FnMut(Mapping)) {
+        walk(&Table::root(self.root()), 0..256, &mut |entry| {
+            if let Entry::Page(mapping) = entry {
+                f(mapping);
             }
         });
     }
@@ -416,8 +419,8 @@ impl Drop for AddressSpace {
             current.start_address() != self.root(),
             "an address space was dropped while it was loaded (M3)"
         );
-        walk(self.root(), 4, 0, &mut |entry| {
-            if let Entry::Table { phys } = entry {
+        walk(&Table::root(self.root()), 0..256, &mut |entry| {
+            if let Entry::Table(phys) = entry {
                 // SAFETY: we own the tables of the lower half (M3), and the walk is done with those that it reports.
                 drop(unsafe { Frame::from_phys(phys) });
             }
@@ -427,37 +430,93 @@ impl Drop for AddressSpace {
 
 /// What [`walk`] meets.
 enum Entry {
-    /// A mapped 4 KiB page.
-    Page {
-        page: VirtAddr,
-        phys: PhysAddr,
-        flags: PageTableFlags,
-    },
+    /// A mapped page.
+    Page(Mapping),
     /// A table all of whose entries have been reported.
-    Table { phys: PhysAddr },
+    Table(PhysAddr),
 }
 
-/// Reports the pages and tables below the table at `table`, deepest first, the table itself left out. At level 4 only
-/// the lower half. `base` is the first address that the table maps.
-fn walk(table: PhysAddr, level: u32, base: u64, f: &mut impl FnMut(Entry)) {
-    let entries = if level == 4 { 256 } else { 512 };
-    let span = 1u64 << (12 + 9 * (level - 1));
-    for n in 0..entries {
+/// A mapped page, of 4 KiB, 2 MiB or 1 GiB, and what the tables on the way to it allow together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub page: VirtAddr,
+    /// How many bytes it covers.
+    pub size: u64,
+    /// Where it lies in physical memory.
+    pub phys: PhysAddr,
+    /// Stores are allowed.
+    pub writable: bool,
+    /// Instructions may be fetched.
+    pub executable: bool,
+    /// Ring 3 may use it.
+    pub user: bool,
+}
+
+/// Calls `f` for each page that is mapped in the kernel's half. Others may change it meanwhile: what was reported may be gone.
+pub fn for_each_kernel_mapping(mut f: impl FnMut(Mapping)) {
+    walk(&Table::root(kernel_root()), 256..512, &mut |entry| {
+        if let Entry::Page(mapping) = entry {
+            f(mapping);
+        }
+    });
+}
+
+/// A page table on the way of [`walk`].
+struct Table {
+    phys: PhysAddr,
+    /// 4 for the root, 1 for one whose entries are pages.
+    level: u32,
+    /// The first address that it maps.
+    base: u64,
+    /// What the tables above it allow: PRESENT, WRITABLE, USER_ACCESSIBLE if all do; NO_EXECUTE if one forbids.
+    flags: PageTableFlags,
+}
+
+impl Table {
+    fn root(phys: PhysAddr) -> Self {
+        let flags = PageTableFlags::WRITABLE | PageTableFlags::USER_ACCESSIBLE;
+        Self {
+            phys,
+            level: 4,
+            base: 0,
+            flags,
+        }
+    }
+}
+
+/// Reports the pages and tables below entries `range` of `table`, deepest first, the table itself left out.
+fn walk(table: &Table, range: Range<usize>, f: &mut impl FnMut(Entry)) {
+    const ALL: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::USER_ACCESSIBLE);
+    let size = 1u64 << (12 + 9 * (table.level - 1));
+    for n in range {
         // SAFETY: `table` is a live table. The entry is copied, so `f` may free what it names.
-        let entry = unsafe { (&*phys_to_virt(table).as_ptr::<PageTable>())[n].clone() };
-        if !entry.flags().contains(PageTableFlags::PRESENT) {
+        let entry = unsafe { (&*phys_to_virt(table.phys).as_ptr::<PageTable>())[n].clone() };
+        let flags = entry.flags();
+        if !flags.contains(PageTableFlags::PRESENT) {
             continue;
         }
-        let address = base + n as u64 * span;
-        if level == 1 {
-            f(Entry::Page {
-                page: VirtAddr::new(address),
+        let forbidden = (table.flags | flags) & PageTableFlags::NO_EXECUTE;
+        let flags = table.flags & flags & ALL | forbidden | flags & PageTableFlags::HUGE_PAGE;
+        let base = table.base + n as u64 * size;
+        if table.level == 1 || flags.contains(PageTableFlags::HUGE_PAGE) {
+            f(Entry::Page(Mapping {
+                page: VirtAddr::new_truncate(base),
+                size,
                 phys: entry.addr(),
-                flags: entry.flags(),
-            });
+                writable: flags.contains(PageTableFlags::WRITABLE),
+                executable: !flags.contains(PageTableFlags::NO_EXECUTE),
+                user: flags.contains(PageTableFlags::USER_ACCESSIBLE),
+            }));
         } else {
-            walk(entry.addr(), level - 1, address, f);
-            f(Entry::Table { phys: entry.addr() });
+            let below = Table {
+                phys: entry.addr(),
+                level: table.level - 1,
+                base,
+                flags,
+            };
+            walk(&below, 0..512, f);
+            f(Entry::Table(entry.addr()));
         }
     }
 }

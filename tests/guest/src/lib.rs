@@ -32,10 +32,14 @@
 //! again and goes on with the rest.
 #![no_std]
 
+extern crate alloc;
+
 mod boot;
+mod machine;
 mod registry;
 mod runner;
 mod self_test;
+mod tasks;
 
 #[doc(hidden)]
 pub use registry::Registered;

@@ -15,7 +15,11 @@ use crate::{
     probes::{self, PtRegs},
     task::{self, exit::exit_if_requested, scheduler, sleep},
 };
-use core::arch::asm;
+use core::{
+    arch::asm,
+    mem, ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
 use x86_64::{
     instructions::interrupts,
     registers::{control::Cr2, rflags::RFlags},
@@ -151,11 +155,28 @@ pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
     scheduler::tick();
 }
 
-/// NMI. A page fault in here would overwrite the address of the one that the NMI may have interrupted: it is put back.
+/// A function that gets NMIs which the kernel did not send itself. It runs as part of the NMI.
+pub type NmiHandler = fn(&PtRegs);
+
+static NMI_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Has `handler` called for each NMI that is not the kernel's own; `None`: they are logged.
+pub fn set_nmi_handler(handler: Option<NmiHandler>) {
+    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
+    NMI_HANDLER.store(handler, Ordering::Release);
+}
+
+/// NMI. It may have interrupted a page fault's entry: what CR2 holds is put back, as a fault in here would overwrite it.
 pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
     let address = Cr2::read_raw();
     smp::stop_if_asked();
-    pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
+    let handler = NMI_HANDLER.load(Ordering::Acquire);
+    if handler.is_null() {
+        pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
+    } else {
+        // SAFETY: `set_nmi_handler`, the only writer, stored a function of this type.
+        unsafe { mem::transmute::<*mut (), NmiHandler>(handler)(regs) };
+    }
     // SAFETY: CR2 only reports.
     unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
 }

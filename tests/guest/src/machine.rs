@@ -1,0 +1,259 @@
+//! Entry and exit, and the state of the machine that the kernel relies on.
+
+use crate::guest_test;
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    arch::{asm, naked_asm},
+    hint,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
+use kernel::{
+    arch::{idt::vector, percpu, smp, traps},
+    mm::{
+        frame::Frame,
+        paging::{self, AddressSpace, Protection},
+    },
+    probes::PtRegs,
+    task::{TaskRef, kthread::spawn_kthread_on, sleep::sleep_ns},
+    time::NSEC_PER_MSEC,
+};
+
+fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
+    spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
+}
+
+/// Fills every general register but rdi and rsp, and the status flags, with values of their own and checks them until the byte
+/// at `stop` is set. Returns 0, or 1 if one of them has changed.
+#[unsafe(naked)]
+unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov rax, -101",
+        "mov rbx, -102",
+        "mov rcx, -103",
+        "mov rdx, -104",
+        "mov rsi, -105",
+        "mov rbp, -107",
+        "mov r8, -108",
+        "mov r9, -109",
+        "mov r10, -110",
+        "mov r11, -111",
+        "mov r12, -112",
+        "mov r13, -113",
+        "mov r14, -114",
+        "mov r15, -115",
+        "2:",
+        // Carry and sign set, zero and overflow clear: `stc` after a comparison whose outcome is known.
+        "cmp rax, 0",
+        "stc",
+        "nop",
+        "nop",
+        "nop",
+        "nop",
+        "nop",
+        "nop",
+        "nop",
+        "nop",
+        "jnc 4f",
+        "jz 4f",
+        "jns 4f",
+        "jo 4f",
+        "cmp rax, -101",
+        "jne 4f",
+        "cmp rbx, -102",
+        "jne 4f",
+        "cmp rcx, -103",
+        "jne 4f",
+        "cmp rdx, -104",
+        "jne 4f",
+        "cmp rsi, -105",
+        "jne 4f",
+        "cmp rbp, -107",
+        "jne 4f",
+        "cmp r8, -108",
+        "jne 4f",
+        "cmp r9, -109",
+        "jne 4f",
+        "cmp r10, -110",
+        "jne 4f",
+        "cmp r11, -111",
+        "jne 4f",
+        "cmp r12, -112",
+        "jne 4f",
+        "cmp r13, -113",
+        "jne 4f",
+        "cmp r14, -114",
+        "jne 4f",
+        "cmp r15, -115",
+        "jne 4f",
+        "cmp byte ptr [rdi], 0",
+        "je 2b",
+        "xor eax, eax",
+        "jmp 5f",
+        "4: mov eax, 1",
+        "5: pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+    )
+}
+
+static NMIS: AtomicU64 = AtomicU64::new(0);
+
+fn count_nmi(_: &PtRegs) {
+    NMIS.fetch_add(1, SeqCst);
+}
+
+fn this_much_stack(depth: u64) -> u64 {
+    let bytes = hint::black_box([depth; 64]);
+    if depth == u64::MAX {
+        0
+    } else {
+        this_much_stack(depth + 1) + bytes[63]
+    }
+}
+
+guest_test! {
+    fn no_page_is_writable_and_executable() {
+        let mut pages = 0;
+        let mut executable = 0;
+        paging::for_each_kernel_mapping(|mapping| {
+            assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
+            assert!(!mapping.user, "{mapping:x?}");
+            pages += 1;
+            executable += u64::from(mapping.executable);
+        });
+        assert!(executable > 0 && pages > executable, "{executable} of {pages} pages");
+    }
+
+    /// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold.
+    fn interrupts_preserve_every_register_and_flag() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let changed = Arc::new(AtomicU64::new(0));
+        traps::set_nmi_handler(Some(count_nmi));
+        let cpus = smp::online_cpus();
+        let holders: Vec<TaskRef> = (1..cpus)
+            .map(|cpu| {
+                let (stop, changed) = (stop.clone(), changed.clone());
+                spawn_on(cpu, move || {
+                    // SAFETY: a function that keeps to its calling convention.
+                    changed.fetch_add(unsafe { hold_registers(&raw const *stop) }, SeqCst);
+                })
+            })
+            .collect();
+        for round in 0..3_000 {
+            for cpu in 1..cpus {
+                percpu::preempt_disable();
+                if cpu != percpu::cpu_id() {
+                    smp::send_ipi(cpu, [vector::RESCHEDULE, vector::PROBES_SYNC][round % 2]);
+                    smp::send_nmi(cpu);
+                }
+                percpu::preempt_enable();
+            }
+        }
+        sleep_ns(20 * NSEC_PER_MSEC);
+        stop.store(true, SeqCst);
+        holders.iter().for_each(|holder| holder.wait_released());
+        traps::set_nmi_handler(None);
+        assert_eq!(changed.load(SeqCst), 0, "registers changed");
+        assert!(NMIS.load(SeqCst) > 0, "no NMI came");
+    }
+
+    /// One NMI after the other to a CPU with interrupts off.
+    fn nmi_arrives_with_interrupts_off() {
+        static READY: AtomicBool = AtomicBool::new(false);
+        static HERE: AtomicU64 = AtomicU64::new(0);
+        fn count(_: &PtRegs) {
+            HERE.fetch_add(1, SeqCst);
+        }
+        traps::set_nmi_handler(Some(count));
+        let thread = spawn_on(1, || {
+            percpu::preempt_disable();
+            x86_64::instructions::interrupts::without_interrupts(|| {
+                READY.store(true, SeqCst);
+                while HERE.load(SeqCst) < 100 {
+                    hint::spin_loop();
+                }
+            });
+            percpu::preempt_enable();
+        });
+        while !READY.load(SeqCst) {
+            hint::spin_loop();
+        }
+        for sent in 0..100 {
+            smp::send_nmi(1);
+            while HERE.load(SeqCst) <= sent {
+                hint::spin_loop();
+            }
+        }
+        thread.wait_released();
+        traps::set_nmi_handler(None);
+    }
+
+    #[should_panic("kernel stack overflow in task overflower")]
+    fn stack_overflow_names_the_task() {
+        let thread = kernel::task::spawn_kthread("overflower", || {
+            hint::black_box(this_much_stack(0));
+        });
+        thread.expect("memory for a thread").wait_released();
+    }
+
+    #[should_panic("cannot write 0xffffffff80")]
+    fn store_to_kernel_text_is_refused() {
+        let text = (this_much_stack as *const ()).cast_mut().cast::<u8>();
+        // SAFETY: does not come back: text is not writable.
+        unsafe { text.write_volatile(0x90) };
+    }
+
+    #[should_panic("cannot execute")]
+    fn data_is_not_executable() {
+        let code = alloc::boxed::Box::new([0xc3_u8]);
+        // SAFETY: does not come back: the heap is not executable.
+        let function: extern "C" fn() = unsafe { core::mem::transmute(code.as_ptr()) };
+        function();
+    }
+
+    #[should_panic("cannot read 0x10")]
+    fn null_pointer_with_an_offset_is_reported() {
+        // SAFETY: does not come back: the lower half is empty.
+        unsafe { asm!("mov rax, [rax]", inout("rax") 0x10_u64 => _) };
+    }
+
+    #[should_panic("invalid opcode at")]
+    fn vector_instruction_is_refused() {
+        // SAFETY: does not come back: CR4.OSFXSR is clear.
+        unsafe { asm!("xorps xmm0, xmm0", options(nomem, nostack)) };
+    }
+
+    fn text_alias_shows_the_text() {
+        let text = this_much_stack as *const u8;
+        let alias = paging::text_alias(x86_64::VirtAddr::from_ptr(text));
+        // SAFETY: both are mapped and readable.
+        assert_eq!(unsafe { alias.cast::<[u8; 16]>().read() }, unsafe { text.cast::<[u8; 16]>().read() });
+    }
+
+    fn address_space_gives_its_tables_back() {
+        let before = kernel::mm::frame::free_frames();
+        let page = Frame::alloc_zeroed().expect("memory");
+        let mut space = AddressSpace::new().expect("memory");
+        let address = x86_64::VirtAddr::new(0x1234_5000);
+        // SAFETY: the frame lives longer than the address space, which nothing runs in.
+        unsafe { space.map(address, page.phys(), Protection::ReadWrite) }.expect("free");
+        assert_eq!(space.translate(address + 5).map(|(phys, _)| phys), Some(page.phys() + 5));
+        space.write_protect(address);
+        space.for_each_mapping(|mapping| {
+            assert_eq!((mapping.page, mapping.phys, mapping.writable, mapping.user), (address, page.phys(), false, true));
+        });
+        assert!(space.unmap(address) && !space.unmap(address));
+        drop((space, page));
+        assert_eq!(kernel::mm::frame::free_frames(), before);
+    }
+}

@@ -1,0 +1,258 @@
+//! The scheduler and what sleeps by it.
+
+use crate::guest_test;
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    hint,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+};
+use kernel::{
+    arch::{percpu, smp},
+    mm::{frame, heap},
+    sync::{Mutex, SpinLock},
+    task::{
+        self, TaskRef, WaitQueue,
+        kthread::{spawn_kthread, spawn_kthread_on},
+        scheduler,
+        sleep::{sleep_ns, sleep_until},
+    },
+    time::{NSEC_PER_MSEC, NSEC_PER_SEC, TICK_NS, ktime_get},
+};
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> TaskRef {
+    spawn_kthread("test", body).expect("memory for a thread")
+}
+
+fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
+    spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
+}
+
+/// How long something may take that takes microseconds, on a busy host.
+fn soon() -> u64 {
+    ktime_get() + 20 * NSEC_PER_SEC
+}
+
+guest_test! {
+    fn spinning_thread_is_preempted_on_its_cpu() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let spinner = spawn_on(0, move || {
+            while !seen.load(SeqCst) {
+                hint::spin_loop();
+            }
+        });
+        let other = spawn_on(0, move || stop.store(true, SeqCst));
+        other.wait_released();
+        spinner.wait_released();
+    }
+
+    fn preemption_waits_while_it_is_off() {
+        let ran = Arc::new(AtomicBool::new(false));
+        let other = ran.clone();
+        let thread = spawn_on(0, move || {
+            percpu::preempt_disable();
+            let other = spawn_on(0, move || other.store(true, SeqCst));
+            let end = ktime_get() + 5 * TICK_NS;
+            while ktime_get() < end {
+                assert!(!ran.load(SeqCst), "another task ran on a CPU with preemption off");
+            }
+            assert!(percpu::this().need_resched(), "the tick asked for a switch");
+            percpu::preempt_enable();
+            assert!(ran.load(SeqCst), "the switch that was asked for came at once");
+            other.wait_released();
+        });
+        thread.wait_released();
+    }
+
+    #[smp(4)]
+    fn thread_runs_where_it_is_allowed() {
+        for cpu in 0..smp::online_cpus() {
+            let thread = spawn_on(cpu, move || {
+                for _ in 0..20 {
+                    assert_eq!(percpu::cpu_id(), cpu);
+                    task::schedule();
+                }
+            });
+            thread.wait_released();
+        }
+    }
+
+    /// Each side sleeps until the other has moved: one lost wake-up, and both sleep for ever.
+    fn ping_pong_across_cpus_loses_no_wake_up() {
+        const ROUNDS: usize = 10_000;
+        static QUEUE: WaitQueue = WaitQueue::new();
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        TURN.store(0, SeqCst);
+        let threads = [0, 1].map(|side| {
+            spawn_on(side % smp::online_cpus(), move || {
+                for round in 0..ROUNDS {
+                    let mine = 2 * round + side;
+                    QUEUE.wait_until(|| TURN.load(SeqCst) == mine);
+                    TURN.store(mine + 1, SeqCst);
+                    QUEUE.wake_one();
+                }
+            })
+        });
+        threads.iter().for_each(|thread| thread.wait_released());
+        assert_eq!(TURN.load(SeqCst), 2 * ROUNDS);
+    }
+
+    /// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need it
+    /// must be passed on.
+    #[smp(4)]
+    fn wake_one_reaches_a_task_that_needs_it() {
+        const THREADS: usize = 8;
+        const UNITS: usize = 2_000;
+        static QUEUE: WaitQueue = WaitQueue::new();
+        static FREE: AtomicUsize = AtomicUsize::new(0);
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        FREE.store(0, SeqCst);
+        TAKEN.store(0, SeqCst);
+        let take = || FREE.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1)).is_ok();
+        let threads: Vec<TaskRef> = (0..THREADS)
+            .map(|_| {
+                spawn(move || {
+                    for _ in 0..UNITS {
+                        QUEUE.wait_until(take);
+                        TAKEN.fetch_add(1, SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..THREADS * UNITS {
+            FREE.fetch_add(1, SeqCst);
+            QUEUE.wake_one();
+        }
+        threads.iter().for_each(|thread| thread.wait_released());
+        assert_eq!((TAKEN.load(SeqCst), FREE.load(SeqCst)), (THREADS * UNITS, 0));
+    }
+
+    fn wait_with_deadline_ends_at_it() {
+        static QUEUE: WaitQueue = WaitQueue::new();
+        let deadline = ktime_get() + 20 * NSEC_PER_MSEC;
+        let result = QUEUE.wait_until_deadline(deadline, || false);
+        assert_eq!(result, Err(kernel::errno::Errno::ETIMEDOUT));
+        assert!(ktime_get() >= deadline);
+        assert_eq!(QUEUE.wait_until_deadline(deadline, || true), Ok(()));
+    }
+
+    fn sleepers_wake_in_the_order_of_their_times() {
+        let order = Arc::new(SpinLock::new(Vec::new()));
+        let start = ktime_get() + 20 * NSEC_PER_MSEC;
+        let threads: Vec<TaskRef> = [4, 1, 3, 0, 2]
+            .into_iter()
+            .map(|place| {
+                let order = order.clone();
+                spawn(move || {
+                    let deadline = start + place * 5 * TICK_NS;
+                    sleep_until(deadline);
+                    assert!(ktime_get() >= deadline, "woken too early");
+                    order.lock().push(place);
+                })
+            })
+            .collect();
+        threads.iter().for_each(|thread| thread.wait_released());
+        assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+    }
+
+    fn interrupted_task_leaves_its_wait() {
+        static QUEUE: WaitQueue = WaitQueue::new();
+        let result = Arc::new(SpinLock::new(None));
+        let put = result.clone();
+        let thread = spawn(move || *put.lock() = Some(QUEUE.wait_interruptible(|| false)));
+        while thread.state() != task::State::Sleeping {
+            sleep_ns(NSEC_PER_MSEC);
+        }
+        scheduler::interrupt(&thread);
+        thread.wait_released();
+        assert_eq!(*result.lock(), Some(Err(kernel::errno::Errno::EINTR)));
+    }
+
+    #[smp(4)]
+    fn mutex_admits_one_task_at_a_time() {
+        const ROUNDS: u64 = 2_000;
+        static COUNT: Mutex<u64> = Mutex::new(0);
+        *COUNT.lock() = 0;
+        let threads: Vec<TaskRef> = (0..6)
+            .map(|n| {
+                spawn(move || {
+                    for round in 0..ROUNDS {
+                        let mut count = COUNT.lock();
+                        let before = *count;
+                        if (round + n) % 64 == 0 {
+                            // With the lock held: the others must wait.
+                            task::schedule();
+                        }
+                        *count = before + 1;
+                    }
+                })
+            })
+            .collect();
+        threads.iter().for_each(|thread| thread.wait_released());
+        assert_eq!(*COUNT.lock(), 6 * ROUNDS);
+    }
+
+    #[smp(4)]
+    fn spinlock_admits_one_cpu_at_a_time() {
+        const ROUNDS: u64 = 20_000;
+        static COUNT: SpinLock<u64> = SpinLock::new(0);
+        *COUNT.lock() = 0;
+        let threads: Vec<TaskRef> = (0..smp::online_cpus())
+            .map(|cpu| spawn_on(cpu, || (0..ROUNDS).for_each(|_| *COUNT.lock() += 1)))
+            .collect();
+        threads.iter().for_each(|thread| thread.wait_released());
+        assert_eq!(*COUNT.lock(), ROUNDS * smp::online_cpus() as u64);
+    }
+
+    #[should_panic("gives way while preemption is off")]
+    fn sleeping_with_a_spinlock_held_is_reported() {
+        static LOCK: SpinLock<()> = SpinLock::new(());
+        let _guard = LOCK.lock();
+        sleep_ns(NSEC_PER_MSEC);
+    }
+
+    fn ended_threads_leave_no_memory_behind() {
+        let run = || {
+            let threads: Vec<TaskRef> = (0..20).map(|_| spawn(|| (0..5).for_each(|_| task::schedule()))).collect();
+            threads.iter().for_each(|thread| thread.wait_released());
+        };
+        run();
+        let before = (frame::free_frames(), heap::usage().0);
+        for _ in 0..20 {
+            run();
+        }
+        // The last thread's own reference goes a moment after it is seen as released.
+        let deadline = soon();
+        while (frame::free_frames(), heap::usage().0) != before && ktime_get() < deadline {
+            task::schedule();
+        }
+        assert_eq!((frame::free_frames(), heap::usage().0), before);
+    }
+
+    fn released_thread_has_given_its_stack_back() {
+        let first = spawn(|| ());
+        first.wait_released();
+        let second = spawn(|| ());
+        assert_eq!(first.stack_range(), second.stack_range());
+        second.wait_released();
+    }
+
+    #[smp(4)]
+    fn clock_never_goes_back_between_cpus() {
+        static LATEST: AtomicU64 = AtomicU64::new(0);
+        let threads: Vec<TaskRef> = (0..smp::online_cpus())
+            .map(|cpu| {
+                spawn_on(cpu, || {
+                    for _ in 0..20_000 {
+                        let latest = LATEST.load(SeqCst);
+                        let now = ktime_get();
+                        // What a CPU's TSC may be off, if it is, is less than reading another CPU's takes.
+                        assert!(now + 1_000_000 > latest, "{now} came after {latest}");
+                        LATEST.fetch_max(now, SeqCst);
+                    }
+                })
+            })
+            .collect();
+        threads.iter().for_each(|thread| thread.wait_released());
+    }
+}
