@@ -1,0 +1,12 @@
+//! Tests of `probes::insn` on the host: by bytes, by meaning, and by execution.
+
+mod boundary;
+mod classification;
+mod differential;
+mod execution;
+mod generator;
+mod machine;
+mod own_text;
+mod properties;
+mod random;
+mod replacements;
