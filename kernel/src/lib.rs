@@ -17,10 +17,12 @@ pub mod module;
 pub mod panic;
 pub mod probes;
 pub mod serial;
+pub mod symbols;
 pub mod sync;
 pub mod syscall;
 pub mod task;
 pub mod test_runner;
+pub mod text_poke;
 pub mod time;
 
 use arch::{apic, cpu, entry, gdt, idt, percpu, pit, smp, syscall as syscall_entry};
@@ -44,6 +46,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     frame::init(&info.memory_regions); // frame allocator
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();
+    symbols::init(info);
     acpi::init(info);
     pit::mask_legacy_interrupts();
     time::init(); // from here on, log lines tell the time
@@ -55,6 +58,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     apic::init();
     smp::start_others(); // each begins with its idle task
     apic::start_timer();
+    probes::init();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
     task::spawn_kthread("kernel_init", init::kernel_init).expect("memory for the first task");
     scheduler::idle()

@@ -1,36 +1,329 @@
-//! Glue between the `probes` crate and this kernel.
+//! Kprobes, jprobes and kretprobes of this kernel: the `probes` crate, given what it asks of a kernel.
+//!
+//! [`Kernel`] implements [`Platform`]; [`PROBES`] is the one registry. Traps, faults, the scheduler and IPIs call the `on_*` and
+//! `task_*` functions below; modules use the `register_*` family.
+//!
+//! # Contexts
+//! Registration: tasks that may sleep. The hooks say for themselves. Interrupt handlers of this kernel run with interrupts off
+//! throughout, and no task is switched away while [`may_preempt`] is false, so an IPI that finds a CPU
+//! outside slots and handlers finds it outside them at every depth.
 
-pub use ::probes::PtRegs;
+mod blacklist;
 
-/// Asks the probes whether a #BP is theirs. Called first by the #BP handler, interrupts off. True: resume with `regs`.
-pub fn on_breakpoint(_regs: &mut PtRegs) -> bool {
-    false
+pub use ::probes::{
+    EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
+    PreVerdict, ProbeError, PtRegs, jprobe, kprobe,
+    registry::{Owner, Probe, StepMethod},
+};
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::{arch::asm, fmt, ops::Range};
+
+use ::probes::{
+    PerCpu, Platform, Probes,
+    platform::{EntryPoints, SlotPage, Symbol, Text},
+};
+use x86_64::{
+    VirtAddr,
+    registers::debug::{Dr6, Dr6Flags},
+};
+
+use crate::{
+    arch::{gdt, percpu, smp},
+    mm::{frame::Frame, kernel_stack, paging},
+    symbols::{self, Kind, LookupError},
+    sync::RawMutex,
+    text_poke,
+};
+
+/// This kernel, as the probes see it.
+pub struct Kernel;
+
+/// The probes of this kernel.
+pub static PROBES: Probes<Kernel> = Probes::new();
+
+/// A registered probe that its holder owns; dropping it unregisters.
+pub type Registered<O> = ::probes::Registered<Kernel, O>;
+
+::probes::entry_points!(Kernel, cs = gdt::KERNEL_CS, ss = gdt::KERNEL_DS);
+
+// SAFETY: clause by clause of `Platform`:
+// 1. per-CPU data hold one `probes` each, reached by nobody else. 2. `text_of` answers from the linker's bounds, and what was
+// freed is told. 3. and 4. see `text_poke`. 5. The scheduler asks `may_preempt` before it switches on an
+// interrupt's exit, and handlers neither sleep nor schedule. 6. Frames are taken for good and mapped in the text pool.
+unsafe impl Platform for Kernel {
+    type RawMutex = RawMutex;
+
+    const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
+
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
+    }
+
+    #[inline(always)]
+    fn this_cpu() -> &'static PerCpu {
+        &percpu::this().probes
+    }
+
+    #[inline(always)]
+    fn slots() -> Range<u64> {
+        paging::TEXT_POOL_START..paging::TEXT_POOL_END
+    }
+
+    fn stack_of(sp: u64) -> Range<u64> {
+        kernel_stack::bounds(sp)
+    }
+
+    fn fatal(message: fmt::Arguments<'_>) -> ! {
+        panic!("{message}")
+    }
+
+    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
+        crate::pr_emerg!("{message}");
+        panic!("a kernel task returned from a probed call and its way back is lost")
+    }
+
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
+        (cpu < smp::online_cpus()).then(|| &percpu::of(cpu).probes)
+    }
+
+    fn can_sleep() -> bool {
+        // A handler never is preemptible in this sense, even where its interrupts are on.
+        crate::task::may_sleep() && !percpu::this().probes.is_busy()
+    }
+
+    fn entry_points() -> EntryPoints {
+        probe_entry_points()
+    }
+
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        symbols::lookup_name(name)
+            .map(|symbol| symbol.start)
+            .map_err(|error| {
+                let name = name.to_string();
+                match error {
+                    LookupError::Ambiguous { candidates, .. } => {
+                        let list = candidates
+                            .iter()
+                            .map(|symbol| symbol.name)
+                            .collect::<Vec<_>>();
+                        ProbeError::AmbiguousSymbol {
+                            name,
+                            candidates: list.join(", "),
+                        }
+                    }
+                    LookupError::NoTable => ProbeError::NotReady,
+                    LookupError::Unknown { nearest, .. } => {
+                        let list = nearest.iter().map(ToString::to_string).collect::<Vec<_>>();
+                        let meant = if list.is_empty() {
+                            String::new()
+                        } else {
+                            format!("did you mean {}? ", list.join(", "))
+                        };
+                        ProbeError::UnknownSymbol {
+                            name,
+                            hint: meant + "It may have been inlined: then probe a caller of it",
+                        }
+                    }
+                }
+            })
+    }
+
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        let symbol = symbols::lookup_addr(addr)?;
+        Some(Symbol {
+            start: symbol.start,
+            size: symbol.size,
+            text: text_of(symbol.kind),
+            exported: symbol.is_exported(),
+        })
+    }
+
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        blacklist::reason(addr)
+    }
+
+    fn return_blacklisted(addr: u64) -> Option<&'static str> {
+        blacklist::return_reason(addr)
+    }
+
+    unsafe fn write_text(addr: u64, byte: u8) {
+        // SAFETY: handed on.
+        unsafe { text_poke::store(addr, byte) }
+    }
+
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        let exec = Self::slots().start + index as u64 * 4096;
+        let frame = Frame::alloc_zeroed().ok()?;
+        let alias = paging::phys_to_virt(frame.phys()).as_mut_ptr();
+        paging::map_kernel_rx(VirtAddr::new(exec), frame).ok()?;
+        Some(SlotPage { exec, alias })
+    }
+
+    fn synchronize_cores() {
+        text_poke::synchronize_cores();
+    }
+
+    fn synchronize_hits() {
+        text_poke::synchronize_hits();
+    }
+
+    fn log(message: fmt::Arguments<'_>) {
+        crate::pr_info!("{message}");
+    }
 }
 
-/// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off. True: resume with `regs`.
-pub fn on_debug(_regs: &mut PtRegs) -> bool {
-    false
+/// What kind of memory a symbol lies in.
+fn text_of(kind: Kind) -> Text {
+    match kind {
+        Kind::Text => Text::Kernel,
+        Kind::Init => Text::Init,
+        Kind::Rodata | Kind::Data | Kind::Bss => Text::No,
+    }
 }
 
-/// Lets the probes look at a fault of any other vector first: rewinds `regs.ip` from a slot to the probed
-/// address and asks fault handlers. True: handled, resume with `regs`.
-pub fn on_fault(_regs: &mut PtRegs, _vector: u8) -> bool {
-    false
+/// Makes the probes ready. After heap, symbols and per-CPU data; before the first module.
+pub fn init() {
+    blacklist::init();
+    let method = match crate::cmdline::get("kprobes.step") {
+        Some("tf") => StepMethod::TrapFlag,
+        None | Some("translate") => StepMethod::Translate,
+        Some(other) => {
+            crate::pr_warn!(
+                "kprobes.step={other} is unknown; translate and tf are known. Using translate"
+            );
+            StepMethod::Translate
+        }
+    };
+    PROBES.init(method);
 }
 
-/// Whether an interrupt that found the kernel at `ip` may switch tasks on its way out.
-pub fn may_preempt(_ip: u64) -> bool {
-    true
+/// Registers a probe of any kind that the returned handle owns. Task context, may sleep.
+///
+/// # Errors
+/// [`ProbeError`]; nothing has changed then.
+pub fn register<O: Owner>(probe: O) -> Result<Registered<O>, ProbeError> {
+    PROBES.register_owned(probe)
 }
 
-/// Runs on the CPU that gets the probes' synchronising IPI, interrupts off.
-pub fn on_sync_ipi(_regs: &PtRegs) {}
+/// Defines Linux's six functions for one kind of probe.
+macro_rules! linux_api {
+    ($kind:literal, $type:ty $(, $generic:ident)?; $register:ident $unregister:ident $register_all:ident $unregister_all:ident $enable:ident $disable:ident) => {
+        #[doc = concat!("Registers a ", $kind, ". Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// [`ProbeError`]; nothing has changed then.
+        pub fn $register$(<$generic: Copy + Default + Send + 'static>)?(probe: &'static $type) -> Result<(), ProbeError> {
+            PROBES.register(probe)
+        }
 
-/// A task is gone and its last switch is over: give its return-probe instances back.
-pub fn flush_task(_task: u64) {}
+        #[doc = concat!("Unregisters a ", $kind, ": when it returns no handler runs or will. Task context, sleeps.")]
+        ///
+        /// # Errors
+        /// [`ProbeError::AtomicContext`].
+        pub fn $unregister$(<$generic: Copy + Default + Send + 'static>)?(probe: &'static $type) -> Result<(), ProbeError> {
+            PROBES.unregister(probe)
+        }
 
-/// The scheduler made `task` current on this CPU; called in the switch, interrupts off.
-pub fn task_switched(_task: u64) {}
+        #[doc = concat!("Registers several ", $kind, "s, all or none. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// That of the first one refused; nothing has changed then.
+        pub fn $register_all$(<$generic: Copy + Default + Send + 'static>)?(probes: &[&'static $type]) -> Result<(), ProbeError> {
+            PROBES.register_batch(probes)
+        }
 
-/// The init text `range` was unmapped.
-pub fn init_text_freed(_range: core::ops::Range<u64>) {}
+        #[doc = concat!("Unregisters several ", $kind, "s with one wait. Task context, sleeps.")]
+        ///
+        /// # Errors
+        /// [`ProbeError::AtomicContext`].
+        pub fn $unregister_all$(<$generic: Copy + Default + Send + 'static>)?(probes: &[&'static $type]) -> Result<(), ProbeError> {
+            PROBES.unregister_batch(probes)
+        }
+
+        #[doc = concat!("Lets a disabled ", $kind, " fire again. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// [`ProbeError::NotRegistered`], [`ProbeError::Gone`], [`ProbeError::AtomicContext`].
+        pub fn $enable$(<$generic: Copy + Default + Send + 'static>)?(probe: &$type) -> Result<(), ProbeError> {
+            PROBES.enable(probe)
+        }
+
+        #[doc = concat!("Keeps a ", $kind, " from firing; does not wait for a handler that runs. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// [`ProbeError::NotRegistered`], [`ProbeError::Gone`], [`ProbeError::AtomicContext`].
+        pub fn $disable$(<$generic: Copy + Default + Send + 'static>)?(probe: &$type) -> Result<(), ProbeError> {
+            PROBES.disable(probe)
+        }
+    };
+}
+
+linux_api!("kprobe", Kprobe; register_kprobe unregister_kprobe register_kprobes unregister_kprobes enable_kprobe disable_kprobe);
+linux_api!("jprobe", Jprobe; register_jprobe unregister_jprobe register_jprobes unregister_jprobes enable_jprobe disable_jprobe);
+linux_api!("kretprobe", Kretprobe<D>, D; register_kretprobe unregister_kretprobe register_kretprobes unregister_kretprobes enable_kretprobe disable_kretprobe);
+
+/// Asks the probes whether a #BP is theirs. Called first by the #BP handler, interrupts off, kernel mode. True: resume with `regs`.
+#[inline]
+pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
+    PROBES.on_breakpoint(regs)
+}
+
+/// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel mode. True: resume with `regs`.
+pub fn on_debug(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    let ours = PROBES.on_debug(regs, status);
+    if ours {
+        let rest = status & !Dr6Flags::TRAP.bits();
+        // The processor only ever sets bits here (Intel SDM vol. 3B, 17.2.3), so the next reader would be misled.
+        // SAFETY: clearing a status bit has no other effect.
+        unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };
+    }
+    ours
+}
+
+/// Lets the probes look at a fault first: an ip in a slot becomes the probed address, then fault handlers are
+/// asked. Interrupts off, kernel mode. True: handled, resume with `regs`.
+#[inline(never)]
+pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
+    PROBES.on_fault(regs, vector)
+}
+
+/// Whether an interrupt that found the kernel at `ip` may switch tasks on its way out. Interrupts off.
+pub fn may_preempt(ip: u64) -> bool {
+    PROBES.may_preempt(ip)
+}
+
+/// Runs on a CPU that gets the synchronising IPI, interrupts off.
+pub fn on_sync_ipi(regs: &PtRegs) {
+    text_poke::on_ipi(PROBES.is_quiescent(regs.ip));
+}
+
+/// A task is gone and its last switch is over: gives its return instances back. Any context.
+pub fn flush_task(task: u64) {
+    PROBES.flush_task(task);
+}
+
+/// The scheduler makes `task` current on this CPU. In the switch, interrupts off.
+pub fn task_switched(task: u64) {
+    PROBES.task_switched(task);
+}
+
+/// The init text `range` is about to be unmapped. Task context.
+pub fn init_text_freed(range: Range<u64>) {
+    PROBES.text_freed(range);
+}
+
+/// The address that code found at `ip` really is at: the probed instruction for an ip in a slot. Any context.
+pub fn original_ip(ip: u64) -> u64 {
+    PROBES.original_ip(ip)
+}
+
+/// What the word `value` in the return slot at `slot_addr` of `task`'s stack really returns to. Any context.
+pub fn real_return_address(task: u64, slot_addr: u64, value: u64) -> u64 {
+    PROBES.return_address(task, slot_addr, value)
+}

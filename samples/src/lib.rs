@@ -1,1 +1,13 @@
+//! The samples: each module is one probe in its simplest complete form, using only the kernel's public API.
+//!
+//! They are modules like any other: compiled in, loaded and unloaded at run time, with parameters as in
+//! `insmod kprobe_example symbol=do_exit`.
 #![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod jprobe_example;
+pub mod kprobe_example;
+pub mod kretprobe_example;
+pub mod sys_mkdir_return;

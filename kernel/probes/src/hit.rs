@@ -422,16 +422,16 @@ impl<P: Platform> Probes<P> {
             .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
     }
 
-    /// Whether the context that an interrupt found at `regs` may be switched away from: not in a slot, no hit under way.
+    /// Whether the context that an interrupt found at `ip` may be switched away from: not in a slot, no hit under way.
     #[inline]
-    pub fn may_preempt(&self, regs: &PtRegs) -> bool {
-        !self.slots.contains(regs.ip) && !P::this_cpu().is_busy()
+    pub fn may_preempt(&self, ip: u64) -> bool {
+        !self.slots.contains(ip) && !P::this_cpu().is_busy()
     }
 
-    /// Whether a CPU that an IPI found at `regs` is outside every slot and handler: the grace period's question.
+    /// Whether a CPU that an IPI found at `ip` is outside every slot and handler: the grace period's question.
     #[inline]
-    pub fn is_quiescent(&self, regs: &PtRegs) -> bool {
-        self.may_preempt(regs)
+    pub fn is_quiescent(&self, ip: u64) -> bool {
+        self.may_preempt(ip)
     }
 
     /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.

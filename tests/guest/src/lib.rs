@@ -36,6 +36,9 @@ extern crate alloc;
 
 mod boot;
 mod machine;
+mod calls;
+mod errors;
+mod instruction_forms;
 mod registry;
 mod runner;
 mod self_test;

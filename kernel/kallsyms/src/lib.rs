@@ -1,0 +1,476 @@
+//! The symbols of a linked kernel, read from its own ELF file: names to addresses and addresses to names.
+//!
+//! Names stay where they are, in the file's string table. The table adds one entry of 24 bytes for each symbol, sorted by
+//! address, and an index sorted by name.
+//!
+//! # What is a symbol here
+//! Functions, objects and untyped labels that are defined in a section of the running image. Assembly labels without a
+//! size reach to the next symbol or the end of their section, unless they lie inside a symbol that has a size: then they
+//! are names for an address and cover nothing. Of several symbols at one address (aliases) the one with a size comes
+//! before one without, global before weak before local, and the first in the file before later ones.
+//!
+//! # Names
+//! A Rust function is known by its mangled name, by its demangled name with the hash, and by its demangled name without
+//! it. Only the first is unique, and even that one not always: a function that is instantiated in several codegen
+//! units has one local symbol in each. A name that fits several addresses is refused ([`LookupError::Ambiguous`]).
+//!
+//! # Contexts
+//! [`Table::symbol_at`] neither allocates nor locks: any context. Looking up names allocates only to report an error.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod nearest;
+
+use alloc::{string::String, vec::Vec};
+use core::{
+    cmp::Reverse,
+    fmt::{self, Write},
+};
+use elf::{ElfBytes, abi, endian::LittleEndian};
+use rustc_demangle::{Demangle, try_demangle};
+
+/// The kind of memory that a symbol lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Code.
+    Text,
+    /// Code that is freed at the end of the boot.
+    Init,
+    /// Constants.
+    Rodata,
+    /// Variables.
+    Data,
+    /// Variables that start as zero.
+    Bss,
+}
+
+impl Kind {
+    /// Whether it is executable.
+    pub const fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Init)
+    }
+}
+
+/// Who can name a symbol at link time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Binding {
+    /// Its own object file only.
+    Local,
+    /// Everybody, unless a global one has the same name.
+    Weak,
+    /// Everybody.
+    Global,
+}
+
+/// A symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// As the linker knows it: mangled, for most Rust functions.
+    pub name: &'a str,
+    /// Its first address.
+    pub start: u64,
+    /// Bytes from there that belong to it. 0: a label inside another symbol.
+    pub size: u64,
+    /// Where it lies.
+    pub kind: Kind,
+    /// Who can name it.
+    pub binding: Binding,
+}
+
+impl<'a> Symbol<'a> {
+    /// The name as it is written in Rust, without the hash.
+    pub fn demangled(&self) -> Demangled<'a> {
+        Demangled(self.name)
+    }
+
+    /// Whether it goes by a plain name that other languages can use: it is neither mangled nor local.
+    pub fn is_exported(&self) -> bool {
+        self.binding != Binding::Local && try_demangle(self.name).is_err()
+    }
+
+    /// Whether `address` lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.start) < self.size
+    }
+
+    /// The letter that `nm` and `/proc/kallsyms` show: upper case for symbols that are not local.
+    pub fn letter(&self) -> char {
+        let letter = match self.kind {
+            Kind::Text | Kind::Init => 't',
+            Kind::Rodata => 'r',
+            Kind::Data => 'd',
+            Kind::Bss => 'b',
+        };
+        match self.binding {
+            Binding::Local => letter,
+            Binding::Weak if self.kind.is_text() => 'W',
+            Binding::Weak => 'V',
+            Binding::Global => letter.to_ascii_uppercase(),
+        }
+    }
+}
+
+/// Prints the demangled name.
+impl fmt::Display for Symbol<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.demangled().fmt(f)
+    }
+}
+
+/// Prints a name as it is written in Rust, without the hash; names that are not mangled as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Demangled<'a>(pub &'a str);
+
+impl fmt::Display for Demangled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match try_demangle(self.0) {
+            Ok(name) => write!(f, "{name:#}"),
+            Err(_) => f.write_str(self.0),
+        }
+    }
+}
+
+/// Why a file gave no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// It is not a 64-bit little-endian ELF file, or is cut off.
+    NotElf,
+    /// It has no symbol table: keep `.symtab` and `.strtab` when stripping.
+    NoSymbols,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotElf => "not a whole 64-bit little-endian ELF file",
+            Self::NoSymbols => "no symbol table; strip debug information only",
+        })
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// Why a name was not found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookupError<'a> {
+    /// There is no table yet, or none at all.
+    NoTable,
+    /// No symbol has the name.
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// Functions with similar names, the nearest first.
+        nearest: Vec<Symbol<'a>>,
+    },
+    /// Symbols at several addresses have the name.
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// They, by address.
+        candidates: Vec<Symbol<'a>>,
+    },
+}
+
+impl fmt::Display for LookupError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoTable => f.write_str("the kernel's symbol table has not been read"),
+            Self::Unknown { name, nearest } => {
+                write!(f, "no symbol {name}")?;
+                for (index, symbol) in nearest.iter().enumerate() {
+                    let before = match index {
+                        0 => "; did you mean ",
+                        _ if index + 1 == nearest.len() => " or ",
+                        _ => ", ",
+                    };
+                    write!(f, "{before}{symbol}")?;
+                }
+                f.write_str("; it may have been inlined: then name a function that calls it")
+            }
+            Self::Ambiguous { name, candidates } => {
+                write!(
+                    f,
+                    "{name} fits {} symbols; give an address or a full name: ",
+                    candidates.len()
+                )?;
+                for (index, symbol) in candidates.iter().enumerate() {
+                    let comma = if index > 0 { ", " } else { "" };
+                    write!(f, "{comma}{} at {:#x}", symbol.name, symbol.start)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl core::error::Error for LookupError<'_> {}
+
+/// The symbols of one linked file.
+pub struct Table<'a> {
+    /// By address; of those at one address the preferred one last.
+    entries: Vec<Entry>,
+    /// Indices into `entries`, by name.
+    by_name: Vec<u32>,
+    names: &'a [u8],
+}
+
+struct Entry {
+    start: u64,
+    size: u32,
+    name: u32,
+    name_len: u16,
+    kind: Kind,
+    binding: Binding,
+}
+
+/// How many entries may start between a symbol's start and an address inside it, and the symbol still be found: more
+/// labels than any function has.
+const MAX_LABELS: usize = 256;
+
+impl<'a> Table<'a> {
+    /// Reads the symbols of `file`, a linked ELF file.
+    pub fn read(file: &'a [u8]) -> Result<Self, ReadError> {
+        let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ReadError::NotElf)?;
+        let (symbols, names) = elf
+            .symbol_table()
+            .map_err(|_| ReadError::NotElf)?
+            .ok_or(ReadError::NoSymbols)?;
+        let (sections, section_names) = elf
+            .section_headers_with_strtab()
+            .map_err(|_| ReadError::NotElf)?;
+        let (Some(sections), Some(section_names)) = (sections, section_names) else {
+            return Err(ReadError::NoSymbols);
+        };
+        let strings = elf
+            .section_headers()
+            .into_iter()
+            .flat_map(|headers| headers.iter())
+            .find(|header| header.sh_type == abi::SHT_SYMTAB)
+            .and_then(|symtab| sections.get(symtab.sh_link as usize).ok())
+            .and_then(|strtab| elf.section_data(&strtab).ok())
+            .map(|(bytes, _)| bytes)
+            .ok_or(ReadError::NoSymbols)?;
+
+        let mut table = Self {
+            entries: Vec::new(),
+            by_name: Vec::new(),
+            names: strings,
+        };
+        // Where the section of each entry ends, until the sizes are known.
+        let mut limits = Vec::new();
+        for symbol in symbols.iter() {
+            let typed = matches!(
+                symbol.st_symtype(),
+                abi::STT_NOTYPE | abi::STT_OBJECT | abi::STT_FUNC
+            );
+            if !typed || symbol.st_shndx == abi::SHN_UNDEF || symbol.st_shndx >= abi::SHN_LORESERVE
+            {
+                continue;
+            }
+            let Ok(section) = sections.get(usize::from(symbol.st_shndx)) else {
+                continue;
+            };
+            let Ok(name) = names.get(symbol.st_name as usize) else {
+                continue;
+            };
+            let allocated = section.sh_flags & u64::from(abi::SHF_ALLOC) != 0;
+            if !allocated || name.is_empty() || name.starts_with(".L") {
+                continue;
+            }
+            let Ok(name_len) = u16::try_from(name.len()) else {
+                continue;
+            };
+            let writable = section.sh_flags & u64::from(abi::SHF_WRITE) != 0;
+            let executable = section.sh_flags & u64::from(abi::SHF_EXECINSTR) != 0;
+            let section_name = section_names.get(section.sh_name as usize).unwrap_or("");
+            limits.push((table.entries.len(), section.sh_addr + section.sh_size));
+            table.entries.push(Entry {
+                start: symbol.st_value,
+                size: u32::try_from(symbol.st_size).unwrap_or(u32::MAX),
+                name: symbol.st_name,
+                name_len,
+                kind: match (executable, writable) {
+                    (true, _) if section_name.starts_with(".init") => Kind::Init,
+                    (true, _) => Kind::Text,
+                    (false, true) if section.sh_type == abi::SHT_NOBITS => Kind::Bss,
+                    (false, true) => Kind::Data,
+                    (false, false) => Kind::Rodata,
+                },
+                binding: match symbol.st_bind() {
+                    abi::STB_LOCAL => Binding::Local,
+                    abi::STB_WEAK => Binding::Weak,
+                    _ => Binding::Global,
+                },
+            });
+        }
+        table.sort(limits);
+        Ok(table)
+    }
+
+    /// Sorts the entries by address and by name, and gives sizes to those without. `limits`: for each entry its position
+    /// in the file and the end of its section.
+    fn sort(&mut self, limits: Vec<(usize, u64)>) {
+        let mut sorted: Vec<(Entry, usize, u64)> = core::mem::take(&mut self.entries)
+            .into_iter()
+            .zip(limits)
+            .map(|(entry, (position, limit))| (entry, position, limit))
+            .collect();
+        sorted.sort_unstable_by_key(|(entry, position, _)| {
+            (
+                entry.start,
+                entry.size > 0,
+                entry.binding,
+                Reverse(*position),
+            )
+        });
+
+        // The end of the symbols with a size so far.
+        let mut covered = 0;
+        let mut rest = sorted.as_mut_slice();
+        while let Some((first, ..)) = rest.first() {
+            let start = first.start;
+            let (group, after) =
+                rest.split_at_mut(rest.partition_point(|(entry, ..)| entry.start == start));
+            let size = group
+                .iter()
+                .map(|(entry, ..)| entry.size)
+                .max()
+                .unwrap_or(0);
+            if size > 0 {
+                covered = covered.max(start + u64::from(size));
+            }
+            for (entry, _, limit) in group.iter_mut().filter(|(entry, ..)| entry.size == 0) {
+                let next = after.first().map_or(u64::MAX, |(next, ..)| next.start);
+                entry.size = if size > 0 {
+                    size
+                } else if start < covered {
+                    0
+                } else {
+                    u32::try_from(next.min(*limit).saturating_sub(start)).unwrap_or(u32::MAX)
+                };
+            }
+            rest = after;
+        }
+
+        self.entries = sorted.into_iter().map(|(entry, ..)| entry).collect();
+        self.by_name = (0..self.entries.len() as u32).collect();
+        let mut by_name = core::mem::take(&mut self.by_name);
+        by_name.sort_unstable_by_key(|&index| self.name_bytes(&self.entries[index as usize]));
+        self.by_name = by_name;
+    }
+
+    fn name_bytes(&self, entry: &Entry) -> &'a [u8] {
+        let start = entry.name as usize;
+        &self.names[start..start + usize::from(entry.name_len)]
+    }
+
+    fn symbol(&self, entry: &Entry) -> Symbol<'a> {
+        Symbol {
+            // Only names that were UTF-8 when they were read have entries.
+            name: str::from_utf8(self.name_bytes(entry)).unwrap_or(""),
+            start: entry.start,
+            size: u64::from(entry.size),
+            kind: entry.kind,
+            binding: entry.binding,
+        }
+    }
+
+    /// The symbol that `address` lies in. Any context.
+    pub fn symbol_at(&self, address: u64) -> Option<Symbol<'a>> {
+        let after = self.entries.partition_point(|entry| entry.start <= address);
+        self.entries[..after]
+            .iter()
+            .rev()
+            .take(MAX_LABELS)
+            .find(|entry| address - entry.start < u64::from(entry.size))
+            .map(|entry| self.symbol(entry))
+    }
+
+    /// All symbols, by address.
+    pub fn iter(&self) -> impl Iterator<Item = Symbol<'a>> {
+        self.entries.iter().map(|entry| self.symbol(entry))
+    }
+
+    /// The functions, by address: of aliases the preferred one, and no labels inside of functions.
+    pub fn functions(&self) -> impl Iterator<Item = Symbol<'a>> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(index, entry)| {
+                let next = self.entries.get(index + 1);
+                entry.kind.is_text()
+                    && entry.size > 0
+                    && next.is_none_or(|next| next.start != entry.start)
+            })
+            .map(|(_, entry)| self.symbol(entry))
+    }
+
+    /// Finds a symbol by its name: mangled, demangled with or without hash, or plain.
+    pub fn lookup(&self, name: &str) -> Result<Symbol<'a>, LookupError<'a>> {
+        let mut found = self.by_linker_name(name);
+        // Every demangled name is a path.
+        if found.is_empty() && name.contains("::") {
+            found = self.by_demangled_name(name);
+        }
+        match found[..] {
+            [] => Err(LookupError::Unknown {
+                name: name.into(),
+                nearest: nearest::nearest(self, name),
+            }),
+            [symbol] => Ok(symbol),
+            _ => Err(LookupError::Ambiguous {
+                name: name.into(),
+                candidates: found,
+            }),
+        }
+    }
+
+    /// The symbols of that very name, one for each address.
+    fn by_linker_name(&self, name: &str) -> Vec<Symbol<'a>> {
+        let name_at = |&index: &u32| self.name_bytes(&self.entries[index as usize]);
+        let first = self
+            .by_name
+            .partition_point(|index| name_at(index) < name.as_bytes());
+        let mut found: Vec<_> = self.by_name[first..]
+            .iter()
+            .take_while(|index| name_at(index) == name.as_bytes())
+            .map(|&index| self.symbol(&self.entries[index as usize]))
+            .collect();
+        found.sort_unstable_by_key(|symbol| symbol.start);
+        found.dedup_by_key(|symbol| symbol.start);
+        found
+    }
+
+    /// The symbols of that demangled name, one for each address; with the hash if any fits so, else without.
+    fn by_demangled_name(&self, name: &str) -> Vec<Symbol<'a>> {
+        let demangled = |fits: &dyn Fn(&Demangle<'a>) -> bool| {
+            let mut found: Vec<_> = self
+                .iter()
+                .filter(|symbol| try_demangle(symbol.name).is_ok_and(|name| fits(&name)))
+                .collect();
+            found.dedup_by_key(|symbol| symbol.start);
+            found
+        };
+        let with_hash = demangled(&|candidate| prints_as(format_args!("{candidate}"), name));
+        if with_hash.is_empty() {
+            demangled(&|candidate| prints_as(format_args!("{candidate:#}"), name))
+        } else {
+            with_hash
+        }
+    }
+}
+
+/// Whether `text` prints as `wanted`. Stops at the first difference.
+fn prints_as(text: fmt::Arguments<'_>, wanted: &str) -> bool {
+    struct Rest<'w>(&'w str);
+    impl Write for Rest<'_> {
+        fn write_str(&mut self, piece: &str) -> fmt::Result {
+            self.0 = self.0.strip_prefix(piece).ok_or(fmt::Error)?;
+            Ok(())
+        }
+    }
+    let mut rest = Rest(wanted);
+    rest.write_fmt(text).is_ok() && rest.0.is_empty()
+}

@@ -1,0 +1,129 @@
+//! Names that somebody may have meant.
+//!
+//! Similarity is the edit distance (Levenshtein): insertions, deletions and replacements of one byte. A name without a path
+//! is compared with the last segments of paths, so `printk` finds `kernel::log::printk`.
+
+use crate::{Symbol, Table};
+use alloc::{string::String, vec::Vec};
+use core::fmt::Write;
+
+/// How many names are offered.
+const OFFERED: usize = 3;
+
+/// Names longer than this are not compared, in bytes.
+const MAX_LEN: usize = 255;
+
+/// The functions of `table` with the names most like `name`, the nearest first.
+pub fn nearest<'a>(table: &Table<'a>, name: &str) -> Vec<Symbol<'a>> {
+    let mut offers: Vec<(usize, Symbol<'a>)> = Vec::new();
+    let mut printed = String::new();
+    for symbol in table.functions() {
+        printed.clear();
+        // Writing to a string cannot fail.
+        let _ = write!(printed, "{symbol}");
+        let Some(distance) = likeness(name, &printed) else {
+            continue;
+        };
+        let at = offers.partition_point(|&(other, _)| other <= distance);
+        if at < OFFERED {
+            offers.insert(at, (distance, symbol));
+            offers.truncate(OFFERED);
+        }
+    }
+    offers.into_iter().map(|(_, symbol)| symbol).collect()
+}
+
+/// How far `candidate` is from what was asked for; `None`: too far to offer.
+fn likeness(name: &str, candidate: &str) -> Option<usize> {
+    let segment = last_segment(candidate);
+    let whole = || distance(name, candidate, name.len() / 3);
+    if name.contains("::") {
+        let wanted = last_segment(name);
+        // The right function, looked for in a wrong place, is worth as much as two slips.
+        let elsewhere = || distance(wanted, segment, wanted.len() / 3).map(|far| far + 2);
+        match (whole(), elsewhere()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    } else {
+        distance(name, segment, name.len() / 3)
+    }
+}
+
+/// What stands after the last `::` of a path, without generic arguments.
+fn last_segment(path: &str) -> &str {
+    let mut depth = 0;
+    let generics = path.ends_with('>').then(|| {
+        path.bytes().rposition(|byte| {
+            match byte {
+                b'>' => depth += 1,
+                b'<' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        })
+    });
+    let path = match generics.flatten() {
+        Some(start) if start > 0 => &path[..start],
+        _ => path,
+    };
+    path.trim_end_matches("::")
+        .rsplit("::")
+        .next()
+        .unwrap_or(path)
+}
+
+/// The edit distance of two names, if it is at most `limit`.
+pub fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len().abs_diff(b.len()) > limit || a.len().max(b.len()) > MAX_LEN {
+        return None;
+    }
+    // One row of the table of distances between prefixes: `row[j]` belongs to the first `j` bytes of `b`.
+    let mut row = [0_usize; MAX_LEN + 1];
+    for (j, cell) in row.iter_mut().enumerate() {
+        *cell = j;
+    }
+    for (i, &byte) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        let mut least = row[0];
+        for (j, &other) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(byte != other);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+            least = least.min(row[j + 1]);
+        }
+        if least > limit {
+            return None;
+        }
+    }
+    Some(row[b.len()]).filter(|&far| far <= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_single_edits() {
+        assert_eq!(distance("do_fork", "do_fork", 9), Some(0));
+        assert_eq!(distance("do_frok", "do_fork", 9), Some(2));
+        assert_eq!(distance("do_fork", "do_for", 9), Some(1));
+        assert_eq!(distance("kitten", "sitting", 9), Some(3));
+        assert_eq!(distance("", "abc", 9), Some(3));
+        assert_eq!(distance("kitten", "sitting", 2), None);
+    }
+
+    #[test]
+    fn last_segment_leaves_generic_arguments_out() {
+        assert_eq!(last_segment("printk"), "printk");
+        assert_eq!(last_segment("kernel::log::printk"), "printk");
+        assert_eq!(
+            last_segment("core::ptr::drop_in_place<alloc::vec::Vec<u8>>"),
+            "drop_in_place"
+        );
+        assert_eq!(last_segment("<u32 as core::fmt::Display>::fmt"), "fmt");
+        assert_eq!(last_segment("a::f::<b::C>"), "f");
+    }
+}

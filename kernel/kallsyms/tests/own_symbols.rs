@@ -1,0 +1,291 @@
+//! The symbols of this very test program, which has what a kernel has: Rust and C names, generic functions, and assembly
+//! labels with and without sizes.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use kallsyms::{Binding, Kind, LookupError, Symbol, Table};
+use std::{arch::global_asm, fs, hint::black_box, sync::LazyLock};
+
+static FILE: LazyLock<Vec<u8>> =
+    LazyLock::new(|| fs::read(std::env::current_exe().unwrap()).unwrap());
+static TABLE: LazyLock<Table<'static>> = LazyLock::new(|| Table::read(&FILE).unwrap());
+
+global_asm!(
+    r#"
+    .pushsection .text.labels, "ax", @progbits
+    .globl sized_routine
+    .type sized_routine, @function
+sized_routine:
+    nop
+sized_routine_inside:
+    nop
+    ret
+    .size sized_routine, . - sized_routine
+    .weak weak_alias
+    .set weak_alias, sized_routine
+unsized_routine:
+    nop
+    nop
+    ret
+unsized_neighbour:
+    ret
+    .popsection
+
+    .pushsection .init.text, "ax", @progbits
+    .globl init_routine
+    .type init_routine, @function
+init_routine:
+    ret
+    .size init_routine, . - init_routine
+    .popsection
+    "#
+);
+
+unsafe extern "C" {
+    fn sized_routine();
+    fn init_routine();
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn plain_function(x: u64) -> u64 {
+    black_box(x) + 1
+}
+
+mod inner {
+    use std::hint::black_box;
+
+    #[inline(never)]
+    pub fn unmistakable(x: u64) -> u64 {
+        black_box(x) + 2
+    }
+
+    #[inline(never)]
+    pub fn generic<T: Default + PartialEq>(x: &T) -> bool {
+        black_box(x) == &T::default()
+    }
+
+    pub struct Left;
+    pub struct Right;
+
+    pub trait Side {
+        fn name(&self) -> &'static str;
+    }
+
+    impl Side for Left {
+        #[inline(never)]
+        fn name(&self) -> &'static str {
+            black_box("left")
+        }
+    }
+
+    impl Side for Right {
+        #[inline(never)]
+        fn name(&self) -> &'static str {
+            black_box("right")
+        }
+    }
+
+    pub static mut COUNTER: u64 = 1;
+}
+
+/// Keeps all of the above in the program, and returns where it was loaded: run-time minus link-time addresses.
+fn load_bias() -> u64 {
+    use inner::Side;
+    black_box(inner::unmistakable(1));
+    black_box(inner::generic(&1_u32) | inner::generic(&1_u8) | inner::generic(&String::new()));
+    black_box((inner::Left.name(), inner::Right.name()));
+    black_box((
+        sized_routine as *const (),
+        init_routine as *const (),
+        &raw const inner::COUNTER,
+    ));
+    let linked = TABLE.lookup("plain_function").unwrap().start;
+    black_box(plain_function as *const () as u64) - linked
+}
+
+fn lookup(name: &str) -> Symbol<'static> {
+    TABLE.lookup(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn plain_mangled_and_demangled_names_find_the_function() {
+    let bias = load_bias();
+    let linked = |address: *const ()| address as u64 - bias;
+    let plain = lookup("plain_function");
+    assert_eq!(plain.start, linked(plain_function as *const ()));
+    assert!(plain.is_exported());
+
+    let rust = lookup("own_symbols::inner::unmistakable");
+    assert_eq!(rust.start, linked(inner::unmistakable as *const ()));
+    assert!(!rust.is_exported());
+    assert_eq!(lookup(rust.name), rust);
+    let with_hash = format!("{}", rustc_demangle::demangle(rust.name));
+    assert_eq!(lookup(&with_hash), rust);
+    assert_eq!(rust.to_string(), "own_symbols::inner::unmistakable");
+
+    let method = lookup("<own_symbols::inner::Left as own_symbols::inner::Side>::name");
+    assert_eq!(
+        method.start,
+        linked(<inner::Left as inner::Side>::name as *const ())
+    );
+}
+
+#[test]
+fn every_function_is_found_again_by_name_and_by_address() {
+    let mut count = 0;
+    for symbol in TABLE.functions() {
+        count += 1;
+        for address in [
+            symbol.start,
+            symbol.start + symbol.size / 2,
+            symbol.start + symbol.size - 1,
+        ] {
+            assert_eq!(TABLE.symbol_at(address), Some(symbol));
+        }
+        match TABLE.lookup(symbol.name) {
+            Ok(found) => assert_eq!(found.start, symbol.start),
+            Err(LookupError::Ambiguous { candidates, .. }) => {
+                assert!(
+                    candidates
+                        .iter()
+                        .any(|candidate| candidate.start == symbol.start)
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(count > 500, "only {count} functions");
+}
+
+#[test]
+fn functions_are_sorted_and_do_not_overlap() {
+    let functions: Vec<_> = TABLE.functions().collect();
+    for pair in functions.windows(2) {
+        assert!(pair[0].start < pair[1].start, "{pair:x?}");
+        assert!(pair[0].start + pair[0].size <= pair[1].start, "{pair:x?}");
+    }
+}
+
+#[test]
+fn demangled_name_of_several_functions_is_refused_with_all_of_them() {
+    load_bias();
+    let name = TABLE
+        .functions()
+        .map(|symbol| symbol.to_string())
+        .find(|name| name.starts_with("own_symbols::inner::generic"))
+        .expect("the generic function is in the program");
+    // The two ways of mangling differ: one shows the type arguments, the other has three equal names.
+    match TABLE.lookup(&name) {
+        Err(LookupError::Ambiguous { candidates, .. }) => {
+            assert_eq!(candidates.len(), 3);
+            for candidate in &candidates {
+                assert_eq!(candidate.to_string(), name);
+                assert_eq!(&lookup(candidate.name), candidate);
+            }
+        }
+        other => assert!(name.contains('<') && other.is_ok(), "{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn label_without_size_reaches_to_the_next_symbol() {
+    let routine = lookup("unsized_routine");
+    assert_eq!(
+        (routine.size, routine.kind, routine.binding),
+        (3, Kind::Text, Binding::Local)
+    );
+    assert_eq!(TABLE.symbol_at(routine.start + 2), Some(routine));
+    assert_eq!(
+        TABLE.symbol_at(routine.start + 3),
+        Some(lookup("unsized_neighbour"))
+    );
+}
+
+#[test]
+fn label_inside_a_function_covers_nothing() {
+    let routine = lookup("sized_routine");
+    let inside = lookup("sized_routine_inside");
+    assert_eq!((inside.start, inside.size), (routine.start + 1, 0));
+    assert_eq!(TABLE.symbol_at(inside.start), Some(routine));
+    assert!(
+        TABLE
+            .functions()
+            .all(|function| function.name != "sized_routine_inside")
+    );
+}
+
+#[test]
+fn alias_is_found_by_name_and_the_stronger_symbol_by_address() {
+    let routine = lookup("sized_routine");
+    let alias = lookup("weak_alias");
+    assert_eq!((alias.start, alias.size), (routine.start, routine.size));
+    assert_eq!(alias.letter(), 'W');
+    assert_eq!(TABLE.symbol_at(alias.start).unwrap().name, "sized_routine");
+}
+
+#[test]
+fn kinds_follow_the_sections() {
+    load_bias();
+    assert_eq!(lookup("plain_function").kind, Kind::Text);
+    assert_eq!(lookup("plain_function").letter(), 'T');
+    assert_eq!(lookup("init_routine").kind, Kind::Init);
+    let counter = lookup("own_symbols::inner::COUNTER");
+    assert_eq!((counter.kind, counter.size), (Kind::Data, 8));
+}
+
+#[test]
+fn unknown_name_offers_the_nearest_and_the_usual_reason() {
+    load_bias();
+    let error = TABLE.lookup("plain_funktion").unwrap_err();
+    let LookupError::Unknown { nearest, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(nearest[0].name, "plain_function");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("no symbol plain_funktion; did you mean plain_function"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("it may have been inlined: then name a function that calls it"),
+        "{text}"
+    );
+
+    for name in [
+        "unmistakable",
+        "elsewhere::unmistakable",
+        "own_symbols::inner::unmistakeable",
+    ] {
+        let Err(LookupError::Unknown { nearest, .. }) = TABLE.lookup(name) else {
+            panic!("{name} was found");
+        };
+        assert_eq!(
+            nearest[0].to_string(),
+            "own_symbols::inner::unmistakable",
+            "for {name}"
+        );
+    }
+}
+
+#[test]
+fn address_outside_of_everything_has_no_symbol() {
+    assert_eq!(TABLE.symbol_at(0), None);
+    assert_eq!(TABLE.symbol_at(u64::MAX), None);
+    let last = TABLE
+        .iter()
+        .map(|symbol| symbol.start + symbol.size)
+        .max()
+        .unwrap();
+    assert_eq!(TABLE.symbol_at(last), None);
+}
+
+#[test]
+fn files_that_are_no_use_are_refused() {
+    assert!(Table::read(b"").is_err());
+    assert!(
+        Table::read(b"not an ELF file at all, but long enough to hold a header, nearly 80 bytes")
+            .is_err()
+    );
+    assert!(Table::read(&FILE[..FILE.len() / 2]).is_err());
+}

@@ -1,0 +1,379 @@
+//! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
+
+use crate::guest_test;
+use alloc::{boxed::Box, vec::Vec};
+use core::{
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use kernel::{
+    probes::{
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe,
+        register,
+    },
+    sync::SpinLock,
+};
+
+/// What handlers saw, in order.
+static SEEN: SpinLock<Vec<u64>> = SpinLock::new(Vec::new());
+
+/// Takes what was seen. The handlers themselves only append within the capacity made here: no allocation in a handler.
+fn seen() -> Vec<u64> {
+    let fresh = Vec::with_capacity(256);
+    core::mem::replace(&mut *SEEN.lock(), fresh)
+}
+
+fn see(value: u64) {
+    let mut seen = SEEN.lock();
+    assert!(seen.len() < seen.capacity());
+    seen.push(value);
+}
+
+/// Defines functions that do not vanish into their callers, under their plain names.
+macro_rules! targets {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $name($($argument: $type),*) -> $result { $body }
+        )+
+    };
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wide([u64; 6]);
+
+targets! {
+    args_0() -> u64 { black_box(100) }
+    args_1(a: u64) -> u64 { black_box(100 + a) }
+    args_2(a: u64, b: u64) -> u64 { black_box(100 + a + 2 * b) }
+    args_3(a: u64, b: u64, c: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c) }
+    args_4(a: u64, b: u64, c: u64, d: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c + 4 * d) }
+    args_5(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e) }
+    args_6(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
+        black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f)
+    }
+    args_7(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64) -> u64 {
+        black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g)
+    }
+    args_8(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64) -> u64 {
+        black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h)
+    }
+    wide_integer(a: u64, b: u64) -> u128 { black_box((u128::from(a) << 64) + u128::from(b)) }
+    in_memory(a: u64) -> Wide { black_box(Wide([a, a + 1, a + 2, a + 3, a + 4, a + 5])) }
+    factorial_of(n: u64) -> u64 {
+        if n == 0 { 1 } else { black_box(n).wrapping_mul(factorial_of(black_box(n - 1))) }
+    }
+    outermost(n: u64) -> u64 { black_box(middle(black_box(n)) + 1) }
+    middle(n: u64) -> u64 { black_box(innermost(black_box(n)) + 10) }
+    innermost(n: u64) -> u64 { black_box(n + 100) }
+}
+
+fn call(arguments: u64) -> u64 {
+    let [a, b, c, d, e, f, g, h] = black_box([11, 22, 33, 44, 55, 66, 77, 88]);
+    match arguments {
+        0 => args_0(),
+        1 => args_1(a),
+        2 => args_2(a, b),
+        3 => args_3(a, b, c),
+        4 => args_4(a, b, c, d),
+        5 => args_5(a, b, c, d, e),
+        6 => args_6(a, b, c, d, e, f),
+        7 => args_7(a, b, c, d, e, f, g),
+        _ => args_8(a, b, c, d, e, f, g, h),
+    }
+}
+
+fn see_result(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    see(regs.return_value());
+}
+
+const NAMES: [&str; 9] = [
+    "args_0", "args_1", "args_2", "args_3", "args_4", "args_5", "args_6", "args_7", "args_8",
+];
+
+guest_test! {
+    /// A return probe sees the result of a function with any number of arguments, and the caller gets it unchanged.
+    fn return_probe_sees_the_result_of_0_to_8_arguments() {
+        for (count, name) in (0u64..).zip(NAMES) {
+            let expected = call(count);
+            let probe = register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap();
+            seen();
+            assert_eq!(call(count), expected, "{name} probed");
+            drop(probe);
+            assert_eq!(seen(), [expected], "{name}");
+        }
+    }
+}
+
+fn see_arguments(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    for value in [regs.di, regs.si, regs.dx, regs.cx, regs.r8, regs.r9] {
+        see(value);
+    }
+    for n in 1..=2 {
+        // SAFETY: the seventh and the eighth argument lie above the return address (System V psABI, 3.2.3).
+        see(unsafe { (regs.sp as *const u64).add(n).read() });
+    }
+    PreVerdict::Execute
+}
+
+guest_test! {
+    /// A kprobe at a function's entry finds the arguments where the calling convention has them.
+    fn kprobe_at_an_entry_sees_8_arguments() {
+        let probe = register(Box::new(Kprobe::new().symbol("args_8").pre(see_arguments))).unwrap();
+        seen();
+        call(8);
+        drop(probe);
+        assert_eq!(seen(), [11, 22, 33, 44, 55, 66, 77, 88]);
+    }
+}
+
+jprobe! {
+    fn mirror_of_args_8(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64) {
+        for value in [a, b, c, d, e, f, g, h] {
+            see(value);
+        }
+    }
+}
+
+jprobe! {
+    fn mirror_of_args_0() {
+        see(1);
+    }
+}
+
+jprobe! {
+    fn spoiler_of_args_8(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64) {
+        let (mut a, mut b, mut c, mut g, mut h) = (a, b, c + d + e + f, g, h);
+        for argument in [&mut a, &mut b, &mut c, &mut g, &mut h] {
+            *black_box(argument) = 0xdead;
+        }
+    }
+}
+
+guest_test! {
+    /// A jprobe's handler is called with the arguments of the function, in registers and on the stack.
+    fn jprobe_sees_0_to_8_arguments() {
+        let expected = (call(0), call(8));
+        let none = register(Box::new(Jprobe::new().symbol("args_0").entry(mirror_of_args_0))).unwrap();
+        let eight = register(Box::new(Jprobe::new().symbol("args_8").entry(mirror_of_args_8))).unwrap();
+        seen();
+        assert_eq!((call(0), call(8)), expected);
+        drop((none, eight));
+        assert_eq!(seen(), [1, 11, 22, 33, 44, 55, 66, 77, 88]);
+    }
+}
+
+guest_test! {
+    /// What a jprobe's handler does to its arguments, the function does not feel.
+    fn jprobe_handler_cannot_spoil_the_arguments() {
+        let expected = call(8);
+        let probe = register(Box::new(Jprobe::new().symbol("args_8").entry(spoiler_of_args_8))).unwrap();
+        assert_eq!(call(8), expected);
+        drop(probe);
+    }
+}
+
+fn see_both_halves(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    see(regs.ax);
+    see(regs.dx);
+}
+
+fn see_memory(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    // SAFETY: a struct returned in memory: rax points to it (System V psABI, 3.2.3).
+    for value in unsafe { (regs.return_value() as *const Wide).read() }.0 {
+        see(value);
+    }
+}
+
+guest_test! {
+    /// Results in two registers and in memory arrive as they are.
+    fn wide_results_survive_a_return_probe() {
+        let integer = register(Box::new(Kretprobe::new().symbol("wide_integer").handler(see_both_halves))).unwrap();
+        let memory = register(Box::new(Kretprobe::new().symbol("in_memory").handler(see_memory))).unwrap();
+        seen();
+        assert_eq!(wide_integer(black_box(7), black_box(9)), (7 << 64) + 9);
+        assert_eq!(in_memory(black_box(40)), Wide([40, 41, 42, 43, 44, 45]));
+        drop((integer, memory));
+        assert_eq!(seen(), [9, 7, 40, 41, 42, 43, 44, 45]);
+    }
+}
+
+fn remember_argument(call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+    assert_eq!(**call, 0, "each call starts with the default");
+    **call = regs.di;
+    EntryVerdict::Track
+}
+
+fn see_argument(call: &mut KretprobeInstance<u64>, _regs: &mut PtRegs) {
+    see(**call);
+}
+
+guest_test! {
+    /// Fifty calls of one function in flight at once each come back with their own data, deepest first.
+    fn recursion_50_deep_returns_through_its_own_instances() {
+        let expected = factorial_of(black_box(50));
+        let probe = register(Box::new(
+            Kretprobe::new().symbol("factorial_of").maxactive(51).entry(remember_argument).handler(see_argument),
+        )).unwrap();
+        seen();
+        assert_eq!(factorial_of(black_box(50)), expected);
+        let missed = probe.nmissed();
+        drop(probe);
+        assert_eq!(missed, 0);
+        assert_eq!(seen(), (0..=50).collect::<Vec<u64>>());
+    }
+}
+
+guest_test! {
+    /// Deeper than there are instances: the outer calls are followed, the inner ones counted.
+    fn recursion_deeper_than_maxactive_counts_what_it_misses() {
+        let probe = register(Box::new(
+            Kretprobe::new().symbol("factorial_of").maxactive(5).entry(remember_argument).handler(see_argument),
+        )).unwrap();
+        seen();
+        for _ in 0..3 {
+            factorial_of(black_box(20));
+            assert_eq!(seen(), [16, 17, 18, 19, 20]);
+        }
+        assert_eq!(probe.nmissed(), 3 * 16);
+        assert_eq!(probe.hits(), 3 * 5);
+        drop(probe);
+    }
+}
+
+fn see_entry_first(_call: &mut KretprobeInstance<()>, _regs: &mut PtRegs) -> EntryVerdict {
+    see(1);
+    EntryVerdict::Track
+}
+
+fn see_entry_second(_call: &mut KretprobeInstance<()>, _regs: &mut PtRegs) -> EntryVerdict {
+    see(2);
+    EntryVerdict::Track
+}
+
+fn see_return_first(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    assert_eq!(call.ret_addr(), regs.ip);
+    see(10);
+}
+
+fn see_return_second(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    assert_eq!(call.ret_addr(), regs.ip);
+    see(20);
+}
+
+guest_test! {
+    /// Two return probes on one function: entries newest first, returns oldest first, both with the true return address.
+    fn two_return_probes_on_one_function_both_run() {
+        let first = register(Box::new(
+            Kretprobe::new().symbol("args_2").entry(see_entry_first).handler(see_return_first),
+        )).unwrap();
+        let second = register(Box::new(
+            Kretprobe::new().symbol("args_2").entry(see_entry_second).handler(see_return_second),
+        )).unwrap();
+        seen();
+        assert_eq!(call(2), 100 + 11 + 44);
+        drop((first, second));
+        assert_eq!(seen(), [2, 1, 10, 20]);
+    }
+}
+
+guest_test! {
+    /// Return probes along a call chain come back in the order of the returns.
+    fn return_probes_nest_along_a_call_chain() {
+        let probes = ["outermost", "middle", "innermost"]
+            .map(|name| register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap());
+        seen();
+        assert_eq!(outermost(black_box(5)), 116);
+        drop(probes);
+        assert_eq!(seen(), [105, 115, 116]);
+    }
+}
+
+fn decline(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
+    if regs.di == 11 {
+        EntryVerdict::Decline
+    } else {
+        EntryVerdict::Track
+    }
+}
+
+guest_test! {
+    /// A call that the entry handler declines is not followed, and costs no instance.
+    fn a_declined_call_leaves_no_trace() {
+        let probe = register(Box::new(
+            Kretprobe::new().symbol("args_1").maxactive(1).entry(decline).handler(see_result),
+        )).unwrap();
+        seen();
+        for _ in 0..10 {
+            call(1);
+        }
+        assert_eq!(seen(), []);
+        args_1(black_box(5));
+        assert_eq!(seen(), [105]);
+        assert_eq!((probe.nmissed(), probe.hits()), (0, 1));
+        drop(probe);
+    }
+}
+
+fn replace_result(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    regs.set_return_value(4242);
+}
+
+fn replace_argument(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    regs.di = 1000;
+    PreVerdict::Execute
+}
+
+guest_test! {
+    /// Handlers may change arguments and results.
+    fn changed_arguments_and_results_take_effect() {
+        let argument = register(Box::new(Kprobe::new().symbol("args_1").pre(replace_argument))).unwrap();
+        assert_eq!(call(1), 1100);
+        drop(argument);
+        let result = register(Box::new(Kretprobe::new().symbol("args_1").handler(replace_result))).unwrap();
+        assert_eq!(call(1), 4242);
+        drop(result);
+        assert_eq!(call(1), 111);
+    }
+}
+
+static ORDER: AtomicU64 = AtomicU64::new(0);
+
+fn first(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 1, Ordering::Relaxed);
+    PreVerdict::Execute
+}
+
+fn second(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 2, Ordering::Relaxed);
+    PreVerdict::Execute
+}
+
+fn after_first(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
+    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 3, Ordering::Relaxed);
+}
+
+fn after_second(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
+    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 4, Ordering::Relaxed);
+}
+
+jprobe! {
+    fn order_mirror(_a: u64) {
+        ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 5, Ordering::Relaxed);
+    }
+}
+
+guest_test! {
+    /// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its age.
+    fn handlers_run_newest_first_and_the_jprobe_last() {
+        let jprobe = register(Box::new(Jprobe::new().symbol("args_1").entry(order_mirror))).unwrap();
+        let old = register(Box::new(Kprobe::new().symbol("args_1").pre(first).post(after_first))).unwrap();
+        let new = register(Box::new(Kprobe::new().symbol("args_1").pre(second).post(after_second))).unwrap();
+        ORDER.store(0, Ordering::Relaxed);
+        assert_eq!(call(1), 111);
+        assert_eq!(ORDER.load(Ordering::Relaxed), 21_543);
+        drop((jprobe, old, new));
+    }
+}

@@ -1,0 +1,250 @@
+//! Registration errors, one by one: the errno, the sentence, and that nothing has changed.
+
+use crate::guest_test;
+use alloc::{boxed::Box, format, string::ToString};
+use core::hint::black_box;
+use kernel::{
+    probes::{
+        Jprobe, Kprobe, Kretprobe, PROBES, PreVerdict, ProbeError, PtRegs, disable_kprobe,
+        enable_kprobe, jprobe, register, register_jprobe, register_kprobe, register_kprobes,
+        register_kretprobe, unregister_jprobe, unregister_kprobe, unregister_kprobes,
+        unregister_kretprobe,
+    },
+    symbols,
+};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn error_target(a: u64) -> u64 {
+    black_box(a + 1)
+}
+
+#[inline(never)]
+fn rust_target(a: u64) -> u64 {
+    black_box(a + 2)
+}
+
+fn nothing(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    PreVerdict::Execute
+}
+
+/// The bytes of a function's text.
+fn text(name: &str) -> &'static [u8] {
+    let symbol = symbols::lookup_name(name).expect("a function of this file");
+    // SAFETY: kernel text is mapped and readable for ever.
+    unsafe { core::slice::from_raw_parts(symbol.start as *const u8, symbol.size as usize) }
+}
+
+/// Expects `result` to be an error with this name and errno, whose sentence says what to do, and the text untouched.
+fn refused<T>(result: Result<T, ProbeError>, name: &str, errno: i32) {
+    match result {
+        Ok(_) => panic!("accepted instead of refused with {name}"),
+        Err(error) => {
+            assert_eq!((error.name(), error.errno()), (name, errno), "{error}");
+            assert!(error.to_string().len() > 30, "{error}");
+        }
+    }
+    assert_eq!(PROBES.slots_in_use(), 0, "{name} leaves a slot behind");
+}
+
+jprobe! {
+    fn mirror(_a: u64) {}
+}
+
+/// More than a call may keep.
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "only its size counts")]
+struct Large([u64; 600]);
+
+impl Default for Large {
+    fn default() -> Self {
+        Self([0; 600])
+    }
+}
+
+guest_test! {
+    /// Every wrong target is refused by its own error.
+    fn wrong_targets_are_refused() {
+        let before = text("error_target").to_vec();
+        let kprobe = || Kprobe::new().pre(nothing);
+        let addr = error_target as *const () as u64;
+        refused(register(Box::new(kprobe())), "NoTarget", 22);
+        refused(register(Box::new(kprobe().symbol("error_target").at(addr))), "SymbolAndAddress", 22);
+        refused(register(Box::new(kprobe().symbol("no_such_function_anywhere"))), "UnknownSymbol", 2);
+        refused(register(Box::new(kprobe().at(8))), "NoSymbolAt", 2);
+        let on_heap = Box::new(0u64);
+        refused(register(Box::new(kprobe().at(&raw const *on_heap as u64))), "NoSymbolAt", 2);
+        static DATA: u64 = 5;
+        refused(register(Box::new(kprobe().at(black_box(&raw const DATA as u64)))), "NotText", 22);
+        assert_eq!(text("error_target"), before);
+    }
+}
+
+guest_test! {
+    /// An offset inside an instruction is refused and names the nearest start; with a probe there, too.
+    fn an_offset_inside_an_instruction_is_refused() {
+        let before = text("do_page_fault").to_vec();
+        let (mut inside, mut starts) = (0, 0);
+        for offset in 0..before.len().min(200) as u32 {
+            match register(Box::new(Kprobe::new().symbol("do_page_fault").offset(offset))) {
+                Ok(_) => starts += 1,
+                Err(ProbeError::MidInstruction { addr, start }) => {
+                    inside += 1;
+                    assert!(start < addr && addr - start < 15);
+                    assert_eq!(ProbeError::MidInstruction { addr, start }.errno(), 84);
+                }
+                Err(error) => panic!("do_page_fault+{offset:#x}: {error}"),
+            }
+        }
+        assert!(inside > 50 && starts > 20, "{inside} inside, {starts} starts");
+        let probe = register(Box::new(Kprobe::new().symbol("do_page_fault"))).unwrap();
+        let error = register(Box::new(Kprobe::new().symbol("do_page_fault").offset(2))).map(drop).unwrap_err();
+        drop(probe);
+        assert!(matches!(error, ProbeError::MidInstruction { .. }), "{error}");
+        assert_eq!(text("do_page_fault"), before);
+    }
+}
+
+guest_test! {
+    /// The switch of stacks can carry no probe of any kind.
+    fn the_stack_switch_is_refused_for_all_three_kinds() {
+        refused(register(Box::new(Kprobe::new().symbol("__switch_to"))), "Blacklisted", 22);
+        refused(register(Box::new(Kretprobe::<()>::new().symbol("__switch_to"))), "Blacklisted", 22);
+        refused(register(Box::new(Jprobe::new().symbol("__switch_to").entry(mirror))), "Blacklisted", 22);
+    }
+}
+
+guest_test! {
+    /// Code that every hit runs through is refused: entry stubs, trampoline, dispatcher.
+    fn the_way_of_a_hit_is_refused() {
+        for name in ["kretprobe_trampoline", "kprobe_post_stub", "jprobe_return"] {
+            refused(register(Box::new(Kprobe::new().symbol(name))), "Blacklisted", 22);
+        }
+    }
+}
+
+guest_test! {
+    /// Return probes and jprobes go to function entries; jprobes need the C calling convention and a handler, once.
+    fn containers_are_checked() {
+        refused(register(Box::new(Kretprobe::<()>::new().symbol("do_page_fault").offset(1))), "NotFunctionEntry", 22);
+        refused(register(Box::new(Jprobe::new().symbol("do_page_fault").offset(1).entry(mirror))), "NotFunctionEntry", 22);
+        refused(register(Box::new(Jprobe::new().symbol("error_target"))), "NoHandler", 22);
+        let rust = rust_target as *const () as u64;
+        refused(register(Box::new(Jprobe::new().at(rust).entry(mirror))), "NotExternC", 22);
+        refused(register(Box::new(Kretprobe::<Large>::new().symbol("error_target"))), "DataTooLarge", 7);
+        let first = register(Box::new(Jprobe::new().symbol("error_target").entry(mirror))).unwrap();
+        let second = register(Box::new(Jprobe::new().symbol("error_target").entry(mirror))).map(drop);
+        assert_eq!(second.unwrap_err().errno(), 17);
+        drop(first);
+        assert_eq!(error_target(black_box(1)), 2);
+    }
+}
+
+static AGAIN: Kprobe = Kprobe::new().symbol("error_target").pre(nothing);
+static BAD: Kprobe = Kprobe::new().symbol("no_such_function_anywhere");
+static OTHER: Kprobe = Kprobe::new().symbol("error_target").pre(nothing);
+
+guest_test! {
+    /// Registering twice, unregistering twice, enabling what is not registered: defined and harmless.
+    fn registration_state_is_checked() {
+        let before = text("error_target").to_vec();
+        refused(enable_kprobe(&AGAIN), "NotRegistered", 22);
+        refused(disable_kprobe(&AGAIN), "NotRegistered", 22);
+        register_kprobe(&AGAIN).unwrap();
+        let error = register_kprobe(&AGAIN).unwrap_err();
+        assert_eq!((error.name(), error.errno()), ("AlreadyRegistered", 22));
+        assert_eq!(error_target(black_box(1)), 2);
+        assert_eq!(AGAIN.hits(), 1, "the refused call left the registration alone");
+        unregister_kprobe(&AGAIN).unwrap();
+        unregister_kprobe(&AGAIN).unwrap();
+        assert_eq!(text("error_target"), before);
+        register_kprobe(&AGAIN).unwrap();
+        assert_eq!(error_target(black_box(1)), 2);
+        assert_eq!(AGAIN.hits(), 1, "counted anew");
+        unregister_kprobe(&AGAIN).unwrap();
+    }
+}
+
+guest_test! {
+    /// A batch with a bad member registers nothing.
+    fn a_batch_with_a_bad_member_is_undone() {
+        let before = text("error_target").to_vec();
+        refused(register_kprobes(&[&AGAIN, &OTHER, &BAD]), "UnknownSymbol", 2);
+        assert!(!AGAIN.is_registered() && !OTHER.is_registered());
+        assert_eq!(text("error_target"), before);
+        refused(register_kprobes(&[]), "EmptyBatch", 22);
+        register_kprobes(&[&AGAIN, &OTHER]).unwrap();
+        error_target(black_box(1));
+        assert_eq!((AGAIN.hits(), OTHER.hits()), (1, 1));
+        unregister_kprobes(&[&AGAIN, &OTHER]).unwrap();
+        assert_eq!(text("error_target"), before);
+    }
+}
+
+static NEVER: Jprobe = Jprobe::new().symbol("error_target").entry(mirror);
+static NEVER_RETURNING: Kretprobe = Kretprobe::new().symbol("error_target");
+
+guest_test! {
+    /// Unregistering what never was registered is harmless for all kinds.
+    fn unregistering_the_unregistered_is_harmless() {
+        unregister_kprobe(&BAD).unwrap();
+        unregister_jprobe(&NEVER).unwrap();
+        unregister_kretprobe(&NEVER_RETURNING).unwrap();
+        register_jprobe(&NEVER).unwrap();
+        register_kretprobe(&NEVER_RETURNING).unwrap();
+        assert_eq!(error_target(black_box(1)), 2);
+        unregister_jprobe(&NEVER).unwrap();
+        unregister_kretprobe(&NEVER_RETURNING).unwrap();
+    }
+}
+
+static OFF: Kprobe = Kprobe::new().symbol("error_target").pre(nothing).disabled();
+
+guest_test! {
+    /// A disabled probe leaves the text alone; enabling and disabling writes one byte.
+    fn a_disabled_probe_is_not_in_the_text() {
+        let before = text("error_target").to_vec();
+        register_kprobe(&OFF).unwrap();
+        assert_eq!(text("error_target"), before);
+        error_target(black_box(1));
+        assert_eq!(OFF.hits(), 0);
+        enable_kprobe(&OFF).unwrap();
+        assert_eq!(text("error_target")[0], 0xcc);
+        assert_eq!(text("error_target")[1..], before[1..]);
+        error_target(black_box(1));
+        disable_kprobe(&OFF).unwrap();
+        assert_eq!(text("error_target"), before);
+        error_target(black_box(1));
+        assert_eq!(OFF.hits(), 1);
+        unregister_kprobe(&OFF).unwrap();
+    }
+}
+
+fn recursive(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    error_target(black_box(1));
+    PreVerdict::Execute
+}
+
+fn recursive_after(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
+    error_target(black_box(1));
+}
+
+guest_test! {
+    /// A handler that calls the probed function: the inner calls run without handlers and are counted.
+    fn hits_inside_handlers_are_missed_and_counted() {
+        let probe = register(Box::new(Kprobe::new().symbol("error_target").pre(recursive).post(recursive_after))).unwrap();
+        for n in 1..=100 {
+            assert_eq!(error_target(black_box(n)), n + 1);
+        }
+        assert_eq!((probe.hits(), probe.nmissed()), (100, 200));
+        drop(probe);
+    }
+}
+
+guest_test! {
+    /// Errors are text for people.
+    fn errors_say_what_to_do() {
+        let error = register(Box::new(Kprobe::new().symbol("do_page_falut"))).map(drop).unwrap_err();
+        assert!(format!("{error}").contains("do_page_fault"), "{error}");
+    }
+}
