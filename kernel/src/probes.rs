@@ -34,6 +34,7 @@ use x86_64::{
 
 use crate::{
     arch::{gdt, percpu, smp},
+    errno::Errno,
     mm::{frame::Frame, kernel_stack, paging},
     symbols::{self, Kind, LookupError},
     sync::RawMutex,
@@ -326,4 +327,10 @@ pub fn original_ip(ip: u64) -> u64 {
 /// What the word `value` in the return slot at `slot_addr` of `task`'s stack really returns to. Any context.
 pub fn real_return_address(task: u64, slot_addr: u64, value: u64) -> u64 {
     PROBES.return_address(task, slot_addr, value)
+}
+
+impl From<ProbeError> for Errno {
+    fn from(error: ProbeError) -> Self {
+        Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL)
+    }
 }

@@ -3,7 +3,6 @@
 //! They are modules like any other: compiled in, loaded and unloaded at run time, with parameters as in
 //! `insmod kprobe_example symbol=do_exit`.
 #![no_std]
-#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -35,10 +35,10 @@
 extern crate alloc;
 
 mod boot;
-mod machine;
 mod calls;
 mod errors;
 mod instruction_forms;
+mod machine;
 mod registry;
 mod runner;
 mod self_test;
