@@ -11,7 +11,12 @@ use crate::{
 };
 
 /// The modules that are loaded unless `--samples` says otherwise.
-const DEFAULT_SAMPLES: [&str; 0] = [];
+const DEFAULT_SAMPLES: [&str; 4] = [
+    "kprobe_example",
+    "jprobe_example",
+    "kretprobe_example",
+    "sys_mkdir_return",
+];
 /// Time that a guest has unless `--timeout` says otherwise.
 const DEFAULT_TIMEOUT_S: u64 = 60;
 

@@ -36,6 +36,7 @@ extern crate alloc;
 
 mod boot;
 mod calls;
+mod concurrency;
 mod errors;
 mod instruction_forms;
 mod machine;

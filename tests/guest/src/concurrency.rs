@@ -1,0 +1,301 @@
+//! Probes on several CPUs, in interrupts, under tasks that come and go.
+
+use crate::guest_test;
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::{
+    hint::{self, black_box},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
+use kernel::{
+    arch::{percpu, smp, traps},
+    probes::{
+        Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, disable_kprobe,
+        enable_kprobe, register, register_kprobe, unregister_kprobe,
+    },
+    task::{
+        self, TaskRef, WaitQueue,
+        kthread::{spawn_kthread, spawn_kthread_on},
+    },
+    time::{TICK_NS, ktime_get},
+};
+
+/// How often a test's function is called on each CPU.
+const CALLS: u64 = 100_000;
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> TaskRef {
+    spawn_kthread("probed", body).expect("memory for a thread")
+}
+
+/// Runs `body` on every CPU at once and waits for all.
+fn on_every_cpu(body: impl Fn(usize) + Send + Sync + Clone + 'static) {
+    let threads: Vec<_> = (0..smp::online_cpus())
+        .map(|cpu| {
+            let body = body.clone();
+            spawn_kthread_on(1 << cpu, "probed", move || body(cpu)).expect("memory for a thread")
+        })
+        .collect();
+    for thread in threads {
+        thread.wait_released();
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hot_target(a: u64) -> u64 {
+    black_box(a + 1)
+}
+
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+fn count(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    RUNS.fetch_add(1, SeqCst);
+    PreVerdict::Execute
+}
+
+fn count_return(_call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) {
+    assert!(regs.return_value() > 0);
+    RUNS.fetch_add(1, SeqCst);
+}
+
+guest_test! {
+    /// Each execution of the instruction on each CPU runs the handler once or is counted as missed.
+    #[timeout(120)]
+    fn every_hit_on_every_cpu_is_counted() {
+        RUNS.store(0, SeqCst);
+        let probe = register(Box::new(Kprobe::new().symbol("hot_target").pre(count))).unwrap();
+        on_every_cpu(|_| (0..CALLS).for_each(|n| assert_eq!(hot_target(n), n + 1)));
+        let executions = CALLS * smp::online_cpus() as u64;
+        assert_eq!(probe.hits() + probe.nmissed(), executions);
+        assert_eq!(RUNS.load(SeqCst), probe.hits());
+        assert_eq!(probe.nmissed(), 0, "no handler calls the function");
+        drop(probe);
+    }
+
+    /// The same for returns: each call is followed or counted.
+    #[timeout(120)]
+    fn every_return_on_every_cpu_is_counted() {
+        RUNS.store(0, SeqCst);
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("hot_target").maxactive(1).handler(count_return))).unwrap();
+        on_every_cpu(|_| (0..CALLS / 2).for_each(|n| assert_eq!(hot_target(n), n + 1)));
+        assert_eq!(probe.hits() + probe.nmissed(), CALLS / 2 * smp::online_cpus() as u64);
+        assert_eq!(RUNS.load(SeqCst), probe.hits());
+        drop(probe);
+    }
+
+    /// Arming and disarming under a CPU that executes the instruction: it always has its effect, and while the probe is
+    /// registered every execution is seen.
+    #[timeout(180)]
+    fn a_probe_comes_and_goes_1000_times_under_fire() {
+        RUNS.store(0, SeqCst);
+        let stop = Arc::new(AtomicBool::new(false));
+        let calls = Arc::new(AtomicU64::new(0));
+        let caller = {
+            let (stop, calls) = (stop.clone(), calls.clone());
+            spawn_kthread_on(1 << 1, "caller", move || {
+                while !stop.load(SeqCst) {
+                    assert_eq!(hot_target(41), 42);
+                    calls.fetch_add(1, SeqCst);
+                }
+            })
+            .expect("memory for a thread")
+        };
+        let thread = spawn_kthread_on(1, "toggler", move || {
+            for _ in 0..1000 {
+                let probe = register(Box::new(Kprobe::new().symbol("hot_target").pre(count))).unwrap();
+                let before = (calls.load(SeqCst), probe.hits());
+                // Two further calls have begun and ended since the probe was there.
+                while calls.load(SeqCst) < before.0 + 3 {
+                    hint::spin_loop();
+                }
+                assert!(probe.hits() >= before.1 + 2, "a call went unseen");
+                drop(probe);
+                let after = RUNS.load(SeqCst);
+                let then = calls.load(SeqCst);
+                while calls.load(SeqCst) < then + 2 {
+                    hint::spin_loop();
+                }
+                assert_eq!(RUNS.load(SeqCst), after, "a handler ran after the probe was unregistered");
+            }
+        })
+        .expect("memory for a thread");
+        thread.wait_released();
+        stop.store(true, SeqCst);
+        caller.wait_released();
+        assert_eq!(PROBES.slots_in_use(), 0);
+    }
+
+    /// A probe that is only enabled and disabled, likewise.
+    #[timeout(180)]
+    fn a_probe_is_switched_on_and_off_under_fire() {
+        static PROBE: Kprobe = Kprobe::new().symbol("hot_target").pre(count);
+        register_kprobe(&PROBE).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers: Vec<_> = (0..2)
+            .map(|_| {
+                let stop = stop.clone();
+                spawn(move || {
+                    while !stop.load(SeqCst) {
+                        assert_eq!(hot_target(41), 42);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..500 {
+            disable_kprobe(&PROBE).unwrap();
+            enable_kprobe(&PROBE).unwrap();
+        }
+        stop.store(true, SeqCst);
+        callers.iter().for_each(|caller| caller.wait_released());
+        unregister_kprobe(&PROBE).unwrap();
+    }
+
+    /// A probe in an interrupt handler runs in the interrupt, on every CPU.
+    fn a_probe_in_the_timer_interrupt_fires() {
+        RUNS.store(0, SeqCst);
+        let probe = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(count))).unwrap();
+        let returned = register(Box::new(Kretprobe::<u64>::new().symbol("timer_interrupt"))).unwrap();
+        let end = ktime_get() + 20 * TICK_NS;
+        while ktime_get() < end {
+            hint::spin_loop();
+        }
+        assert!(probe.hits() >= 10, "{} ticks", probe.hits());
+        assert!(returned.hits() >= 10, "{} returns", returned.hits());
+        assert_eq!(RUNS.load(SeqCst), probe.hits());
+        drop((probe, returned));
+    }
+
+    /// Return probes on the scheduler and on the exit of tasks lose no instance to tasks that never return.
+    #[timeout(120)]
+    fn exiting_tasks_give_their_instances_back() {
+        let schedule = register(Box::new(Kretprobe::<u64>::new().symbol("schedule").maxactive(20))).unwrap();
+        let exit = register(Box::new(Kretprobe::<u64>::new().symbol("do_exit").maxactive(4))).unwrap();
+        for _ in 0..5 * 4 {
+            spawn(|| ()).wait_released();
+        }
+        assert_eq!(exit.nmissed(), 0, "an instance of do_exit was lost with its task");
+        assert_eq!(exit.hits(), 0, "do_exit does not return");
+        let before = schedule.hits();
+        for _ in 0..50 {
+            task::schedule();
+        }
+        assert!(schedule.hits() >= before + 50);
+        for _ in 0..5 * 20 {
+            spawn(|| task::schedule()).wait_released();
+        }
+        assert_eq!(schedule.nmissed(), 0, "an instance of schedule was lost with its task");
+        drop((schedule, exit));
+    }
+
+    /// A probe in an NMI's own path, hit on a CPU that is in a handler: counted, harmless.
+    fn an_nmi_in_a_handler_is_a_miss() {
+        static IN_HANDLER: AtomicBool = AtomicBool::new(false);
+        static NMIS: AtomicU64 = AtomicU64::new(0);
+        fn wait_for_nmi(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+            let before = NMIS.load(SeqCst);
+            IN_HANDLER.store(true, SeqCst);
+            while NMIS.load(SeqCst) == before {
+                hint::spin_loop();
+            }
+            PreVerdict::Execute
+        }
+        fn on_nmi(_regs: &PtRegs) {
+            hot_target(black_box(1));
+            NMIS.fetch_add(1, SeqCst);
+        }
+        RUNS.store(0, SeqCst);
+        let inner = register(Box::new(Kprobe::new().symbol("hot_target").pre(count))).unwrap();
+        let outer = register(Box::new(Kprobe::new().symbol("nmi_target").pre(wait_for_nmi))).unwrap();
+        traps::set_nmi_handler(Some(on_nmi));
+        let victim = spawn_kthread_on(1 << 1, "victim", || {
+            for n in 0..20 {
+                assert_eq!(nmi_target(n), n + 2);
+            }
+        })
+        .expect("memory for a thread");
+        for _ in 0..20 {
+            while !IN_HANDLER.swap(false, SeqCst) {
+                hint::spin_loop();
+            }
+            smp::send_nmi(1);
+        }
+        victim.wait_released();
+        traps::set_nmi_handler(None);
+        assert_eq!((outer.hits(), inner.nmissed(), inner.hits()), (20, 20, 0));
+        drop((inner, outer));
+    }
+
+    /// Handlers run with preemption and interrupts off, on the CPU that hit.
+    fn handlers_cannot_be_preempted() {
+        fn look(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+            assert!(!task::may_sleep());
+            assert!(!x86_64::instructions::interrupts::are_enabled());
+            assert!(percpu::this().probes.is_busy());
+            PreVerdict::Execute
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("hot_target").pre(look))).unwrap();
+        hot_target(black_box(1));
+        assert_eq!(probe.hits(), 1);
+        drop(probe);
+    }
+
+    /// A task sleeps inside a return-probed function and comes back on another CPU.
+    fn a_probed_call_may_sleep_and_migrate() {
+        static GATE: WaitQueue = WaitQueue::new();
+        static OPEN: AtomicBool = AtomicBool::new(false);
+        static INSIDE: AtomicU64 = AtomicU64::new(0);
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn sleeping_target(n: u64) -> u64 {
+            INSIDE.fetch_add(1, SeqCst);
+            GATE.wait_until(|| OPEN.load(SeqCst));
+            black_box(n * 2)
+        }
+        RUNS.store(0, SeqCst);
+        OPEN.store(false, SeqCst);
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("sleeping_target").maxactive(30).handler(count_return))).unwrap();
+        let sleepers: Vec<_> = (1..=30).map(|n| spawn(move || assert_eq!(sleeping_target(n), n * 2))).collect();
+        while INSIDE.load(SeqCst) < 30 {
+            task::schedule();
+        }
+        OPEN.store(true, SeqCst);
+        GATE.wake_all();
+        sleepers.iter().for_each(|sleeper| sleeper.wait_released());
+        assert_eq!((RUNS.load(SeqCst), probe.hits(), probe.nmissed()), (30, 30, 0));
+        drop(probe);
+    }
+
+    /// Unregistering under calls in flight: they return quietly, and what they used is freed afterwards.
+    fn calls_in_flight_outlive_their_probe() {
+        static GATE: WaitQueue = WaitQueue::new();
+        static OPEN: AtomicBool = AtomicBool::new(false);
+        static INSIDE: AtomicU64 = AtomicU64::new(0);
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn waiting_target(n: u64) -> u64 {
+            INSIDE.fetch_add(1, SeqCst);
+            GATE.wait_until(|| OPEN.load(SeqCst));
+            black_box(n * 3)
+        }
+        RUNS.store(0, SeqCst);
+        OPEN.store(false, SeqCst);
+        INSIDE.store(0, SeqCst);
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("waiting_target").maxactive(10).handler(count_return))).unwrap();
+        let callers: Vec<_> = (1..=10).map(|n| spawn(move || assert_eq!(waiting_target(n), n * 3))).collect();
+        while INSIDE.load(SeqCst) < 10 {
+            task::schedule();
+        }
+        drop(probe);
+        assert_eq!(PROBES.reap(), Ok(1), "ten calls are still in flight");
+        OPEN.store(true, SeqCst);
+        GATE.wake_all();
+        callers.iter().for_each(|caller| caller.wait_released());
+        assert_eq!(RUNS.load(SeqCst), 0, "the handler is gone");
+        assert_eq!(PROBES.reap(), Ok(0));
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn nmi_target(n: u64) -> u64 {
+    black_box(n + 2)
+}
