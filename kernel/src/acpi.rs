@@ -16,6 +16,8 @@ use x86_64::PhysAddr;
 static ROOT_POINTER: AtomicU64 = AtomicU64::new(0);
 
 /// Learns where the loader found the tables.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init(info: &BootInfo) {
     let root = info.rsdp_addr.into_option().unwrap_or(0);
     ROOT_POINTER.store(root, Ordering::Relaxed);
@@ -41,6 +43,8 @@ impl AcpiHandler for PhysMap {
 }
 
 /// How many CPUs are enabled, or `None` if the firmware has no such table.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn cpu_count() -> Option<usize> {
     const ENABLED: u32 = 1;
     let root = ROOT_POINTER.load(Ordering::Relaxed) as usize;

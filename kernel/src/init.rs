@@ -1,22 +1,35 @@
-//! The first task: what the kernel does once it is up.
+//! The first task: the end of the boot, and what the kernel does once it is up.
 //!
-//! The command line says what: `guest_tests.run=` runs guest tests; otherwise the modules of `modules=` are loaded, in that
+//! The boot ends with the modules of `early=`, which find init text still there. Then init text is freed.
+//!
+//! The command line says what comes next: `guest_tests.run=` runs guest tests; otherwise the modules of `modules=` are loaded, in that
 //! order, the user program of `init=` runs, and the modules are unloaded again, in the order in which they were
 //! loaded. The machine is powered off with the verdict: success only if every module loaded and the
 //! program exited with 0.
 
 use crate::{
-    cmdline, module,
+    cmdline,
+    mm::init_text,
+    module,
     panic::{ExitCode, exit},
     pr_err, pr_info, test_runner,
 };
 
-/// See the module's text. Never returns: the machine is off then.
-pub fn kernel_init() {
+/// The last part of the boot, in task context. Does not return.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn finish_boot() {
+    let loaded = load_modules("early");
+    kernel_init(loaded)
+}
+
+/// What the module's text says from the end of init text on. `early_loaded`: the early modules are there.
+fn kernel_init(early_loaded: bool) -> ! {
+    init_text::free();
     if let Some(runner) = test_runner::requested() {
         runner();
     }
-    let loaded = load_modules();
+    let loaded = load_modules("modules") && early_loaded;
     for module in module::loaded() {
         if let Err(error) = module::unload(module.name()) {
             pr_err!("rmmod {} failed: {error}", module.name());
@@ -31,9 +44,9 @@ pub fn kernel_init() {
     exit(code)
 }
 
-/// Loads what the command line names. False if any of it failed; the rest is loaded all the same.
-fn load_modules() -> bool {
-    let names = cmdline::get("modules").unwrap_or_default();
+/// Loads the modules that the command line names under `key`. False if one of them failed; the rest is loaded all the same.
+fn load_modules(key: &str) -> bool {
+    let names = cmdline::get(key).unwrap_or_default();
     let mut all = true;
     for name in names.split(',').filter(|name| !name.is_empty()) {
         if let Err(error) = module::load(name, "") {

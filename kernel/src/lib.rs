@@ -31,6 +31,8 @@ use mm::{frame, kernel_stack, paging};
 use task::scheduler;
 
 /// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots, interrupts off.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn kmain(info: &'static mut BootInfo) -> ! {
     let boot_stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
     percpu::init(0); // locks count on it
@@ -60,6 +62,8 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     apic::start_timer();
     probes::init();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
-    task::spawn_kthread("kernel_init", init::kernel_init).expect("memory for the first task");
+    // Through a pointer: the thread begins in init text, which the code that starts threads may not name.
+    task::spawn_kthread("kernel_init", init::finish_boot as fn())
+        .expect("memory for the first task");
     scheduler::idle()
 }

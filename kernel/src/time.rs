@@ -96,6 +96,8 @@ fn sample(pit: &PitCounter) -> Sample {
 }
 
 /// Measures the TSC's rate. Takes about 20 ms. Call once, on the CPU that boots.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init() {
     const MEASURED_TICKS: u16 = (PIT_HZ / 50) as u16;
     BOOT_TSC.store(read_tsc(), Ordering::Relaxed);

@@ -10,6 +10,8 @@ use samples as _;
 
 bootloader_api::entry_point!(start, config = &loader::CONFIG);
 
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 fn start(info: &'static mut BootInfo) -> ! {
     kernel::test_runner::register(guest_tests::run);
     kernel::kmain(info)

@@ -1,6 +1,6 @@
 //! Physical frames of 4 KiB: who may use which.
 //!
-//! One bitmap covers memory up to the end of the highest usable region; a set bit is a free frame. It lives in frames of its own
+//! One bitmap covers memory up to the end of the highest region that is usable or the loader's; a set bit is a free frame. It lives in frames of its own
 //! and is reached, as all physical memory, through the physical map.
 //!
 //! # Invariants
@@ -179,10 +179,24 @@ fn usable(regions: &[MemoryRegion]) -> impl Iterator<Item = Range<usize>> + Clon
 ///
 /// # Panics
 /// If no region can hold the bitmap.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init(regions: &[MemoryRegion]) {
     const REAL_MODE_END: usize = 0xa0000 / FRAME_SIZE;
     let usable = usable(regions);
-    let frames = usable.clone().map(|frames| frames.end).max().unwrap_or(0);
+    // What the loader took comes back in part (see `init_text`): the bitmap covers it too.
+    let ours = |kind| {
+        matches!(
+            kind,
+            MemoryRegionKind::Usable | MemoryRegionKind::Bootloader
+        )
+    };
+    let end = regions
+        .iter()
+        .filter(|region| ours(region.kind))
+        .map(|region| region.end)
+        .max();
+    let frames = end.unwrap_or(0) as usize / FRAME_SIZE;
     let start_up = usable
         .clone()
         .map(|frames| frames.start)

@@ -106,6 +106,8 @@ impl Drop for KernelStack {
 static OTHERS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 /// Makes two further stacks known to [`bounds`]. Once, early in boot.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn note_boot_stacks(stacks: [Range<u64>; 2]) {
     for (other, stack) in OTHERS.iter().zip(stacks) {
         other[0].store(stack.start, Ordering::Relaxed);

@@ -3,8 +3,9 @@
 pub mod fault;
 pub mod frame;
 pub mod heap;
+pub mod init_text;
 pub mod kernel_stack;
 pub mod paging;
 pub mod user_space;
 
-pub use frame::Frame;
+pub use frame::{FRAME_SIZE, Frame};

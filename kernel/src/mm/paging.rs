@@ -109,6 +109,8 @@ static KERNEL_TABLES: SpinLock<()> = SpinLock::new(());
 ///
 /// # Panics
 /// If it did not.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init_phys_map(info: &BootInfo) {
     let offset = info.physical_memory_offset.into_option();
     PHYS_MAP.store(
@@ -148,6 +150,8 @@ unsafe fn tables(root: PhysAddr) -> OffsetPageTable<'static> {
 ///
 /// # Panics
 /// Without memory for the tables.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init() {
     let (loader_root, _) = Cr3::read();
     // The other CPUs load it before they are in long mode, as 32 bits.
@@ -167,6 +171,8 @@ pub fn kernel_root() -> PhysAddr {
 
 /// A root table with the kernel's half and, below, the frame at `page` mapped where it is, executable: for a CPU that
 /// switches paging on while it runs there. It lies below 4 GiB and is never freed.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfMemory> {
     let mut root = Frame::alloc_below_4_gib()?;
     // SAFETY: the kernel's root is live, and only the processor writes it (M2, accessed bits).

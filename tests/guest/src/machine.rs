@@ -10,7 +10,7 @@ use core::{
 use kernel::{
     arch::{idt::vector, percpu, smp, traps},
     mm::{
-        frame::Frame,
+        FRAME_SIZE, Frame, init_text,
         paging::{self, AddressSpace, Protection},
     },
     probes::PtRegs,
@@ -231,6 +231,15 @@ guest_test! {
     fn vector_instruction_is_refused() {
         // SAFETY: does not come back: CR4.OSFXSR is clear.
         unsafe { asm!("xorps xmm0, xmm0", options(nomem, nostack)) };
+    }
+
+    fn init_text_is_gone_after_the_boot() {
+        assert!(init_text::is_freed() && !init_text::range().is_empty());
+        for address in init_text::range().step_by(FRAME_SIZE) {
+            let address = x86_64::VirtAddr::new(address);
+            assert_eq!(paging::translate_kernel(address), None);
+            assert!(paging::text_alias(address).is_null(), "there is nothing to write any more");
+        }
     }
 
     fn text_alias_shows_the_text() {

@@ -68,6 +68,8 @@ fn write(offset: usize, value: u32) {
 }
 
 /// Maps the registers and measures the timer. Takes about 10 ms. Call once, on the CPU that boots, after [`time::init`].
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init() {
     let (frame, _) = ApicBase::read();
     let registers =
@@ -155,11 +157,15 @@ pub fn send_nmi(apic_id: u32) {
 }
 
 /// Resets every other CPU.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn send_init_to_others() {
     command(0, ALL_BUT_SELF | LEVEL_ASSERT | DELIVERY_INIT);
 }
 
 /// Starts every other CPU that was reset, in real mode at `page`, an address below 1 MiB.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn send_start_up_to_others(page: PhysAddr) {
     let number = u32::try_from(page.as_u64() >> 12).expect("a page below 1 MiB");
     command(0, ALL_BUT_SELF | LEVEL_ASSERT | DELIVERY_START_UP | number);

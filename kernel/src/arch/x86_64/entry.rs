@@ -549,6 +549,8 @@ const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
 
 /// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots, before any other code can run
 /// the stubs on another CPU.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn apply_processor_features() {
     if !cpu::has_smap() {
         return;

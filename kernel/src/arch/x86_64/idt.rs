@@ -96,6 +96,8 @@ unsafe impl Sync for Idt {}
 static IDT: Idt = Idt(UnsafeCell::new([Gate::MISSING; GATES]));
 
 /// Fills the table and loads it on the CPU that boots. Call once, with interrupts off, after [`super::gdt::init`].
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init() {
     // SAFETY: no CPU has loaded the table yet, and we are the only one that runs.
     let gates = unsafe { &mut *IDT.0.get() };

@@ -8,6 +8,8 @@ pub const PIT_HZ: u64 = 1_193_182;
 
 /// Masks every line of both 8259 interrupt controllers. Their power-on vectors collide with exceptions, and firmware
 /// leaves the timer's line open.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn mask_legacy_interrupts() {
     // SAFETY: the mask registers of the two controllers; nothing here uses their interrupts.
     unsafe {

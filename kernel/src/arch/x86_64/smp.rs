@@ -72,6 +72,8 @@ pub fn other_cpus() -> impl Iterator<Item = usize> {
 }
 
 /// Starts all other CPUs that the firmware tells of, and returns when they are up. Call once, interrupts off.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn start_others() {
     let present = acpi::cpu_count().unwrap_or(1);
     if present > MAX_CPUS {
@@ -103,6 +105,8 @@ pub fn start_others() {
 static STACKS: [AtomicU64; MAX_CPUS - 1] = [const { AtomicU64::new(0) }; MAX_CPUS - 1];
 
 /// Installs the start-up page with a stack for each of `others` CPUs.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 fn prepare(others: usize) -> Result<(), &'static str> {
     const NO_MEMORY: &str = "out of memory for the others' stacks";
     let page =
@@ -116,6 +120,8 @@ fn prepare(others: usize) -> Result<(), &'static str> {
     unsafe { start_up::install(page, stacks, ap_main) }.map_err(|_| NO_MEMORY)
 }
 
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 fn start(wanted: usize) {
     let page = frame::start_up_page().expect("prepare has checked it");
     apic::send_init_to_others();

@@ -107,6 +107,8 @@ static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
 /// # Safety
 /// 1. `page` is a frame below 1 MiB that nothing else uses, ever.
 /// 2. Each of `stacks` is mapped and unused, for ever.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub unsafe fn install(
     page: PhysAddr,
     stacks: &'static [AtomicU64],

@@ -1,0 +1,51 @@
+//! Init text: code that runs only while the kernel boots, and the return of its memory.
+//!
+//! A function is put there by `#[unsafe(link_section = ".init.text")]` and `#[inline(never)]`. The linker script forbids references from other
+//! text to it, so nothing can call it later: it is reached from the loader's jump to the image, and through the function pointer with which
+//! the first task is started. That task calls [`free`] when it has left init text for good.
+//!
+//! From then on the addresses are unmapped, for ever, and the frames may hold anything. Text is written by address, through
+//! [`paging::text_alias`], which finds nothing there any more.
+
+use super::{FRAME_SIZE, paging};
+use crate::{arch::smp, pr_info, probes};
+use alloc::vec::Vec;
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
+use x86_64::VirtAddr;
+
+unsafe extern "C" {
+    static __init_text_start: u8;
+    static __init_text_end: u8;
+}
+
+static FREED: AtomicBool = AtomicBool::new(false);
+
+/// The addresses of init text, mapped or not. Any context.
+pub fn range() -> Range<u64> {
+    let (start, end) = (&raw const __init_text_start, &raw const __init_text_end);
+    start.addr() as u64..end.addr() as u64
+}
+
+/// Whether init text has been unmapped. Any context.
+pub fn is_freed() -> bool {
+    FREED.load(Ordering::Acquire)
+}
+
+/// Unmaps init text and gives its frames back. Task context, once, when no CPU and no task will run there again.
+pub fn free() {
+    let range = range();
+    probes::init_text_freed(range.clone());
+    FREED.store(true, Ordering::Release);
+    let pages = range.clone().step_by(FRAME_SIZE).map(VirtAddr::new);
+    let frames: Vec<_> = pages.filter_map(paging::unmap_kernel).collect();
+    // No CPU may fetch through a stale translation once the frames hold something else.
+    smp::flush_tlb_everywhere();
+    pr_info!(
+        "init text: {} KiB freed at {:#x}",
+        frames.len() * FRAME_SIZE / 1024,
+        range.start
+    );
+}
