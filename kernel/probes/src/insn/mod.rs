@@ -42,7 +42,7 @@ pub use sequence::{Position, ResumeIp};
 pub use step::{StepCopy, StepProgress, step_copy};
 pub use translate::{Block, Ending, SLOT_BYTES, SavedFlagsOperand, Translation, translate};
 
-/// Builds the decoder's tables (about 100 KiB of heap), so that no later call into this module allocates.
+/// Builds the decoder's tables (about 330 KiB of heap), so that no later call into this module allocates.
 /// Call once, when the heap is up and before the first registration.
 pub fn init() {
     let nop = decode(&[0x90], 0);

@@ -4,7 +4,7 @@ use probes::insn::{Insn, decode, flags::bits};
 
 use crate::{
     differential::check,
-    machine::{Cpu, Layout, Machine, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP},
+    machine::{Cpu, Layout, Machine, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, fs_base},
 };
 
 const LAYOUTS: [Layout; 4] = [Layout::Low, Layout::High, Layout::FarSlot, Layout::FarText];
@@ -331,6 +331,18 @@ fn indirect_jumps_and_calls_by_memory() {
                 bench.hex_with(&format!("{prefixes} {} {rest}", ff(modrm)), &cpu);
             }
         }
+    });
+}
+
+#[test]
+fn indirect_jumps_and_calls_by_memory_relative_to_fs() {
+    in_every_layout(|bench| {
+        let mut cpu = bench.cpu();
+        cpu.gpr[RAX] = bench.cell().wrapping_sub(fs_base());
+        let target = bench.target();
+        bench.machine.set(bench.cell(), target);
+        bench.hex_with("64 ff 10", &cpu);
+        bench.hex_with("64 ff 20", &cpu);
     });
 }
 

@@ -325,6 +325,16 @@ fn set_gs_base(base: u64) {
     assert_eq!(result, 0);
 }
 
+/// The FS base of this thread.
+pub fn fs_base() -> u64 {
+    const ARCH_GET_FS: i32 = 0x1003;
+    let mut base = 0_u64;
+    // SAFETY: the call stores a quad word at the address given.
+    let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_FS, &raw mut base) };
+    assert_eq!(result, 0);
+    base
+}
+
 /// The run that the signal handler serves.
 struct Exchange {
     cpu: Cpu,
