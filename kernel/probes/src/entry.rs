@@ -5,7 +5,7 @@
 //! trampoline is entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a handler that will not
 //! be returned to.
 //!
-//! All of them run Rust on the probed code's stack, with the direction flag clear and the stack 16-byte aligned.
+//! All of them run Rust on the probed code's stack, with DF and AC clear and the stack 16-byte aligned.
 
 unsafe extern "C" {
     /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and traps.
@@ -14,6 +14,10 @@ unsafe extern "C" {
     /// Only at the end of a jprobe handler, with nothing left to drop: the frames in between vanish.
     pub safe fn jprobe_return() -> !;
 }
+
+/// RFLAGS.DF and RFLAGS.AC.
+#[doc(hidden)]
+pub const DF_AND_AC: u32 = 1 << 10 | 1 << 18;
 
 /// Pushes all general registers below `orig_ax`, as [`PtRegs`](crate::PtRegs) has them.
 #[doc(hidden)]
@@ -69,9 +73,17 @@ macro_rules! entry_points {
                 "push 0",
                 "push -1",
                 $crate::push_general_registers!(),
+                // One instruction: from here on this CPU switches no tasks, whichever it was before.
+                "inc dword ptr gs:[{guard}]",
                 // What was pushed as rsp is two words too low.
                 "add qword ptr [rsp + {sp}], 16",
-                "cld",
+                // Handlers run with DF and AC clear; a function hardly ever returns with one of them set.
+                "test dword ptr [rsp + {flags}], {unwanted}",
+                "jz 2f",
+                "push [rsp + {flags}]",
+                "and dword ptr [rsp], ~{unwanted}",
+                "popfq",
+                "2:",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
                 "and rsp, -16",
@@ -79,6 +91,7 @@ macro_rules! entry_points {
                 "mov rsp, rbp",
                 // The return address goes to the slot above the frame.
                 "mov [rsp + {slot}], rax",
+                "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
                 "lea rsp, [rsp + 24]",
                 "popfq",
@@ -87,6 +100,9 @@ macro_rules! entry_points {
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+                unwanted = const $crate::entry::DF_AND_AC,
+                guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 slot = const ::core::mem::size_of::<$crate::PtRegs>(),
                 on_return = sym $crate::hit::on_return::<$platform>,
             )
@@ -119,7 +135,9 @@ macro_rules! entry_points {
                 "push -1",
                 $crate::push_general_registers!(),
                 "mov qword ptr [rsp + {ss_at}], {ss}",
-                "cld",
+                // Interrupts are off already; so are DF and AC from here on.
+                "push 2",
+                "popfq",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
                 "and rsp, -16",
@@ -145,6 +163,7 @@ macro_rules! entry_points {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn jprobe_return() -> ! {
             ::core::arch::naked_asm!(
+                "and rsp, -16",
                 "call {saved_sp}",
                 "test rax, rax",
                 "jz jprobe_return_breakpoint",

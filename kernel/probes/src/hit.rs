@@ -18,19 +18,19 @@
 //!
 //! # Contexts
 //! `on_breakpoint`, `on_debug`, `on_fault` and `on_post` run with interrupts off. `on_return` runs with the interrupt flag of the function
-//! that returned; holding the guard keeps its CPU from switching tasks.
+//! that returned; the trampoline takes the guard, so that its CPU does not switch tasks.
 
 use core::{
     ptr::{null, null_mut},
     sync::atomic::{
-        AtomicU64,
+        AtomicPtr, AtomicU64,
         Ordering::{Acquire, Relaxed},
     },
 };
 
 use crate::{
     insn::{StepProgress, flags::pushed_image},
-    instance::{self, Instance},
+    instance::{self, Instance, TaskCell},
     jprobe::{Jprobe, STACK_WORDS},
     kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
     kretprobe::{EntryVerdict, KretprobeCore},
@@ -44,9 +44,6 @@ use crate::{
 const TF: u64 = 1 << 8;
 /// RFLAGS.IF: maskable interrupts are taken.
 const IF: u64 = 1 << 9;
-
-/// A call that returned without an instance, for the message that tools look for.
-struct Orphan<'a>(&'a PtRegs);
 
 impl<P: Platform> Probes<P> {
     /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
@@ -129,7 +126,7 @@ impl<P: Platform> Probes<P> {
     fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
         if let Some(op) = site.flags_op {
             // SAFETY: the word that `popf` would pop, on the live stack above the trap's frame.
-            let popped = unsafe { (regs.sp as *const u64).read_volatile() };
+            let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
             regs.flags = op.apply(regs.flags, popped);
             regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
         }
@@ -177,6 +174,12 @@ impl<P: Platform> Probes<P> {
         let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
         // SAFETY: cells are part of the static table.
         let cell = unsafe { cpu.cell.load(Relaxed).as_ref() };
+        let slot = regs.sp as *mut u64;
+        // SAFETY: the word at rsp is the return address at a function's entry.
+        let mut ret_addr = unsafe { slot.read_unaligned() };
+        if let Some(cell) = cell {
+            ret_addr = self.true_return_address(cell, regs.sp, ret_addr);
+        }
         // SAFETY: a linked kretprobe has a holder.
         let instance = cell.map_or(null_mut(), |_| unsafe {
             (*kretprobe.holder.load(Relaxed)).take()
@@ -185,18 +188,8 @@ impl<P: Platform> Probes<P> {
             kretprobe.nmissed.fetch_add(1, Relaxed);
             return;
         };
-        let slot = regs.sp as *mut u64;
-        let newest = cell.head.load(Relaxed);
-        // SAFETY: the instance is in hand; the word at rsp is the return address at a function's entry; the chain's
-        // head is this task's own and stays until this CPU takes it off.
+        // SAFETY: the instance is in hand, and the slot is where it was.
         unsafe {
-            let mut ret_addr = slot.read_volatile();
-            if ret_addr == self.entry.trampoline.load(Relaxed) {
-                // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
-                if let Some(sibling) = newest.as_ref().filter(|sibling| sibling.frame == regs.sp) {
-                    ret_addr = sibling.ret_addr;
-                }
-            }
             (*instance).ret_addr = ret_addr;
             (*instance).frame = regs.sp;
             (*instance).task = cell.task();
@@ -213,31 +206,29 @@ impl<P: Platform> Probes<P> {
                     return;
                 }
             }
-            slot.write_volatile(self.entry.trampoline.load(Relaxed));
-            (*instance).next.store(newest, Relaxed);
+            slot.write_unaligned(self.entry.trampoline.load(Relaxed));
+            (*instance).next.store(cell.head.load(Relaxed), Relaxed);
         }
         // Release: a stack walk on another CPU that finds the instance finds it filled in.
         cell.head
             .store(instance, core::sync::atomic::Ordering::Release);
     }
 
-    /// Handles the return of a probed call and tells its true return address. The guard is taken and dropped here.
+    /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
+    /// between.
     #[inline(always)]
     fn leave_call(&self, regs: &mut PtRegs) -> u64 {
         let cpu = P::this_cpu();
-        // First: from here on no task switch, so `cpu` stays this CPU.
-        cpu.enter();
         let frame = regs.sp - 8;
         // SAFETY: cells are part of the static table; a task that borrowed an address has one.
         let Some(cell) = (unsafe { cpu.cell.load(Relaxed).as_ref() }) else {
-            self.orphan(regs)
+            self.orphan(null(), frame)
         };
-        let mut first = cell.head.load(Relaxed);
-        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
-        if unsafe { first.as_ref() }.is_none_or(|instance| instance.frame != frame) {
-            first = self.drop_stale(cell, frame, regs);
+        let mut first = self.newest_of(cell, frame);
+        if first.is_null() {
+            self.orphan(cell.head.load(Relaxed), frame);
         }
-        // SAFETY: found just above.
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
         let ret_addr = unsafe { (*first).ret_addr };
         regs.ip = ret_addr;
         let mut at = first;
@@ -268,38 +259,107 @@ impl<P: Platform> Probes<P> {
                 first = next;
             }
         }
-        cpu.leave();
         ret_addr
     }
 
-    /// Gives back instances of calls that were abandoned deeper on this stack, and finds the returning one.
-    #[cold]
-    fn drop_stale(&self, cell: &instance::TaskCell, frame: u64, regs: &PtRegs) -> *mut Instance {
-        let stack = P::stack_of(frame);
-        loop {
-            let first = cell.head.load(Relaxed);
-            // SAFETY: as in `leave_call`.
-            let Some(instance) = (unsafe { first.as_ref() }) else {
-                self.orphan(regs)
-            };
-            if instance.frame == frame {
-                return first;
-            }
-            // On one stack, a frame below the returning one was left without a return. Frames of different stacks are not
-            // comparable.
-            if !stack.contains(&instance.frame) || instance.frame > frame {
-                self.orphan(regs);
-            }
-            cell.head.store(instance.next.load(Relaxed), Relaxed);
-            self.stale_instances.fetch_add(1, Relaxed);
-            // SAFETY: unlinked just now.
-            unsafe { instance::give_back(first) };
+    /// The newest instance of the call whose return slot is at `frame`; it is then at the head of the chain, its siblings
+    /// behind it. Null if there is none.
+    #[inline(always)]
+    fn newest_of(&self, cell: &TaskCell, frame: u64) -> *mut Instance {
+        let newest = cell.head.load(Relaxed);
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
+        match unsafe { newest.as_ref() } {
+            Some(instance) if instance.frame == frame => newest,
+            _ => self.bring_to_front(cell, frame),
         }
     }
 
+    /// Where a call really returns to whose return slot, at `frame`, holds `word`; I3 and I2 of the ledger hold for that
+    /// slot afterwards.
+    #[inline(always)]
+    fn true_return_address(&self, cell: &TaskCell, frame: u64, word: u64) -> u64 {
+        if word == self.entry.trampoline.load(Relaxed) {
+            // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
+            // SAFETY: as in `newest_of`.
+            return unsafe { self.newest_of(cell, frame).as_ref() }
+                .map_or(word, |sibling| sibling.ret_addr);
+        }
+        // SAFETY: as in `newest_of`.
+        match unsafe { cell.head.load(Relaxed).as_ref() } {
+            Some(newest) if newest.frame <= frame => self.drop_abandoned(cell, frame + 1),
+            _ => {}
+        }
+        word
+    }
+
+    /// Gives back the instances of calls whose frames are below `end` on its stack: control is above them again, without a
+    /// return. Those on other stacks are not comparable and stay.
     #[cold]
-    fn orphan(&self, regs: &PtRegs) -> ! {
-        P::orphan_return(format_args!("{}", Orphan(regs)))
+    fn drop_abandoned(&self, cell: &TaskCell, end: u64) {
+        let stack = P::stack_of(end - 1);
+        let mut place = &cell.head;
+        // SAFETY: as in `newest_of`.
+        while let Some(instance) = unsafe { place.load(Relaxed).as_ref() } {
+            if !stack.contains(&instance.frame) {
+                place = &instance.next;
+            } else if instance.frame < end {
+                place.store(instance.next.load(Relaxed), Relaxed);
+                self.stale_instances.fetch_add(1, Relaxed);
+                // SAFETY: unlinked just now.
+                unsafe { instance::give_back(core::ptr::from_ref(instance).cast_mut()) };
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Looks for the call whose return slot is at `frame` behind newer ones.
+    #[cold]
+    fn bring_to_front(&self, cell: &TaskCell, frame: u64) -> *mut Instance {
+        self.drop_abandoned(cell, frame);
+        let mut place = &cell.head;
+        loop {
+            let at = place.load(Relaxed);
+            // SAFETY: as in `newest_of`.
+            let Some(instance) = (unsafe { at.as_ref() }) else {
+                return null_mut();
+            };
+            if instance.frame == frame {
+                self.move_to_front(cell, place, instance);
+                return at;
+            }
+            place = &instance.next;
+        }
+    }
+
+    /// Moves `first` and its siblings, which `place` points to, to the head of the chain.
+    fn move_to_front(&self, cell: &TaskCell, place: &AtomicPtr<Instance>, first: &Instance) {
+        let mut last = first;
+        // SAFETY: as in `newest_of`.
+        while let Some(next) = unsafe { last.next.load(Relaxed).as_ref() }
+            && next.frame == first.frame
+        {
+            last = next;
+        }
+        if core::ptr::eq(place, &cell.head) {
+            return;
+        }
+        place.store(last.next.load(Relaxed), Relaxed);
+        last.next.store(cell.head.load(Relaxed), Relaxed);
+        cell.head
+            .store(core::ptr::from_ref(first).cast_mut(), Relaxed);
+    }
+
+    /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance, if it has any.
+    #[cold]
+    fn orphan(&self, newest: *const Instance, frame: u64) -> ! {
+        // SAFETY: chained instances and their holders are live.
+        let probe = unsafe { newest.as_ref() }.map_or(null_mut(), |instance| unsafe {
+            (*instance.holder).kretprobe.load(Relaxed)
+        });
+        P::orphan_return(format_args!(
+            "kretprobe BUG!: Processing kretprobe {probe:p} @ {frame:#x}: no instance knows where this call came from"
+        ))
     }
 
     /// Leaves to a jprobe's handler: true when `regs` go there.
@@ -315,7 +375,7 @@ impl<P: Platform> Probes<P> {
         frame.words = (stack.end.saturating_sub(regs.sp) as usize / 8).min(STACK_WORDS);
         for n in 0..frame.words {
             // SAFETY: between rsp and the end of the stack.
-            frame.stack[n] = unsafe { (regs.sp as *const u64).add(n).read_volatile() };
+            frame.stack[n] = unsafe { (regs.sp as *const u64).add(n).read_unaligned() };
         }
         frame.regs = *regs;
         frame.site = site;
@@ -346,7 +406,7 @@ impl<P: Platform> Probes<P> {
         *regs = frame.regs;
         for n in 0..frame.words {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
-            unsafe { (regs.sp as *mut u64).add(n).write_volatile(frame.stack[n]) };
+            unsafe { (regs.sp as *mut u64).add(n).write_unaligned(frame.stack[n]) };
         }
         self.finish(cpu, site, regs)
     }
@@ -475,21 +535,10 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-impl core::fmt::Display for Orphan<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "kretprobe BUG!: Processing kretprobe {:#x} @ {:#x}: no instance knows where this call came from",
-            0,
-            self.0.sp - 8
-        )
-    }
-}
-
 /// Called by `kretprobe_trampoline`.
 ///
 /// # Safety
-/// `regs` is the frame that the trampoline has built.
+/// `regs` is the frame that the trampoline has built, and the guard is held.
 pub unsafe extern "C" fn on_return<P: Platform>(regs: *mut PtRegs) -> u64 {
     // SAFETY: by the contract; the frame is on this stack and nobody else knows it.
     P::probes().leave_call(unsafe { &mut *regs })

@@ -70,18 +70,19 @@ impl FreeList {
         unsafe {
             asm!(
                 "xchg {next}, rbx",
-                "mov rdx, [{list} + 8]",
-                "mov rax, [{list}]",
+                "mov rdx, [rdi + 8]",
+                "mov rax, [rdi]",
                 "2:",
                 "test rax, rax",
                 "jz 3f",
                 "mov rbx, [rax + {next_offset}]",
                 "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [{list}]",
+                "lock cmpxchg16b [rdi]",
                 "jne 2b",
                 "3:",
                 "xchg {next}, rbx",
-                list = in(reg) self,
+                // Named, so that it is none of those above: `in(reg)` may be rbx.
+                in("rdi") self,
                 next = inout(reg) 0u64 => _,
                 next_offset = const offset_of!(Instance, next),
                 out("rax") popped,

@@ -73,11 +73,16 @@ impl Jprobe {
         core::mem::replace(&mut self.kprobe, Kprobe::of_kind(Kind::Jprobe))
     }
 
+    const fn map_kprobe(mut self, kprobe: Kprobe) -> Self {
+        // What is replaced is the empty one that `take_kprobe` has left.
+        core::mem::forget(core::mem::replace(&mut self.kprobe, kprobe));
+        self
+    }
+
     /// As [`Kprobe::symbol`].
     pub const fn symbol(mut self, name: &'static str) -> Self {
         let kprobe = self.take_kprobe().symbol(name);
-        core::mem::forget(core::mem::replace(&mut self.kprobe, kprobe));
-        self
+        self.map_kprobe(kprobe)
     }
 
     /// As [`Kprobe::symbol_string`].
@@ -88,8 +93,8 @@ impl Jprobe {
 
     /// As [`Kprobe::at`].
     pub const fn at(mut self, addr: u64) -> Self {
-        self.kprobe.addr = core::sync::atomic::AtomicU64::new(addr);
-        self
+        let kprobe = self.take_kprobe().at(addr);
+        self.map_kprobe(kprobe)
     }
 
     /// As [`Kprobe::offset`]; anything but a function entry is refused.
@@ -115,7 +120,7 @@ impl Jprobe {
         &self.kprobe
     }
 
-    /// The address of the function while registered.
+    /// As [`Kprobe::addr`].
     pub fn addr(&self) -> u64 {
         self.kprobe.addr()
     }

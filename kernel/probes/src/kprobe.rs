@@ -75,7 +75,9 @@ pub struct Kprobe {
     pub(crate) post_handler: Option<PostHandler>,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) kind: Kind,
-    /// What the user gave, or, while registered, what it resolved to. 0: none.
+    /// The address that the user gave. 0: none.
+    pub(crate) given: AtomicU64,
+    /// The same, or what it resolved to at the last registration.
     pub(crate) addr: AtomicU64,
     pub(crate) flags: AtomicU32,
     pub(crate) nmissed: AtomicU64,
@@ -108,6 +110,7 @@ impl Kprobe {
             post_handler: None,
             fault_handler: None,
             kind,
+            given: AtomicU64::new(0),
             addr: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             nmissed: AtomicU64::new(0),
@@ -133,6 +136,7 @@ impl Kprobe {
 
     /// Probes the instruction at `addr`, a virtual address. Not together with [`Kprobe::symbol`].
     pub const fn at(mut self, addr: u64) -> Self {
+        self.given = AtomicU64::new(addr);
         self.addr = AtomicU64::new(addr);
         self
     }
@@ -167,13 +171,15 @@ impl Kprobe {
         self
     }
 
-    /// The address that was given or, while registered, the one probed. 0: neither. Any context.
+    /// The address that was given or, from a registration on, the one probed; it can still be told after the probe was
+    /// unregistered. 0: neither. Any context.
     pub fn addr(&self) -> u64 {
         self.addr.load(Ordering::Relaxed)
     }
 
     /// Gives another address; for a probe that is not registered, between two registrations. 0 takes it back.
     pub fn set_addr(&self, addr: u64) {
+        self.given.store(addr, Ordering::Relaxed);
         self.addr.store(addr, Ordering::Relaxed);
     }
 

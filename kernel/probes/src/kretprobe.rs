@@ -156,8 +156,8 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
 
     /// As [`Kprobe::at`].
     pub const fn at(mut self, addr: u64) -> Self {
-        self.core.kprobe.addr = AtomicU64::new(addr);
-        self
+        let kprobe = self.take_kprobe().at(addr);
+        self.map_kprobe(kprobe)
     }
 
     /// As [`Kprobe::offset`]; anything but a function entry is refused.
@@ -202,7 +202,7 @@ impl<D> Kretprobe<D> {
         &self.core.kprobe
     }
 
-    /// The address of the function while registered.
+    /// As [`Kprobe::addr`].
     pub fn addr(&self) -> u64 {
         self.core.kprobe.addr()
     }

@@ -3,6 +3,7 @@
 use core::{
     cell::UnsafeCell,
     fmt,
+    mem::offset_of,
     ops::Range,
     sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence},
 };
@@ -195,6 +196,17 @@ impl PerCpu {
     /// Whether a hit is under way on this CPU.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Relaxed) != 0
+    }
+
+    /// Where the guard is, from the GS base.
+    #[doc(hidden)]
+    pub const fn guard_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, busy) as u32
+    }
+
+    /// Where the flags that a post slot's `pushf` stores are, from the GS base.
+    pub(crate) const fn saved_flags_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_flags) as u32
     }
 
     /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.

@@ -149,6 +149,15 @@ struct State {
 // SAFETY: the holders are memory of the registry; nothing in it belongs to a thread.
 unsafe impl Send for State {}
 
+/// Why probes are removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// Their owner wants it.
+    Unregister,
+    /// The registration of their batch has failed: they become what they were.
+    Rollback,
+}
+
 /// Where a probe goes, after all checks that need no memory.
 struct Target {
     addr: u64,
@@ -409,7 +418,7 @@ impl<P: Platform> Probes<P> {
             if let Err(error) = self.link(&mut state, *probe, &mut touched) {
                 touched.clear();
                 if index > 0 {
-                    self.remove(&mut state, &probes[..index]);
+                    self.remove(&mut state, &probes[..index], Removal::Rollback);
                 }
                 return Err(error);
             }
@@ -493,9 +502,11 @@ impl<P: Platform> Probes<P> {
 
     /// Where `kprobe` goes and the symbol there, or why it may not.
     fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
-        let given = kprobe.addr.load(Relaxed);
+        let given = kprobe.given.load(Relaxed);
         if kprobe.is_registered() {
-            return Err(ProbeError::AlreadyRegistered { addr: given });
+            return Err(ProbeError::AlreadyRegistered {
+                addr: kprobe.addr(),
+            });
         }
         let base = match (&kprobe.symbol_name, given) {
             (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
@@ -590,10 +601,14 @@ impl<P: Platform> Probes<P> {
     fn make_site(&self, state: &mut State, target: &Target) -> Result<Box<Site>, ProbeError> {
         let addr = target.addr;
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
-        if let Some(old) = self.table.reserve(&mut state.fill, 1)? {
-            // The old table is still searched by hits: kept until a grace period. Growing doubles, so a few at most.
-            state.retired.push(old);
-        }
+        state
+            .retired
+            .try_reserve(1)
+            .map_err(|_| ProbeError::OutOfMemory)?;
+        // A table that was replaced is still searched by hits: kept until a grace period. Growing doubles, so a few at most.
+        state
+            .retired
+            .extend(self.table.reserve(&mut state.fill, 1)?);
         let mut site = try_box(Site::sentinel(addr + 1))?;
         site.opcode = target.insn.bytes()[0];
         site.next_ip = target.insn.next_ip();
@@ -635,10 +650,11 @@ impl<P: Platform> Probes<P> {
 
     fn translate_post(&self, insn: &Insn, slot: u64) -> Result<insn::Translation, ProbeError> {
         let stub = P::entry_points().post_stub;
-        let saved = P::PER_CPU_GS_OFFSET + core::mem::offset_of!(PerCpu, saved_flags) as u32;
         let ending = Ending::Post {
             stub,
-            saved_flags: Some(SavedFlagsOperand { gs_offset: saved }),
+            saved_flags: Some(SavedFlagsOperand {
+                gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
+            }),
         };
         translate(insn, slot, ending).map_err(|refusal| ProbeError::Instruction {
             addr: insn.ip(),
@@ -708,17 +724,17 @@ impl<P: Platform> Probes<P> {
 
     fn unregister_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
         let mut state = self.lock()?;
-        self.remove(&mut state, probes);
+        self.remove(&mut state, probes, Removal::Unregister);
         Ok(())
     }
 
     /// Takes probes away; waits once. Cannot fail and allocates nothing.
-    fn remove<T: Probe>(&self, state: &mut State, probes: &[&T]) {
+    fn remove<T: Probe>(&self, state: &mut State, probes: &[&T], removal: Removal) {
         let mut touched = Touched::new();
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             // SAFETY: a registered probe's site lives while the lock is held.
             let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
-                kprobe.addr.store(0, Relaxed);
+                kprobe.set_addr(0);
                 continue;
             };
             site.unlink(kprobe);
@@ -769,10 +785,12 @@ impl<P: Platform> Probes<P> {
             }
             let kprobe = probe.kprobe();
             kprobe.next.store(null_mut(), Relaxed);
-            kprobe.flags.store(0, Relaxed);
-            if kprobe.symbol_name.is_some() {
-                // Given by name, so the address was ours: the same probe can be registered again.
-                kprobe.addr.store(0, Relaxed);
+            if kprobe.is_registered() {
+                match removal {
+                    // A probe that is registered again starts enabled.
+                    Removal::Unregister => kprobe.flags.store(0, Relaxed),
+                    Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
+                }
             }
             kprobe.site.store(null_mut(), Release);
         }
@@ -797,7 +815,7 @@ impl<P: Platform> Probes<P> {
         let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
             return Err(ProbeError::NotRegistered);
         };
-        if kprobe.flags() & flags::GONE != 0 {
+        if !disabled && kprobe.flags() & flags::GONE != 0 {
             return Err(ProbeError::Gone { addr: site.addr() });
         }
         if disabled {

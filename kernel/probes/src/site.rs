@@ -58,7 +58,7 @@ pub struct Site {
 /// What to add to RSP at each place of a slot to get the probed code's stack pointer: pairs of the first offset and the
 /// correction from there on. Kept apart from the translation, so that a fault needs no translator.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StackCorrections([(u8, i8); 6]);
+pub(crate) struct StackCorrections([(u8, i32); 6]);
 
 impl StackCorrections {
     /// The corrections of `code`; none if it needs more than fit, which no translation does.
@@ -67,7 +67,7 @@ impl StackCorrections {
         let mut count = 0;
         let mut last = 0;
         for offset in 0..code.code().len() {
-            let correction = i8::try_from(code.rsp_correction(offset)).ok()?;
+            let correction = code.rsp_correction(offset);
             if correction != last {
                 *all.0.get_mut(count)? = (offset as u8, correction);
                 count += 1;
