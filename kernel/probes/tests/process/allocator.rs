@@ -1,0 +1,55 @@
+//! A heap that can be told to be empty.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+struct Limited;
+
+#[global_allocator]
+static HEAP: Limited = Limited;
+
+thread_local! {
+    /// How many allocations of this thread still succeed.
+    static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// How many this thread has made.
+    static MADE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for more.
+pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
+    LEFT.set(count);
+    MADE.set(0);
+    let result = work();
+    LEFT.set(u64::MAX);
+    (result, MADE.get() > count)
+}
+
+/// Counts the allocations of `work`.
+pub fn allocations(work: impl FnOnce()) -> u64 {
+    let before = MADE.get();
+    work();
+    MADE.get() - before
+}
+
+// SAFETY: `System` with some requests refused, as every allocator may.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        MADE.set(MADE.get() + 1);
+        let left = LEFT.get();
+        if left == 0 {
+            return std::ptr::null_mut();
+        }
+        if left != u64::MAX {
+            LEFT.set(left - 1);
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}

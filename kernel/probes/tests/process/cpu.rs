@@ -1,0 +1,274 @@
+//! Threads as CPUs.
+//!
+//! A thread becomes a CPU by taking a [`Cpu`] and pointing its GS base at it. Code that hits probes runs on CPUs only.
+//!
+//! # The two synchronisations
+//! Both send SIGUSR1 to every other online CPU and wait until it has answered. The signal is blocked while a CPU handles a
+//! trap (and while a jprobe handler runs), so an answer proves that the CPU has left every #BP handler that it
+//! had entered before. `synchronize_cores` adds a membarrier, after which every core has executed a serialising instruction.
+//! `synchronize_hits` asks again until the code that the signal interrupted was outside every slot, with the guard not held.
+//! SIGUSR2's handler blocks SIGUSR1, so there is no second frame below an answer to look at.
+//!
+//! # Going offline
+//! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nobody can send to it any more.
+
+use std::{
+    arch::asm,
+    sync::{
+        Mutex,
+        atomic::{
+            AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use probes::{PerCpu, PtRegs};
+
+use super::{PROBES, lock, task};
+
+/// A CPU's own data; its GS base points here.
+#[repr(C, align(64))]
+pub struct Cpu {
+    /// This structure, for `gs:[0]`.
+    this: AtomicPtr<Cpu>,
+    /// What [`super::code`] runs code with: the run, where to enter it, by which exit it has left.
+    pub run: AtomicPtr<()>,
+    pub run_entry: AtomicU64,
+    pub run_exit: AtomicU32,
+    /// The thread that is this CPU, or 0.
+    tid: AtomicI32,
+    /// How many signal handlers the CPU is in.
+    pub traps: AtomicU32,
+    /// The last request that the CPU has answered.
+    answered: AtomicU32,
+    /// The last request that found the CPU outside every slot and handler.
+    quiescent: AtomicU32,
+    /// The current task.
+    pub task: AtomicU64,
+    /// The probes' part.
+    pub probes: PerCpu,
+}
+
+/// The number of CPUs that there can be.
+pub const POSSIBLE: usize = 8;
+
+/// All CPUs.
+pub static CPUS: [Cpu; POSSIBLE] = [const {
+    Cpu {
+        this: AtomicPtr::new(std::ptr::null_mut()),
+        run: AtomicPtr::new(std::ptr::null_mut()),
+        run_entry: AtomicU64::new(0),
+        run_exit: AtomicU32::new(0),
+        tid: AtomicI32::new(0),
+        traps: AtomicU32::new(0),
+        answered: AtomicU32::new(0),
+        quiescent: AtomicU32::new(0),
+        task: AtomicU64::new(0),
+        probes: PerCpu::new(),
+    }
+}; POSSIBLE];
+
+/// Held while the set of online CPUs changes or is signalled.
+static ONLINE: Mutex<()> = Mutex::new(());
+/// The number of the latest request.
+static REQUEST: AtomicU32 = AtomicU32::new(0);
+
+/// The CPU that calls. The thread must be one.
+#[inline(always)]
+pub fn this() -> &'static Cpu {
+    let cpu: *const Cpu;
+    // SAFETY: the GS base of a CPU points to its `Cpu`, which begins with its own address.
+    unsafe {
+        asm!("mov {}, gs:[0]", out(reg) cpu, options(nostack, preserves_flags, readonly));
+        &*cpu
+    }
+}
+
+/// Whether the calling thread is a CPU. Costs a system call.
+pub fn is_cpu() -> bool {
+    const ARCH_GET_GS: i32 = 0x1004;
+    let mut base = 0u64;
+    // SAFETY: writes one word, to `base`.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_GS, &raw mut base) };
+    base != 0
+}
+
+impl Cpu {
+    /// Whether the current context is a task with interrupts and preemption on.
+    pub fn can_sleep(&self) -> bool {
+        self.traps.load(Relaxed) == 0 && !self.probes.is_busy()
+    }
+
+    /// The CPU's number.
+    pub fn number(&self) -> usize {
+        (std::ptr::from_ref(self).addr() - CPUS.as_ptr().addr()) / size_of::<Cpu>()
+    }
+
+    /// Sends a device interrupt: the hook of [`super::traps`] runs there.
+    pub fn interrupt(&self) {
+        let _online = lock(&ONLINE);
+        self.signal(libc::SIGUSR2);
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: sends a signal, to a thread that cannot go while `ONLINE` is held.
+        let failed = unsafe { libc::tgkill(libc::getpid(), self.tid.load(Relaxed), signal) };
+        assert_eq!(failed, 0, "an online CPU can be signalled");
+    }
+
+    /// Answers the latest request. In SIGUSR1's handler; `regs` is what it has interrupted.
+    pub fn answer(&self, regs: &PtRegs) {
+        let request = REQUEST.load(Acquire);
+        if PROBES.is_quiescent(regs.ip) {
+            self.quiescent.store(request, Release);
+        }
+        self.answered.store(request, Release);
+        futex(&self.answered, libc::FUTEX_WAKE, 1);
+    }
+
+    /// Waits until the CPU has answered `request` or a later one.
+    fn wait_for_answer(&self, request: u32) {
+        loop {
+            let answered = self.answered.load(Acquire);
+            if answered.wrapping_sub(request) as i32 >= 0 {
+                return;
+            }
+            futex(&self.answered, libc::FUTEX_WAIT, answered);
+        }
+    }
+}
+
+fn futex(word: &AtomicU32, operation: i32, value: u32) {
+    // SAFETY: the word is static; a wait without a time limit has no further arguments.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        )
+    };
+}
+
+fn membarrier(command: i32) {
+    // SAFETY: takes numbers only.
+    let failed = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    assert_eq!(
+        failed, 0,
+        "these tests need membarrier with SYNC_CORE (Linux 4.16)"
+    );
+}
+
+/// Prepares the process. Once, before the first CPU.
+pub fn set_up() {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE);
+    for cpu in &CPUS {
+        cpu.this.store(std::ptr::from_ref(cpu).cast_mut(), Relaxed);
+    }
+}
+
+/// Sends a request to the other CPUs for which `wanted` holds and waits for the answers.
+fn request(wanted: impl Fn(&Cpu) -> bool) -> u32 {
+    let request = REQUEST.fetch_add(1, Release).wrapping_add(1);
+    let asked = || {
+        let own = this();
+        CPUS.iter()
+            .filter(move |cpu| cpu.tid.load(Relaxed) != 0 && !std::ptr::eq(*cpu, own))
+    };
+    for cpu in asked().filter(|cpu| wanted(cpu)) {
+        cpu.signal(libc::SIGUSR1);
+    }
+    for cpu in asked().filter(|cpu| wanted(cpu)) {
+        cpu.wait_for_answer(request);
+    }
+    request
+}
+
+/// See the module's text. Task context.
+pub fn synchronize_cores() {
+    let _online = lock(&ONLINE);
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
+    request(|_| true);
+}
+
+/// See the module's text. Task context.
+pub fn synchronize_hits() {
+    let _online = lock(&ONLINE);
+    let first = REQUEST.load(Relaxed).wrapping_add(1);
+    let own = this();
+    let seen = |cpu: &Cpu| cpu.quiescent.load(Acquire).wrapping_sub(first) as i32 >= 0;
+    let offline = |cpu: &Cpu| cpu.tid.load(Relaxed) == 0 || std::ptr::eq(cpu, own);
+    while !CPUS.iter().all(|cpu| offline(cpu) || seen(cpu)) {
+        request(|cpu| !seen(cpu));
+    }
+}
+
+/// The calling thread as a CPU, and as a task on it, until this is dropped.
+pub struct Online {
+    cpu: &'static Cpu,
+    task: Box<task::Identity>,
+    stack: task::Stack,
+}
+
+impl Online {
+    /// Takes a CPU for the calling thread.
+    pub fn new() -> Self {
+        let task = Box::<task::Identity>::default();
+        let stack = task::Stack::of_this_thread();
+        let online = lock(&ONLINE);
+        let cpu = CPUS
+            .iter()
+            .find(|cpu| cpu.tid.load(Relaxed) == 0)
+            .expect("a test uses at most 8 CPUs");
+        assert!(cpu.can_sleep(), "CPU {} was left in a trap", cpu.number());
+        set_gs_base(cpu);
+        // SAFETY: no preconditions.
+        cpu.tid.store(unsafe { libc::gettid() }, Relaxed);
+        drop(online);
+        let this = Self { cpu, task, stack };
+        this.run_task(this.task.key());
+        this
+    }
+
+    /// Makes `task` the current one.
+    pub fn run_task(&self, task: u64) {
+        self.cpu.task.store(task, Relaxed);
+        PROBES.task_switched(task);
+    }
+}
+
+impl Drop for Online {
+    fn drop(&mut self) {
+        // The thread ends: another task, which never calls anything, takes the CPU over and buries the one that was here.
+        self.run_task(std::ptr::from_ref(self.cpu).addr() as u64);
+        PROBES.flush_task(self.task.key());
+        let _online = lock(&ONLINE);
+        self.cpu.tid.store(0, Relaxed);
+        set_gs_base(std::ptr::null());
+        self.stack.forget();
+    }
+}
+
+fn set_gs_base(base: *const Cpu) {
+    const ARCH_SET_GS: i32 = 0x1001;
+    // SAFETY: nothing else in the process uses the GS base.
+    let failed = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
+    assert_eq!(failed, 0, "a thread can set its GS base");
+}
+
+/// Runs `work` on `count` further CPUs at once, each with its number from 0, and waits for them all.
+pub fn on_cpus(count: usize, work: impl Fn(usize) + Sync) {
+    let start = std::sync::Barrier::new(count);
+    std::thread::scope(|scope| {
+        for number in 0..count {
+            let (start, work) = (&start, &work);
+            scope.spawn(move || {
+                let _online = Online::new();
+                start.wait();
+                work(number);
+            });
+        }
+    });
+}

@@ -1,0 +1,302 @@
+//! A second kernel for the probes: one Linux process.
+//!
+//! The crate is meant to be taken into other kernels, so its tests do not run on ours. Here is all that a kernel has to
+//! bring, in the smallest form that has every property that matters: real breakpoints in real text, real concurrency, real
+//! faults.
+//!
+//! | in a kernel              | here                                                                              |
+//! |--------------------------|-----------------------------------------------------------------------------------|
+//! | CPU                      | a thread whose GS base points to its [`Cpu`](cpu::Cpu)                            |
+//! | #BP, #DB                 | SIGTRAP, on the stack of the code that trapped ([`traps`])                        |
+//! | #PF, #GP, #DE, #UD, …    | SIGSEGV, SIGBUS, SIGFPE, SIGILL, with the vector that the context holds           |
+//! | IPI                      | SIGUSR1, which every synchronisation sends to every other CPU                     |
+//! | device interrupt         | SIGUSR2                                                                           |
+//! | interrupts off           | both are blocked; RFLAGS.IF of a [`PtRegs`](probes::PtRegs) says so               |
+//! | NMI                      | a hook between any two instructions, as code is single-stepped ([`traps`])        |
+//! | task                     | a thread, or a coroutine that any CPU may resume ([`task`])                       |
+//! | writable alias of text   | `/proc/self/mem`, a second mapping for slots ([`text`]): no page is ever RWX      |
+//! | kallsyms                 | the binary's own ELF symbol table, and code made at run time ([`symbols`])        |
+//!
+//! # What is different from ring 0
+//! P1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post handler, and the stub behind it, run
+//!     with interrupts *on*: signals there find the guard held. The probes stand that, it is an NMI to them.
+//! P2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code is assembly that keeps nothing
+//!     below RSP, or is entered at its first instruction, where nothing is there yet.
+//! P3. Handlers that the trampoline or the post stub calls are host code, which may use vector registers, and nothing saves
+//!     them. So what runs across those two keeps to general registers.
+//! P4. `cli`, `sti` and other privileged instructions fault, as they do without a probe.
+//! P5. With RFLAGS.AC the processor checks alignment, which it does not in ring 0; the literals of slots are not aligned. So AC is
+//!     tried with nops only.
+//!
+//! # One machine at a time
+//! [`boot`] gives the process to one test; when the test is over the machine checks that it has been left as it was found.
+
+#![allow(dead_code, reason = "the rest of the suite is on its way")]
+
+pub mod allocator;
+pub mod code;
+pub mod cpu;
+pub mod symbols;
+pub mod task;
+pub mod text;
+pub mod traps;
+
+use std::{
+    fmt,
+    io::Write,
+    ops::Range,
+    sync::{
+        Mutex, MutexGuard, Once, OnceLock,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use probes::{
+    PerCpu, Platform, ProbeError, Probes,
+    platform::{EntryPoints, SlotPage, Symbol},
+};
+
+/// The process, as a kernel.
+pub enum Process {}
+
+/// The one registry.
+pub static PROBES: Probes<Process> = Probes::new();
+
+probes::entry_points!(Process, cs = 0x33, ss = 0x2b);
+
+// SAFETY: 1: `Cpu` is one per thread, and its `probes` are private to it and the crate. 2: symbols are sections of the mapped
+// binary, or code in `text::SCRATCH`. 3, 4: see `cpu`. 5: threads are never switched away from their CPU. 6: see `text`.
+unsafe impl Platform for Process {
+    type RawMutex = parking_lot::RawMutex;
+
+    // Text, slots and stubs are wherever the process was mapped.
+    const SLOT_BYTES: usize = 64;
+    const PER_CPU_GS_OFFSET: u32 = std::mem::offset_of!(cpu::Cpu, probes) as u32;
+
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
+    }
+
+    fn slots() -> Range<u64> {
+        text::SLOTS.range()
+    }
+
+    fn this_cpu() -> &'static PerCpu {
+        &cpu::this().probes
+    }
+
+    fn stack_of(sp: u64) -> Range<u64> {
+        task::stack_of(sp)
+    }
+
+    fn fatal(message: fmt::Arguments<'_>) -> ! {
+        traps::die(message)
+    }
+
+    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
+        traps::die(message)
+    }
+
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
+        cpu::CPUS.get(cpu).map(|cpu| &cpu.probes)
+    }
+
+    fn can_sleep() -> bool {
+        cpu::this().can_sleep()
+    }
+
+    fn entry_points() -> EntryPoints {
+        probe_entry_points()
+    }
+
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        symbols::lookup(name).ok_or_else(|| ProbeError::UnknownSymbol {
+            name: name.into(),
+            hint: "look it up with nm".into(),
+        })
+    }
+
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        symbols::covering(addr)
+    }
+
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        symbols::refused(addr, symbols::BLACKLIST)
+    }
+
+    fn return_blacklisted(addr: u64) -> Option<&'static str> {
+        symbols::refused(addr, symbols::RETURN_BLACKLIST)
+    }
+
+    unsafe fn write_text(addr: u64, byte: u8) {
+        TEXT_WRITES.fetch_add(1, Relaxed);
+        text::write(addr, byte);
+    }
+
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        (index < SLOT_PAGES.load(Relaxed)).then(|| text::SLOTS.page(index))?
+    }
+
+    fn synchronize_cores() {
+        CORE_SYNCS.fetch_add(1, Relaxed);
+        cpu::synchronize_cores();
+    }
+
+    fn synchronize_hits() {
+        HIT_SYNCS.fetch_add(1, Relaxed);
+        cpu::synchronize_hits();
+    }
+
+    fn log(message: fmt::Arguments<'_>) {
+        lock(&LOG).push(message.to_string());
+    }
+}
+
+/// How many bytes of text were written since the boot.
+pub static TEXT_WRITES: AtomicU32 = AtomicU32::new(0);
+/// How many grace periods there were since the boot.
+pub static HIT_SYNCS: AtomicU32 = AtomicU32::new(0);
+/// How many times all cores were synchronised since the boot.
+pub static CORE_SYNCS: AtomicU32 = AtomicU32::new(0);
+/// How many pages of slots may be used.
+pub static SLOT_PAGES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// What the probes have logged since the boot.
+pub static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Locks, also after another test has died with the lock held.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The machine, for one test. Dropping it checks that the test has cleaned up.
+pub struct Machine {
+    slots: usize,
+    online: Option<cpu::Online>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Starts the machine, with the calling thread as its only CPU, once no other test has it.
+pub fn boot() -> Machine {
+    static TURN: Mutex<()> = Mutex::new(());
+    static SET_UP: Once = Once::new();
+    let turn = lock(&TURN);
+    SET_UP.call_once(|| {
+        text::set_up();
+        cpu::set_up();
+        traps::set_up();
+        TEXT.get_or_init(text::image);
+        PROBES.init(crate::METHOD);
+    });
+    for count in [&TEXT_WRITES, &HIT_SYNCS, &CORE_SYNCS] {
+        count.store(0, Relaxed);
+    }
+    SLOT_PAGES.store(usize::MAX, Relaxed);
+    lock(&LOG).clear();
+    journal::clear();
+    traps::clear_hooks();
+    code::clear();
+    Machine {
+        slots: PROBES.slots_in_use(),
+        online: Some(cpu::Online::new()),
+        _turn: turn,
+    }
+}
+
+/// All executable bytes of the binary as they were at the start.
+static TEXT: OnceLock<Vec<(u64, Vec<u8>)>> = OnceLock::new();
+
+/// Has `clean_up` run if the test fails; if it succeeds it has cleaned up itself.
+pub fn at_failure(clean_up: impl FnOnce() + Send + 'static) {
+    lock(&CLEAN_UPS).push(Box::new(clean_up));
+}
+
+static CLEAN_UPS: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let clean_ups = std::mem::take(&mut *lock(&CLEAN_UPS));
+        if std::thread::panicking() {
+            for clean_up in clean_ups {
+                clean_up();
+            }
+            PROBES.set_enabled(true).expect("tests end in task context");
+            return;
+        }
+        let in_flight = PROBES
+            .reap()
+            .expect("the test runs in task context at its end");
+        let mut registered = Vec::new();
+        PROBES.for_each(|probe| registered.push(symbols::describe(probe.addr())));
+        assert!(registered.is_empty(), "still registered: {registered:?}");
+        assert_eq!(
+            in_flight, 0,
+            "calls in flight of kretprobes that were unregistered"
+        );
+        assert_eq!(PROBES.slots_in_use(), self.slots, "slots in use");
+        assert!(PROBES.enabled(), "the knob was left off");
+        for (number, cpu) in cpu::CPUS.iter().enumerate() {
+            assert!(!cpu.probes.is_busy(), "CPU {number} was left busy");
+        }
+        for (start, bytes) in TEXT.get().expect("the machine was set up") {
+            let now = text::read(*start, bytes.len());
+            let differs = (0..bytes.len()).find(|n| bytes[*n] != now[*n]);
+            let differs = differs.map(|n| symbols::describe(start + n as u64));
+            assert_eq!(differs, None, "text was left changed");
+        }
+        drop(self.online.take());
+    }
+}
+
+/// What happened, in order: handlers note it, tests compare it.
+pub mod journal {
+    use super::*;
+
+    const ROOM: usize = 4096;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NOTES: [AtomicU64; ROOM] = [const { AtomicU64::new(0) }; ROOM];
+
+    /// Notes an event. Any context.
+    pub fn note(event: u64) {
+        if let Some(place) = NOTES.get(NEXT.fetch_add(1, Relaxed)) {
+            place.store(event, Relaxed);
+        }
+    }
+
+    /// All events since the last call.
+    pub fn take() -> Vec<u64> {
+        let count = NEXT.swap(0, Relaxed);
+        assert!(count <= ROOM, "{count} events");
+        NOTES[..count]
+            .iter()
+            .map(|note| note.load(Relaxed))
+            .collect()
+    }
+
+    pub(super) fn clear() {
+        NEXT.store(0, Relaxed);
+    }
+}
+
+/// Runs `test` in a process of its own, in which it must die. `name` is the calling test's. Returns what that process
+/// has printed; within it, runs `last_words` and does not return.
+pub fn in_doomed_process(name: &str, last_words: fn()) -> String {
+    const MARK: &str = "PROBES_DOOMED_TEST";
+    if std::env::var_os(MARK).is_some() {
+        last_words();
+        println!("survived");
+        std::process::exit(0);
+    }
+    let output =
+        std::process::Command::new(std::env::current_exe().expect("a process has a binary"))
+            .args([name, "--exact", "--nocapture", "--include-ignored"])
+            .env(MARK, "1")
+            .output()
+            .expect("the binary starts");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "survived: {printed}");
+    assert!(!printed.contains("survived"), "{printed}");
+    std::io::stdout().flush().expect("stdout is open");
+    printed.into_owned()
+}

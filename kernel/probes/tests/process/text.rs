@@ -1,0 +1,155 @@
+//! Executable memory and its writable aliases.
+//!
+//! A [`Region`] is a place in the binary's zero-initialised data, so that it is within 2 GiB of all text, over which a
+//! memory file is mapped to be executed; a second mapping of the same file, elsewhere, is where it is written. The binary's own
+//! text is written through `/proc/self/mem`, which gives the process its own copy of the page and leaves it
+//! executable and not writable.
+
+use std::{
+    fs::File,
+    ops::Range,
+    os::{fd::FromRawFd, unix::fs::FileExt},
+    sync::{
+        OnceLock,
+        atomic::{AtomicPtr, Ordering::Relaxed},
+    },
+};
+
+use probes::platform::SlotPage;
+
+use super::symbols;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+#[repr(C, align(4096))]
+struct Place<const BYTES: usize>([u8; BYTES]);
+
+/// See the module's text.
+pub struct Region {
+    start: fn() -> u64,
+    bytes: usize,
+    alias: AtomicPtr<u8>,
+}
+
+macro_rules! region {
+    ($bytes:expr) => {{
+        static PLACE: Place<{ $bytes }> = Place([0; $bytes]);
+        // In `.bss`, and never read or written as a Rust object.
+        Region {
+            start: || (&raw const PLACE) as u64,
+            bytes: $bytes,
+            alias: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }};
+}
+
+/// Room for 16,384 slots.
+pub static SLOTS: Region = region!(256 * PAGE);
+/// Code that tests make at run time. Its last page is not mapped.
+pub static SCRATCH: Region = region!(65 * PAGE);
+
+impl Region {
+    /// Where it is executed.
+    pub fn range(&self) -> Range<u64> {
+        let start = (self.start)();
+        start..start + self.bytes as u64
+    }
+
+    /// Page number `index`.
+    pub fn page(&self, index: usize) -> Option<SlotPage> {
+        (index < self.bytes / PAGE).then(|| SlotPage {
+            exec: (self.start)() + (index * PAGE) as u64,
+            // SAFETY: inside the second mapping, which is as long.
+            alias: unsafe { self.alias.load(Relaxed).add(index * PAGE) },
+        })
+    }
+
+    /// Fills `addr` and the bytes after it. Nobody executes them now.
+    pub fn fill(&self, addr: u64, code: &[u8]) {
+        let range = self.range();
+        assert!(range.contains(&addr) && code.len() as u64 <= range.end - addr);
+        let offset = (addr - range.start) as usize;
+        // SAFETY: inside the writable mapping, by the assertion.
+        unsafe {
+            let to = self.alias.load(Relaxed).add(offset);
+            to.copy_from_nonoverlapping(code.as_ptr(), code.len());
+        }
+    }
+
+    fn set_up(&self) {
+        let at = std::ptr::with_exposed_provenance_mut((self.start)() as usize);
+        // SAFETY: the fixed mapping replaces pages that only this region knows, and that nobody uses yet; the other one goes
+        // where there is room.
+        unsafe {
+            let file = libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(file >= 0 && libc::ftruncate(file, self.bytes as i64) == 0);
+            let map = |at, protection, flags| {
+                libc::mmap(
+                    at,
+                    self.bytes,
+                    protection,
+                    flags | libc::MAP_SHARED,
+                    file,
+                    0,
+                )
+            };
+            let exec = map(at, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_FIXED);
+            assert_eq!(exec, at);
+            let alias = map(std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE, 0);
+            assert_ne!(alias, libc::MAP_FAILED);
+            self.alias.store(alias.cast(), Relaxed);
+            libc::close(file);
+        }
+    }
+}
+
+static MEMORY: OnceLock<File> = OnceLock::new();
+
+/// Maps the regions and opens the process's memory. Once.
+pub fn set_up() {
+    SLOTS.set_up();
+    SCRATCH.set_up();
+    let last = std::ptr::with_exposed_provenance_mut(SCRATCH.range().end as usize - PAGE);
+    // SAFETY: the last page of the region, which nobody uses.
+    assert_eq!(unsafe { libc::mprotect(last, PAGE, libc::PROT_NONE) }, 0);
+    // SAFETY: opens a file.
+    let memory = unsafe { libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    assert!(memory >= 0, "these tests write text through /proc/self/mem");
+    // SAFETY: just opened, and nobody else has it.
+    MEMORY.get_or_init(|| unsafe { File::from_raw_fd(memory) });
+}
+
+/// Stores one byte of text.
+pub fn write(addr: u64, byte: u8) {
+    if SCRATCH.range().contains(&addr) {
+        return SCRATCH.fill(addr, &[byte]);
+    }
+    let memory = MEMORY.get().expect("set up before the first probe");
+    memory
+        .write_all_at(&[byte], addr)
+        .expect("text can be written");
+}
+
+/// Reads text as it is now.
+pub fn read(addr: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let memory = MEMORY.get().expect("set up before the first probe");
+    memory
+        .read_exact_at(&mut bytes, addr)
+        .expect("text can be read");
+    bytes
+}
+
+/// A copy of all text of the binary.
+pub fn image() -> Vec<(u64, Vec<u8>)> {
+    symbols::text_sections()
+        .into_iter()
+        .map(|range| {
+            (
+                range.start,
+                read(range.start, (range.end - range.start) as usize),
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,473 @@
+//! When handlers run, in which order, what they see and what they may change.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    code::{Bench, Code, End, Registers, exit},
+    cpu, journal,
+    traps::{self, IF},
+};
+
+/// RFLAGS.DF.
+const DF: u64 = 1 << 10;
+/// RFLAGS.AC.
+const AC: u64 = 1 << 18;
+
+/// RFLAGS with which code in tests runs: nothing set but what is always set.
+const PLAIN_FLAGS: u64 = 0x202;
+
+// H03, H05, H11
+#[test]
+fn handlers_see_the_registers_before_and_after_the_instruction() {
+    let _machine = boot();
+    static BEFORE: std::sync::Mutex<PtRegs> = std::sync::Mutex::new(PtRegs::new());
+    static AFTER: std::sync::Mutex<PtRegs> = std::sync::Mutex::new(PtRegs::new());
+    fn before(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        *BEFORE.lock().unwrap() = *regs;
+        PreVerdict::Execute
+    }
+    fn after(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+        *AFTER.lock().unwrap() = *regs;
+    }
+    let code = Code::with_exit(&[0x48, 0x01, 0xd8]); // add rax, rbx
+    let probe = leak(Kprobe::new().at(code.start).pre(before).post(after));
+    PROBES.register(probe).unwrap();
+    let mut bench = Bench::new();
+    let mut registers = Registers::default();
+    for n in 0..16 {
+        registers.set(n, 0x1111_0000_0000_0000 + n as u64);
+    }
+    registers.sp = bench.sp();
+    for flags in [PLAIN_FLAGS, PLAIN_FLAGS | 0x8d5 | DF] {
+        registers.flags = flags;
+        let outcome = bench.run(code.start, registers);
+        assert_eq!(outcome.end, End::Exit(1));
+        let (before, after) = (*BEFORE.lock().unwrap(), *AFTER.lock().unwrap());
+        assert_eq!(Registers::of(&before), registers);
+        assert_eq!(before.ip, code.start + 1);
+        assert_eq!((before.cs, before.ss, before.orig_ax), (0x33, 0x2b, !0));
+        assert_eq!(Registers::of(&after), outcome.registers);
+        assert_eq!(after.ip, code.start + 3);
+        assert_eq!((after.cs, after.ss, after.orig_ax), (0x33, 0x2b, !0));
+        let sum = registers.ax.wrapping_add(registers.bx);
+        assert_eq!(outcome.registers.ax, sum);
+    }
+    PROBES.unregister(probe).unwrap();
+}
+
+// H24
+#[test]
+fn flags_survive_a_hit() {
+    let _machine = boot();
+    let nop = Code::with_exit(&[0x90]);
+    let mut bench = Bench::new();
+    let probes = [
+        leak(Kprobe::new().at(nop.start).pre(pre::<1>)),
+        leak(Kprobe::new().at(nop.start).post(post::<2>)),
+    ];
+    for probe in probes {
+        PROBES.register(probe).unwrap();
+        // CF, PF, AF, ZF, SF, OF, DF: each alone, and all.
+        for bit in [0, 2, 4, 6, 7, 11, 10] {
+            for flags in [PLAIN_FLAGS, PLAIN_FLAGS | 1 << bit, PLAIN_FLAGS | 0xcd5] {
+                let registers = Registers {
+                    flags,
+                    ..Registers::default()
+                };
+                let outcome = bench.run(nop.start, registers);
+                assert_eq!(outcome.registers.flags, flags);
+            }
+        }
+        PROBES.unregister(probe).unwrap();
+    }
+    journal::take();
+}
+
+// H27, K15
+#[test]
+fn handlers_find_an_aligned_stack_and_clean_flags() {
+    let _machine = boot();
+    fn check_pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(in_good_order().into());
+        PreVerdict::Execute
+    }
+    fn check_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        journal::note(in_good_order().into());
+    }
+    fn check_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        journal::note(in_good_order().into());
+    }
+    let code = Code::new(|_| vec![0x90, 0xc3]); // nop; ret
+    let probe = leak(Kprobe::new().at(code.start).pre(check_pre).post(check_post));
+    let call = leak(Kretprobe::new().at(code.start).handler(check_return));
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    let mut bench = Bench::new();
+    // At every alignment of the stack: call code; exit.
+    let caller = Code::new(|start| {
+        let distance = (code.start.wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    for misaligned in 0..16 {
+        let registers = Registers {
+            flags: PLAIN_FLAGS | DF,
+            sp: bench.sp() - 64 + misaligned,
+            ..Registers::default()
+        };
+        let outcome = bench.run(caller.start, registers);
+        assert_eq!((outcome.end, outcome.registers), (End::Exit(1), registers));
+        assert_eq!(journal::take(), [1, 1, 1], "rsp off by {misaligned}");
+    }
+    // With AC only where no literal of a slot is read: ring 3 checks their alignment.
+    PROBES.unregister(probe).unwrap();
+    let probe = leak(Kprobe::new().at(code.start).pre(check_pre));
+    PROBES.register(probe).unwrap();
+    let registers = Registers {
+        flags: PLAIN_FLAGS | AC,
+        sp: bench.sp() - 64,
+        ..Registers::default()
+    };
+    let outcome = bench.run(caller.start, registers);
+    assert_eq!((outcome.end, outcome.registers), (End::Exit(1), registers));
+    assert_eq!(journal::take(), [1, 1]);
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(probe).unwrap();
+}
+
+// H06, B20
+#[test]
+fn a_pre_handlers_changes_are_taken_but_for_the_ip() {
+    let _machine = boot();
+    fn change(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        regs.di = 100;
+        regs.ip = 0xdead;
+        PreVerdict::Execute
+    }
+    let probe = leak(Kprobe::new().symbol("add").pre(change));
+    PROBES.register(probe).unwrap();
+    assert_eq!(add(1, 5), 105);
+    PROBES.unregister(probe).unwrap();
+}
+
+// H07, H09
+#[test]
+fn a_pre_handler_may_say_where_to_go_on() {
+    let _machine = boot();
+    fn skip(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        journal::note(2);
+        // Straight to the return: `lea` is four bytes long.
+        regs.ip = regs.ip - 1 + 4;
+        regs.ax = 77;
+        PreVerdict::Resume
+    }
+    let oldest = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<11>));
+    let middle = leak(Kprobe::new().symbol("add").pre(skip).post(post::<12>));
+    let newest = leak(Kprobe::new().symbol("add").pre(pre::<3>).post(post::<13>));
+    let call = leak(Kretprobe::new().symbol("add").handler(returned::<4, ()>));
+    for probe in [oldest, middle, newest] {
+        PROBES.register(probe).unwrap();
+    }
+    assert_eq!(add(1, 1), 77);
+    assert_eq!(
+        journal::take(),
+        [3, 2],
+        "older ones and all post handlers are passed over"
+    );
+    PROBES.unregister(oldest).unwrap();
+    PROBES.unregister(newest).unwrap();
+    PROBES.unregister(middle).unwrap();
+
+    // An older kretprobe does not see the call.
+    PROBES.register(call).unwrap();
+    PROBES.register(middle).unwrap();
+    assert_eq!(add(1, 1), 77);
+    assert_eq!(journal::take(), [2]);
+    assert_eq!((call.hits(), call.nmissed()), (0, 0));
+    PROBES.unregister(middle).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take(), [4]);
+    PROBES.unregister(call).unwrap();
+}
+
+// H07: the caller's mistake is its own, and does no harm to the probes.
+#[test]
+fn resuming_without_setting_the_ip_goes_on_behind_the_breakpoint() {
+    let _machine = boot();
+    fn resume(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        PreVerdict::Resume
+    }
+    let code = Code::with_exit(&[0x90, 0xb8, 5, 0, 0, 0]); // nop; mov eax, 5
+    let probe = leak(Kprobe::new().at(code.start).pre(resume));
+    PROBES.register(probe).unwrap();
+    let mut bench = Bench::new();
+    assert_eq!(bench.run(code.start, Registers::default()).registers.ax, 5);
+    PROBES.unregister(probe).unwrap();
+}
+
+// H08, H10, H11
+#[test]
+fn both_chains_run_newest_first_and_skip_disabled_probes() {
+    let _machine = boot();
+    let a = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<11>));
+    let b = leak(Kprobe::new().symbol("add").pre(pre::<2>).post(post::<12>));
+    let c = leak(Kprobe::new().symbol("add").pre(pre::<3>).post(post::<13>));
+    PROBES.register_batch(&[a, b, c]).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take(), [3, 2, 1, 13, 12, 11]);
+    PROBES.disable(b).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take(), [3, 1, 13, 11]);
+    PROBES.unregister(c).unwrap();
+    PROBES.register(c).unwrap();
+    PROBES.enable(b).unwrap();
+    PROBES.unregister(a).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take(), [3, 2, 13, 12]);
+    PROBES.unregister_batch(&[b, c]).unwrap();
+}
+
+// H04
+#[test]
+fn a_handler_gets_its_own_probe() {
+    let _machine = boot();
+    fn own(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(std::ptr::from_ref(probe).addr() as u64);
+        PreVerdict::Execute
+    }
+    fn own_post(probe: &Kprobe, _: &mut PtRegs, _: u64) {
+        journal::note(std::ptr::from_ref(probe).addr() as u64);
+    }
+    let make = || leak(Kprobe::new().symbol("add").pre(own).post(own_post));
+    let (a, b) = (make(), make());
+    let (at_a, at_b) = (
+        std::ptr::from_ref(a).addr() as u64,
+        std::ptr::from_ref(b).addr() as u64,
+    );
+    PROBES.register(a).unwrap();
+    add(1, 1);
+    PROBES.register(b).unwrap();
+    add(1, 1);
+    assert_eq!(journal::take(), [at_a, at_a, at_b, at_a, at_b, at_a]);
+    PROBES.unregister_batch(&[a, b]).unwrap();
+}
+
+// H12
+#[test]
+fn a_post_handlers_changes_are_taken_and_the_ip_too() {
+    let _machine = boot();
+    fn change(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+        journal::note(regs.ip);
+        // Over the instruction behind: mov eax, 5, to mov ebx, 6.
+        regs.ip += 5;
+        regs.cx = 33;
+        regs.flags |= 1; // CF
+    }
+    let code = Code::with_exit(&[0x90, 0xb8, 5, 0, 0, 0, 0xbb, 6, 0, 0, 0]);
+    let probe = leak(Kprobe::new().at(code.start).post(change));
+    PROBES.register(probe).unwrap();
+    let mut bench = Bench::new();
+    let outcome = bench.run(code.start, Registers::default());
+    let now = outcome.registers;
+    assert_eq!((now.ax, now.bx, now.cx, now.flags & 1), (0, 6, 33, 1));
+    assert_eq!(journal::take(), [code.start + 1]);
+    PROBES.unregister(probe).unwrap();
+}
+
+// B05, P23
+#[test]
+fn a_post_handler_may_come_and_go_while_another_probe_stays() {
+    let _machine = boot();
+    let stays = leak(Kprobe::new().symbol("add").pre(pre::<1>));
+    let comes = leak(Kprobe::new().symbol("add").post(post::<2>));
+    PROBES.register(stays).unwrap();
+    let slots = PROBES.slots_in_use();
+    for _ in 0..20 {
+        assert_eq!(add(20, 22), 42);
+        assert_eq!(journal::take(), [1]);
+        PROBES.register(comes).unwrap();
+        assert_eq!(add(20, 22), 42);
+        assert_eq!(journal::take(), [1, 2]);
+        PROBES.unregister(comes).unwrap();
+        assert_eq!(PROBES.slots_in_use(), slots);
+    }
+    PROBES.unregister(stays).unwrap();
+}
+
+// H14, H15
+#[test]
+fn a_hit_inside_a_handler_is_missed_and_still_executes() {
+    let _machine = boot();
+    fn call_again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(add(3, 4));
+        PreVerdict::Execute
+    }
+    fn call_again_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        journal::note(add(5, 6));
+    }
+    let probe = leak(
+        Kprobe::new()
+            .symbol("add")
+            .pre(call_again)
+            .post(call_again_after),
+    );
+    PROBES.register(probe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [7, 11]);
+    assert_eq!((probe.hits(), probe.nmissed()), (1, 2));
+    PROBES.unregister(probe).unwrap();
+}
+
+// H14, H16, B12
+#[test]
+fn every_enabled_probe_at_a_missed_address_counts_it() {
+    let _machine = boot();
+    fn run_all(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(step_by_step(33));
+        PreVerdict::Execute
+    }
+    let outer = leak(Kprobe::new().symbol("add").pre(run_all).post(post::<1>));
+    PROBES.register(outer).unwrap();
+    let inner: Vec<_> = STEP_BY_STEP
+        .iter()
+        .map(|offset| {
+            leak(
+                Kprobe::new()
+                    .symbol("step_by_step")
+                    .offset(*offset)
+                    .pre(pre::<9>)
+                    .post(post::<9>),
+            )
+        })
+        .collect();
+    let disabled: Vec<_> = STEP_BY_STEP
+        .iter()
+        .map(|offset| {
+            leak(
+                Kprobe::new()
+                    .symbol("step_by_step")
+                    .offset(*offset)
+                    .pre(pre::<9>)
+                    .disabled(),
+            )
+        })
+        .collect();
+    let call = leak(
+        Kretprobe::new()
+            .symbol("step_by_step")
+            .handler(returned::<9, ()>),
+    );
+    PROBES.register_batch(&inner).unwrap();
+    PROBES.register_batch(&disabled).unwrap();
+    PROBES.register(call).unwrap();
+    for round in 1..=3 {
+        assert_eq!(add(1, 2), 3);
+        assert_eq!(journal::take(), [100, 1]);
+        for probe in &inner {
+            assert_eq!((probe.hits(), probe.nmissed()), (0, round));
+        }
+        for probe in &disabled {
+            assert_eq!(probe.nmissed(), 0);
+        }
+        // K04: missed by the guard, not for want of an instance.
+        assert_eq!(
+            (call.kprobe().nmissed(), call.nmissed(), call.hits()),
+            (round, 0, 0)
+        );
+    }
+    // R38
+    PROBES.disable(inner[0]).unwrap();
+    assert_eq!(inner[0].nmissed(), 3);
+    PROBES.enable(inner[0]).unwrap();
+    assert_eq!(inner[0].nmissed(), 3);
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister_batch(&inner).unwrap();
+    PROBES.unregister_batch(&disabled).unwrap();
+    PROBES.unregister(outer).unwrap();
+}
+
+// H21, H22
+#[test]
+fn handlers_run_with_interrupts_off_and_cannot_sleep() {
+    let _machine = boot();
+    fn context(bits: u64) {
+        let cpu = cpu::this();
+        journal::note(bits | u64::from(cpu.can_sleep()));
+    }
+    fn in_pre(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        context(regs.flags & IF);
+        PreVerdict::Execute
+    }
+    fn in_post(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+        context(regs.flags & IF);
+    }
+    fn in_entry(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
+        context(regs.flags & IF);
+        EntryVerdict::Track
+    }
+    fn in_return(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        context(regs.flags & IF);
+    }
+    let probe = leak(Kprobe::new().symbol("add").pre(in_pre).post(in_post));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(in_entry)
+            .handler(in_return),
+    );
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    assert_eq!(add(1, 2), 3);
+    // The flags that they see are the code's own.
+    assert_eq!(journal::take(), [IF; 4]);
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(probe).unwrap();
+}
+
+// H46
+#[test]
+fn a_foreign_breakpoint_is_handed_on_untouched() {
+    let _machine = boot();
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    fn debugger(regs: &mut PtRegs, vector: u8) -> bool {
+        SEEN.store(regs.ip, Relaxed);
+        vector == traps::BREAKPOINT && regs.ax == 5
+    }
+    let code = Code::with_exit(&[0xb8, 5, 0, 0, 0, 0xcc]); // mov eax, 5; int3
+    let mut bench = Bench::new();
+    traps::on_exception(debugger);
+    assert_eq!(bench.run(code.start, Registers::default()).registers.ax, 5);
+    assert_eq!(SEEN.load(Relaxed), code.start + 6);
+    // With a probe right before it.
+    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>));
+    PROBES.register(probe).unwrap();
+    assert_eq!(bench.run(code.start, Registers::default()).registers.ax, 5);
+    PROBES.unregister(probe).unwrap();
+}
+
+// design: one trap a hit
+#[test]
+fn a_hit_costs_one_trap_or_two_when_stepped() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>));
+    let with_post = leak(Kprobe::new().symbol("step_by_step").post(post::<2>));
+    PROBES.register(probe).unwrap();
+    PROBES.register(with_post).unwrap();
+    let traps = || {
+        let cpu = &cpu::this().probes;
+        (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
+    };
+    for _ in 0..5 {
+        let before = traps();
+        add(1, 1);
+        step_by_step(1);
+        let after = traps();
+        let steps = if stepping() { 2 } else { 0 };
+        assert_eq!((after.0 - before.0, after.1 - before.1), (2, steps));
+    }
+    PROBES.unregister(probe).unwrap();
+    PROBES.unregister(with_post).unwrap();
+}

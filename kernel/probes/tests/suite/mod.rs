@@ -1,0 +1,115 @@
+//! What the probes promise, each promise a test, in both step methods. A tag such as `R01` names the requirement.
+
+mod handlers;
+mod memory;
+mod owned;
+mod registration;
+mod returns;
+mod targets;
+
+use probes::{
+    EntryVerdict, Kprobe, KretprobeInstance, PreVerdict, Probe, ProbeError, PtRegs,
+    registry::StepMethod,
+};
+
+use crate::process::{PROBES, TEXT_WRITES, at_failure, journal::note, symbols, text};
+
+/// A pre handler that notes `N`.
+fn pre<const N: u64>(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    note(N);
+    PreVerdict::Execute
+}
+
+/// A post handler that notes `N`.
+fn post<const N: u64>(_: &Kprobe, _: &mut PtRegs, zero: u64) {
+    note(N + zero);
+}
+
+/// The flags that a handler runs with must have these clear: DF and AC.
+const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
+
+/// Whether a handler finds the world as Rust code wants it: an aligned stack, DF and AC clear.
+fn in_good_order() -> bool {
+    targets::alignment() == 8 && targets::current_flags() & DF_AND_AC == 0
+}
+
+/// An entry handler that notes `N`.
+fn entry<const N: u64, D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) -> EntryVerdict {
+    note(N);
+    EntryVerdict::Track
+}
+
+/// A return handler that notes `N`.
+fn returned<const N: u64, D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {
+    note(N);
+}
+
+/// A probe that lives for ever, made at run time.
+fn leak<T: Probe + Send>(probe: T) -> &'static T {
+    tidied(Box::leak(Box::new(probe)))
+}
+
+/// A probe that is unregistered even if the test fails, for the sake of the tests behind it.
+fn tidied<T: Probe>(probe: &'static T) -> &'static T {
+    at_failure(move || {
+        if probe.kprobe().is_registered() {
+            PROBES.unregister(probe).expect("tests end in task context");
+        }
+    });
+    probe
+}
+
+/// The address of a function.
+fn address(name: &str) -> u64 {
+    symbols::lookup(name).unwrap_or_else(|| panic!("there is no function {name}"))
+}
+
+/// The byte of text at `addr`, as a processor would fetch it.
+fn byte_at(addr: u64) -> u8 {
+    text::read(addr, 1)[0]
+}
+
+/// Whether displaced instructions are single-stepped.
+fn stepping() -> bool {
+    crate::METHOD == StepMethod::TrapFlag
+}
+
+/// All registered probes, as their list shows them: place, type, flags.
+fn list() -> Vec<String> {
+    let mut list = Vec::new();
+    PROBES.for_each(|probe| {
+        list.push(format!(
+            "{} {} {}",
+            symbols::describe(probe.addr()),
+            probe.kind().letter(),
+            probe.flags()
+        ));
+    });
+    list
+}
+
+/// Expects the registration of `probe` to be refused with this error, and everything to be as it was.
+#[track_caller]
+fn refused<T: Probe>(probe: &'static T, name: &str, errno: i32) -> ProbeError {
+    let state = |probe: &Kprobe| {
+        (
+            probe.addr(),
+            probe.flags(),
+            probe.nmissed(),
+            probe.hits(),
+            probe.is_registered(),
+            list(),
+            PROBES.slots_in_use(),
+            TEXT_WRITES.load(std::sync::atomic::Ordering::Relaxed),
+        )
+    };
+    let before = state(probe.kprobe());
+    let error = PROBES
+        .register(probe)
+        .expect_err("this registration is to be refused");
+    assert_eq!((error.name(), error.errno()), (name, errno), "{error}");
+    assert_eq!(state(probe.kprobe()), before, "{error}");
+    let sentence = error.to_string();
+    assert!(sentence.contains(';'), "tells what to do: {sentence}");
+    error
+}

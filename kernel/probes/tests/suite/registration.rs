@@ -1,0 +1,807 @@
+//! What can be registered where, what is refused and why, and that a refusal changes nothing.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use probes::{
+    Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs,
+    kprobe::flags,
+    platform::{Symbol, Text},
+};
+
+use super::{targets::*, *};
+use crate::process::{
+    self, HIT_SYNCS, PROBES, boot,
+    code::{Bench, Code, End, Registers},
+    journal, symbols,
+};
+
+const INT3: u8 = 0xcc;
+
+// R01, R22
+#[test]
+fn symbol_and_address_together_are_refused() {
+    let machine = boot();
+    let both = leak(Kprobe::new().symbol("add").at(address("add")));
+    refused(both, "SymbolAndAddress", 22);
+    // The first mistake is the one that is told.
+    let unknown = leak(Kprobe::new().symbol("no_such_function").at(address("add")));
+    refused(unknown, "SymbolAndAddress", 22);
+    drop(machine);
+}
+
+// R02
+#[test]
+fn a_probe_without_a_target_is_refused() {
+    let _machine = boot();
+    refused(leak(Kprobe::new()), "NoTarget", 22);
+    refused(leak(Kprobe::new().offset(4)), "NoTarget", 22);
+    refused(leak(Kretprobe::<()>::new()), "NoTarget", 22);
+    refused(leak(Jprobe::new()), "NoTarget", 22);
+}
+
+// R03
+#[test]
+fn an_unknown_symbol_is_refused() {
+    let _machine = boot();
+    let error = refused(
+        leak(Kprobe::new().symbol("no_such_function")),
+        "UnknownSymbol",
+        2,
+    );
+    assert!(error.to_string().contains("no_such_function"));
+}
+
+// R04
+#[test]
+fn an_address_outside_every_symbol_is_refused() {
+    let _machine = boot();
+    let on_heap = Box::new(0x90u8);
+    let on_stack = 0x90u8;
+    for addr in [
+        std::ptr::from_ref(&*on_heap).addr() as u64,
+        std::ptr::from_ref(&on_stack).addr() as u64,
+        1,
+        0x1000,
+        0xffff_ffff_ffff_fff0,
+    ] {
+        refused(leak(Kprobe::new().at(addr)), "NoSymbolAt", 2);
+    }
+    let slots = process::text::SLOTS.range();
+    symbols::add(Symbol {
+        start: slots.start,
+        size: 0,
+        text: Text::Kernel,
+        exported: true,
+    });
+    refused(leak(Kprobe::new().at(slots.start)), "NotText", 22);
+    symbols::remove(slots.start);
+}
+
+// R04
+#[test]
+fn data_is_refused() {
+    let _machine = boot();
+    #[unsafe(no_mangle)]
+    static SOME_DATA: [u8; 16] = [0x90; 16];
+    assert_eq!(std::hint::black_box(&SOME_DATA)[0], 0x90);
+    refused(leak(Kprobe::new().symbol("SOME_DATA")), "NotText", 22);
+    refused(
+        leak(Kprobe::new().at(address("SOME_DATA") + 3)),
+        "NotText",
+        22,
+    );
+}
+
+// R05
+#[test]
+fn offsets_count_from_symbols_and_addresses_alike() {
+    let machine = boot();
+    let by_symbol = leak(Kprobe::new().symbol("step_by_step").offset(4).pre(pre::<1>));
+    let by_address = leak(
+        Kprobe::new()
+            .at(address("step_by_step"))
+            .offset(4)
+            .pre(pre::<2>),
+    );
+    let absolute = leak(Kprobe::new().at(address("step_by_step") + 4).pre(pre::<3>));
+    for probe in [by_symbol, by_address, absolute] {
+        PROBES.register(probe).unwrap();
+        assert_eq!(probe.addr(), address("step_by_step") + 4);
+    }
+    assert_eq!(list(), vec!["step_by_step+0x4 k 0"; 3]);
+    assert_eq!(step_by_step(5), 16);
+    assert_eq!(journal::take(), [3, 2, 1]);
+    PROBES
+        .unregister_batch(&[by_symbol, by_address, absolute])
+        .unwrap();
+    drop(machine);
+}
+
+// R06
+#[test]
+fn an_offset_past_the_symbol_belongs_to_the_next_one() {
+    let _machine = boot();
+    let probe = leak(
+        Kprobe::new()
+            .symbol("sixteen_bytes")
+            .offset(16)
+            .pre(pre::<1>),
+    );
+    PROBES.register(probe).unwrap();
+    assert_eq!(list(), ["neighbour+0x0 k 0"]);
+    assert_eq!((sixteen_bytes(), neighbour()), (16, 17));
+    assert_eq!(journal::take(), [1]);
+    PROBES.unregister(probe).unwrap();
+    // All later checks look at the neighbour, too.
+    let inside = leak(Kprobe::new().symbol("sixteen_bytes").offset(17));
+    refused(inside, "MidInstruction", 84);
+    let its_entry = leak(Kretprobe::<()>::new().symbol("sixteen_bytes").offset(16));
+    PROBES.register(its_entry).unwrap();
+    PROBES.unregister(its_entry).unwrap();
+}
+
+// R07, P21
+#[test]
+fn the_entry_of_a_function_is_behind_its_landing_pad() {
+    let _machine = boot();
+    type Function = extern "C" fn(u64) -> u64;
+    for (name, function) in [("landed", landed as Function), ("sealed", sealed)] {
+        let pad = text::read(address(name), 4);
+        for offset in [0, 4] {
+            let probe = leak(Kprobe::new().symbol(name).offset(offset).pre(pre::<1>));
+            PROBES.register(probe).unwrap();
+            assert_eq!(list(), [format!("{name}+0x4 k 0")]);
+            assert_eq!(text::read(address(name), 4), pad, "the pad stays");
+            assert_eq!(function(1), 2);
+            assert_eq!(journal::take(), [1]);
+            PROBES.unregister(probe).unwrap();
+
+            let call = leak(
+                Kretprobe::new()
+                    .symbol(name)
+                    .offset(offset)
+                    .handler(returned::<2, ()>),
+            );
+            PROBES.register(call).unwrap();
+            assert_eq!(function(1), 2);
+            assert_eq!(journal::take(), [2]);
+            PROBES.unregister(call).unwrap();
+        }
+        for offset in [1, 2, 3] {
+            refused(
+                leak(Kprobe::new().symbol(name).offset(offset)),
+                "MidInstruction",
+                84,
+            );
+        }
+    }
+}
+
+// R08
+#[test]
+fn a_refused_probe_can_be_mended_and_registered() {
+    let _machine = boot();
+    let probe = leak(
+        Kprobe::new()
+            .at(address("step_by_step") + 2)
+            .pre(pre::<1>)
+            .disabled(),
+    );
+    refused(probe, "MidInstruction", 84);
+    probe.set_addr(address("step_by_step") + 4);
+    PROBES.register(probe).unwrap();
+    assert_eq!(probe.flags(), flags::DISABLED);
+    assert_eq!(list(), ["step_by_step+0x4 k 2"]);
+    PROBES.unregister(probe).unwrap();
+}
+
+// R09
+#[test]
+fn a_registered_probe_cannot_be_registered_again() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>));
+    PROBES.register(probe).unwrap();
+    refused(probe, "AlreadyRegistered", 22);
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1], "it still fires");
+    PROBES.unregister(probe).unwrap();
+
+    let call = leak(Kretprobe::new().symbol("add").handler(returned::<2, ()>));
+    PROBES.register(call).unwrap();
+    refused(call, "AlreadyRegistered", 22);
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [2]);
+    PROBES.unregister(call).unwrap();
+}
+
+// R10, R35, B08, B09
+#[test]
+fn a_probe_can_be_registered_again_and_again() {
+    let _machine = boot();
+    let probes = [
+        leak(Kprobe::new().symbol("step_by_step").offset(7).pre(pre::<1>)),
+        leak(
+            Kprobe::new()
+                .at(address("step_by_step"))
+                .offset(7)
+                .pre(pre::<1>),
+        ),
+        leak(Kprobe::new().at(address("step_by_step") + 7).pre(pre::<1>)),
+    ];
+    for probe in probes {
+        for round in 0..3 {
+            PROBES.register(probe).unwrap();
+            assert_eq!(list(), ["step_by_step+0x7 k 0"], "round {round}");
+            assert_eq!((probe.hits(), probe.nmissed()), (0, 0));
+            assert_eq!(step_by_step(1), 4);
+            assert_eq!(journal::take(), [1]);
+            assert_eq!(probe.hits(), 1);
+            PROBES.disable(probe).unwrap();
+            PROBES.unregister(probe).unwrap();
+            assert_eq!(
+                probe.addr(),
+                address("step_by_step") + 7,
+                "where it was can still be told"
+            );
+        }
+    }
+    let pad = leak(
+        Kretprobe::<()>::new()
+            .at(address("landed"))
+            .handler(returned::<2, ()>),
+    );
+    for _ in 0..2 {
+        PROBES.register(pad).unwrap();
+        assert_eq!(landed(1), 2);
+        PROBES.unregister(pad).unwrap();
+    }
+    assert_eq!(journal::take(), [2, 2]);
+}
+
+// R11, R13, R22
+#[test]
+fn blacklisted_functions_are_refused_at_every_byte() {
+    let _machine = boot();
+    for name in [
+        "blacklisted",
+        "kretprobe_trampoline",
+        "kprobe_post_stub",
+        "jprobe_return",
+    ] {
+        // Also off an instruction's start: the first check tells.
+        for offset in [0, 1] {
+            refused(
+                leak(Kprobe::new().symbol(name).offset(offset)),
+                "Blacklisted",
+                22,
+            );
+        }
+    }
+    let error = refused(leak(Kprobe::new().symbol("blacklisted")), "Blacklisted", 22);
+    assert!(error.to_string().contains("a test asks for it"), "{error}");
+}
+
+// R15, R21, E06, E15, E21, E40, E41, E42, E44, E45, E48, E56, P17, P18, P19
+#[test]
+fn instructions_that_cannot_run_elsewhere_are_refused() {
+    let _machine = boot();
+    let table: &[(&[u8], &str, i32)] = &[
+        (&[0xcc], "breakpoint", 84),
+        (&[0xcd, 0x80], "software-interrupt", 84),
+        (&[0xf1], "software-interrupt", 84),
+        (&[0x0f, 0x0b], "undefined", 84),
+        (&[0x0f, 0xff, 0xc0], "undefined", 84),
+        (&[0x0f, 0xb9, 0xc0], "undefined", 84),
+        (&[0x0f, 0x0b, b'x', b'e', b'n'], "forced-emulation", 22),
+        (&[0x0f, 0x0b, b'k', b'v', b'm'], "forced-emulation", 22),
+        (&[0x8e, 0xd0], "stack-segment-load", 22),
+        (&[0xcb], "far-transfer", 95),
+        (&[0xca, 8, 0], "far-transfer", 95),
+        (&[0xff, 0x1f], "far-transfer", 95),
+        (&[0xff, 0x2f], "far-transfer", 95),
+        (&[0xcf], "interrupt-return", 95),
+        (&[0x48, 0xcf], "interrupt-return", 95),
+        (&[0xf4], "wait", 95),
+        (&[0x0f, 0x01, 0xc9], "wait", 95),
+        (&[0x0f, 0x05], "system-call", 95),
+        (&[0x0f, 0x07], "system-call", 95),
+        (&[0x0f, 0x34], "system-call", 95),
+        (&[0x0f, 0x35], "system-call", 95),
+        (&[0x0f, 0x01, 0xf8], "gs-base", 95),
+        (&[0x8e, 0xe8], "gs-base", 95),
+        (&[0xc7, 0xf8, 0, 0, 0, 0], "transaction", 95),
+        (&[0x0f, 0x01, 0xc2], "vm-entry", 95),
+        (&[0x0f, 0xaa], "smm-return", 95),
+        (&[0x0f, 0x22, 0xd8], "control-register", 95),
+        (&[0x0f, 0x01, 0x10], "descriptor-table", 95),
+        (&[0x66, 0xe9, 0, 0, 0, 0], "operand-size-branch", 95),
+        (&[0x66, 0xc3], "operand-size-branch", 95),
+        (&[0x66, 0x74, 0], "operand-size-branch", 95),
+    ];
+    for (bytes, name, errno) in table {
+        let code = Code::new(|_| [bytes, &[0x90; 8][..]].concat());
+        refused(leak(Kprobe::new().at(code.start)), name, *errno);
+    }
+}
+
+// E13
+#[test]
+fn an_sti_whose_shadow_matters_is_refused() {
+    let _machine = boot();
+    for follower in [&[0xf4][..], &[0xc3], &[0x0f, 0x01, 0xc9], &[0x48, 0xcf]] {
+        let code = Code::new(|_| [&[0xfb], follower].concat());
+        refused(leak(Kprobe::new().at(code.start)), "interrupt-shadow", 95);
+    }
+    let code = Code::new(|_| vec![0xfb, 0x90, 0xc3]);
+    let harmless = leak(Kprobe::new().at(code.start));
+    PROBES.register(harmless).unwrap();
+    PROBES.unregister(harmless).unwrap();
+}
+
+// R17, R18, P05
+#[test]
+fn only_instruction_starts_are_accepted_whatever_is_probed_already() {
+    let _machine = boot();
+    let at = |offset| leak(Kprobe::new().symbol("step_by_step").offset(offset));
+    for order in [0u32, 13, 27] {
+        let mut registered = Vec::new();
+        for n in 0..STEP_BY_STEP_BYTES {
+            let offset = (n * 7 + order) % STEP_BY_STEP_BYTES;
+            if STEP_BY_STEP.contains(&offset) {
+                let probe = at(offset);
+                PROBES.register(probe).unwrap();
+                registered.push(probe);
+            } else {
+                let nearest = STEP_BY_STEP
+                    .iter()
+                    .rev()
+                    .find(|start| **start < offset)
+                    .unwrap();
+                let error = refused(at(offset), "MidInstruction", 84);
+                let ProbeError::MidInstruction { start, .. } = error else {
+                    unreachable!()
+                };
+                assert_eq!(start, address("step_by_step") + u64::from(*nearest));
+            }
+        }
+        assert_eq!(registered.len(), STEP_BY_STEP.len());
+        assert_eq!(step_by_step(33), 100);
+        assert!(registered.iter().all(|probe| probe.hits() == 1));
+        PROBES.set_enabled(false).unwrap();
+        for offset in 0..STEP_BY_STEP_BYTES {
+            if !STEP_BY_STEP.contains(&offset) {
+                refused(at(offset), "MidInstruction", 84);
+            }
+        }
+        PROBES.set_enabled(true).unwrap();
+        PROBES.unregister_batch(&registered).unwrap();
+    }
+}
+
+// R19, E40
+#[test]
+fn padding_inside_a_function_does_not_hide_what_follows() {
+    let _machine = boot();
+    refused(
+        leak(Kprobe::new().symbol("padded").offset(12)),
+        "breakpoint",
+        84,
+    );
+    let behind = leak(Kprobe::new().symbol("padded").offset(14).pre(pre::<1>));
+    PROBES.register(behind).unwrap();
+    refused(
+        leak(Kprobe::new().symbol("padded").offset(15)),
+        "MidInstruction",
+        84,
+    );
+    assert_eq!((padded(1), padded(0)), (1, 2));
+    assert_eq!(journal::take(), [1]);
+    PROBES.unregister(behind).unwrap();
+}
+
+// R17, P04
+#[test]
+fn nothing_behind_undecodable_bytes_is_accepted() {
+    let _machine = boot();
+    for offset in [2, 3, 4] {
+        refused(
+            leak(Kprobe::new().symbol("undecodable").offset(offset)),
+            "Undecodable",
+            84,
+        );
+    }
+    let before = leak(Kprobe::new().symbol("undecodable").offset(1).pre(pre::<1>));
+    PROBES.register(before).unwrap();
+    undecodable();
+    PROBES.unregister(before).unwrap();
+    assert_eq!(journal::take(), [1]);
+}
+
+// P03, E57, B18
+#[test]
+fn the_last_instruction_of_the_mapping_can_be_probed() {
+    let _machine = boot();
+    let code = Code::at_the_end(&[0x8d, 0x47, 0x05, 0xc3]); // lea eax, [rdi + 5]; ret
+    for offset in [0, 3] {
+        let probe = leak(Kprobe::new().at(code.start + offset).pre(pre::<1>));
+        PROBES.register(probe).unwrap();
+        assert_eq!(code.call(37, 0), 42);
+        PROBES.unregister(probe).unwrap();
+    }
+    assert_eq!(journal::take(), [1, 1]);
+}
+
+// R23, R34, H04, H08
+#[test]
+fn a_thousand_probes_share_one_address_and_leave_one_by_one() {
+    let _machine = boot();
+    let slots = PROBES.slots_in_use();
+    let probes: Vec<_> = (0..1000)
+        .map(|_| leak(Kprobe::new().symbol("add").pre(pre::<1>)))
+        .collect();
+    for probe in &probes {
+        PROBES.register(*probe).unwrap();
+    }
+    let each = if stepping() { 2 } else { 1 };
+    assert_eq!(PROBES.slots_in_use(), slots + each, "they share a slot");
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take().len(), 1000);
+    for (n, probe) in probes.iter().enumerate() {
+        PROBES.unregister(*probe).unwrap();
+        if n % 97 == 0 {
+            assert_eq!(add(1, 1), 2);
+            assert_eq!(journal::take().len(), 999 - n);
+        }
+    }
+    assert_eq!(byte_at(address("add")), 0x48, "the instruction is back");
+}
+
+// R24
+#[test]
+fn a_probe_without_handlers_arms_and_counts() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add"));
+    PROBES.register(probe).unwrap();
+    assert_eq!(byte_at(address("add")), INT3);
+    assert_eq!(add(20, 22), 42);
+    assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
+    PROBES.unregister(probe).unwrap();
+}
+
+// R25, R26, R36, R37
+#[test]
+fn text_is_armed_exactly_while_some_probe_there_is_enabled() {
+    let _machine = boot();
+    let text_byte = || byte_at(address("add"));
+    let a = leak(Kprobe::new().symbol("add").pre(pre::<1>).disabled());
+    PROBES.register(a).unwrap();
+    assert_eq!(list(), ["add+0x0 k 2"]);
+    assert_eq!(text_byte(), 0x48);
+    add(1, 1);
+    assert_eq!(journal::take(), []);
+
+    PROBES.enable(a).unwrap();
+    PROBES.enable(a).unwrap();
+    assert_eq!(text_byte(), INT3);
+    let b = leak(Kprobe::new().symbol("add").pre(pre::<2>).disabled());
+    PROBES.register(b).unwrap();
+    add(1, 1);
+    assert_eq!(journal::take(), [1], "a disabled newcomer changes nothing");
+
+    PROBES.disable(a).unwrap();
+    PROBES.disable(a).unwrap();
+    assert_eq!(text_byte(), 0x48, "all are disabled");
+    let c = leak(Kprobe::new().symbol("add").pre(pre::<3>));
+    PROBES.register(c).unwrap();
+    assert_eq!(text_byte(), INT3, "an enabled newcomer arms again");
+    add(1, 1);
+    assert_eq!(journal::take(), [3]);
+    PROBES.enable(b).unwrap();
+    add(1, 1);
+    assert_eq!(journal::take(), [3, 2]);
+    PROBES.unregister(c).unwrap();
+    PROBES.disable(b).unwrap();
+    assert_eq!(text_byte(), 0x48);
+    PROBES.enable(a).unwrap();
+    PROBES.unregister(a).unwrap();
+    assert_eq!(text_byte(), 0x48, "only a disabled one is left");
+    PROBES.unregister(b).unwrap();
+}
+
+// R36
+#[test]
+fn enabling_needs_a_registered_probe() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add"));
+    for error in [PROBES.enable(probe), PROBES.disable(probe)] {
+        assert_eq!(error.unwrap_err(), ProbeError::NotRegistered);
+    }
+    assert_eq!(ProbeError::NotRegistered.errno(), 22);
+    PROBES.register(probe).unwrap();
+    PROBES.unregister(probe).unwrap();
+    assert_eq!(PROBES.enable(probe).unwrap_err(), ProbeError::NotRegistered);
+}
+
+// R39, R41, B07
+#[test]
+fn the_knob_takes_all_probes_out_and_puts_the_enabled_ones_back() {
+    let _machine = boot();
+    let text_bytes = || (byte_at(address("add")), byte_at(address("step_by_step")));
+    let a = leak(Kprobe::new().symbol("add").pre(pre::<1>));
+    let b = leak(
+        Kprobe::new()
+            .symbol("step_by_step")
+            .pre(pre::<2>)
+            .disabled(),
+    );
+    PROBES.register(a).unwrap();
+    PROBES.register(b).unwrap();
+    let before = list();
+
+    PROBES.set_enabled(false).unwrap();
+    assert!(!PROBES.enabled());
+    assert_eq!(text_bytes(), (0x48, 0x55));
+    assert_eq!(list(), before, "no probe's own state changes");
+    let writes = TEXT_WRITES.load(Relaxed);
+    PROBES.set_enabled(false).unwrap();
+    assert_eq!(TEXT_WRITES.load(Relaxed), writes, "off twice is off");
+    add(1, 1);
+    assert_eq!(journal::take(), []);
+
+    // Registered while off: succeeds, and is armed later.
+    let c = leak(Kprobe::new().symbol("neighbour").pre(pre::<3>));
+    PROBES.register(c).unwrap();
+    assert_eq!(neighbour(), 17);
+    // Enabled and disabled while off: takes effect later.
+    PROBES.enable(b).unwrap();
+    PROBES.disable(a).unwrap();
+    assert_eq!(text_bytes(), (0x48, 0x55));
+    assert_eq!(journal::take(), []);
+
+    PROBES.set_enabled(true).unwrap();
+    assert_eq!(text_bytes(), (0x48, INT3));
+    assert_eq!((add(1, 1), step_by_step(1), neighbour()), (2, 4, 17));
+    assert_eq!(journal::take(), [2, 3]);
+    PROBES.set_enabled(false).unwrap();
+    PROBES.unregister_batch(&[a, b, c]).unwrap();
+    PROBES.set_enabled(true).unwrap();
+    assert_eq!(text_bytes(), (0x48, 0x55));
+}
+
+// R28, R29, R30
+#[test]
+fn a_batch_is_registered_whole_or_not_at_all() {
+    let _machine = boot();
+    let probe = |name, n: u32| leak(Kprobe::new().symbol(name).offset(n).pre(pre::<1>));
+    assert_eq!(
+        PROBES.register_batch::<Kprobe>(&[]).unwrap_err(),
+        ProbeError::EmptyBatch
+    );
+    assert_eq!(ProbeError::EmptyBatch.errno(), 22);
+
+    let good = [
+        probe("add", 0),
+        probe("step_by_step", 0),
+        probe("step_by_step", 4),
+    ];
+    PROBES.register_batch(&good).unwrap();
+    assert_eq!(list().len(), 3);
+    PROBES.unregister_batch(&good).unwrap();
+
+    let resident = probe("add", 0);
+    PROBES.register(resident).unwrap();
+    let disabled = leak(Kprobe::new().symbol("neighbour").pre(pre::<2>).disabled());
+    let bad = probe("step_by_step", 2);
+    let behind = leak(Kprobe::new().symbol("neighbour").pre(pre::<1>));
+    let before = list();
+    for _ in 0..2 {
+        let error = PROBES
+            .register_batch(&[good[0], good[1], disabled, bad, behind])
+            .unwrap_err();
+        assert_eq!(error.name(), "MidInstruction");
+        assert_eq!(list(), before);
+        assert!(!good[0].is_registered() && !behind.is_registered());
+        assert_eq!(
+            disabled.flags(),
+            flags::DISABLED,
+            "as its owner has made it"
+        );
+        assert_eq!(byte_at(address("step_by_step")), 0x55);
+        add(1, 1);
+        assert_eq!(journal::take(), [1], "the resident is undisturbed");
+    }
+
+    let error = PROBES
+        .register_batch(&[good[1], good[2], good[1]])
+        .unwrap_err();
+    assert_eq!(error.name(), "AlreadyRegistered");
+    assert_eq!(list(), before);
+    assert!(!good[1].is_registered());
+    PROBES.unregister(resident).unwrap();
+}
+
+// R31, R33, B10, B11
+#[test]
+fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
+    let _machine = boot();
+    let probes: Vec<_> = (0..1000)
+        .map(|n| {
+            let offset = STEP_BY_STEP[n % STEP_BY_STEP.len()];
+            leak(Kprobe::new().symbol("step_by_step").offset(offset))
+        })
+        .collect();
+    PROBES.register_batch(&probes).unwrap();
+    let stranger = leak(Kprobe::new().at(address("add")));
+    let mut all = probes.clone();
+    all.push(stranger);
+    all.push(probes[3]);
+    let waits = HIT_SYNCS.load(Relaxed);
+    PROBES.unregister_batch(&all).unwrap();
+    assert_eq!(HIT_SYNCS.load(Relaxed), waits + 1);
+    assert_eq!(list(), [""; 0]);
+    assert_eq!(stranger.addr(), 0, "a stranger only loses its address");
+    PROBES.unregister_batch::<Kprobe>(&[]).unwrap();
+
+    PROBES.unregister(probes[0]).unwrap();
+    assert_eq!(probes[0].addr(), 0);
+    let call = leak(Kretprobe::<u64>::new().symbol("add"));
+    PROBES.unregister(call).unwrap();
+    PROBES.register(call).unwrap();
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(call).unwrap();
+}
+
+// R27, H55
+#[test]
+fn nothing_can_be_changed_from_inside_a_handler() {
+    let _machine = boot();
+    static VICTIM: Kprobe = Kprobe::new().symbol("step_by_step");
+    fn meddle(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        let results = [
+            PROBES.register(&VICTIM),
+            PROBES.unregister(&VICTIM),
+            PROBES.enable(probe),
+            PROBES.disable(probe),
+            PROBES.set_enabled(false),
+            PROBES.reap().map(|_| ()),
+        ];
+        for result in results {
+            journal::note(
+                result
+                    .is_err_and(|error| error == ProbeError::AtomicContext)
+                    .into(),
+            );
+        }
+        PreVerdict::Execute
+    }
+    static PROBE: Kprobe = Kprobe::new().symbol("add").pre(meddle);
+    PROBES.register(&PROBE).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(journal::take(), [1; 6]);
+    PROBES.unregister(&PROBE).unwrap();
+    assert_eq!(ProbeError::AtomicContext.errno(), 16);
+}
+
+// R43, R44, R45, R46, R48
+#[test]
+fn kretprobes_want_a_function_entry_and_reasonable_sizes() {
+    let _machine = boot();
+    refused(
+        leak(Kretprobe::<()>::new().symbol("step_by_step").offset(4)),
+        "NotFunctionEntry",
+        22,
+    );
+    refused(
+        leak(Kretprobe::<()>::new().at(address("add") + 4)),
+        "NotFunctionEntry",
+        22,
+    );
+    refused(
+        leak(Kretprobe::<()>::new().symbol("no_such_function")),
+        "UnknownSymbol",
+        2,
+    );
+    refused(
+        leak(Kretprobe::<()>::new().symbol("add").at(address("add"))),
+        "SymbolAndAddress",
+        22,
+    );
+    refused(
+        leak(Kretprobe::<()>::new().symbol("switch_stacks")),
+        "ReturnBlacklisted",
+        22,
+    );
+
+    #[derive(Clone, Copy)]
+    struct Large<const N: usize>([u8; N]);
+    impl<const N: usize> Default for Large<N> {
+        fn default() -> Self {
+            Self([0; N])
+        }
+    }
+    refused(
+        leak(Kretprobe::<Large<4097>>::new().symbol("add")),
+        "DataTooLarge",
+        7,
+    );
+    let large = leak(Kretprobe::<Large<4096>>::new().symbol("add"));
+    PROBES.register(large).unwrap();
+    assert_eq!(add(1, 1), 2);
+    assert_eq!(large.hits(), 1);
+    PROBES.unregister(large).unwrap();
+
+    for (given, in_force) in [(0, 16), (-5, 16), (3, 3), (5000, 5000)] {
+        let call = leak(Kretprobe::<()>::new().symbol("add").maxactive(given));
+        PROBES.register(call).unwrap();
+        assert_eq!(call.maxactive_in_force(), in_force, "8 CPUs are possible");
+        PROBES.unregister(call).unwrap();
+    }
+    let huge = leak(
+        Kretprobe::<Large<4096>>::new()
+            .symbol("add")
+            .maxactive(i32::MAX),
+    );
+    refused(huge, "OutOfMemory", 12);
+}
+
+// R51
+#[test]
+fn freed_text_is_never_written_again() {
+    let _machine = boot();
+    let code = Code::new(|_| vec![0x8d, 0x47, 0x01, 0xc3]); // lea eax, [rdi + 1]; ret
+    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>));
+    let call = leak(Kretprobe::<()>::new().at(code.start));
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    assert_eq!(code.call(1, 0), 2);
+    assert_eq!(journal::take(), [1]);
+
+    PROBES.text_freed(code.start..code.start + 4);
+    process::text::SCRATCH.fill(code.start, &[0x5a; 4]);
+    assert_eq!(probe.flags(), flags::GONE);
+    assert_eq!(list().len(), 2);
+    let error = PROBES.enable(probe).unwrap_err();
+    assert_eq!((error.name(), error.errno()), ("Gone", 22));
+    PROBES.disable(probe).unwrap();
+    PROBES.set_enabled(false).unwrap();
+    PROBES.set_enabled(true).unwrap();
+    PROBES.unregister(probe).unwrap();
+    PROBES.unregister(call).unwrap();
+    assert_eq!(text::read(code.start, 4), [0x5a; 4]);
+    symbols::remove(code.start);
+    symbols::add(Symbol {
+        start: code.start,
+        size: 4,
+        text: Text::Freed,
+        exported: true,
+    });
+    refused(leak(Kprobe::new().at(code.start)), "NoSymbolAt", 2);
+}
+
+// R05: a probe that is not on an instruction of its own function's flow still runs it right.
+#[test]
+fn every_instruction_of_a_function_can_be_probed_at_once() {
+    let _machine = boot();
+    let probes: Vec<_> = STEP_BY_STEP
+        .iter()
+        .map(|offset| {
+            leak(
+                Kprobe::new()
+                    .symbol("step_by_step")
+                    .offset(*offset)
+                    .pre(pre::<1>)
+                    .post(post::<2>),
+            )
+        })
+        .collect();
+    PROBES.register_batch(&probes).unwrap();
+    assert_eq!(step_by_step(33), 100);
+    assert_eq!(journal::take(), [1, 2].repeat(STEP_BY_STEP.len()));
+    let mut bench = Bench::new();
+    let code = Code::with_exit(&[]);
+    assert_eq!(
+        bench.run(code.start, Registers::default()).end,
+        End::Exit(1)
+    );
+    PROBES.unregister_batch(&probes).unwrap();
+}

@@ -1,0 +1,855 @@
+//! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way home.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    code::{Bench, Code, End, Registers, exit},
+    cpu, in_doomed_process, journal,
+    task::Coroutine,
+};
+
+// K01, K09, K10, K11
+#[test]
+fn both_handlers_see_the_call_and_its_true_return_address() {
+    let _machine = boot();
+    static SEEN: Mutex<[(PtRegs, u64, u64, u64); 2]> =
+        Mutex::new([(PtRegs::new(), 0, 0, 0), (PtRegs::new(), 0, 0, 0)]);
+    fn see(n: usize, instance: &KretprobeInstance<()>, regs: &PtRegs) {
+        SEEN.lock().unwrap()[n] = (
+            *regs,
+            instance.ret_addr(),
+            instance.task(),
+            instance.frame(),
+        );
+    }
+    fn at_entry(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
+        see(0, instance, regs);
+        EntryVerdict::Track
+    }
+    fn at_return(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        see(1, instance, regs);
+        let own = instance.kretprobe().map_or(0, |kretprobe| kretprobe.addr());
+        journal::note(own);
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(at_entry)
+            .handler(at_return),
+    );
+    PROBES.register(call).unwrap();
+    let caller = Code::new(|start| {
+        let distance = (address("add").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let mut bench = Bench::new();
+    let mut registers = Registers::default();
+    for n in 0..16 {
+        registers.set(n, 0x2222_0000_0000_0000 + n as u64);
+    }
+    (registers.sp, registers.flags) = (bench.sp(), 0xad7);
+    let outcome = bench.run(caller.start, registers);
+    assert_eq!(outcome.end, End::Exit(1));
+    assert_eq!(outcome.registers.ax, registers.si + registers.di);
+
+    let [
+        (before, entry_ret, entry_task, entry_frame),
+        (after, ret, task, frame),
+    ] = *SEEN.lock().unwrap();
+    let called = Registers {
+        sp: registers.sp - 8,
+        ..registers
+    };
+    assert_eq!(Registers::of(&before), called);
+    assert_eq!(before.ip, address("add") + 1);
+    let left = Registers::of(&PtRegs {
+        flags: outcome.registers.flags,
+        ..after
+    });
+    assert_eq!(left, outcome.registers);
+    assert_eq!(after.ip, caller.start + 5, "the real return address");
+    assert_eq!(after.return_value(), outcome.registers.ax);
+    assert_eq!((after.cs, after.ss, after.orig_ax), (0x33, 0x2b, !0));
+    assert_eq!((entry_ret, ret), (after.ip, after.ip));
+    assert_eq!((entry_frame, frame), (called.sp, called.sp));
+    let this_task = cpu::this().task.load(Relaxed);
+    assert_eq!((entry_task, task), (this_task, this_task));
+    assert_eq!(journal::take(), [address("add")]);
+    assert_eq!((call.hits(), call.nmissed()), (1, 0));
+    PROBES.unregister(call).unwrap();
+}
+
+// K02
+#[test]
+fn a_declined_call_is_let_go_and_costs_no_instance() {
+    let _machine = boot();
+    fn odd_only(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
+        if regs.di % 2 == 1 {
+            EntryVerdict::Track
+        } else {
+            EntryVerdict::Decline
+        }
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(odd_only)
+            .handler(returned::<1, ()>)
+            .maxactive(2),
+    );
+    PROBES.register(call).unwrap();
+    for n in 0..50 {
+        assert_eq!(add(n, 1), n + 1);
+    }
+    assert_eq!(journal::take(), [1; 25]);
+    assert_eq!(
+        (call.hits(), call.nmissed(), call.kprobe().nmissed()),
+        (25, 0, 0)
+    );
+    PROBES.unregister(call).unwrap();
+}
+
+// K03, K20
+#[test]
+fn recursion_deeper_than_maxactive_is_followed_that_deep_and_counted() {
+    let _machine = boot();
+    fn depth_in(instance: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+        **instance = regs.di;
+        EntryVerdict::Track
+    }
+    fn depth_out(instance: &mut KretprobeInstance<u64>, regs: &mut PtRegs) {
+        let n = **instance;
+        journal::note(n);
+        journal::note((regs.return_value() == n * (n + 1) / 2).into());
+    }
+    for (maxactive, deepest) in [(1, 9), (3, 9), (10, 9), (100, 99), (7, 400)] {
+        let call = leak(
+            Kretprobe::<u64>::new()
+                .symbol("recurse")
+                .entry(depth_in)
+                .handler(depth_out)
+                .maxactive(maxactive),
+        );
+        PROBES.register(call).unwrap();
+        assert_eq!(recurse(deepest), deepest * (deepest + 1) / 2);
+        let tracked = (maxactive as u64).min(deepest + 1);
+        assert_eq!(
+            (call.hits(), call.nmissed()),
+            (tracked, deepest + 1 - tracked)
+        );
+        // The deepest one that was followed returns first.
+        let expected: Vec<u64> = (0..tracked)
+            .rev()
+            .flat_map(|depth| [deepest - depth, 1])
+            .collect();
+        assert_eq!(journal::take(), expected);
+        assert_eq!(recurse(0), 0);
+        assert_eq!(journal::take(), [0, 1], "all instances are back");
+        PROBES.unregister(call).unwrap();
+    }
+}
+
+// K05, K06
+#[test]
+fn each_call_has_data_of_its_own_that_starts_with_the_default() {
+    let _machine = boot();
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    #[repr(align(32))]
+    struct Data {
+        words: [u64; 5],
+        tail: u8,
+    }
+    impl Default for Data {
+        fn default() -> Self {
+            Self {
+                words: [7; 5],
+                tail: 9,
+            }
+        }
+    }
+    fn fill(instance: &mut KretprobeInstance<Data>, regs: &mut PtRegs) -> EntryVerdict {
+        journal::note((**instance == Data::default()).into());
+        journal::note(std::ptr::from_ref(&**instance).addr() as u64 % 32);
+        instance.words = [regs.di; 5];
+        instance.tail = regs.di as u8;
+        EntryVerdict::Track
+    }
+    fn check(instance: &mut KretprobeInstance<Data>, _: &mut PtRegs) {
+        journal::note((instance.words == [u64::from(instance.tail); 5]).into());
+        journal::note(instance.tail.into());
+    }
+    let call = leak(
+        Kretprobe::<Data>::new()
+            .symbol("recurse")
+            .entry(fill)
+            .handler(check)
+            .maxactive(4),
+    );
+    PROBES.register(call).unwrap();
+    for _ in 0..3 {
+        assert_eq!(recurse(3), 6);
+        let expected = [[1, 0].repeat(4), vec![1, 0, 1, 1, 1, 2, 1, 3]].concat();
+        assert_eq!(journal::take(), expected);
+    }
+    PROBES.unregister(call).unwrap();
+}
+
+// K12, K13
+#[test]
+fn the_caller_sees_what_a_return_handler_has_changed() {
+    let _machine = boot();
+    fn change(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        regs.set_return_value(regs.return_value() * 10);
+        regs.dx = 0x1234;
+        regs.flags |= 1; // CF
+        regs.ip = 0xdead;
+        regs.sp = 0xbeef;
+    }
+    let call = leak(Kretprobe::new().symbol("add").handler(change));
+    PROBES.register(call).unwrap();
+    let caller = Code::new(|start| {
+        let distance = (address("add").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let mut bench = Bench::new();
+    let registers = Registers {
+        di: 3,
+        si: 4,
+        flags: 0x202,
+        ..Registers::default()
+    };
+    let outcome = bench.run(caller.start, registers);
+    let expected = Registers {
+        ax: 70,
+        dx: 0x1234,
+        flags: 0x203,
+        sp: bench.sp(),
+        ..registers
+    };
+    assert_eq!(outcome.registers, expected);
+    PROBES.unregister(call).unwrap();
+}
+
+// K14
+#[test]
+fn all_registers_survive_the_trampoline() {
+    let _machine = boot();
+    let caller = Code::new(|start| {
+        let distance = (address("leaves_a_mess").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let mut bench = Bench::new();
+    let mut registers = Registers::default();
+    for n in 0..16 {
+        registers.set(n, 0x3333_0000_0000_0000 + n as u64);
+    }
+    registers.sp = bench.sp();
+    let bare = bench.run(caller.start, registers);
+    let call = leak(
+        Kretprobe::new()
+            .symbol("leaves_a_mess")
+            .handler(returned::<1, ()>),
+    );
+    PROBES.register(call).unwrap();
+    assert_eq!(bench.run(caller.start, registers), bare);
+    assert_eq!(journal::take(), [1]);
+    PROBES.unregister(call).unwrap();
+}
+
+// K18, K11, K19, H08
+#[test]
+fn many_probes_of_every_kind_share_a_function() {
+    let _machine = boot();
+    fn address_seen(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        journal::note(
+            (instance.ret_addr() == regs.ip && regs.ip != address("kretprobe_trampoline")).into(),
+        );
+    }
+    probes::jprobe! {
+        fn arguments(a: u64, b: u64) {
+            journal::note(1000 + a * 10 + b);
+        }
+    }
+    let jprobe = leak(probes::Jprobe::new().symbol("add").entry(arguments));
+    let first = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(entry::<1, ()>)
+            .handler(returned::<11, ()>),
+    );
+    let second = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(entry::<2, ()>)
+            .handler(returned::<12, ()>),
+    );
+    let third = leak(Kretprobe::new().symbol("add").handler(address_seen));
+    let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<3>).post(post::<13>));
+    PROBES.register(jprobe).unwrap();
+    PROBES.register(first).unwrap();
+    PROBES.register(kprobe).unwrap();
+    PROBES.register(second).unwrap();
+    PROBES.register(third).unwrap();
+    for _ in 0..3 {
+        assert_eq!(add(4, 2), 6);
+        // Entries newest first and the jprobe last; returns oldest first.
+        assert_eq!(journal::take(), [2, 3, 1, 1042, 13, 11, 12, 1]);
+    }
+    PROBES.unregister(first).unwrap();
+    assert_eq!(add(4, 2), 6);
+    assert_eq!(journal::take(), [2, 3, 1042, 13, 12, 1]);
+    PROBES.unregister(jprobe).unwrap();
+    PROBES.unregister(third).unwrap();
+    assert_eq!(add(4, 2), 6);
+    assert_eq!(journal::take(), [2, 3, 13, 12]);
+    PROBES.unregister(second).unwrap();
+    PROBES.unregister(kprobe).unwrap();
+}
+
+// K21
+#[test]
+fn nested_calls_of_different_functions_return_in_order() {
+    let _machine = boot();
+    fn value(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        journal::note(regs.return_value());
+    }
+    let calls = ["chain_a", "chain_b", "chain_c"]
+        .map(|name| leak(Kretprobe::new().symbol(name).handler(value)));
+    PROBES.register_batch(&calls).unwrap();
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(journal::take(), [6, 12, 13]);
+    PROBES.unregister_batch(&calls).unwrap();
+}
+
+// K22
+#[test]
+fn a_tail_call_returns_to_both_functions_handlers() {
+    let _machine = boot();
+    static ADDRESSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    fn f(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        ADDRESSES[0].store(instance.ret_addr(), Relaxed);
+        journal::note(100 + regs.return_value());
+    }
+    fn g(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        ADDRESSES[1].store(instance.ret_addr(), Relaxed);
+        journal::note(200 + regs.return_value());
+    }
+    let call_f = leak(Kretprobe::new().symbol("tail_f").handler(f));
+    let call_g = leak(Kretprobe::new().symbol("tail_g").handler(g));
+    PROBES.register(call_f).unwrap();
+    assert_eq!(tail_f(4), 10);
+    assert_eq!(journal::take(), [110]);
+    PROBES.register(call_g).unwrap();
+    assert_eq!(tail_f(4), 10);
+    assert_eq!(journal::take(), [210, 110], "the inner one first");
+    let [of_f, of_g] = ADDRESSES.each_ref().map(|addr| addr.load(Relaxed));
+    assert_eq!(of_f, of_g);
+    assert_ne!(of_f, address("kretprobe_trampoline"));
+    assert_eq!(tail_g(3), 6);
+    assert_eq!(journal::take(), [206]);
+    PROBES.unregister(call_f).unwrap();
+    PROBES.unregister(call_g).unwrap();
+}
+
+// K23
+#[test]
+fn two_kretprobes_of_one_function_run_out_separately() {
+    let _machine = boot();
+    let few = leak(
+        Kretprobe::new()
+            .symbol("recurse")
+            .handler(returned::<1, ()>)
+            .maxactive(2),
+    );
+    let many = leak(
+        Kretprobe::new()
+            .symbol("recurse")
+            .handler(returned::<2, ()>)
+            .maxactive(20),
+    );
+    PROBES.register(few).unwrap();
+    PROBES.register(many).unwrap();
+    assert_eq!(recurse(9), 45);
+    assert_eq!((few.hits(), few.nmissed()), (2, 8));
+    assert_eq!((many.hits(), many.nmissed()), (10, 0));
+    assert_eq!(journal::take(), [[2; 8].as_slice(), &[1, 2, 1, 2]].concat());
+    PROBES.unregister(few).unwrap();
+    PROBES.unregister(many).unwrap();
+}
+
+// K26, R47
+#[test]
+fn a_kretprobe_without_handlers_follows_calls_all_the_same() {
+    let _machine = boot();
+    let call = leak(Kretprobe::<()>::new().symbol("add").maxactive(1));
+    PROBES.register(call).unwrap();
+    for n in 0..10 {
+        assert_eq!(add(n, n), 2 * n);
+    }
+    assert_eq!((call.hits(), call.nmissed()), (10, 0));
+    PROBES.unregister(call).unwrap();
+}
+
+// K16, K46, H14
+#[test]
+fn calls_from_entry_and_return_handlers_are_missed() {
+    let _machine = boot();
+    fn call_in(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        journal::note(add(1, 2));
+        EntryVerdict::Track
+    }
+    fn call_out(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        journal::note(add(3, 4));
+        journal::note(chain_a(1));
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(call_in)
+            .handler(call_out),
+    );
+    let chain = leak(
+        Kretprobe::new()
+            .symbol("chain_c")
+            .handler(returned::<1, ()>),
+    );
+    PROBES.register(call).unwrap();
+    PROBES.register(chain).unwrap();
+    assert_eq!(add(5, 6), 11);
+    assert_eq!(journal::take(), [3, 7, 13]);
+    assert_eq!(
+        (call.hits(), call.nmissed(), call.kprobe().nmissed()),
+        (1, 0, 2)
+    );
+    assert_eq!(
+        (chain.hits(), chain.nmissed(), chain.kprobe().nmissed()),
+        (0, 0, 1)
+    );
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(journal::take(), [1], "nothing is left behind");
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(chain).unwrap();
+}
+
+// K45
+#[test]
+fn entry_every_return_instruction_and_the_return_can_be_probed_together() {
+    let _machine = boot();
+    let at = |offset| leak(Kprobe::new().symbol("at_most_nine").offset(offset));
+    let probes = [
+        at(0),
+        leak(
+            Kprobe::new()
+                .symbol("at_most_nine")
+                .offset(9)
+                .pre(pre::<1>)
+                .post(post::<11>),
+        ),
+        leak(
+            Kprobe::new()
+                .symbol("at_most_nine")
+                .offset(15)
+                .pre(pre::<2>),
+        ),
+    ];
+    let call = leak(
+        Kretprobe::new()
+            .symbol("at_most_nine")
+            .handler(returned::<3, ()>),
+    );
+    PROBES.register_batch(&probes).unwrap();
+    PROBES.register(call).unwrap();
+    assert_eq!((at_most_nine(4), at_most_nine(12)), (4, 9));
+    assert_eq!(journal::take(), [1, 11, 3, 2, 3]);
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister_batch(&probes).unwrap();
+}
+
+// K33, K34, B16, B17
+#[test]
+fn abandoned_calls_are_given_back_and_the_others_find_home() {
+    let _machine = boot();
+    extern "C" fn dive(depth: u64) {
+        if depth == 0 {
+            throw();
+        } else {
+            calls_back(dive, depth - 1);
+        }
+    }
+    extern "C" fn dive_within_catch(depth: u64) {
+        journal::note(catch(dive, depth));
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>)
+            .maxactive(6),
+    );
+    PROBES.register(call).unwrap();
+    let stale = PROBES.stale_instances();
+    for round in 1..=4 {
+        // One call that returns, with five above it that do not.
+        assert_eq!(calls_back(dive_within_catch, 5), 6);
+        assert_eq!(journal::take(), [1, 7]);
+        assert_eq!(PROBES.stale_instances(), stale + 5 * round);
+    }
+    assert_eq!((call.hits(), call.nmissed()), (4, 0));
+
+    // Abandoned, and then a tail call on the frame below.
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<8, ()>));
+    let jumps = leak(
+        Kretprobe::new()
+            .symbol("calls_back_then_jumps")
+            .handler(returned::<9, ()>),
+    );
+    PROBES.register(tail).unwrap();
+    PROBES.register(jumps).unwrap();
+    assert_eq!(calls_back_then_jumps(dive_within_catch, 5), 10);
+    assert_eq!(journal::take(), [1, 8, 9]);
+    assert_eq!(PROBES.stale_instances(), stale + 5 * 5);
+    PROBES.unregister(jumps).unwrap();
+    PROBES.unregister(tail).unwrap();
+    PROBES.unregister(call).unwrap();
+}
+
+// K33: with nothing probed below, abandoned calls are found by later, higher ones.
+#[test]
+fn abandoned_calls_do_not_pile_up() {
+    let _machine = boot();
+    extern "C" fn leave(_: u64) {
+        throw();
+    }
+    extern "C" fn call_and_leave(_: u64) {
+        calls_back(leave, 0);
+    }
+    extern "C" fn many_times(count: u64) {
+        for _ in 0..count {
+            catch(call_and_leave, 0);
+            // A call whose frame is above the abandoned one.
+            assert_eq!(add(1, 2), 3);
+        }
+    }
+    let abandoned = leak(Kretprobe::<()>::new().symbol("calls_back").maxactive(4));
+    let outer = leak(Kretprobe::<()>::new().symbol("add"));
+    PROBES.register(abandoned).unwrap();
+    PROBES.register(outer).unwrap();
+    let stale = PROBES.stale_instances();
+    many_times(20);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (0, 0));
+    assert_eq!(outer.hits(), 20);
+    assert_eq!(PROBES.stale_instances(), stale + 20);
+    PROBES.disable(outer).unwrap();
+    // The same place of the stack again and again, with no other probe's help.
+    many_times(20);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (0, 0));
+    extern "C" fn nothing(_: u64) {}
+    assert_eq!(calls_back(nothing, 1), 2);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (1, 0));
+    PROBES.unregister(outer).unwrap();
+    PROBES.unregister(abandoned).unwrap();
+}
+
+// K30, K32, B10
+#[test]
+fn calls_in_flight_at_an_unregistration_return_quietly() {
+    let _machine = boot();
+    static CALL: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    extern "C" fn unregister_within(_: u64) {
+        PROBES.unregister(&CALL).unwrap();
+        assert_eq!(PROBES.reap().unwrap(), 1, "a call is in flight");
+    }
+    extern "C" fn exchange_within(_: u64) {
+        PROBES.unregister(&CALL).unwrap();
+        PROBES.register(&CALL).unwrap();
+        calls_back(nothing, 3);
+    }
+    extern "C" fn nothing(_: u64) {}
+    for _ in 0..3 {
+        PROBES.register(&CALL).unwrap();
+        assert_eq!(calls_back(unregister_within, 1), 2);
+        assert_eq!(journal::take(), []);
+        assert_eq!(PROBES.reap().unwrap(), 0, "it has returned");
+    }
+    // The old registration's call does not touch the new one's.
+    PROBES.register(&CALL).unwrap();
+    assert_eq!(calls_back(exchange_within, 1), 2);
+    assert_eq!(
+        journal::take(),
+        [7],
+        "only the call within the new registration"
+    );
+    assert_eq!((CALL.hits(), CALL.nmissed()), (1, 0));
+    PROBES.unregister(&CALL).unwrap();
+}
+
+// K31
+#[test]
+fn calls_in_flight_at_a_disabling_still_run_their_handler() {
+    let _machine = boot();
+    static CALL: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    extern "C" fn disable_within(_: u64) {
+        PROBES.disable(&CALL).unwrap();
+    }
+    extern "C" fn knob_off_within(_: u64) {
+        PROBES.set_enabled(false).unwrap();
+    }
+    PROBES.register(&CALL).unwrap();
+    assert_eq!(calls_back(disable_within, 1), 2);
+    assert_eq!(journal::take(), [7]);
+    assert_eq!(calls_back(disable_within, 1), 2);
+    assert_eq!(journal::take(), []);
+    PROBES.enable(&CALL).unwrap();
+    assert_eq!(calls_back(knob_off_within, 1), 2);
+    PROBES.set_enabled(true).unwrap();
+    assert_eq!(journal::take(), [7]);
+    PROBES.unregister(&CALL).unwrap();
+}
+
+/// A body that calls a probed function and yields inside it.
+fn yield_in_a_call(coroutine: &Coroutine) {
+    extern "C" fn suspend(coroutine: u64) {
+        let coroutine = std::ptr::with_exposed_provenance::<Coroutine>(coroutine as usize);
+        // SAFETY: the address below, of the coroutine that runs this.
+        unsafe { (*coroutine).suspend() };
+    }
+    let argument = std::ptr::from_ref(coroutine).expose_provenance() as u64;
+    let result = calls_back(suspend, argument);
+    journal::note((result == argument + 1).into());
+}
+
+// K17, K24, K57
+#[test]
+fn calls_of_many_tasks_interleave_and_change_cpus() {
+    let _machine = boot();
+    fn task_in(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+        **instance = cpu::this().task.load(Relaxed);
+        EntryVerdict::Track
+    }
+    fn task_out(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+        let now = cpu::this().task.load(Relaxed);
+        journal::note((now == **instance && now == instance.task()).into());
+    }
+    let call = leak(
+        Kretprobe::<u64>::new()
+            .symbol("calls_back")
+            .entry(task_in)
+            .handler(task_out)
+            .maxactive(40),
+    );
+    PROBES.register(call).unwrap();
+    let tasks: Vec<_> = (0..40).map(|_| Coroutine::new(yield_in_a_call)).collect();
+    for task in &tasks {
+        assert!(task.resume(), "it waits inside the probed function");
+    }
+    assert_eq!(call.hits(), 0);
+    // Half of them return here, in another order; the others on another CPU.
+    let (here, there): (Vec<_>, Vec<_>) = tasks.iter().enumerate().partition(|(n, _)| n % 2 == 0);
+    for (_, task) in here.iter().rev() {
+        assert!(!task.resume());
+    }
+    cpu::on_cpus(1, |_| {
+        for (_, task) in &there {
+            assert!(!task.resume());
+        }
+    });
+    assert_eq!(journal::take(), [1; 80]);
+    assert_eq!((call.hits(), call.nmissed()), (40, 0));
+    PROBES.unregister(call).unwrap();
+}
+
+// K27, K29
+#[test]
+fn a_task_that_dies_inside_calls_gives_its_instances_back() {
+    let _machine = boot();
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>)
+            .maxactive(3),
+    );
+    PROBES.register(call).unwrap();
+    for _ in 0..5 {
+        let tasks: Vec<_> = (0..3).map(|_| Coroutine::new(yield_in_a_call)).collect();
+        for task in &tasks {
+            assert!(task.resume());
+        }
+        extern "C" fn nothing(_: u64) {}
+        let missed = call.nmissed();
+        assert_eq!(calls_back(nothing, 1), 2);
+        assert_eq!(call.nmissed(), missed + 1, "all are in use");
+        drop(tasks);
+        assert_eq!(calls_back(nothing, 1), 2);
+        assert_eq!((call.nmissed(), journal::take()), (missed + 1, vec![7]));
+    }
+    PROBES.unregister(call).unwrap();
+}
+
+// K27: the last call of a dead task holds up what the unregistration has left.
+#[test]
+fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
+    let _machine = boot();
+    let call = leak(Kretprobe::<()>::new().symbol("calls_back"));
+    PROBES.register(call).unwrap();
+    let task = Coroutine::new(yield_in_a_call);
+    assert!(task.resume());
+    PROBES.unregister(call).unwrap();
+    assert_eq!(PROBES.reap().unwrap(), 1);
+    drop(task);
+    assert_eq!(PROBES.reap().unwrap(), 0);
+}
+
+// K35: a call that waits on another stack is not stale, however its frame compares.
+#[test]
+fn calls_on_other_stacks_of_the_task_are_left_alone() {
+    let _machine = boot();
+    static INNER: AtomicU64 = AtomicU64::new(0);
+    /// Runs a coroutine's stack as a second stack of this task, not as a task of its own.
+    extern "C" fn step_on_other_stack(_: u64) {
+        let task = cpu::this().task.load(Relaxed);
+        let other = std::ptr::with_exposed_provenance::<Coroutine>(INNER.load(Relaxed) as usize);
+        // SAFETY: the coroutine of the test below, which lives until it is over.
+        unsafe { (*other).resume_as(task) };
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>),
+    );
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<8, ()>));
+    let jumps = leak(
+        Kretprobe::new()
+            .symbol("calls_back_then_jumps")
+            .handler(returned::<9, ()>),
+    );
+    PROBES.register(call).unwrap();
+    PROBES.register(tail).unwrap();
+    PROBES.register(jumps).unwrap();
+    let stale = PROBES.stale_instances();
+    let other = Coroutine::new(yield_in_a_call);
+    INNER.store(
+        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        Relaxed,
+    );
+    // Outer call on this stack, inner one waits on the other stack, outer one returns first.
+    assert_eq!(calls_back(step_on_other_stack, 1), 2);
+    assert_eq!(journal::take(), [7]);
+    // The inner one returns inside another call, which then makes a tail call.
+    assert_eq!(calls_back_then_jumps(step_on_other_stack, 4), 8);
+    assert_eq!(journal::take(), [7, 1, 8, 9]);
+    assert_eq!(PROBES.stale_instances(), stale);
+    assert_eq!((call.hits(), call.nmissed()), (2, 0));
+
+    // The other way round: waits inside a call that makes a tail call afterwards.
+    let other = Coroutine::new(yield_in_a_call);
+    INNER.store(
+        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        Relaxed,
+    );
+    assert_eq!(calls_back_then_jumps(step_on_other_stack, 4), 8);
+    assert_eq!(
+        journal::take(),
+        [8, 9],
+        "with one return of each, and no sibling missed"
+    );
+    step_on_other_stack(0);
+    assert_eq!(journal::take(), [7, 1]);
+    PROBES.unregister(jumps).unwrap();
+    PROBES.unregister(tail).unwrap();
+    PROBES.unregister(call).unwrap();
+}
+
+// K38, K40, K41
+#[test]
+fn a_stack_walk_finds_the_true_callers() {
+    let _machine = boot();
+    static FRAMES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+    fn remember(instance: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        FRAMES
+            .lock()
+            .unwrap()
+            .push((instance.frame(), instance.ret_addr()));
+        EntryVerdict::Track
+    }
+    fn walk(above: u64) {
+        let task = cpu::this().task.load(Relaxed);
+        // The slot of a call that has returned is the trampoline's.
+        let frames = FRAMES.lock().unwrap();
+        for (frame, expected) in frames.iter().filter(|(frame, _)| *frame >= above) {
+            // SAFETY: a return slot of a call that is in flight, on this stack.
+            let value = unsafe { (*frame as *const u64).read() };
+            let raw = u64::from(value == address("kretprobe_trampoline"));
+            let seen = PROBES.return_address(task, *frame, value);
+            journal::note(raw << 1 | u64::from(seen == *expected));
+        }
+    }
+    fn walk_at_return(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        walk(regs.sp);
+    }
+    fn walk_before(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        walk(regs.sp);
+        PreVerdict::Execute
+    }
+    let calls = ["chain_a", "chain_b", "chain_c"]
+        .map(|name| leak(Kretprobe::new().symbol(name).entry(remember)));
+    let twice = leak(
+        Kretprobe::new()
+            .symbol("chain_c")
+            .entry(remember)
+            .handler(walk_at_return),
+    );
+    let inside = leak(Kprobe::new().symbol("chain_c").offset(4).pre(walk_before));
+    PROBES.register_batch(&calls).unwrap();
+    PROBES.register(twice).unwrap();
+    PROBES.register(inside).unwrap();
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(
+        journal::take(),
+        [3; 6],
+        "four frames and then two, all borrowed, all known"
+    );
+    let frame = FRAMES.lock().unwrap()[0].0;
+    let task = cpu::this().task.load(Relaxed);
+    assert_eq!(
+        PROBES.return_address(task, frame, 0x1234),
+        0x1234,
+        "an ordinary one is as it is"
+    );
+    PROBES.unregister(inside).unwrap();
+    PROBES.unregister(twice).unwrap();
+    PROBES.unregister_batch(&calls).unwrap();
+}
+
+// K36, K37
+#[test]
+fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
+    let printed = in_doomed_process(
+        "suite::returns::a_return_that_nobody_knows_ends_the_machine_with_the_known_line",
+        || {
+            let _machine = boot();
+            let trampoline = Code::with_exit(
+                &[
+                    &[0x48, 0xb8][..], // mov rax, trampoline
+                    &address("kretprobe_trampoline").to_le_bytes(),
+                    &[0x50, 0xc3], // push rax; ret
+                ]
+                .concat(),
+            );
+            Bench::new().run(trampoline.start, Registers::default());
+        },
+    );
+    assert!(
+        printed.contains("kretprobe BUG!: Processing kretprobe 0x0 @ 0x"),
+        "{printed}"
+    );
+}

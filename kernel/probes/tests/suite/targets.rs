@@ -1,0 +1,178 @@
+//! Functions to be probed.
+//!
+//! Assembly, so that every instruction, its length and its place are known, and so that nothing lies in the red zone.
+
+use std::arch::global_asm;
+
+/// Defines functions in assembly, with symbols as a compiler would give them.
+macro_rules! functions {
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? { $($line:literal),* $(,)? })*) => {
+        $(
+            global_asm!(
+                concat!(".globl ", stringify!($name)),
+                concat!(".type ", stringify!($name), ", @function"),
+                ".p2align 4, 0xcc",
+                concat!(stringify!($name), ":"),
+                $($line,)*
+                concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            );
+        )*
+        #[allow(dead_code, reason = "some are only probed, or called by each other")]
+        unsafe extern "C" {
+            $($(#[$attribute])* pub safe fn $name($($argument: $type),*) $(-> $result)?;)*
+        }
+    };
+}
+
+functions! {
+    /// a + b.
+    fn add(a: u64, b: u64) -> u64 { "lea rax, [rdi + rsi]", "ret" }
+
+    /// a × 3 + 1. See [`STEP_BY_STEP`].
+    fn step_by_step(a: u64) -> u64 {
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rax, rdi",
+        "add rax, rax",
+        "nop",
+        "movabs rcx, 0",
+        "add rax, rdi",
+        "add rax, 1",
+        "pop rbp",
+        "ret",
+    }
+
+    /// a + 1, behind a landing pad.
+    fn landed(a: u64) -> u64 { "endbr64", "lea rax, [rdi + 1]", "ret" }
+
+    /// a + 1, behind the no-op that replaces a landing pad.
+    fn sealed(a: u64) -> u64 { ".byte 0x66, 0x0f, 0x1f, 0x00", "lea rax, [rdi + 1]", "ret" }
+
+    /// 1 if a is not 0, else 2; with padding in the middle.
+    fn padded(a: u64) -> u64 {
+        "test rdi, rdi",             // +0
+        "jz 2f",                     // +3
+        "mov eax, 1",                // +5
+        "ret",                       // +10
+        "int3; int3; int3",          // +11
+        "2: mov eax, 2",             // +14
+        "ret",                       // +19
+    }
+
+    /// Does nothing; has a byte in it that is no instruction.
+    fn undecodable() { "nop", "ret", ".byte 0x06", "nop", "ret" }
+
+    /// May not be probed.
+    fn blacklisted() { "nop", "ret" }
+
+    /// Calls `callback(argument)` and returns argument + 1.
+    fn calls_back(callback: extern "C" fn(u64), argument: u64) -> u64 {
+        "push rbx",
+        "mov rbx, rsi",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "lea rax, [rbx + 1]",
+        "pop rbx",
+        "ret",
+    }
+
+    /// 8 if the caller has aligned the stack for the call, as the psABI demands.
+    fn alignment() -> u64 { "mov rax, rsp", "and eax, 15", "ret" }
+
+    /// RFLAGS.
+    fn current_flags() -> u64 { "pushfq", "pop rax", "ret" }
+
+    /// chain_b(a) + 1.
+    fn chain_a(a: u64) -> u64 { "sub rsp, 8", "call chain_b", "inc rax", "add rsp, 8", "ret" }
+    /// chain_c(a) × 2.
+    fn chain_b(a: u64) -> u64 { "sub rsp, 8", "call chain_c", "add rax, rax", "add rsp, 8", "ret" }
+    /// a + 5.
+    fn chain_c(a: u64) -> u64 { "lea rax, [rdi + 5]", "ret" }
+
+    /// 1 + 2 + … + n, recursively: n + 1 calls.
+    fn recurse(n: u64) -> u64 {
+        "push rbx",
+        "xor eax, eax",
+        "mov rbx, rdi",
+        "test rdi, rdi",
+        "jz 2f",
+        "lea rdi, [rbx - 1]",
+        "call recurse",
+        "add rax, rbx",
+        "2: pop rbx",
+        "ret",
+    }
+
+    /// tail_g(a + 1), by a jump.
+    fn tail_f(a: u64) -> u64 { "inc rdi", "jmp tail_g" }
+    /// a × 2.
+    fn tail_g(a: u64) -> u64 { "lea rax, [rdi + rdi]", "ret" }
+
+    /// Calls `callback(argument)` and then jumps to [`tail_g`] with argument.
+    fn calls_back_then_jumps(callback: extern "C" fn(u64), argument: u64) -> u64 {
+        "push rbx",
+        "mov rbx, rsi",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "mov rdi, rbx",
+        "pop rbx",
+        "jmp tail_g",
+    }
+
+    /// a or, if that is above 9, 9; with a `ret` for each, at +7 and +13.
+    fn at_most_nine(a: u64) -> u64 {
+        "mov rax, rdi",              // +0
+        "cmp rax, 9",                // +3
+        "ja 2f",                     // +7
+        "ret",                       // +9
+        "2: mov eax, 9",             // +10
+        "ret",                       // +15
+    }
+
+    /// Leaves something of its own in every register that a function may change, and in the flags.
+    fn leaves_a_mess() {
+        "mov eax, 0xa1",
+        "mov ecx, 0xc1",
+        "mov edx, 0xd1",
+        "mov esi, 0x51",
+        "mov edi, 0xd2",
+        "mov r8d, 0x81",
+        "mov r9d, 0x91",
+        "mov r10d, 0x101",
+        "mov r11d, 0x111",
+        "cmp rcx, rdx",
+        "ret",
+    }
+
+    /// Calls `body(argument)`; 0 if that returns, 1 if [`throw`] ends it.
+    fn catch(body: extern "C" fn(u64), argument: u64) -> u64 {
+        "push rbx; push rbp; push r12; push r13; push r14; push r15",
+        "sub rsp, 8",
+        "mov [rip + CATCHER], rsp",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "xor eax, eax",
+        "catch_end:",
+        "add rsp, 8",
+        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
+        "ret",
+    }
+    /// Abandons all calls since the last [`catch`], which returns 1.
+    fn throw() { "mov rsp, [rip + CATCHER]", "mov eax, 1", "jmp catch_end" }
+
+    /// Exactly 16 bytes, so that its end is the start of [`neighbour`].
+    fn sixteen_bytes() -> u64 { "mov eax, 16", "ret", ".skip 10, 0x90" }
+
+    /// Right behind [`sixteen_bytes`].
+    fn neighbour() -> u64 { "mov eax, 17", "ret" }
+}
+
+global_asm!(".local CATCHER; .comm CATCHER, 8, 8");
+
+/// The offset of each instruction of [`step_by_step`].
+pub const STEP_BY_STEP: [u32; 10] = [0, 1, 4, 7, 10, 11, 21, 24, 28, 29];
+/// The number of bytes of [`step_by_step`].
+pub const STEP_BY_STEP_BYTES: u32 = 30;

@@ -1,0 +1,6 @@
+//! The probes on a Linux process, displaced instructions translated (`StepMethod::Translate`). See `process/mod.rs`.
+
+mod process;
+mod suite;
+
+pub const METHOD: probes::registry::StepMethod = probes::registry::StepMethod::Translate;
