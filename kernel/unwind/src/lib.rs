@@ -1,0 +1,296 @@
+//! One step up the stack: from the registers of a function to those of its caller, by call frame information (DWARF 5,
+//! 6.4, and the `.eh_frame` variant of it in the Linux Standard Base).
+//!
+//! The compiler describes for each instruction of a function where its caller's registers are. So the step is right
+//! from any instruction: before the frame is set up, in a function that never sets one up, and while it is taken down.
+//! Frame pointers alone lose the caller there.
+//!
+//! # Where the information comes from
+//! - `.eh_frame`, with the sorted table `.eh_frame_hdr`: code that is compiled with unwind tables.
+//! - `.debug_frame`: the `core` and `alloc` that come ready-made with the toolchain, which have nothing else. It is not
+//!   loaded and has no table; [`Tables::new`] sorts one.
+//!
+//! # Two kinds of frames
+//! The address of a *called* frame is a return address, and belongs to the call before it: after a call that never
+//! returns it may lie in the next function. The address of an *interrupted* frame (an exception, an interrupt, a probe
+//! hit) is that of the instruction itself. A frame above one whose code is marked as a signal frame is interrupted.
+//!
+//! Compilers keep saying that a register is saved on the stack after it has been popped again. In a called frame that
+//! cannot be. In an interrupted one, what is below the stack pointer may be overwritten already (there is no red zone),
+//! and the register has its value back: then the register counts.
+//!
+//! # Contexts
+//! A step allocates nothing, takes no lock and reads the stack through [`Memory`] only: any context, also NMI and panic.
+//! It uses about 3 KiB of stack.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice,
+    FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext,
+    UnwindContextStorage, UnwindSection, UnwindTableRow,
+};
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+/// Numbers of registers in call frame information (System V psABI, figure 3.36).
+pub mod register {
+    /// How many are followed: the general registers and the instruction pointer.
+    pub const COUNT: usize = 17;
+    pub const AX: usize = 0;
+    pub const DX: usize = 1;
+    pub const CX: usize = 2;
+    pub const BX: usize = 3;
+    pub const SI: usize = 4;
+    pub const DI: usize = 5;
+    pub const BP: usize = 6;
+    pub const SP: usize = 7;
+    pub const R8: usize = 8;
+    pub const R9: usize = 9;
+    pub const R10: usize = 10;
+    pub const R11: usize = 11;
+    pub const R12: usize = 12;
+    pub const R13: usize = 13;
+    pub const R14: usize = 14;
+    pub const R15: usize = 15;
+    /// The return address.
+    pub const IP: usize = 16;
+}
+use register::{BP, COUNT, IP, SP};
+
+/// The registers of one function on the stack, as far as they are known: those that calls do not preserve are left over
+/// from the frames below, unless a frame below is an interruption, which has saved all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// By number, see [`register`].
+    pub registers: [u64; COUNT],
+    /// It was interrupted at its instruction pointer, rather than that it waits there for a call to return.
+    pub interrupted: bool,
+}
+
+impl Frame {
+    /// The instruction pointer.
+    pub const fn ip(&self) -> u64 {
+        self.registers[IP]
+    }
+
+    /// The stack pointer.
+    pub const fn sp(&self) -> u64 {
+        self.registers[SP]
+    }
+
+    /// An address inside the instruction that the frame is at: its own address, or the last byte of the call.
+    pub const fn code_address(&self) -> u64 {
+        if self.interrupted {
+            self.ip()
+        } else {
+            self.ip().wrapping_sub(1)
+        }
+    }
+}
+
+/// Reads stacks.
+pub trait Memory {
+    /// The word at `address`, or `None` where there is no stack.
+    fn read(&self, address: u64) -> Option<u64>;
+}
+
+/// Why there is no further frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The function has no caller.
+    Outermost,
+    /// Nothing describes the code at this address.
+    NoInformation {
+        /// The address.
+        code: u64,
+    },
+    /// The information makes use of something that neither the compiler nor our assembly does.
+    Unsupported {
+        /// The address of the code.
+        code: u64,
+    },
+    /// A register was to be read from where no stack is.
+    Unreadable {
+        /// The address.
+        address: u64,
+    },
+}
+
+/// A section as it is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    /// Where it is.
+    pub address: u64,
+    /// What is in it.
+    pub bytes: &'a [u8],
+}
+
+/// The call frame information of one linked image.
+pub struct Tables<'a> {
+    header: EhFrameHdr<Bytes<'a>>,
+    eh_frame: EhFrame<Bytes<'a>>,
+    bases: BaseAddresses,
+    debug_frame: DebugFrame<Bytes<'a>>,
+    /// First address, end, and offset in `debug_frame` of what it describes, by address.
+    debug_entries: Vec<(u64, u64, usize)>,
+}
+
+/// Room for the rules of one function, without allocation: one rule for each register, and rows for the initial state,
+/// the current one, and one that was put aside.
+struct OnStack;
+
+impl UnwindContextStorage<usize> for OnStack {
+    type Rules = [(Register, RegisterRule<usize>); COUNT];
+    type Stack = [UnwindTableRow<usize, Self>; 3];
+}
+
+impl<'a> Tables<'a> {
+    /// Takes the sections of an image. `debug_frame` may be empty. Of that, entries for addresses that `is_text` does not
+    /// accept are left out: the linker leaves those of discarded functions in it.
+    pub fn new(
+        eh_frame_hdr: Section<'a>,
+        eh_frame: Section<'a>,
+        debug_frame: &'a [u8],
+        is_text: impl Fn(u64) -> bool,
+    ) -> Self {
+        let mut tables = Self {
+            header: EhFrameHdr::new(eh_frame_hdr.bytes, LittleEndian),
+            eh_frame: EhFrame::new(eh_frame.bytes, LittleEndian),
+            bases: BaseAddresses::default()
+                .set_eh_frame_hdr(eh_frame_hdr.address)
+                .set_eh_frame(eh_frame.address),
+            debug_frame: DebugFrame::new(debug_frame, LittleEndian),
+            debug_entries: Vec::new(),
+        };
+        let mut entries = tables.debug_frame.entries(&tables.bases);
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else {
+                continue;
+            };
+            if let Ok(entry) = partial.parse(DebugFrame::cie_from_offset)
+                && is_text(entry.initial_address())
+            {
+                tables.debug_entries.push((
+                    entry.initial_address(),
+                    entry.end_address(),
+                    entry.offset(),
+                ));
+            }
+        }
+        tables.debug_entries.sort_unstable();
+        tables
+    }
+
+    /// Whether there is information on the code at `address`.
+    pub fn describes(&self, address: u64) -> bool {
+        self.in_eh_frame(address).is_some() || self.in_debug_frame(address).is_some()
+    }
+
+    fn in_eh_frame(&self, address: u64) -> Option<FrameDescriptionEntry<Bytes<'a>>> {
+        let header = self.header.parse(&self.bases, 8).ok()?;
+        header
+            .table()?
+            .fde_for_address(
+                &self.eh_frame,
+                &self.bases,
+                address,
+                EhFrame::cie_from_offset,
+            )
+            .ok()
+    }
+
+    fn in_debug_frame(&self, address: u64) -> Option<FrameDescriptionEntry<Bytes<'a>>> {
+        let after = self
+            .debug_entries
+            .partition_point(|&(start, ..)| start <= address);
+        let &(_, end, offset) = self.debug_entries[..after].last()?;
+        if address >= end {
+            return None;
+        }
+        self.debug_frame
+            .fde_from_offset(&self.bases, offset.into(), DebugFrame::cie_from_offset)
+            .ok()
+    }
+
+    /// The frame of the caller, or the interrupted frame, above `frame`.
+    pub fn step(&self, frame: &Frame, memory: &impl Memory) -> Result<Frame, Stop> {
+        let code = frame.code_address();
+        let mut context = UnwindContext::<usize, OnStack>::new_in();
+        let unsupported = Stop::Unsupported { code };
+        let (row, is_signal_frame) = if let Some(entry) = self.in_eh_frame(code) {
+            (
+                entry.unwind_info_for_address(&self.eh_frame, &self.bases, &mut context, code),
+                entry.is_signal_trampoline(),
+            )
+        } else if let Some(entry) = self.in_debug_frame(code) {
+            (
+                entry.unwind_info_for_address(&self.debug_frame, &self.bases, &mut context, code),
+                entry.is_signal_trampoline(),
+            )
+        } else {
+            return Err(Stop::NoInformation { code });
+        };
+        let row = row.map_err(|_| unsupported)?;
+
+        let value = |register: Register| frame.registers.get(usize::from(register.0)).copied();
+        let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else {
+            return Err(unsupported);
+        };
+        let cfa = value(register)
+            .ok_or(unsupported)?
+            .wrapping_add_signed(offset);
+
+        let mut caller = Frame {
+            registers: frame.registers,
+            interrupted: is_signal_frame,
+        };
+        // The caller's stack pointer is the CFA by definition, unless a rule says otherwise.
+        caller.registers[SP] = cfa;
+        for &(register, ref rule) in row.registers() {
+            let Some(register_value) = caller.registers.get_mut(usize::from(register.0)) else {
+                continue;
+            };
+            *register_value = match *rule {
+                RegisterRule::Undefined if usize::from(register.0) == IP => {
+                    return Err(Stop::Outermost);
+                }
+                RegisterRule::Undefined => continue,
+                RegisterRule::SameValue => frame.registers[usize::from(register.0)],
+                RegisterRule::Offset(offset) => {
+                    let slot = cfa.wrapping_add_signed(offset);
+                    if frame.interrupted && slot < frame.sp() {
+                        frame.registers[usize::from(register.0)]
+                    } else {
+                        memory
+                            .read(slot)
+                            .ok_or(Stop::Unreadable { address: slot })?
+                    }
+                }
+                RegisterRule::ValOffset(offset) => cfa.wrapping_add_signed(offset),
+                RegisterRule::Register(other) => value(other).ok_or(unsupported)?,
+                _ => return Err(unsupported),
+            };
+        }
+        Ok(caller)
+    }
+
+    /// The frame above `frame` by the frame pointer alone: for code that nothing describes. Wrong where that code
+    /// does not keep one, so a called frame may use it, an interrupted one had better not.
+    pub fn step_by_frame_pointer(frame: &Frame, memory: &impl Memory) -> Result<Frame, Stop> {
+        let bp = frame.registers[BP];
+        let read = |address| memory.read(address).ok_or(Stop::Unreadable { address });
+        if bp < frame.sp() {
+            return Err(Stop::Outermost);
+        }
+        let mut caller = *frame;
+        caller.registers[BP] = read(bp)?;
+        caller.registers[IP] = read(bp.wrapping_add(8))?;
+        caller.registers[SP] = bp.wrapping_add(16);
+        caller.interrupted = false;
+        Ok(caller)
+    }
+}
