@@ -1,0 +1,165 @@
+//! The samples over the workload: what `cargo run` shows, line by line, on each kind of machine.
+
+use std::time::Duration;
+
+use boot::{
+    guest::End,
+    image::{Firmware, Kernel},
+    prerequisites::{self, Install},
+    qemu::Machine,
+};
+use regex::Regex;
+use tests::{Over, record};
+
+const SAMPLES: &str = "modules=kprobe_example,jprobe_example,kretprobe_example,sys_mkdir_return";
+
+/// Boots the kernel with this command line and returns how it ended and its log.
+fn boot(firmware: Firmware, cpus: u32, command_line: &str) -> (Over, String) {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let kernel = Kernel::build("kernel").unwrap();
+    let machine = Machine {
+        firmware,
+        cpus,
+        cmdline: command_line.into(),
+        ..Machine::new(kernel.image(firmware).unwrap())
+    };
+    record(&machine, Duration::from_secs(120)).unwrap()
+}
+
+/// The first group of every line that is a time stamp and `pattern`; at least `least` of them.
+fn lines<'a>(log: &'a str, pattern: &str, least: usize) -> Vec<&'a str> {
+    let regex = Regex::new(&format!(r"(?m)^\[ *\d+\.\d{{6}}\] {pattern}\r?$")).unwrap();
+    let found: Vec<_> = regex
+        .captures_iter(log)
+        .map(|found| found.get(1).map_or("", |group| group.as_str()))
+        .collect();
+    assert!(
+        found.len() >= least,
+        "{} lines match {pattern:?}, not {least}:\n{log}",
+        found.len()
+    );
+    found
+}
+
+/// The one address that all these lines name.
+fn one_address<'a>(log: &'a str, patterns: &[&str]) -> &'a str {
+    let all: Vec<_> = patterns
+        .iter()
+        .flat_map(|pattern| lines(log, pattern, 1))
+        .collect();
+    assert!(
+        all.iter().all(|address| *address == all[0]),
+        "{all:?}\n{log}"
+    );
+    all[0]
+}
+
+/// Checks everything that the samples and the workload are to print.
+fn check(over: Over, log: &str) {
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    const ADDRESS: &str = "(0xffffffff8[0-9a-f]{7})";
+    let probed = one_address(
+        log,
+        &[
+            &format!("Planted kprobe at {ADDRESS}"),
+            &format!(
+                "pre_handler: p->addr = {ADDRESS}, ip = ffffffff8[0-9a-f]{{7}}, flags = 0x[0-9a-f]+"
+            ),
+            &format!("post_handler: p->addr = {ADDRESS}, flags = 0x[0-9a-f]+"),
+            &format!("Planted jprobe at {ADDRESS}, handler addr 0xffffffff8[0-9a-f]{{7}}"),
+            &format!("Planted return probe at do_fork: {ADDRESS}"),
+            &format!("kprobe at {ADDRESS} unregistered"),
+            &format!("jprobe at {ADDRESS} unregistered"),
+            &format!("kretprobe at {ADDRESS} unregistered"),
+        ],
+    );
+    let ip = lines(
+        log,
+        r"pre_handler: p->addr = 0x[0-9a-f]+, ip = ([0-9a-f]+), flags = 0x[0-9a-f]+",
+        2,
+    );
+    let after = u64::from_str_radix(&probed[2..], 16).unwrap() + 1;
+    assert!(ip.iter().all(|ip| *ip == format!("{after:x}")), "{log}");
+    lines(
+        log,
+        r"jprobe: clone_flags = 0x1200011, stack_size = 0x0, regs = 0xffff[0-9a-f]{12}",
+        2,
+    );
+    let pids: Vec<u32> = lines(log, r"do_fork returned (\d+) and took \d+ ns to execute", 2)
+        .iter()
+        .map(|pid| pid.parse().unwrap())
+        .collect();
+    assert!(pids.is_sorted() && pids[0] > 1, "{pids:?}");
+    lines(log, "sys_mkdir exited", 1);
+    lines(log, "Missed probing 0 instances of do_fork", 1);
+    // Each fork is seen once by each of the three.
+    let seen = |start| lines(log, start, 1).len();
+    assert_eq!(seen("pre_handler: .*"), seen("post_handler: .*"), "{log}");
+    assert_eq!(seen("pre_handler: .*"), seen("jprobe: .*"), "{log}");
+    assert_eq!(
+        pids.len(),
+        seen("jprobe: clone_flags = 0x1200011,.*"),
+        "{log}"
+    );
+}
+
+#[test]
+fn on_two_cpus() {
+    let (over, log) = boot(Firmware::Bios, 2, SAMPLES);
+    check(over, &log);
+}
+
+#[test]
+fn on_one_cpu() {
+    let (over, log) = boot(Firmware::Bios, 1, SAMPLES);
+    check(over, &log);
+}
+
+#[test]
+fn on_four_cpus() {
+    let (over, log) = boot(Firmware::Bios, 4, SAMPLES);
+    check(over, &log);
+}
+
+#[test]
+fn on_uefi() {
+    let (over, log) = boot(Firmware::Uefi, 2, SAMPLES);
+    check(over, &log);
+}
+
+#[test]
+fn single_stepped() {
+    let (over, log) = boot(Firmware::Bios, 2, &format!("{SAMPLES} kprobes.step=tf"));
+    check(over, &log);
+}
+
+#[test]
+fn another_function() {
+    let (over, log) = boot(
+        Firmware::Bios,
+        2,
+        "modules=kretprobe_example kretprobe_example.func=sys_mkdir",
+    );
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    lines(&log, "Planted return probe at sys_mkdir: 0x([0-9a-f]+)", 1);
+    lines(
+        &log,
+        r"sys_mkdir returned (-?\d+) and took \d+ ns to execute",
+        1,
+    );
+}
+
+#[test]
+fn an_unknown_function_fails_the_run() {
+    let (over, log) = boot(
+        Firmware::Bios,
+        2,
+        "modules=kretprobe_example kretprobe_example.func=do_frok",
+    );
+    assert_eq!(over, Over::Ended(End::Failure), "{log}");
+    lines(
+        &log,
+        "register_kretprobe failed, returned -2(: .*do_fork.*)",
+        1,
+    );
+}
