@@ -129,11 +129,11 @@ fn executables(messages: &str) -> Vec<PathBuf> {
 }
 
 /// Runs llvm-objcopy of the toolchain on `input` with one option that says what to strip.
-pub fn strip(option: &str, input: &Path, output: &Path) -> Result<()> {
+pub fn strip(options: &[&str], input: &Path, output: &Path) -> Result<()> {
     let objcopy = crate::prerequisites::llvm_tool("llvm-objcopy")?;
     layout::replace(output, |unfinished| {
         let (status, message) =
-            children::run_quietly(Command::new(objcopy).arg(option).args([input, unfinished]))
+            children::run_quietly(Command::new(objcopy).args(options).args([input, unfinished]))
                 .context("cannot run llvm-objcopy")?;
         if !status.success() {
             bail!("llvm-objcopy failed: {}", message.trim());

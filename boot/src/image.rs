@@ -60,7 +60,9 @@ impl Kernel {
             })?;
         }
         if !layout::is_current(&kernel.elf, &[&kernel.debug_elf]) {
-            cargo::strip("--strip-debug", &kernel.debug_elf, &kernel.elf)?;
+            // The ready-made `core` and `alloc` describe their frames, which backtraces need, nowhere else.
+            let options = ["--strip-debug", "--keep-section=.debug_frame"];
+            cargo::strip(&options, &kernel.debug_elf, &kernel.elf)?;
         }
         Ok(kernel)
     }
@@ -108,7 +110,7 @@ fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
             .into_owned();
         let stripped = layout::artifacts()?.join(format!("program-{name}"));
         if !layout::is_current(&stripped, &[&program]) {
-            cargo::strip("--strip-all", &program, &stripped)?;
+            cargo::strip(&["--strip-all"], &program, &stripped)?;
         }
         let content = fs::read(&stripped)
             .with_context(|| format!("cannot read the user program {}", stripped.display()))?;

@@ -6,6 +6,7 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod arch;
+pub mod backtrace;
 pub mod cmdline;
 pub mod errno;
 pub mod fw_cfg;
@@ -49,6 +50,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();
     symbols::init(info);
+    backtrace::init();
     acpi::init(info);
     pit::mask_legacy_interrupts();
     time::init(); // from here on, log lines tell the time

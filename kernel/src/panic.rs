@@ -1,6 +1,10 @@
 //! The end of the kernel: says why, then tells the host that the run failed.
 
-use core::panic::PanicInfo;
+use crate::{backtrace, log::Level};
+use core::{
+    panic::PanicInfo,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
 /// The verdict that the host reads from QEMU's exit status.
@@ -29,6 +33,13 @@ pub fn exit(code: ExitCode) -> ! {
 fn panic(info: &PanicInfo<'_>) -> ! {
     crate::arch::smp::stop_others();
     crate::log::seize();
+    static PANICKING: AtomicBool = AtomicBool::new(false);
+    if PANICKING.swap(true, Ordering::Relaxed) {
+        // The report itself failed: say so, and no more.
+        crate::pr_emerg!("Kernel panic while panicking: {}", info.message());
+        exit(ExitCode::Failure)
+    }
     crate::pr_emerg!("Kernel panic: {info}");
+    backtrace::print_current(Level::Emerg);
     exit(ExitCode::Failure)
 }

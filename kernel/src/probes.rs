@@ -334,3 +334,37 @@ impl From<ProbeError> for Errno {
         Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL)
     }
 }
+
+/// Whether `code` is an address in `kretprobe_trampoline`. Any context.
+pub fn in_return_trampoline(code: u64) -> bool {
+    is_in(code, kretprobe_trampoline as *const () as u64)
+}
+
+/// Whether `code` is an address in `kprobe_post_stub`. Any context.
+pub fn in_post_stub(code: u64) -> bool {
+    is_in(code, kprobe_post_stub as *const () as u64)
+}
+
+fn is_in(code: u64, function: u64) -> bool {
+    symbols::lookup_addr(code).is_some_and(|symbol| symbol.start == function)
+}
+
+/// Where the call of `task` returns to whose return slot was at `slot_addr` and that is in the trampoline now. Any context.
+pub fn return_target(task: u64, slot_addr: u64) -> u64 {
+    PROBES.return_address(task, slot_addr, kretprobe_trampoline as *const () as u64)
+}
+
+/// The address that the registers of a handler stand for: in a pre handler, where `ip` is behind the breakpoint, the probed
+/// one. Any context.
+pub fn probed_ip(ip: u64) -> u64 {
+    if PROBES.in_pre_handler() {
+        before_breakpoint(ip)
+    } else {
+        ip
+    }
+}
+
+/// The probed address, if a #BP that left `ip` is a probe's. Any context.
+pub fn before_breakpoint(ip: u64) -> u64 {
+    if PROBES.is_breakpoint(ip) { ip - 1 } else { ip }
+}

@@ -1,11 +1,11 @@
 //! A kprobe on any instruction: tells of each hit before and after it.
 //!
-//! `kprobe_example.symbol=NAME` and `.offset=BYTES` choose the instruction.
+//! `kprobe_example.symbol=NAME` and `.offset=BYTES` choose the instruction, `.stack=1` adds a backtrace at each hit.
 
 use alloc::boxed::Box;
 
 use kernel::{
-    pr_info,
+    backtrace, pr_info,
     probes::{FaultVerdict, Kprobe, PreVerdict, ProbeError, PtRegs, Registered, register},
     sync::Mutex,
 };
@@ -18,6 +18,8 @@ kernel::module! {
         symbol: &str = "do_fork",
         /// Which of its instructions, in bytes from its start.
         offset: u32 = 0,
+        /// Print a backtrace at each hit.
+        stack: bool = false,
     },
     init: init,
     exit: exit,
@@ -33,6 +35,9 @@ fn pre_handler(p: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         regs.ip,
         regs.flags
     );
+    if params().stack {
+        backtrace::print(regs);
+    }
     PreVerdict::Execute
 }
 

@@ -42,6 +42,8 @@ use crate::{
 
 /// RFLAGS.TF: trap after the next instruction.
 const TF: u64 = 1 << 8;
+/// Marks the pointer to the running probe while its post handler runs; probes are aligned.
+const IN_POST: usize = 1;
 /// RFLAGS.IF: maskable interrupts are taken.
 const IF: u64 = 1 << 9;
 
@@ -142,8 +144,9 @@ impl<P: Platform> Probes<P> {
             let Some(post) = probe.post_handler else {
                 continue;
             };
+            let running = core::ptr::from_ref(probe).cast_mut();
             cpu.running
-                .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
             post(probe, regs, 0);
             cpu.running.store(null_mut(), Relaxed);
         }
@@ -242,8 +245,9 @@ impl<P: Platform> Probes<P> {
             {
                 kretprobe.hits.fetch_add(1, Relaxed);
                 if let Some(handler) = kretprobe.handler {
+                    let running = (&raw const kretprobe.kprobe).cast_mut();
                     cpu.running
-                        .store((&raw const kretprobe.kprobe).cast_mut(), Relaxed);
+                        .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
                     // SAFETY: `KretprobeInstance<()>` begins with the instance.
                     handler(unsafe { &mut *core::ptr::from_mut(instance).cast() }, regs);
                     cpu.running.store(null_mut(), Relaxed);
@@ -476,7 +480,12 @@ impl<P: Platform> Probes<P> {
             return handled;
         }
         // SAFETY: a probe is live while its handler runs.
-        let running = unsafe { cpu.running.load(Relaxed).as_ref() };
+        let running = unsafe {
+            cpu.running
+                .load(Relaxed)
+                .map_addr(|addr| addr & !IN_POST)
+                .as_ref()
+        };
         running
             .and_then(|probe| Some((probe, probe.fault_handler?)))
             .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
@@ -492,6 +501,17 @@ impl<P: Platform> Probes<P> {
     #[inline]
     pub fn is_quiescent(&self, ip: u64) -> bool {
         self.may_preempt(ip)
+    }
+
+    /// Whether a #BP that left `ip` in its frame is a probe's. Any context.
+    pub fn is_breakpoint(&self, ip: u64) -> bool {
+        self.table.find(ip).is_some()
+    }
+
+    /// Whether this CPU runs a pre or entry handler now. Any context that keeps its CPU.
+    pub fn in_pre_handler(&self) -> bool {
+        let running = P::this_cpu().running.load(Relaxed);
+        !running.is_null() && running.addr() & IN_POST == 0
     }
 
     /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.

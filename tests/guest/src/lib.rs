@@ -34,6 +34,7 @@
 
 extern crate alloc;
 
+mod backtraces;
 mod boot;
 mod calls;
 mod concurrency;
