@@ -138,7 +138,7 @@ extern "C" fn shrink_wrapped(x: u64) -> u64 {
 #[inline(never)]
 extern "C" fn with_strings(x: u64) -> u64 {
     let text = format!("{x} {x:#x} {:?}", Some(x));
-    black_box(&text).len() as u64 + u64::from_str_radix(&x.to_string(), 10).unwrap()
+    black_box(&text).len() as u64 + x.to_string().parse::<u64>().unwrap()
 }
 
 /// What the stepping handler keeps. It may interrupt the allocator, so nothing here grows beyond its capacity.
