@@ -1,8 +1,9 @@
 //! Locks.
 //!
-//! [`SpinLock`] is for data that interrupt handlers touch or that is held for a few instructions. While it is held, interrupts
-//! are off and the task stays on its CPU, so the holder may neither sleep nor wait for another CPU's answer to an IPI: that
-//! CPU may be waiting for the lock. A CPU that waits for the lock does so with interrupts as its caller had them.
+//! [`SpinLock`] is for data that interrupt handlers touch or that is held for a few instructions. While it is held,
+//! interrupts are off and the task stays on its CPU, so the holder may neither sleep nor wait for another CPU's answer
+//! to an IPI: that CPU may be waiting for the lock. A CPU that waits for the lock does so with interrupts as its
+//! caller had them.
 //!
 //! [`Mutex`] is for everything else: waiting for it sleeps, and its holder may sleep too. Task context only.
 //!

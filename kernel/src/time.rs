@@ -1,8 +1,8 @@
 //! Time since boot, in nanoseconds, from the time stamp counter (TSC).
 //!
-//! The TSC's rate is measured once against the interval timer. [`ktime_get`] is a multiplication: no lock, any context, NMI and probe
-//! handlers included. It never goes back on one CPU. Across CPUs it agrees as well as their TSCs do: a CPU
-//! whose TSC is seen to be off when it starts gets a correction ([`synchronise_cpu`]).
+//! The TSC's rate is measured once against the interval timer. [`ktime_get`] is a multiplication: no lock, any
+//! context, NMI and probe handlers included. It never goes back on one CPU. Across CPUs it agrees as well as their
+//! TSCs do: a CPU whose TSC is seen to be off when it starts gets a correction ([`synchronise_cpu`]).
 //!
 //! Under QEMU's `-icount` the TSC counts instructions, and so do the interval timer and the APIC timer: all stay in
 //! proportion.
@@ -127,8 +127,9 @@ static QUESTION: AtomicBool = AtomicBool::new(false);
 /// Its answer; 0 is none.
 static ANSWER: AtomicU64 = AtomicU64::new(0);
 
-/// Compares the TSC of the calling CPU with that of the CPU that boots, which is in [`answer_cpus`] meanwhile. Corrects it
-/// only if the two cannot be the same counter: what the question and the answer took is no error to correct.
+/// Compares the TSC of the calling CPU with that of the CPU that boots, which is in [`answer_cpus`] meanwhile.
+/// Corrects it only if the two cannot be the same counter: what the question and the answer took is no error to
+/// correct.
 pub fn synchronise_cpu() {
     static ONE_AT_A_TIME: SpinLock<()> = SpinLock::new(());
     let _turn = ONE_AT_A_TIME.lock();

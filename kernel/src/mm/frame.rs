@@ -1,15 +1,16 @@
 //! Physical frames of 4 KiB: who may use which.
 //!
-//! One bitmap covers memory up to the end of the highest region that is usable or the loader's; a set bit is a free frame. It lives in frames of its own
-//! and is reached, as all physical memory, through the physical map.
+//! One bitmap covers memory up to the end of the highest region that is usable or the loader's; a set bit is a free
+//! frame. It lives in frames of its own and is reached, as all physical memory, through the physical map.
 //!
 //! # Invariants
 //! F1. A frame is free in the bitmap, or owned by exactly one [`Frame`] or by whoever took its address out of one
-//!     ([`Frame::into_phys`]), or never handed out: not usable, the bitmap's own, frame 0 (so that a null address is never
-//!     valid), and the start-up page of the other CPUs ([`start_up_page`]).
+//!     ([`Frame::into_phys`]), or never handed out: not usable, the bitmap's own, frame 0 (so that a null address is
+//!     never valid), and the start-up page of the other CPUs ([`start_up_page`]).
 //! F2. Dropping a [`Frame`] frees it. Freeing a free frame panics.
 //!
-//! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and changes nothing.
+//! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and
+//! changes nothing.
 
 use crate::{mm::paging::phys_to_virt, sync::SpinLock};
 use bootloader_api::info::{MemoryRegion, MemoryRegionKind};

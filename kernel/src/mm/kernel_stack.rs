@@ -102,7 +102,8 @@ impl Drop for KernelStack {
     }
 }
 
-/// Stacks that are not from the pool: the loader's, on which the kernel boots, and those for the exceptions of the CPU that boots.
+/// Stacks that are not from the pool: the loader's, on which the kernel boots, and those for the exceptions of the CPU
+/// that boots.
 static OTHERS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 /// Makes two further stacks known to [`bounds`]. Once, early in boot.

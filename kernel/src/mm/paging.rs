@@ -13,16 +13,17 @@
 //! # Invariants
 //! M1. W^X: no page is mapped writable and executable. [`Protection`] cannot say it, and the loader honours the segment
 //!     flags. Text is written through the physical map ([`text_alias`]), which is never executable.
-//! M2. The upper half of the root table never changes after [`init`]: what the kernel maps later lies below root entry 511. So every
-//!     address space may hold a copy of it.
-//! M3. An address space owns the tables of its lower half, not the frames that they map. It is used by one task, so it is loaded
-//!     on at most one CPU at a time.
+//! M2. The upper half of the root table never changes after [`init`]: what the kernel maps later lies below root entry
+//!     511. So every address space may hold a copy of it.
+//! M3. An address space owns the tables of its lower half, not the frames that they map. It is used by one task, so it
+//!     is loaded on at most one CPU at a time.
 //! M4. No page is global and PCIDs are off: loading CR3 drops every translation of a CPU.
 //!
 //! # Contexts and locks
-//! The kernel's half is changed under one spinlock; any context but NMI and probe handlers. Unmapping a kernel page that some CPU
-//! may have in its TLB needs a flush on all CPUs before the frame is used again: the caller's duty.
-//! [`translate_kernel`] and [`text_alias`] read without a lock: their answer holds as long as the caller keeps the page mapped.
+//! The kernel's half is changed under one spinlock; any context but NMI and probe handlers. Unmapping a kernel page
+//! that some CPU may have in its TLB needs a flush on all CPUs before the frame is used again: the caller's duty.
+//! [`translate_kernel`] and [`text_alias`] read without a lock: their answer holds as long as the caller keeps the
+//! page mapped.
 
 use super::frame::{Frame, OutOfMemory};
 use crate::sync::SpinLock;
@@ -145,8 +146,8 @@ unsafe fn tables(root: PhysAddr) -> OffsetPageTable<'static> {
     unsafe { OffsetPageTable::new(&mut *phys_to_virt(root).as_mut_ptr::<PageTable>(), map) }
 }
 
-/// Moves from the loader's root table to the kernel's own: the same upper half, nothing below. Call once, on the CPU that
-/// boots, when its GDT, IDT and TSS are the kernel's.
+/// Moves from the loader's root table to the kernel's own: the same upper half, nothing below. Call once, on the CPU
+/// that boots, when its GDT, IDT and TSS are the kernel's.
 ///
 /// # Panics
 /// Without memory for the tables.
@@ -269,7 +270,8 @@ pub fn map_device(phys: PhysAddr) -> Result<VirtAddr, MapError> {
     Ok(page + (phys.as_u64() & 0xfff))
 }
 
-/// Unmaps `page` of a kernel region and returns its frame. Drops the translation on this CPU only; see the module's note.
+/// Unmaps `page` of a kernel region and returns its frame. Drops the translation on this CPU only; see the module's
+/// note.
 pub fn unmap_kernel(page: VirtAddr) -> Option<Frame> {
     let _lock = KERNEL_TABLES.lock();
     // SAFETY: as in `map_in_kernel`.
@@ -303,8 +305,8 @@ fn translate(
     }
 }
 
-/// A writable, not executable alias of the byte of kernel text at `address`; null if nothing is mapped there. The alias is
-/// good to the end of the page.
+/// A writable, not executable alias of the byte of kernel text at `address`; null if nothing is mapped there. The
+/// alias is good to the end of the page.
 pub fn text_alias(address: VirtAddr) -> *mut u8 {
     translate_kernel(address).map_or(core::ptr::null_mut(), |(phys, _)| {
         phys_to_virt(phys).as_mut_ptr()
@@ -339,8 +341,8 @@ impl AddressSpace {
     /// Maps the frame at `frame` at `page` for ring 3, in place of what was mapped there.
     ///
     /// # Safety
-    /// 1. Until it is unmapped here, the frame holds user memory: no reference into it exists while ring 3 runs in this address
-    ///    space, and it is not freed.
+    /// 1. Until it is unmapped here, the frame holds user memory: no reference into it exists while ring 3 runs in
+    ///    this address space, and it is not freed.
     pub unsafe fn map(
         &mut self,
         page: VirtAddr,
@@ -459,7 +461,8 @@ pub struct Mapping {
     pub user: bool,
 }
 
-/// Calls `f` for each page that is mapped in the kernel's half. Others may change it meanwhile: what was reported may be gone.
+/// Calls `f` for each page that is mapped in the kernel's half. Others may change it meanwhile: what was reported may
+/// be gone.
 pub fn for_each_kernel_mapping(mut f: impl FnMut(Mapping)) {
     walk(&Table::root(kernel_root()), 256..512, &mut |entry| {
         if let Entry::Page(mapping) = entry {

@@ -6,8 +6,8 @@ use alloc::{boxed::Box, sync::Arc};
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a kernel thread that calls `body` and ends when it returns. If `body` gives the task a user address space, the task
-/// goes to ring 3 instead, as its frame says. Task context.
+/// Starts a kernel thread that calls `body` and ends when it returns. If `body` gives the task a user address space,
+/// the task goes to ring 3 instead, as its frame says. Task context.
 pub fn spawn_kthread(
     name: impl AsRef<[u8]>,
     body: impl FnOnce() + Send + 'static,

@@ -1,4 +1,5 @@
-//! Queues whose links are part of their elements, so that queueing never allocates: the run queue, wait queues, sleepers.
+//! Queues whose links are part of their elements, so that queueing never allocates: the run queue, wait queues,
+//! sleepers.
 //!
 //! A queue holds addresses, not ownership. It is used under the lock of whoever owns it.
 
@@ -92,8 +93,8 @@ impl<T: Linked> Queue<T> {
         }
     }
 
-    /// Removes and returns the first element for which `wanted` is true. The caller vouches for the element's life from here
-    /// on.
+    /// Removes and returns the first element for which `wanted` is true. The caller vouches for the element's life
+    /// from here on.
     pub fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<NonNull<T>> {
         let mut previous: Option<&T> = None;
         let mut current = self.head;

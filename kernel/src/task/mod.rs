@@ -1,15 +1,18 @@
 //! Tasks: what they are, which one runs, and who keeps them alive.
 //!
-//! A [`Task`] is a thread of execution with a kernel stack; with a [`UserSpace`] it is a process of ring 3, without one a kernel
-//! thread. It is created ready ([`Task::new`]), runs from [`scheduler::start`] on, and ends in [`scheduler::exit`].
+//! A [`Task`] is a thread of execution with a kernel stack; with a [`UserSpace`] it is a process of ring 3, without
+//! one a kernel thread. It is created ready ([`Task::new`]), runs from [`scheduler::start`] on, and ends in
+//! [`scheduler::exit`].
 //!
 //! # Invariants
-//! T1. From `start` on a task holds a reference to itself, which its successor drops after the task's last switch. So a task that can
-//!     run, waits, or is on its way out is alive, whoever else forgets it.
-//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes: nothing runs on it any more.
-//! T3. `root` is the root table of `user_space`, or 0; both change only by the task itself, in [`Task::set_user_space`].
-//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task entered from, or will go to, ring 3. A
-//!     kernel thread has it too, unused.
+//! T1. From `start` on a task holds a reference to itself, which its successor drops after the task's last switch. So
+//!     a task that can run, waits, or is on its way out is alive, whoever else forgets it.
+//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes: nothing runs on it
+//!     any more.
+//! T3. `root` is the root table of `user_space`, or 0; both change only by the task itself, in
+//!     [`Task::set_user_space`].
+//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task entered from, or will go to, ring
+//!     3. A kernel thread has it too, unused.
 
 pub mod exit;
 pub mod kthread;
@@ -153,8 +156,8 @@ fn next_pid() -> Pid {
 }
 
 impl Task {
-    /// Makes a task that will call `function(argument)` on a stack of its own once it is started. When the call returns, the task
-    /// goes to ring 3 as its frame says ([`Task::user_regs`]). Task context.
+    /// Makes a task that will call `function(argument)` on a stack of its own once it is started. When the call
+    /// returns, the task goes to ring 3 as its frame says ([`Task::user_regs`]). Task context.
     pub fn new(
         name: impl AsRef<[u8]>,
         function: extern "C" fn(usize),
@@ -283,8 +286,8 @@ impl Task {
         self.user_space.lock().clone()
     }
 
-    /// Replaces the user memory of the running task, loads the new one and returns the old one. `None` makes it a kernel
-    /// thread.
+    /// Replaces the user memory of the running task, loads the new one and returns the old one. `None` makes it a
+    /// kernel thread.
     ///
     /// # Panics
     /// If this is not the running task.
@@ -297,8 +300,8 @@ impl Task {
         let root = space.as_ref().map(|space| space.root());
         self.root
             .store(root.map_or(0, PhysAddr::as_u64), Ordering::Relaxed);
-        // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from here on. The lock keeps this task
-        // on this CPU meanwhile.
+        // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from here on. The lock
+        // keeps this task on this CPU meanwhile.
         unsafe { paging::load_root(root.unwrap_or(paging::kernel_root())) };
         core::mem::replace(&mut *current, space)
     }

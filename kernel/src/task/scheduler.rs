@@ -1,8 +1,8 @@
 //! The scheduler: which task runs on which CPU, and the change from one to the next.
 //!
-//! One run queue serves all CPUs, first in, first out; a task runs for one tick at most while others want to. At the number of
-//! CPUs that this kernel meets, one short queue under one lock costs less than keeping several balanced, and no CPU is
-//! idle while a task waits that may run there.
+//! One run queue serves all CPUs, first in, first out; a task runs for one tick at most while others want to. At the
+//! number of CPUs that this kernel meets, one short queue under one lock costs less than keeping several balanced, and
+//! no CPU is idle while a task waits that may run there.
 //!
 //! ```text
 //!             start, wake                    next in the queue
@@ -14,25 +14,26 @@
 //! ```
 //!
 //! # Invariants
-//! S1. The run queue's lock is held across the switch: taken by the old task, released by the new one. So whoever holds it sees each task
-//!     either on a CPU, or with its registers saved.
+//! S1. The run queue's lock is held across the switch: taken by the old task, released by the new one. So whoever
+//!     holds it sees each task either on a CPU, or with its registers saved.
 //! S2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle task is never queued.
-//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look; whoever queues a task clears the bit,
-//!     sets that CPU's `need_resched` and sends it an interrupt.
-//! S4. A task that is preempted stays runnable whatever its state says: it may be on its way into a wait, with its state set and
-//!     its condition not yet checked. Only its own call of [`schedule`] takes it off.
+//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look; whoever queues a task
+//!     clears the bit, sets that CPU's `need_resched` and sends it an interrupt.
+//! S4. A task that is preempted stays runnable whatever its state says: it may be on its way into a wait, with its
+//!     state set and its condition not yet checked. Only its own call of [`schedule`] takes it off.
 //! S5. A dead task is released by the task that comes after it on that CPU, which no longer needs its stack: first its
 //!     return-probe instances, then its stack, then its reference to itself (T1).
 //!
 //! # Preemption
-//! A task is switched out against its will only on the way out of an interrupt that it took with interrupts on and `preempt_count`
-//! 0, when `need_resched` is set, and when the probes allow it ([`probes::may_preempt`]: never inside a slot or detour); and
-//! where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against it. As interrupt handlers run with
-//! interrupts off throughout, the way out of an interrupt that lets a switch happen is always the outermost one of its task.
+//! A task is switched out against its will only on the way out of an interrupt that it took with interrupts on and
+//! `preempt_count` 0, when `need_resched` is set, and when the probes allow it ([`probes::may_preempt`]: never inside
+//! a slot or detour); and where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
+//! it. As interrupt handlers run with interrupts off throughout, the way out of an interrupt that lets a switch happen
+//! is always the outermost one of its task.
 //!
 //! # Contexts
-//! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and probe handlers.
-//! Lock order: a wait queue's or the sleepers' lock, then the run queue's.
+//! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
+//! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
 use super::{State, Task, list::Queue};
 use crate::{
@@ -70,8 +71,8 @@ static TASKS_WAIT: AtomicBool = AtomicBool::new(false);
 impl RunQueue {
     /// Queues a runnable task that is on no CPU, and tells an idle CPU.
     fn push(&mut self, task: &Task) {
-        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not dead (T1), and a queued task cannot
-        // die.
+        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not dead (T1), and a
+        // queued task cannot die.
         unsafe { self.tasks.push_back(task) };
         TASKS_WAIT.store(true, Ordering::Relaxed);
         let candidates = self.idle_cpus & task.allowed_cpus.load(Ordering::Relaxed);
@@ -126,7 +127,8 @@ pub fn idle() -> ! {
         if percpu::this().need_resched() {
             interrupts::enable();
         } else {
-            // An interrupt that comes between the check and `hlt` wakes it: `sti` takes effect after the next instruction.
+            // An interrupt that comes between the check and `hlt` wakes it: `sti` takes effect after the next
+            // instruction.
             interrupts::enable_and_hlt();
         }
     }
@@ -152,8 +154,8 @@ pub fn wake(task: &Task) -> bool {
     was_asleep
 }
 
-/// Has `task` end: its wait ends early if it may be interrupted, and it is asked to end before it next runs in ring 3. Any
-/// context but NMI and probe handlers.
+/// Has `task` end: its wait ends early if it may be interrupted, and it is asked to end before it next runs in ring 3.
+/// Any context but NMI and probe handlers.
 pub fn interrupt(task: &Task) {
     // SeqCst: before the look at the task's state, as in `wait_queue`.
     task.interrupted.store(true, Ordering::SeqCst);
@@ -274,7 +276,8 @@ fn finish_switch(last: *const Task) -> Option<*const Task> {
 /// Releases what [`finish_switch`] has returned (S5). The queue's lock is free again.
 fn release(dead: Option<*const Task>) {
     if let Some(task) = dead {
-        // SAFETY: the reference that `start` gave to the task (T1); nobody else takes it back, as its last switch is over.
+        // SAFETY: the reference that `start` gave to the task (T1); nobody else takes it back, as its last switch is
+        // over.
         let task = unsafe { Arc::from_raw(task) };
         task.release();
     }

@@ -1,7 +1,8 @@
 //! Sleeping until a time: the list of sleepers, which every CPU's tick looks through.
 //!
-//! Sleepers are sorted by the time at which they want to be woken, and one word tells the earliest, so a tick with nothing to do takes no
-//! lock. Any CPU may wake any sleeper. A sleeper is woken at the first tick after its time: up to 4 ms late.
+//! Sleepers are sorted by the time at which they want to be woken, and one word tells the earliest, so a tick with
+//! nothing to do takes no lock. Any CPU may wake any sleeper. A sleeper is woken at the first tick after its time: up
+//! to 4 ms late.
 
 use super::{
     Task,

@@ -1,13 +1,17 @@
 //! Wait queues: sleeping until another task or an interrupt handler has made a condition true.
 //!
-//! A waiter first queues itself and sets its state to `Sleeping`, then checks the condition, and only then gives the CPU away. A waker
-//! first makes the condition true, then takes waiters off the queue and wakes them. So no wake-up is lost:
+//! A waiter first queues itself and sets its state to `Sleeping`, then checks the condition, and only then gives the
+//! CPU away. A waker first makes the condition true, then takes waiters off the queue and wakes them. So no wake-up is
+//! lost:
 //!
-//! - If the waker looks at the queue before the waiter is in it, the queue's lock orders the waker's store before the waiter's check.
-//! - Else it finds the waiter and turns its state back to `Runnable`; then `schedule` does not take it off the run queue.
+//! - If the waker looks at the queue before the waiter is in it, the queue's lock orders the waker's store before the
+//!   waiter's check.
+//! - Else it finds the waiter and turns its state back to `Runnable`; then `schedule` does not take it off the run
+//!   queue.
 //!
-//! A waiter that is woken queues itself again before it checks again. So one that leaves with its condition true and finds itself taken
-//! off the queue meanwhile has got a wake-up that it does not need, and passes it on; the same if it leaves because its time is over.
+//! A waiter that is woken queues itself again before it checks again. So one that leaves with its condition true and
+//! finds itself taken off the queue meanwhile has got a wake-up that it does not need, and passes it on; the same if
+//! it leaves because its time is over.
 //!
 //! # Contexts
 //! Waiting: task context, no spinlock held, preemption on. The condition runs as part of the wait and must not sleep.
@@ -168,7 +172,8 @@ pub(super) fn wait(
         .deadline_ns
         .map(|deadline_ns| Sleeper::new(&task, deadline_ns));
     let result = loop {
-        // The store is SeqCst, a full barrier before the checks; a waker's locks are one between its store and its look at the state.
+        // The store is SeqCst, a full barrier before the checks; a waker's locks are one between its store and its
+        // look at the state.
         task.set_state(State::Sleeping);
         if let Some(queue) = queue {
             queue.add(&waiter);

@@ -22,8 +22,8 @@ fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
 }
 
-/// Fills every general register but rdi and rsp, and the status flags, with values of their own and checks them until the byte
-/// at `stop` is set. Returns 0, or 1 if one of them has changed.
+/// Fills every general register but rdi and rsp, and the status flags, with values of their own and checks them until
+/// the byte at `stop` is set. Returns 0, or 1 if one of them has changed.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
     naked_asm!(

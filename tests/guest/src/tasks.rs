@@ -97,8 +97,8 @@ guest_test! {
         assert_eq!(TURN.load(SeqCst), 2 * ROUNDS);
     }
 
-    /// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need it
-    /// must be passed on.
+    /// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need
+    /// it must be passed on.
     #[smp(4)]
     fn wake_one_reaches_a_task_that_needs_it() {
         const THREADS: usize = 8;

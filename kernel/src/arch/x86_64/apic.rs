@@ -67,7 +67,8 @@ fn write(offset: usize, value: u32) {
     unsafe { address(offset).write_volatile(value) }
 }
 
-/// Maps the registers and measures the timer. Takes about 10 ms. Call once, on the CPU that boots, after [`time::init`].
+/// Maps the registers and measures the timer. Takes about 10 ms. Call once, on the CPU that boots, after
+/// [`time::init`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init() {
@@ -95,8 +96,8 @@ pub fn init_cpu() {
     const X2APIC: u64 = 1 << 10;
     let (frame, raw) = ApicBase::read_raw();
     let flags = raw & !X2APIC & !ApicBaseFlags::LAPIC_ENABLE.bits();
-    // SAFETY: leaves the registers where they are. The way from x2APIC mode back leads through "disabled" (Intel SDM vol.
-    // 3A, 11.12.5).
+    // SAFETY: leaves the registers where they are. The way from x2APIC mode back leads through "disabled" (Intel SDM
+    // vol. 3A, 11.12.5).
     unsafe {
         if raw & X2APIC != 0 {
             ApicBase::write_raw(frame, flags);

@@ -17,25 +17,25 @@
 //!   -0x08  padding  <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
 //! ```
 //!
-//! The call frame information describes each stub at each instruction, as a signal frame: an unwinder that finds a return
-//! address in here goes on with the interrupted instruction.
+//! The call frame information describes each stub at each instruction, as a signal frame: an unwinder that finds a
+//! return address in here goes on with the interrupted instruction.
 //!
 //! # GS
-//! Exceptions and interrupts swap GS when the saved CS is ring 3's. That test is right for all but NMI and #DF: within the
-//! few instructions of this file that run in ring 0 with the user's GS nothing can fault, interrupts are off, and no
-//! breakpoint may be placed. NMI and #DF ask the GS base itself: the kernel's is negative, and user code cannot
+//! Exceptions and interrupts swap GS when the saved CS is ring 3's. That test is right for all but NMI and #DF: within
+//! the few instructions of this file that run in ring 0 with the user's GS nothing can fault, interrupts are off, and
+//! no breakpoint may be placed. NMI and #DF ask the GS base itself: the kernel's is negative, and user code cannot
 //! change its own (CR4.FSGSBASE is clear).
 //!
 //! # NMI
-//! An `iretq` unmasks NMIs, also that of an exception inside the NMI handler, such as a probe hit. The next NMI would then
-//! start at the top of the same interrupt stack. So the stub first moves to another stack, while NMIs are certainly
-//! masked: to the interrupted stack below rsp, where nothing is alive (rule 4 of [`super`]), or, if rsp was still the
-//! user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may nest.
+//! An `iretq` unmasks NMIs, also that of an exception inside the NMI handler, such as a probe hit. The next NMI would
+//! then start at the top of the same interrupt stack. So the stub first moves to another stack, while NMIs are
+//! certainly masked: to the interrupted stack below rsp, where nothing is alive (rule 4 of [`super`]), or, if rsp was
+//! still the user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may nest.
 //!
 //! # `syscall`
-//! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and interrupts off (FMASK). The
-//! stub makes the same frame of it. On the way out `sysretq` is used when it restores exactly what the frame says; else
-//! `iretq`.
+//! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and interrupts off (FMASK).
+//! The stub makes the same frame of it. On the way out `sysretq` is used when it restores exactly what the frame says;
+//! else `iretq`.
 
 use super::{
     cpu,
@@ -547,8 +547,8 @@ unsafe extern "C" {
 /// The instruction `clac` (Intel SDM vol. 2A).
 const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
 
-/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots, before any other code can run
-/// the stubs on another CPU.
+/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots, before any other code
+/// can run the stubs on another CPU.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn apply_processor_features() {
@@ -562,7 +562,8 @@ pub fn apply_processor_features() {
     for &site in sites {
         for (offset, byte) in (0..).zip(CLAC) {
             let alias = paging::text_alias(VirtAddr::new(site + offset));
-            // SAFETY: the site holds a no-operation of this length. No CPU but this one runs, and it is not inside a stub.
+            // SAFETY: the site holds a no-operation of this length. No CPU but this one runs, and it is not inside a
+            // stub.
             unsafe { alias.write_volatile(byte) };
         }
     }

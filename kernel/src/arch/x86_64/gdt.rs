@@ -1,11 +1,11 @@
 //! Descriptor tables of one CPU: the GDT, the task state segment and the stacks it names.
 //!
-//! The order of the segments is fixed by `syscall` and `sysret` (Intel SDM vol. 2B): kernel code, kernel data, user data,
-//! user code.
+//! The order of the segments is fixed by `syscall` and `sysret` (Intel SDM vol. 2B): kernel code, kernel data, user
+//! data, user code.
 //!
-//! Two vectors have stacks of their own (IST). #DF comes when the stack of the task is no longer usable. NMI comes at any
-//! instruction, even where rsp still is the user's; its stack is left within a few instructions (see [`super::entry`]), and
-//! has its size only for the report of a fault in those.
+//! Two vectors have stacks of their own (IST). #DF comes when the stack of the task is no longer usable. NMI comes at
+//! any instruction, even where rsp still is the user's; its stack is left within a few instructions (see
+//! [`super::entry`]), and has its size only for the report of a fault in those.
 
 use super::percpu;
 use core::{cell::UnsafeCell, mem::offset_of, ptr};
@@ -70,8 +70,8 @@ impl Gdt {
 pub struct InterruptStacks {
     /// End (highest address, 16-aligned) of the double fault's.
     pub double_fault: VirtAddr,
-    /// End (highest address, 16-aligned) of the NMI's. Its last 16 bytes hold the address of this CPU's data, which the stub
-    /// needs before it may trust GS.
+    /// End (highest address, 16-aligned) of the NMI's. Its last 16 bytes hold the address of this CPU's data, which
+    /// the stub needs before it may trust GS.
     pub nmi: VirtAddr,
 }
 
@@ -132,8 +132,8 @@ pub unsafe fn init(stacks: &InterruptStacks) {
         [KERNEL_CS, KERNEL_DS, USER_DS, USER_CS, TSS_SELECTOR],
         "the entry stubs and STAR rely on this order"
     );
-    // SAFETY: the table lives for ever and holds flat segments of ring 0. In 64-bit mode the data segments may be null, and a
-    // return to ring 3 makes them so (Intel SDM vol. 2A, IRET); GS was nulled before its base was set.
+    // SAFETY: the table lives for ever and holds flat segments of ring 0. In 64-bit mode the data segments may be
+    // null, and a return to ring 3 makes them so (Intel SDM vol. 2A, IRET); GS was nulled before its base was set.
     unsafe {
         gdt.load_unsafe();
         CS::set_reg(SegmentSelector(KERNEL_CS));

@@ -1,7 +1,7 @@
 //! The interrupt descriptor table: one for all CPUs, every vector present.
 //!
-//! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other `int n`
-//! there is a #GP.
+//! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other
+//! `int n` there is a #GP.
 
 use super::{
     entry,
@@ -12,8 +12,8 @@ use x86_64::{
     PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
 };
 
-/// Vectors: those of exceptions (Intel SDM vol. 3A, table 6-1), and from 32 on those that this kernel has chosen; the higher, the
-/// more urgent.
+/// Vectors: those of exceptions (Intel SDM vol. 3A, table 6-1), and from 32 on those that this kernel has chosen; the
+/// higher, the more urgent.
 pub mod vector {
     /// #DB, debug.
     pub const DEBUG: u8 = 1;

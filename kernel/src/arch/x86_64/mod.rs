@@ -3,15 +3,15 @@
 //! The rules that the rest of the kernel builds on:
 //!
 //! 1. Every interrupt and exception enters through an interrupt gate, and **handlers of interrupts run with interrupts
-//!    off from their first to their last instruction**: device interrupts never nest. Only an exception can stack on top
-//!    of an interrupt, and an NMI on top of anything.
+//!    off from their first to their last instruction**: device interrupts never nest. Only an exception can stack on
+//!    top of an interrupt, and an NMI on top of anything.
 //! 2. Each entry saves a full [`PtRegs`](crate::probes::PtRegs) on the stack of the current task. Only #DF and NMI have
 //!    stacks of their own, and NMI leaves its one at once (see [`entry`]).
 //! 3. In ring 0, GS holds the CPU's [`percpu::PerCpu`], except in the few marked instructions around `swapgs`.
 //! 4. No code keeps live data below its stack pointer: there is no red zone, and an NMI pushes there whatever the
 //!    interrupt flag says.
-//! 5. Kernel and user programs are soft-float: CR0.EM is set and CR4.OSFXSR, CR4.OSXSAVE are clear on every CPU, so x87 code
-//!    gets #NM and SSE or AVX code #UD, in any ring. There is no vector state to switch.
+//! 5. Kernel and user programs are soft-float: CR0.EM is set and CR4.OSFXSR, CR4.OSXSAVE are clear on every CPU, so
+//!    x87 code gets #NM and SSE or AVX code #UD, in any ring. There is no vector state to switch.
 
 pub mod apic;
 pub mod cpu;

@@ -9,8 +9,8 @@
 //!
 //! # Preemption
 //! A task may be moved to another CPU whenever preemption is possible, so a reference from [`this`] tells about "this"
-//! CPU only while `preempt_count` is not zero or interrupts are off. [`current_raw`], [`preempt_disable`] and [`cpu_id`] use
-//! single GS-relative instructions, so they need no protection themselves.
+//! CPU only while `preempt_count` is not zero or interrupts are off. [`current_raw`], [`preempt_disable`] and
+//! [`cpu_id`] use single GS-relative instructions, so they need no protection themselves.
 //!
 //! `preempt_count` counts the reasons why this CPU must not switch tasks: held spinlocks, probe handlers, explicit
 //! [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's own lock.

@@ -1,15 +1,16 @@
 //! The other CPUs: starting them, and reaching them later.
 //!
-//! One broadcast starts them all (see [`start_up`]). The CPU that boots waits for them by time, never by counting loops: a
-//! busy host may run a virtual CPU late.
+//! One broadcast starts them all (see [`start_up`]). The CPU that boots waits for them by time, never by counting
+//! loops: a busy host may run a virtual CPU late.
 //!
 //! # Invariants
 //! C1. CPUs are numbered from 0, the one that booted, in the order in which they come up, without gaps.
-//! C2. How many there are is final when [`start_others`] returns. One that comes later halts for good with interrupts off.
+//! C2. How many there are is final when [`start_others`] returns. One that comes later halts for good with interrupts
+//!     off.
 //!
 //! # Contexts
-//! Sending is possible in any context but NMI. What waits for other CPUs ([`flush_tlb_everywhere`]) is called with interrupts on and
-//! no spinlock held: the other one may be waiting for ours.
+//! Sending is possible in any context but NMI. What waits for other CPUs ([`flush_tlb_everywhere`]) is called with
+//! interrupts on and no spinlock held: the other one may be waiting for ours.
 
 use super::{
     apic, cpu, gdt,
@@ -222,8 +223,8 @@ pub fn flush_tlb_everywhere() {
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Stops all other CPUs for good, wherever they are, by NMI. If another CPU got here first, stops this one. Any context.
-/// Returns when they have stopped, or after 100 ms without waiting for the rest.
+/// Stops all other CPUs for good, wherever they are, by NMI. If another CPU got here first, stops this one. Any
+/// context. Returns when they have stopped, or after 100 ms without waiting for the rest.
 pub fn stop_others() {
     interrupts::disable();
     if STOPPING.swap(true, Ordering::SeqCst) {

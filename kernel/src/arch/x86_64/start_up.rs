@@ -1,7 +1,8 @@
 //! The start-up page: where the other CPUs wake in real mode, and their way from there to `ap_main` in [`super::smp`].
 //!
-//! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt names, so it
-//! finds its data by offsets from its own start; what must be an absolute address is filled in by [`install`].
+//! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt
+//! names, so it finds its data by offsets from its own start; what must be an absolute address is filled in by
+//! [`install`].
 //!
 //! ```text
 //!   real mode, cs = page >> 4 ──► cr4.PAE, cr3, EFER.LME|NXE, cr0.PG|PE at once ──► far jump ──► 64-bit code in the page
@@ -101,8 +102,9 @@ unsafe extern "C" {
 /// The number of the stack that the next CPU takes. Not in the page, which no CPU may write where it executes it.
 static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
 
-/// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends, 16-aligned) and calls `entry` on
-/// it with its number in that list, on the kernel's tables plus the page itself. CPUs beyond the list halt for good.
+/// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends, 16-aligned) and calls
+/// `entry` on it with its number in that list, on the kernel's tables plus the page itself. CPUs beyond the list halt
+/// for good.
 ///
 /// # Safety
 /// 1. `page` is a frame below 1 MiB that nothing else uses, ever.

@@ -1,7 +1,7 @@
 //! Where the entry stubs arrive: chooses the handler of an exception or interrupt.
 //!
-//! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with interrupts
-//! on: it may sleep and it may kill the task.
+//! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with
+//! interrupts on: it may sleep and it may kill the task.
 
 use super::{
     apic,
@@ -166,7 +166,8 @@ pub fn set_nmi_handler(handler: Option<NmiHandler>) {
     NMI_HANDLER.store(handler, Ordering::Release);
 }
 
-/// NMI. It may have interrupted a page fault's entry: what CR2 holds is put back, as a fault in here would overwrite it.
+/// NMI. It may have interrupted a page fault's entry: what CR2 holds is put back, as a fault in here would overwrite
+/// it.
 pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
     let address = Cr2::read_raw();
     smp::stop_if_asked();
@@ -200,8 +201,8 @@ pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
     );
 }
 
-/// The last thing before ring 3 runs again: switches tasks if that was asked for, and ends the task if that was. Interrupts are
-/// off on entry and on return. True if `sysretq` restores all that `regs` says.
+/// The last thing before ring 3 runs again: switches tasks if that was asked for, and ends the task if that was.
+/// Interrupts are off on entry and on return. True if `sysretq` restores all that `regs` says.
 pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     loop {
         if task::current().is_interrupted() {
@@ -214,8 +215,8 @@ pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
         }
         task::schedule();
     }
-    // An address that the processor would refuse must not get as far as `iretq`, whose fault would come in ring 0 with the user's GS.
-    // It faults in ring 3 instead, at an address that is never mapped.
+    // An address that the processor would refuse must not get as far as `iretq`, whose fault would come in ring 0 with
+    // the user's GS. It faults in ring 3 instead, at an address that is never mapped.
     if regs.ip >= USER_END {
         regs.ip = USER_END;
     }
