@@ -1,7 +1,7 @@
 //! Entry and exit, and the state of the machine that the kernel relies on.
 
 use crate::guest_test;
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
     hint,
@@ -13,9 +13,9 @@ use kernel::{
         FRAME_SIZE, Frame, init_text,
         paging::{self, AddressSpace, Protection},
     },
-    probes::PtRegs,
+    probes::{Kprobe, PreVerdict, PtRegs, register},
     task::{TaskRef, kthread::spawn_kthread_on, sleep::sleep_ns},
-    time::NSEC_PER_MSEC,
+    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
 };
 
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
@@ -112,6 +112,13 @@ fn count_nmi(_: &PtRegs) {
     NMIS.fetch_add(1, SeqCst);
 }
 
+/// Called for each NMI, and probed.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn probed_in_nmi(regs: &PtRegs) -> u64 {
+    NMIS.fetch_add(1, SeqCst) ^ regs.ip
+}
+
 fn this_much_stack(depth: u64) -> u64 {
     let bytes = hint::black_box([depth; 64]);
     if depth == u64::MAX {
@@ -196,6 +203,42 @@ guest_test! {
         }
         thread.wait_released();
         traps::set_nmi_handler(None);
+    }
+
+    /// The `iretq` of a probe hit unmasks NMIs while the handler of one still runs: the next comes on top of it, and in a
+    /// storm one on top of the other.
+    fn storm_of_nmis_passes_over_a_probe_in_their_handler() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CHANGED: AtomicU64 = AtomicU64::new(0);
+        static HITS: AtomicU64 = AtomicU64::new(0);
+        fn hit(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            HITS.fetch_add(1, SeqCst);
+            PreVerdict::Execute
+        }
+        fn nmi(regs: &PtRegs) {
+            hint::black_box(probed_in_nmi(regs));
+        }
+        let probe = Kprobe::new().symbol("probed_in_nmi").pre(hit);
+        let probe = register(Box::new(probe)).expect("an ordinary function");
+        NMIS.store(0, SeqCst);
+        traps::set_nmi_handler(Some(nmi));
+        let holder = spawn_on(1, || {
+            // SAFETY: a function that keeps to its calling convention.
+            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+        });
+        let sender = spawn_on(0, || {
+            let deadline = ktime_get() + 20 * NSEC_PER_SEC;
+            while NMIS.load(SeqCst) < 5_000 && ktime_get() < deadline {
+                smp::send_nmi(1);
+            }
+        });
+        sender.wait_released();
+        STOP.store(true, SeqCst);
+        holder.wait_released();
+        traps::set_nmi_handler(None);
+        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+        assert!(NMIS.load(SeqCst) > 0, "no NMI came");
+        assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
     }
 
     #[should_panic("kernel stack overflow in task overflower")]

@@ -30,7 +30,8 @@
 //! An `iretq` unmasks NMIs, also that of an exception inside the NMI handler, such as a probe hit. The next NMI would
 //! then start at the top of the same interrupt stack. So the stub first moves to another stack, while NMIs are
 //! certainly masked: to the interrupted stack below rsp, where nothing is alive (rule 4 of [`super`]), or, if rsp was
-//! still the user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may nest.
+//! still the user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may come on top of
+//! each other.
 //!
 //! # `syscall`
 //! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and interrupts off (FMASK).

@@ -54,6 +54,8 @@ pub struct PerCpu {
     /// The running task should give way as soon as it may be preempted.
     need_resched: AtomicBool,
     apic_id: AtomicU32,
+    /// NMIs since the handler last began to run, while it runs; else 0.
+    pub(super) nmis_seen: AtomicU32,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -89,6 +91,7 @@ impl PerCpu {
             preempt_count: AtomicU32::new(0),
             need_resched: AtomicBool::new(false),
             apic_id: AtomicU32::new(0),
+            nmis_seen: AtomicU32::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),

@@ -166,11 +166,31 @@ pub fn set_nmi_handler(handler: Option<NmiHandler>) {
     NMI_HANDLER.store(handler, Ordering::Release);
 }
 
-/// NMI. It may have interrupted a page fault's entry: what CR2 holds is put back, as a fault in here would overwrite
-/// it.
+/// NMI. An exception in the handler unmasks NMIs when it returns, and the next one may come on top of this one. It is
+/// not handled there, or a storm of them would fill the stack: it is noted, as the processor notes one while NMIs are
+/// masked, and the handler runs again.
+///
+/// What CR2 holds is put back: an NMI may come before a page fault's entry has read it, and fault itself.
 pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
     let address = Cr2::read_raw();
     smp::stop_if_asked();
+    let seen = &percpu::this().nmis_seen;
+    if seen.fetch_add(1, Ordering::Relaxed) == 0 {
+        loop {
+            let before = seen.load(Ordering::Relaxed);
+            handle_nmi(regs);
+            // Those that came meanwhile count as one.
+            let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if last.is_ok() {
+                break;
+            }
+        }
+    }
+    // SAFETY: CR2 only reports.
+    unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
+}
+
+fn handle_nmi(regs: &PtRegs) {
     let handler = NMI_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
@@ -178,8 +198,6 @@ pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
         // SAFETY: `set_nmi_handler`, the only writer, stored a function of this type.
         unsafe { mem::transmute::<*mut (), NmiHandler>(handler)(regs) };
     }
-    // SAFETY: CR2 only reports.
-    unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
 }
 
 /// #DF: most likely the kernel stack ran over its guard page.
