@@ -132,9 +132,12 @@ fn executables(messages: &str) -> Vec<PathBuf> {
 pub fn strip(options: &[&str], input: &Path, output: &Path) -> Result<()> {
     let objcopy = crate::prerequisites::llvm_tool("llvm-objcopy")?;
     layout::replace(output, |unfinished| {
-        let (status, message) =
-            children::run_quietly(Command::new(objcopy).args(options).args([input, unfinished]))
-                .context("cannot run llvm-objcopy")?;
+        let (status, message) = children::run_quietly(
+            Command::new(objcopy)
+                .args(options)
+                .args([input, unfinished]),
+        )
+        .context("cannot run llvm-objcopy")?;
         if !status.success() {
             bail!("llvm-objcopy failed: {}", message.trim());
         }

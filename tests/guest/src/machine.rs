@@ -241,7 +241,7 @@ guest_test! {
         assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
     }
 
-    #[should_panic("kernel stack overflow in task overflower")]
+    #[should_panic("kernel stack overflow, in task overflower")]
     fn stack_overflow_names_the_task() {
         let thread = kernel::task::spawn_kthread("overflower", || {
             hint::black_box(this_much_stack(0));
@@ -270,7 +270,7 @@ guest_test! {
         unsafe { asm!("mov rax, [rax]", inout("rax") 0x10_u64 => _) };
     }
 
-    #[should_panic("invalid opcode at")]
+    #[should_panic("invalid opcode, in task")]
     fn vector_instruction_is_refused() {
         // SAFETY: does not come back: CR4.OSFXSR is clear.
         unsafe { asm!("xorps xmm0, xmm0", options(nomem, nostack)) };

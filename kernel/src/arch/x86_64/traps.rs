@@ -17,7 +17,7 @@ use crate::{
 };
 use core::{
     arch::asm,
-    mem, ptr,
+    fmt, mem, ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
 use x86_64::{
@@ -104,15 +104,12 @@ pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64
     if fault::page_fault(regs, error_code, address) {
         return;
     }
-    panic!(
-        "page fault at {:#x}: cannot {} {address:#x} (error code {error_code:#x})\n{regs:#x?}",
-        regs.ip,
-        match (error_code & 0x10 != 0, error_code & 2 != 0) {
-            (true, _) => "execute",
-            (_, true) => "write",
-            _ => "read",
-        },
-    );
+    let verb = match (error_code & 0x10 != 0, error_code & 2 != 0) {
+        (true, _) => "execute",
+        (_, true) => "write",
+        _ => "read",
+    };
+    die(regs, format_args!("page fault: cannot {verb} {address:#x}"))
 }
 
 /// An exception that nobody expects: ends the user task that raised it, or the kernel.
@@ -122,12 +119,57 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
         fault::user_exception(regs, vector);
         return;
     }
-    panic!(
-        "{} at {:#x} (error code {:#x})\n{regs:#x?}",
-        exception_name(vector),
-        regs.ip,
-        regs.orig_ax,
-    );
+    die(regs, format_args!("{}", exception_name(vector)))
+}
+
+/// Ends the kernel because of an exception at `regs`.
+fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
+    let task = task::try_current().map_or(task::Comm::new("boot"), |task| task.comm());
+    panic!("{cause}, in task {task}\n{}", Registers(regs))
+}
+
+/// All registers of a frame, for people.
+struct Registers<'a>(&'a PtRegs);
+
+impl fmt::Display for Registers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let regs = self.0;
+        writeln!(
+            f,
+            "ip  {:016x} sp  {:016x} flags {:08x}",
+            regs.ip, regs.sp, regs.flags
+        )?;
+        writeln!(
+            f,
+            "cs  {:016x} ss  {:016x} orig_ax {:x}",
+            regs.cs, regs.ss, regs.orig_ax
+        )?;
+        writeln!(
+            f,
+            "ax  {:016x} bx  {:016x} cx  {:016x}",
+            regs.ax, regs.bx, regs.cx
+        )?;
+        writeln!(
+            f,
+            "dx  {:016x} si  {:016x} di  {:016x}",
+            regs.dx, regs.si, regs.di
+        )?;
+        writeln!(
+            f,
+            "bp  {:016x} r8  {:016x} r9  {:016x}",
+            regs.bp, regs.r8, regs.r9
+        )?;
+        writeln!(
+            f,
+            "r10 {:016x} r11 {:016x} r12 {:016x}",
+            regs.r10, regs.r11, regs.r12
+        )?;
+        write!(
+            f,
+            "r13 {:016x} r14 {:016x} r15 {:016x}",
+            regs.r13, regs.r14, regs.r15
+        )
+    }
 }
 
 /// Interrupts, vectors from 32 on.
@@ -202,21 +244,11 @@ fn handle_nmi(regs: &PtRegs) {
 
 /// #DF: most likely the kernel stack ran over its guard page.
 pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
-    let name = match task::try_current() {
-        Some(task) => task.comm(),
-        None => task::Comm::new("boot"),
-    };
     let address = Cr2::read_raw();
     if kernel_stack::is_guard(address) {
-        panic!(
-            "kernel stack overflow in task {name} at {:#x}, sp {:#x}\n{regs:#x?}",
-            regs.ip, regs.sp
-        );
+        die(regs, format_args!("kernel stack overflow"));
     }
-    panic!(
-        "double fault in task {name} at {:#x}, sp {:#x}, cr2 {address:#x}\n{regs:#x?}",
-        regs.ip, regs.sp
-    );
+    die(regs, format_args!("double fault, cr2 {address:#x}"))
 }
 
 /// The last thing before ring 3 runs again: switches tasks if that was asked for, and ends the task if that was.
