@@ -163,3 +163,35 @@ fn an_unknown_function_fails_the_run() {
         1,
     );
 }
+
+/// The text between the README's first line that begins a block of `language` after `heading`, and the block's end.
+fn readme_block<'a>(readme: &'a str, heading: &str, language: &str) -> &'a str {
+    let section = &readme[readme.find(heading).unwrap()..];
+    let start = section.find(&format!("```{language}\n")).unwrap() + language.len() + 4;
+    let rest = &section[start..];
+    &rest[..rest.find("```").unwrap()]
+}
+
+#[test]
+fn the_module_in_the_readme_counts_writes() {
+    let readme = include_str!("../README.md");
+    let block = readme_block(readme, "## Write a probe", "rust");
+    assert_eq!(
+        block,
+        include_str!("../samples/src/write_stats.rs"),
+        "README and samples/src/write_stats.rs differ"
+    );
+    let (over, log) = boot(Firmware::Bios, 2, "modules=write_stats");
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    let writes = lines(&log, r"(\d+) writes, \d+ bytes", 1);
+    assert!(writes[0].parse::<u32>().unwrap() > 0, "{log}");
+}
+
+#[test]
+fn the_log_in_the_readme_has_the_lines_of_a_real_one() {
+    let readme = include_str!("../README.md");
+    check(
+        Over::Ended(End::Success),
+        readme_block(readme, "# Kernel probes", "text"),
+    );
+}

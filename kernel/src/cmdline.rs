@@ -68,8 +68,8 @@ impl Line {
     }
 }
 
-/// Reads the command line. Call it once, at boot. `ramdisk` is the initramfs, if there is one.
-pub fn init(ramdisk: Option<&[u8]>) {
+/// Reads the command line. Call it once, at boot. `archive` is the initramfs.
+pub fn init(archive: &[u8]) {
     let mut given = 0;
     LINE.set(|buffer| {
         if let Some(mut device) = FwCfg::open() {
@@ -79,7 +79,7 @@ pub fn init(ramdisk: Option<&[u8]>) {
             given = file.size;
             return device.read(file, buffer);
         }
-        let Some(file) = ramdisk.and_then(|archive| initramfs::find(archive, "/cmdline")) else {
+        let Some(file) = initramfs::find(archive, "/cmdline") else {
             return 0;
         };
         given = file.len();

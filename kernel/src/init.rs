@@ -8,17 +8,24 @@
 //! program exited with 0.
 
 use crate::{
-    cmdline,
+    cmdline, fs, initramfs,
     mm::init_text,
     module,
     panic::{ExitCode, exit},
-    pr_err, pr_info, test_runner,
+    pr_err, pr_info,
+    task::exec::run_program,
+    test_runner,
 };
+
+/// What runs in ring 3 unless `init=` says otherwise.
+const DEFAULT_INIT: &str = "/bin/workload";
 
 /// The last part of the boot, in task context. Does not return.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn finish_boot() {
+    fs::init();
+    initramfs::unpack();
     let loaded = load_modules("early");
     kernel_init(loaded)
 }
@@ -30,12 +37,13 @@ fn kernel_init(early_loaded: bool) -> ! {
         runner();
     }
     let loaded = load_modules("modules") && early_loaded;
+    let ran = run_init();
     for module in module::loaded() {
         if let Err(error) = module::unload(module.name()) {
             pr_err!("rmmod {} failed: {error}", module.name());
         }
     }
-    let (code, verdict) = if loaded {
+    let (code, verdict) = if loaded && ran {
         (ExitCode::Success, "success")
     } else {
         (ExitCode::Failure, "failure")
@@ -55,4 +63,15 @@ fn load_modules(key: &str) -> bool {
         }
     }
     all
+}
+
+/// Runs the program of `init=` and waits for its end. False unless it exits with 0.
+fn run_init() -> bool {
+    let path = cmdline::get("init").unwrap_or(DEFAULT_INIT);
+    match run_program(path, &[]) {
+        Ok(status) if status.success() => return true,
+        Ok(status) => pr_err!("{path}: {status:?}"),
+        Err(errno) => pr_err!("{path} could not be run: {errno}"),
+    }
+    false
 }

@@ -9,6 +9,7 @@ pub mod arch;
 pub mod backtrace;
 pub mod cmdline;
 pub mod errno;
+pub mod fs;
 pub mod fw_cfg;
 pub mod init;
 pub mod initramfs;
@@ -38,7 +39,8 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     let boot_stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
     percpu::init(0); // locks count on it
     log::init();
-    cmdline::init(None);
+    initramfs::init(info);
+    cmdline::init(initramfs::archive());
     log::read_cmdline();
     // SAFETY: the boot stacks are for this one call.
     unsafe { gdt::init(&gdt::InterruptStacks::of_boot_cpu()) };

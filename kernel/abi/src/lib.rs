@@ -103,14 +103,14 @@ pub mod signal {
 pub mod wait {
     /// Return 0 at once if no child has ended yet.
     pub const NOHANG: u32 = 1;
+    /// All flags that `wait4` takes; those besides [`NOHANG`] ask for stopped and continued children, and nothing
+    /// stops here.
+    pub const KNOWN: u32 = 1 | 2 | 8;
 }
 
 /// Types in the auxiliary vector that a program finds above its environment.
 pub mod auxv {
     pub const NULL: u64 = 0;
-    pub const PHDR: u64 = 3;
-    pub const PHENT: u64 = 4;
-    pub const PHNUM: u64 = 5;
     pub const PAGESZ: u64 = 6;
     pub const ENTRY: u64 = 9;
 }

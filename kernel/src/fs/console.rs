@@ -1,10 +1,11 @@
-//! `/dev/console`: the serial line, shared with the kernel's log.
+//! `/dev/console`: what programs say goes into the kernel's log, so that it keeps its place among the kernel's
+//! own messages and never tears one of their lines.
 
 use super::{Opened, Special};
-use crate::{errno::Errno, log};
-use alloc::{boxed::Box, sync::Arc};
+use crate::{errno::Errno, pr_info};
+use alloc::{boxed::Box, string::String, sync::Arc};
 
-/// The console. There is no input: a read finds its end.
+/// The console. Each write makes at least one line. There is no input: a read finds its end.
 pub struct Console;
 
 impl Special for Console {
@@ -19,7 +20,8 @@ impl Opened for Console {
     }
 
     fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
-        log::write_console(data);
+        let text = String::from_utf8_lossy(data);
+        pr_info!("{}", text.strip_suffix('\n').unwrap_or(&text));
         Ok(data.len())
     }
 }

@@ -10,8 +10,8 @@ use crate::{
     mm::uaccess::{self, copy_from_user, copy_to_user},
     sync::Mutex,
 };
-use abi::{open, seek};
-use alloc::{boxed::Box, sync::Arc, vec};
+use abi::{DirentHeader, open, seek};
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use file_tree::{Access, Attributes};
 
 /// Most that one call reads or writes, in bytes, as on Linux.
@@ -110,7 +110,12 @@ pub extern "C" fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) 
 
 /// Moves `count` bytes piece by piece until all are moved or a piece comes out short. What was moved before an
 /// error counts as success: the error shows again at the next call.
-fn transfer(file: &File, buf: u64, count: usize, mut piece: impl FnMut(usize, usize) -> Result<usize, Errno>) -> i64 {
+fn transfer(
+    file: &File,
+    buf: u64,
+    count: usize,
+    mut piece: impl FnMut(usize, usize) -> Result<usize, Errno>,
+) -> i64 {
     let count = count.min(MAX_COUNT);
     if let Err(errno) = uaccess::check_range(buf, count) {
         return errno.negated();
@@ -148,7 +153,11 @@ impl File {
         let (node, kind, special) = {
             let mut tree = TREE.lock();
             let id = tree.open(request.cwd.0, request.path(), flags, request.mode)?;
-            (NodeRef(id), tree.attributes(id)?.kind, tree.special(id).cloned())
+            (
+                NodeRef(id),
+                tree.attributes(id)?.kind,
+                tree.special(id).cloned(),
+            )
         };
         let object = match (kind, special) {
             (_, Some(special)) => Object::Special(special.open()?),
@@ -243,20 +252,45 @@ impl File {
         Ok(target)
     }
 
-    /// Hands the entries of a directory from the file's position on to `take` (name, inode number, mode, position
-    /// after it) until that returns false, and moves the position past those taken.
-    pub fn entries(&self, mut take: impl FnMut(&[u8], u64, u32, u64) -> bool) -> Result<(), Errno> {
+    /// Writes the entries of a directory from the file's position on to user memory at `buf`, as many as fit into
+    /// `count` bytes, in the layout of [`DirentHeader`], and moves the position past them. Returns how many bytes that
+    /// were, 0 at the end; EINVAL if not even one fits.
+    pub fn list(&self, buf: u64, count: usize) -> Result<usize, Errno> {
         if !matches!(self.object, Object::Directory) {
             return Err(Errno::ENOTDIR);
         }
+        let room = count.min(CHUNK);
         let mut position = self.position.lock();
+        let (records, next) = self.records(*position, room)?;
+        copy_to_user(buf, &records)?;
+        *position = next;
+        Ok(records.len())
+    }
+
+    /// Encodes entries from position `at` on, up to `room` bytes of them. Returns them and the position after them.
+    fn records(&self, mut at: u64, room: usize) -> Result<(Vec<u8>, u64), Errno> {
+        let mut records = Vec::with_capacity(room);
         let tree = TREE.lock();
-        while let Some(entry) = tree.next_entry(self.node.0, *position)? {
-            if !take(entry.name, entry.id.number(), entry.mode, entry.next) {
-                break;
+        while let Some(entry) = tree.next_entry(self.node.0, at)? {
+            let end = records.len() + DirentHeader::record_len(entry.name.len());
+            if end > room {
+                return if records.is_empty() {
+                    Err(Errno::EINVAL)
+                } else {
+                    Ok((records, at))
+                };
             }
-            *position = entry.next;
+            let header = DirentHeader {
+                inode: entry.id.number(),
+                next: entry.next as i64,
+                record_len: (end - records.len()) as u16,
+                kind: (entry.mode >> 12) as u8,
+            };
+            records.extend_from_slice(&header.to_bytes());
+            records.extend_from_slice(entry.name);
+            records.resize(end, 0);
+            at = entry.next;
         }
-        Ok(())
+        Ok((records, at))
     }
 }

@@ -43,7 +43,10 @@ impl FileTable {
             }
             None => return Err(Errno::EMFILE),
         };
-        slots[number] = Some(Descriptor { file, close_on_exec });
+        slots[number] = Some(Descriptor {
+            file,
+            close_on_exec,
+        });
         Ok(number as u32)
     }
 
@@ -57,7 +60,11 @@ impl FileTable {
 
     /// Frees descriptor `number`; EBADF if there is none.
     pub fn close(&self, number: u32) -> Result<(), Errno> {
-        let slot = self.slots.lock().get_mut(number as usize).and_then(Option::take);
+        let slot = self
+            .slots
+            .lock()
+            .get_mut(number as usize)
+            .and_then(Option::take);
         // Closing the file, if this was its last descriptor, happens here, after the lock is released.
         slot.map(drop).ok_or(Errno::EBADF)
     }

@@ -64,7 +64,9 @@ pub struct NodeRef(NodeId);
 impl NodeRef {
     /// The root directory, where the kernel's own walks and the first program start.
     pub fn root() -> Self {
-        TREE.lock().retain(NodeId::ROOT).expect("the root is always there");
+        TREE.lock()
+            .retain(NodeId::ROOT)
+            .expect("the root is always there");
         Self(NodeId::ROOT)
     }
 
@@ -95,11 +97,19 @@ impl Drop for NodeRef {
 /// Puts the standard directories and `/dev/console` into the empty tree.
 pub fn init() {
     let mut tree = TREE.lock();
-    for (path, permissions) in [("/bin", 0o755), ("/dev", 0o755), ("/proc", 0o555), ("/sys", 0o555), ("/tmp", 0o777)] {
-        tree.install(path.as_bytes(), permissions, Install::Directory).expect("the tree is empty");
+    for (path, permissions) in [
+        ("/bin", 0o755),
+        ("/dev", 0o755),
+        ("/proc", 0o555),
+        ("/sys", 0o555),
+        ("/tmp", 0o777),
+    ] {
+        tree.install(path.as_bytes(), permissions, Install::Directory)
+            .expect("the tree is empty");
     }
     let console = Install::Device(Arc::new(console::Console) as Arc<dyn Special>);
-    tree.install(b"/dev/console", 0o600, console).expect("the tree is empty");
+    tree.install(b"/dev/console", 0o600, console)
+        .expect("the tree is empty");
 }
 
 /// Puts a directory at the absolute `path`, with missing parents; one that exists is left as it is.
@@ -111,7 +121,8 @@ pub fn install_directory(path: &[u8], permissions: u32) -> Result<(), Errno> {
 /// Puts a regular file with `content` at the absolute `path`, with missing parents; EEXIST if the name is
 /// taken.
 pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(), Errno> {
-    TREE.lock().install(path, permissions, Install::Regular(content))?;
+    TREE.lock()
+        .install(path, permissions, Install::Regular(content))?;
     Ok(())
 }
 

@@ -43,7 +43,8 @@ impl VirtualFile for Functions {
 /// read, 0200 if written, both added if both. EEXIST if the name is taken.
 pub fn create(path: &str, permissions: u32, file: impl VirtualFile) -> Result<(), Errno> {
     let file: Arc<dyn Special> = Arc::new(Node(Arc::new(file)));
-    TREE.lock().install(path.as_bytes(), permissions, Install::Virtual(file))?;
+    TREE.lock()
+        .install(path.as_bytes(), permissions, Install::Virtual(file))?;
     Ok(())
 }
 
@@ -82,7 +83,9 @@ impl<F: VirtualFile> Opened for OpenVirtual<F> {
             Some(text) => text,
             none => {
                 let mut out = Text(Vec::new());
-                self.file.show(&mut out).map_err(|fmt::Error| Errno::ENOMEM)?;
+                self.file
+                    .show(&mut out)
+                    .map_err(|fmt::Error| Errno::ENOMEM)?;
                 none.insert(out.0)
             }
         };

@@ -1,18 +1,125 @@
-//! Faults: what becomes of an access or instruction that the processor refuses.
+//! Faults: what becomes of an access or an instruction that the processor refuses.
+//!
+//! A page fault at a user address, from ring 3 or from the one instruction by which the kernel touches user memory, is
+//! first offered to the task's [`UserSpace`](super::user_space::UserSpace), which may bring the page in. What remains
+//! ends the task if it comes from ring 3; in the kernel it goes on at its fix-up ([`super::uaccess`]), and is
+//! a bug of the kernel if there is none. A task that is to end does so on its way back to ring 3, not here.
 
-use crate::{arch::traps::exception_name, probes::PtRegs};
+use super::{
+    paging::USER_END,
+    uaccess,
+    user_space::{Access, FaultError},
+};
+use crate::{
+    arch::{percpu, traps::exception_name},
+    pr_info,
+    probes::PtRegs,
+    task,
+};
+use abi::{WaitStatus, signal};
+use x86_64::{
+    instructions::interrupts,
+    registers::rflags::RFlags,
+    structures::idt::{ExceptionVector, PageFaultErrorCode},
+};
 
-/// Resumes a kernel access that is allowed to fail. True: `regs` resumes at its fix-up.
-pub fn fix_up(_regs: &mut PtRegs) -> bool {
-    false
+/// Resumes a kernel access that is allowed to fail. True: `regs` goes on at its fix-up.
+pub fn fix_up(regs: &mut PtRegs) -> bool {
+    uaccess::fix_up(regs)
 }
 
-/// Handles a page fault. Interrupts off. False: a bug of the kernel.
-pub fn page_fault(_regs: &mut PtRegs, _error_code: u64, _address: u64) -> bool {
-    false
+/// Handles a page fault; called with interrupts off, returns so. False: a bug of the kernel.
+pub fn page_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
+    let outcome = if address < USER_END && (regs.user_mode() || uaccess::may_fault(regs.ip)) {
+        resolve(regs, error_code, address)
+    } else {
+        Err(FaultError::Forbidden)
+    };
+    match outcome {
+        Ok(()) => true,
+        Err(error) if regs.user_mode() => {
+            interrupts::enable();
+            kill_for_page_fault(regs, error_code, address, error);
+            interrupts::disable();
+            true
+        }
+        Err(_) => uaccess::fix_up(regs),
+    }
 }
 
-/// Ends the running user task, which raised exception `vector`. Interrupts on.
-pub fn user_exception(regs: &mut PtRegs, vector: u8) {
-    panic!("{} in ring 3 at {:#x}", exception_name(vector), regs.ip);
+fn access(error_code: u64) -> Access {
+    let code = PageFaultErrorCode::from_bits_truncate(error_code);
+    if code.contains(PageFaultErrorCode::INSTRUCTION_FETCH) {
+        Access::Execute
+    } else if code.contains(PageFaultErrorCode::CAUSED_BY_WRITE) {
+        Access::Write
+    } else {
+        Access::Read
+    }
+}
+
+/// Brings the page at `address` in, if the task may touch it and the faulting code may sleep.
+fn resolve(regs: &PtRegs, error_code: u64, address: u64) -> Result<(), FaultError> {
+    let interrupts_were_on = regs.flags & RFlags::INTERRUPT_FLAG.bits() != 0;
+    if !interrupts_were_on || percpu::preempt_count() != 0 {
+        return Err(FaultError::Forbidden);
+    }
+    let space = task::current().user_space().ok_or(FaultError::Unmapped)?;
+    interrupts::enable();
+    let outcome = space.fault(address, access(error_code));
+    interrupts::disable();
+    outcome
+}
+
+fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: FaultError) {
+    let task = task::current();
+    let verb = match access(error_code) {
+        Access::Read => "read",
+        Access::Write => "write",
+        Access::Execute => "execute",
+    };
+    let reason = match error {
+        FaultError::Unmapped => "nothing is mapped there",
+        FaultError::Forbidden => "it is not allowed to",
+        FaultError::OutOfMemory => "no memory is left for user programs",
+    };
+    pr_info!(
+        "{}[{}]: cannot {verb} {address:#x} at ip {:#x}, sp {:#x}: {reason}",
+        task.comm(),
+        task.pid(),
+        regs.ip,
+        regs.sp,
+    );
+    let signal = match error {
+        FaultError::OutOfMemory => signal::KILL,
+        FaultError::Unmapped | FaultError::Forbidden => signal::SEGV,
+    };
+    task.request_exit(WaitStatus::killed(signal));
+}
+
+/// Has the running user task end, as it raised the exception `vector`. Interrupts on.
+pub fn user_exception(regs: &PtRegs, vector: u8) {
+    let task = task::current();
+    pr_info!(
+        "{}[{}]: {} at ip {:#x}, sp {:#x}, error code {:#x}",
+        task.comm(),
+        task.pid(),
+        exception_name(vector),
+        regs.ip,
+        regs.sp,
+        regs.orig_ax,
+    );
+    let signal = match ExceptionVector::try_from(vector) {
+        Ok(
+            ExceptionVector::Division
+            | ExceptionVector::X87FloatingPoint
+            | ExceptionVector::SimdFloatingPoint,
+        ) => signal::FPE,
+        Ok(ExceptionVector::Debug | ExceptionVector::Breakpoint) => signal::TRAP,
+        // No vector unit is switched on for user programs: to them these instructions do not exist.
+        Ok(ExceptionVector::InvalidOpcode | ExceptionVector::DeviceNotAvailable) => signal::ILL,
+        Ok(ExceptionVector::AlignmentCheck) => signal::BUS,
+        _ => signal::SEGV,
+    };
+    task.request_exit(WaitStatus::killed(signal));
 }

@@ -12,7 +12,7 @@
 //! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and
 //! changes nothing.
 
-use crate::{mm::paging::phys_to_virt, sync::SpinLock};
+use crate::{errno::Errno, mm::paging::phys_to_virt, sync::SpinLock};
 use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
 use core::{
     fmt,
@@ -33,6 +33,12 @@ pub struct OutOfMemory;
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("out of memory; start the guest with more of it (--memory)")
+    }
+}
+
+impl From<OutOfMemory> for Errno {
+    fn from(_: OutOfMemory) -> Self {
+        Self::ENOMEM
     }
 }
 

@@ -1,23 +1,327 @@
-//! The user's half of an address space as tasks see it.
+//! User memory: what a program may touch, and the frames behind it.
+//!
+//! A [`UserSpace`] has three layers. Only the first says what is allowed; each of the others can be made from the one
+//! before it:
+//!
+//! ```text
+//!   regions   addresses that may be touched, and how            set by exec and brk
+//!   pages     which frame holds a page's contents; shared       filled by exec and by faults (zeros, copies)
+//!             by the spaces that came from one by fork
+//!   tables    what the processor knows of that                  filled by faults; emptied or protected by fork, brk
+//! ```
+//!
+//! # Invariants
+//! U1. A page is in the tables only with the frame that `pages` has for it, and with no more than its region allows.
+//! U2. A page is writable in the tables only if its frame is in no other space. So a store to a shared frame faults,
+//!     and the fault makes a copy first (copy on write).
+//! U3. A frame is freed when the last space that has it lets go of it: `pages` holds it by [`Arc`], and the tables
+//!     hold nothing.
+//! U4. Regions do not overlap, start and end at page boundaries, and lie in [`USER_START`]..[`USER_END`].
+//!
+//! # Contexts and locks
+//! Task context: one sleeping lock per space, taken by faults as well, so nobody touches user memory while
+//! holding it. A space is used by one task, or by none yet; a changed entry is thus flushed from the TLB of the
+//! current CPU only, since a switch to the task on another CPU loads CR3.
+//!
+//! # Running out
+//! User memory stops at [`KERNEL_RESERVE`] free frames: what is left keeps the kernel going. A fault then ends its task.
 
-use super::{frame::OutOfMemory, paging::AddressSpace};
-use x86_64::PhysAddr;
+use crate::{
+    errno::Errno,
+    mm::{
+        frame::{self, FRAME_SIZE, Frame},
+        paging::{AddressSpace, Protection, USER_END},
+    },
+    sync::Mutex,
+};
+use alloc::{collections::BTreeMap, sync::Arc};
+use core::ops::Range;
+use x86_64::{PhysAddr, VirtAddr};
 
-/// What is mapped for a process.
+/// First address that a program may use: null pointers, with an offset, hit nothing.
+pub const USER_START: u64 = 0x1_0000;
+
+/// Frames that user memory leaves to the kernel.
+pub const KERNEL_RESERVE: usize = 2048;
+
+/// Bytes of a page.
+const PAGE: u64 = FRAME_SIZE as u64;
+
+/// Most bytes that a heap may grow to.
+const HEAP_MAX: u64 = 64 << 20;
+
+/// What an instruction does to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    Execute,
+}
+
+/// Why a fault cannot be resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultError {
+    /// No region holds the address.
+    Unmapped,
+    /// The region does not allow the access.
+    Forbidden,
+    /// No frame is left for user memory.
+    OutOfMemory,
+}
+
+#[derive(Clone, Copy)]
+struct Region {
+    end: u64,
+    protection: Protection,
+}
+
+impl Region {
+    fn permits(self, access: Access) -> bool {
+        match access {
+            Access::Read => true,
+            Access::Write => self.protection == Protection::ReadWrite,
+            Access::Execute => self.protection == Protection::ReadExecute,
+        }
+    }
+}
+
+struct Memory {
+    /// By their first address.
+    regions: BTreeMap<u64, Region>,
+    /// By the address of the page.
+    pages: BTreeMap<u64, Arc<Frame>>,
+    tables: AddressSpace,
+    /// The heap as `brk` sees it; its end need not be at a page boundary.
+    heap: Range<u64>,
+}
+
+/// The memory of one user program.
 pub struct UserSpace {
-    space: AddressSpace,
+    memory: Mutex<Memory>,
+    root: PhysAddr,
+}
+
+/// Takes a frame of zeros for user memory.
+fn user_frame() -> Result<Arc<Frame>, FaultError> {
+    if frame::free_frames() <= KERNEL_RESERVE {
+        return Err(FaultError::OutOfMemory);
+    }
+    Frame::alloc_zeroed()
+        .map(Arc::new)
+        .map_err(|_| FaultError::OutOfMemory)
 }
 
 impl UserSpace {
-    /// An empty one.
-    pub fn new() -> Result<Self, OutOfMemory> {
+    /// Makes an empty space; ENOMEM without memory.
+    pub fn new() -> Result<Self, Errno> {
+        let tables = AddressSpace::new()?;
         Ok(Self {
-            space: AddressSpace::new()?,
+            root: tables.root(),
+            memory: Mutex::new(Memory {
+                regions: BTreeMap::new(),
+                pages: BTreeMap::new(),
+                tables,
+                heap: 0..0,
+            }),
         })
     }
 
-    /// Physical address of the root table.
+    /// Physical address of the root table, for CR3.
     pub fn root(&self) -> PhysAddr {
-        self.space.root()
+        self.root
+    }
+
+    /// Lets the program touch `range`, as zeros at first. EINVAL if it breaks U4.
+    pub fn add_region(&self, range: Range<u64>, protection: Protection) -> Result<(), Errno> {
+        self.memory.lock().add_region(range, protection)
+    }
+
+    /// Starts an empty heap at `start`, a page boundary.
+    pub fn start_heap(&self, start: u64) {
+        self.memory.lock().heap = start..start;
+    }
+
+    /// Moves the end of the heap to `end`, if that is possible, and returns where it is then.
+    pub fn set_heap_end(&self, end: u64) -> u64 {
+        let mut memory = self.memory.lock();
+        if (memory.heap.start..=memory.heap.start + HEAP_MAX).contains(&end) {
+            memory.set_heap_end(end);
+        }
+        memory.heap.end
+    }
+
+    /// Has `fill` write the initial contents of `range`, which regions cover, whatever they protect: it gets
+    /// each piece that lies in one page, and its distance from the start of the range in bytes. For a space that
+    /// no program runs in yet.
+    pub fn fill(
+        &self,
+        range: Range<u64>,
+        mut fill: impl FnMut(&mut [u8], u64) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut memory = self.memory.lock();
+        let mut at = range.start;
+        while at < range.end {
+            let page = at / PAGE * PAGE;
+            let end = range.end.min(page + PAGE);
+            let frame = memory.own_frame(page).map_err(|error| match error {
+                FaultError::OutOfMemory => Errno::ENOMEM,
+                FaultError::Unmapped | FaultError::Forbidden => Errno::EFAULT,
+            })?;
+            let piece = &mut frame.bytes_mut()[(at - page) as usize..(end - page) as usize];
+            fill(piece, at - range.start)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Stores `bytes` at `address` on behalf of the program, if it may write there; EFAULT if not. For a space that no
+    /// task runs in yet.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let end = address
+            .checked_add(bytes.len() as u64)
+            .ok_or(Errno::EFAULT)?;
+        let pages = address / PAGE * PAGE..end;
+        {
+            let memory = self.memory.lock();
+            let writable = |page| {
+                memory
+                    .region(page)
+                    .is_some_and(|region| region.permits(Access::Write))
+            };
+            if !pages.step_by(FRAME_SIZE).all(writable) {
+                return Err(Errno::EFAULT);
+            }
+        }
+        self.fill(address..end, |piece, at| {
+            piece.copy_from_slice(&bytes[at as usize..][..piece.len()]);
+            Ok(())
+        })
+    }
+
+    /// Makes the page at `address` accessible to the program, if it may touch it so. Called for a fault of
+    /// the running task, whose space this is.
+    pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
+        self.memory.lock().fault(address, access)
+    }
+
+    /// Makes a copy for a child process: frames are shared until one of the two writes to them. This must be the space
+    /// of the running task, whose pages become read-only.
+    pub fn fork(&self) -> Result<Self, Errno> {
+        let child = Self::new()?;
+        {
+            let mut memory = self.memory.lock();
+            let Memory {
+                regions,
+                pages,
+                tables,
+                heap,
+            } = &mut *memory;
+            let mut copy = child.memory.lock();
+            copy.regions = regions.clone();
+            copy.heap = heap.clone();
+            // U2 for both: what this task may write to is protected, and the child's tables are empty.
+            for page in pages.keys() {
+                tables.write_protect(VirtAddr::new(*page));
+            }
+            copy.pages = pages.clone();
+        }
+        Ok(child)
+    }
+}
+
+impl Memory {
+    fn region(&self, address: u64) -> Option<Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.end).then_some(*region)
+    }
+
+    fn add_region(&mut self, range: Range<u64>, protection: Protection) -> Result<(), Errno> {
+        let aligned = range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE);
+        let inside = USER_START <= range.start && range.start < range.end && range.end <= USER_END;
+        let below = self.regions.range(..range.end).next_back();
+        if !aligned || !inside || below.is_some_and(|(_, region)| region.end > range.start) {
+            return Err(Errno::EINVAL);
+        }
+        let end = range.end;
+        self.regions.insert(range.start, Region { end, protection });
+        Ok(())
+    }
+
+    fn set_heap_end(&mut self, end: u64) {
+        let start = self.heap.start;
+        let pages = start..end.next_multiple_of(PAGE);
+        let old = self.regions.remove(&start);
+        if !pages.is_empty()
+            && self
+                .add_region(pages.clone(), Protection::ReadWrite)
+                .is_err()
+        {
+            // Another region is in the way: leave the heap as it was.
+            if let Some(old) = old {
+                self.regions.insert(start, old);
+            }
+            return;
+        }
+        let old_end = self.heap.end.next_multiple_of(PAGE);
+        for page in (pages.end..old_end).step_by(FRAME_SIZE) {
+            // U1: out of the tables first.
+            self.tables.unmap(VirtAddr::new(page));
+            self.pages.remove(&page);
+        }
+        self.heap.end = end;
+    }
+
+    /// Returns the frame of `page`, which no other space shares, made or copied if need be.
+    fn own_frame(&mut self, page: u64) -> Result<&mut Frame, FaultError> {
+        if self.region(page).is_none() {
+            return Err(FaultError::Unmapped);
+        }
+        let frame = match self.pages.entry(page) {
+            alloc::collections::btree_map::Entry::Vacant(entry) => entry.insert(user_frame()?),
+            alloc::collections::btree_map::Entry::Occupied(entry) => {
+                let frame = entry.into_mut();
+                if Arc::get_mut(frame).is_none() {
+                    let mut copy = user_frame()?;
+                    let bytes = Arc::get_mut(&mut copy).map(Frame::bytes_mut);
+                    bytes
+                        .expect("a new frame is not shared")
+                        .copy_from_slice(frame.bytes());
+                    // U1: the old frame goes out of the tables before it may be freed.
+                    self.tables.unmap(VirtAddr::new(page));
+                    *frame = copy;
+                }
+                frame
+            }
+        };
+        Ok(Arc::get_mut(frame)
+            .expect("not shared: new, copied, or found so; only this space could share it"))
+    }
+
+    fn fault(&mut self, address: u64, access: Access) -> Result<(), FaultError> {
+        let page = address / PAGE * PAGE;
+        let region = self.region(page).ok_or(FaultError::Unmapped)?;
+        if !region.permits(access) {
+            return Err(FaultError::Forbidden);
+        }
+        let shared = self
+            .pages
+            .get(&page)
+            .filter(|frame| Arc::strong_count(frame) > 1);
+        let (phys, protection) = match shared {
+            // Reading does not need a copy. The other owner may let go right now: then the copy that a later
+            // store makes is not needed, but does no harm.
+            Some(frame) if access != Access::Write => {
+                let protection = match region.protection {
+                    Protection::ReadWrite => Protection::Read,
+                    other => other,
+                };
+                (frame.phys(), protection)
+            }
+            _ => (self.own_frame(page)?.phys(), region.protection),
+        };
+        // SAFETY: `pages` keeps the frame until it is out of the tables (U1, U3). References into frames are made
+        // under the lock that we hold, by `own_frame` alone, and end before it is released.
+        let mapped = unsafe { self.tables.map(VirtAddr::new(page), phys, protection) };
+        mapped.map_err(|_| FaultError::OutOfMemory)
     }
 }

@@ -14,12 +14,15 @@
 //! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task entered from, or will go to, ring
 //!     3. A kernel thread has it too, unused.
 
+pub mod exec;
 pub mod exit;
+pub mod fork;
 pub mod kthread;
 mod list;
 pub mod process;
 pub mod scheduler;
 pub mod sleep;
+pub mod wait;
 pub mod wait_queue;
 
 pub use kthread::spawn_kthread;

@@ -1,5 +1,262 @@
-//! Processes: what a task has because it runs a program.
+//! Processes: what a task has because it runs a program, and who is whose child.
+//!
+//! A process is a task with user memory. Its life:
+//!
+//! ```text
+//!   do_fork, run_program --> running --do_exit--> zombie --wait_for_child--> gone
+//!                               |                   ^ only its WaitStatus is left
+//!                               +--do_exit, parent gone--> gone
+//! ```
+//!
+//! A parent is any task, kernel threads included. When it ends, its children become children of `init`, which
+//! never waits: such an orphan leaves no zombie.
+//!
+//! Nobody ends another task. [`kill`] and the fault handlers leave a request with the task, and it ends by itself, through
+//! [`do_exit`](super::exit::do_exit) on its own stack, on its way back to ring 3; a wait that may be interrupted returns
+//! EINTR to let it get there.
+//!
+//! # Invariants
+//! P1. `PROCESSES` has an entry for each process from before its first instruction until its parent has taken its
+//!     status, or, for an orphan, until it ends.
+//! P2. A zombie's task is released like that of any task: by the scheduler, after its last switch. The entry keeps the status
+//!     only.
+//!
+//! # Contexts and locks
+//! Task context. `PROCESSES` is a spinlock; nothing that sleeps when it is dropped (a task, a file) is dropped under it.
 
-/// What a task has because it runs a program.
-#[derive(Default)]
-pub struct Process {}
+use super::{Pid, Task, scheduler};
+use crate::{
+    errno::Errno,
+    fs::{FileTable, NodeRef},
+    sync::{Mutex, SpinLock},
+    task::wait_queue::WaitQueue,
+};
+use abi::{WaitStatus, signal};
+use alloc::{collections::BTreeMap, sync::Arc};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Most processes that there may be at once, zombies included.
+pub const MAX_PROCESSES: usize = 512;
+
+/// The pid of the task to which orphans go.
+pub const INIT: Pid = 1;
+
+/// What a task has because it runs a program. A kernel thread has an empty one.
+pub struct Process {
+    pub files: FileTable,
+    cwd: Mutex<Option<NodeRef>>,
+    /// How the task is to end, as a [`WaitStatus`]; [`NO_REQUEST`] while it may go on.
+    exit_request: AtomicU32,
+    /// Woken when a child of this task ends.
+    pub(super) child_ended: WaitQueue,
+}
+
+const NO_REQUEST: u32 = u32::MAX;
+
+impl Process {
+    /// Makes the process of a program with these open files and this working directory.
+    pub fn new(files: FileTable, cwd: Option<NodeRef>) -> Self {
+        Self {
+            files,
+            cwd: Mutex::new(cwd),
+            exit_request: AtomicU32::new(NO_REQUEST),
+            child_ended: WaitQueue::new(),
+        }
+    }
+
+    /// Makes what a child by `fork` has: the same open files and working directory.
+    pub fn duplicate(&self) -> Self {
+        Self::new(self.files.duplicate(), Some(self.cwd()))
+    }
+
+    /// Returns the working directory.
+    pub fn cwd(&self) -> NodeRef {
+        self.cwd.lock().clone().unwrap_or_else(NodeRef::root)
+    }
+
+    /// Changes the working directory.
+    pub fn set_cwd(&self, directory: NodeRef) {
+        let old = self.cwd.lock().replace(directory);
+        drop(old);
+    }
+
+    /// Lets go of files and working directory, as the task ends.
+    pub(super) fn release(&self) {
+        self.files.close_all();
+        let cwd = self.cwd.lock().take();
+        drop(cwd);
+    }
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self::new(FileTable::default(), None)
+    }
+}
+
+impl Task {
+    /// Asks the task to end with `status` before it next runs in ring 3, and interrupts its wait. The first request
+    /// counts. Any context but NMI and probe handlers.
+    pub fn request_exit(&self, status: WaitStatus) {
+        // Relaxed: who finds the task interrupted, which is stored after it with SeqCst, finds the request too.
+        let request = &self.process.exit_request;
+        let _ = request.compare_exchange(
+            NO_REQUEST,
+            status.0 as u32,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        scheduler::interrupt(self);
+    }
+
+    /// How the task was asked to end, if it was. Any context.
+    pub fn exit_request(&self) -> Option<WaitStatus> {
+        match self.process.exit_request.load(Ordering::Relaxed) {
+            NO_REQUEST => None,
+            status => Some(WaitStatus(status as i32)),
+        }
+    }
+}
+
+struct Entry {
+    /// `None`: an orphan, child of `init`.
+    parent: Option<Arc<Task>>,
+    state: State,
+}
+
+enum State {
+    Running(Arc<Task>),
+    Zombie(WaitStatus),
+}
+
+static PROCESSES: SpinLock<BTreeMap<Pid, Entry>> = SpinLock::new(BTreeMap::new());
+
+/// Enters `task`, which has not run yet, as a child of `parent`; EAGAIN if there are too many processes.
+pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
+    let mut processes = PROCESSES.lock();
+    if processes.len() >= MAX_PROCESSES {
+        drop(processes);
+        return Err(Errno::EAGAIN);
+    }
+    let pid = task.pid();
+    let entry = Entry {
+        parent: Some(parent),
+        state: State::Running(task),
+    };
+    let before = processes.insert(pid, entry);
+    drop(processes);
+    assert!(before.is_none(), "pid {pid} was given twice");
+    Ok(())
+}
+
+/// Makes the ending process `pid` a zombie, or nothing if it is an orphan; its children become orphans. Wakes the parent.
+/// Does nothing for a kernel thread without children.
+pub(super) fn end(pid: Pid, status: WaitStatus) {
+    // Tasks whose last reference may go with their entries: dropped when the lock is released.
+    let mut released = alloc::vec::Vec::new();
+    let mut parent = None;
+    {
+        let mut processes = PROCESSES.lock();
+        for entry in processes.values_mut() {
+            if entry
+                .parent
+                .as_ref()
+                .is_some_and(|parent| parent.pid() == pid)
+            {
+                released.push(entry.parent.take());
+            }
+        }
+        // `init` never waits.
+        processes
+            .retain(|_, entry| entry.parent.is_some() || matches!(entry.state, State::Running(_)));
+        if let Some(entry) = processes.get_mut(&pid) {
+            parent.clone_from(&entry.parent);
+            if let State::Running(task) =
+                core::mem::replace(&mut entry.state, State::Zombie(status))
+            {
+                released.push(Some(task));
+            }
+            if parent.is_none() {
+                processes.remove(&pid);
+            }
+        }
+    }
+    drop(released);
+    if let Some(parent) = parent {
+        parent.process.child_ended.wake_all();
+    }
+}
+
+/// Which children [`super::wait::wait_for_child`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Any,
+    Pid(Pid),
+}
+
+/// Takes the status of one ended child of `parent` out of the table; `None` if none has ended yet, ECHILD if there is no
+/// such child.
+pub(super) fn reap(parent: Pid, which: Which) -> Result<Option<(Pid, WaitStatus)>, Errno> {
+    let mut processes = PROCESSES.lock();
+    let mut found = Err(Errno::ECHILD);
+    for (&pid, entry) in processes.iter() {
+        let is_child = entry
+            .parent
+            .as_ref()
+            .is_some_and(|task| task.pid() == parent);
+        if !is_child || !matches!(which, Which::Any) && which != Which::Pid(pid) {
+            continue;
+        }
+        match entry.state {
+            State::Running(_) => found = Ok(None),
+            State::Zombie(status) => {
+                found = Ok(Some((pid, status)));
+                break;
+            }
+        }
+    }
+    let reaped = match found {
+        Ok(Some((pid, _))) => processes.remove(&pid),
+        _ => None,
+    };
+    drop(processes);
+    // It held the parent, which is the caller: not its last reference, but no lock is needed either.
+    drop(reaped);
+    found
+}
+
+/// Returns the running process `pid`.
+pub fn find(pid: Pid) -> Option<Arc<Task>> {
+    match &PROCESSES.lock().get(&pid)?.state {
+        State::Running(task) => Some(task.clone()),
+        State::Zombie(_) => None,
+    }
+}
+
+/// Whether there is a process `pid`, a zombie included.
+pub fn exists(pid: Pid) -> bool {
+    PROCESSES.lock().contains_key(&pid)
+}
+
+/// How many processes there are, zombies included.
+pub fn count() -> usize {
+    PROCESSES.lock().len()
+}
+
+/// The pid of the parent of process `pid`: [`INIT`] for an orphan, 0 for what is no process.
+pub fn parent_pid(pid: Pid) -> Pid {
+    match PROCESSES.lock().get(&pid) {
+        Some(entry) => entry.parent.as_ref().map_or(INIT, |parent| parent.pid()),
+        None => 0,
+    }
+}
+
+/// Asks the process `pid` to end, as SIGKILL does; ESRCH if there is none. A zombie is left as it is.
+pub fn kill(pid: Pid) -> Result<(), Errno> {
+    match find(pid) {
+        Some(task) => task.request_exit(WaitStatus::killed(signal::KILL)),
+        None if exists(pid) => {}
+        None => return Err(Errno::ESRCH),
+    }
+    Ok(())
+}

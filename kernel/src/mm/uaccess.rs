@@ -1,0 +1,190 @@
+//! Copies between the kernel and user memory.
+//!
+//! An address from a user program is a number until it was checked, and what it points to may be missing at any
+//! time. So the kernel touches user memory at one instruction only, the `rep movsb` of `copy_user`, after the range was
+//! found to lie in the user's half. A fault there is first resolved like the program's own (a page of zeros, a copy on
+//! write); one that cannot be resolved goes on at the fix-up which the exception table names, and the
+//! copy reports how far it came:
+//!
+//! ```text
+//!   __ex_table:  { address of an instruction that may fault, address where to go on instead } …
+//! ```
+//!
+//! Where the processor has SMAP, access is open between `stac` and `clac` in `copy_user`, and nowhere else.
+//!
+//! # Contexts
+//! The functions of this file are for task context, since resolving a fault may sleep. In an atomic context (interrupts
+//! or preemption off, such as a probe handler) a fault is not resolved: the copy fails with EFAULT although the page
+//! may be the program's. The `_nofault` variants do that in every context.
+
+use crate::{
+    arch::cpu,
+    errno::Errno,
+    mm::{frame::FRAME_SIZE, paging::USER_END},
+    probes::PtRegs,
+};
+use abi::{Stat, Timespec};
+use core::{arch::naked_asm, mem::MaybeUninit, slice};
+use x86_64::instructions::interrupts::without_interrupts;
+
+/// Copies `len` bytes and returns how many were left when a fault stopped it; 0 if none did. `smap`: whether user
+/// pages need `stac`.
+///
+/// # Safety
+/// 1. The kernel's side of the copy, `to` or `from`, may be written or read for `len` bytes.
+/// 2. The user's side lies below [`USER_END`], which holds no memory of the kernel.
+/// 3. `smap` is what [`cpu::has_smap`] says.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn copy_user(to: u64, from: u64, len: usize, smap: bool) -> usize {
+    naked_asm!(
+        "mov eax, ecx",
+        "mov rcx, rdx",
+        "test al, al",
+        "jz 2f",
+        "stac",
+        "2: rep movsb", // on a fault, rcx, rsi and rdi say how far it came (Intel SDM vol. 2B, REP)
+        "3: test al, al",
+        "jz 4f",
+        "clac",
+        "4: mov rax, rcx",
+        "ret",
+        ".pushsection __ex_table, \"a\", @progbits",
+        ".balign 8",
+        ".quad 2b, 3b",
+        ".popsection",
+    )
+}
+
+/// An entry of the exception table.
+#[repr(C)]
+struct Fixup {
+    /// An instruction that may fault.
+    at: u64,
+    /// Where to go on if it does.
+    resume: u64,
+}
+
+unsafe extern "C" {
+    static __ex_table_start: Fixup;
+    static __ex_table_end: Fixup;
+}
+
+fn fixups() -> &'static [Fixup] {
+    let (start, end) = (&raw const __ex_table_start, &raw const __ex_table_end);
+    // SAFETY: the linker script puts both symbols around the table, which only the assembler writes.
+    unsafe { slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
+}
+
+/// Whether the kernel may fault at `ip`. Any context.
+pub fn may_fault(ip: u64) -> bool {
+    fixups().iter().any(|fixup| fixup.at == ip)
+}
+
+/// Makes `regs`, at an instruction that may fault, go on at its fix-up. False: it is not one. Any context.
+pub fn fix_up(regs: &mut PtRegs) -> bool {
+    match fixups().iter().find(|fixup| fixup.at == regs.ip) {
+        Some(fixup) => {
+            regs.ip = fixup.resume;
+            true
+        }
+        None => false,
+    }
+}
+
+/// Refuses with EFAULT a range that leaves the user's half; non-canonical addresses are among those.
+pub fn check_range(address: u64, len: usize) -> Result<(), Errno> {
+    match address.checked_add(len as u64) {
+        Some(end) if end <= USER_END => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// Copies user memory at `from` into all of `to`. EFAULT if not all of it may be read; `to` may then have changed.
+pub fn copy_from_user(to: &mut [u8], from: u64) -> Result<(), Errno> {
+    check_range(from, to.len())?;
+    // SAFETY: `to` is ours to write (1), `from` was checked (2).
+    let left = unsafe { copy_user(to.as_mut_ptr() as u64, from, to.len(), cpu::has_smap()) };
+    if left == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EFAULT)
+    }
+}
+
+/// Copies all of `from` to user memory at `to`. EFAULT if not all of it may be written; the start of it may then have been.
+pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
+    check_range(to, from.len())?;
+    // SAFETY: `from` is readable (1), `to` was checked (2).
+    let left = unsafe { copy_user(to, from.as_ptr() as u64, from.len(), cpu::has_smap()) };
+    if left == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EFAULT)
+    }
+}
+
+/// As [`copy_from_user`], but never waits and never brings a page in: for probe handlers. Any context but NMI.
+pub fn copy_from_user_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
+    // The page fault handler resolves nothing for code that has interrupts off.
+    without_interrupts(|| copy_from_user(to, from))
+}
+
+/// As [`copy_to_user`], but never waits and never brings a page in: for probe handlers. Any context but NMI.
+pub fn copy_to_user_nofault(to: u64, from: &[u8]) -> Result<(), Errno> {
+    without_interrupts(|| copy_to_user(to, from))
+}
+
+/// Copies the NUL-terminated string at `from` into `to` and returns its length without the NUL. ENAMETOOLONG if `to`
+/// has no room for string and NUL.
+pub fn strncpy_from_user(to: &mut [u8], from: u64) -> Result<usize, Errno> {
+    let mut len = 0;
+    while len < to.len() {
+        let at = from.checked_add(len as u64).ok_or(Errno::EFAULT)?;
+        // Up to the end of a page: the string may end there, with nothing behind it.
+        let page_left = FRAME_SIZE - at as usize % FRAME_SIZE;
+        let end = to.len().min(len + page_left);
+        let piece = &mut to[len..end];
+        copy_from_user(piece, at)?;
+        if let Some(nul) = piece.iter().position(|&byte| byte == 0) {
+            return Ok(len + nul);
+        }
+        len = end;
+    }
+    Err(Errno::ENAMETOOLONG)
+}
+
+/// Values that user memory may hold.
+///
+/// # Safety
+/// 1. Every pattern of bits is a value.
+/// 2. There is no padding: all bytes of a value are initialised.
+pub unsafe trait UserValue: Copy {}
+
+// SAFETY: integers.
+unsafe impl UserValue for u32 {}
+// SAFETY: integers.
+unsafe impl UserValue for i32 {}
+// SAFETY: integers.
+unsafe impl UserValue for u64 {}
+// SAFETY: two integers of 8 bytes.
+unsafe impl UserValue for Timespec {}
+// SAFETY: integers, and the one gap between them is a field.
+unsafe impl UserValue for Stat {}
+
+/// Reads a value from user memory.
+pub fn get_user<T: UserValue>(from: u64) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: all bytes were set to zero, and the slice is dropped before `value` is used.
+    let bytes = unsafe { slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) };
+    copy_from_user(bytes, from)?;
+    // SAFETY: any bits are a value, by (1) of `UserValue`.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Writes a value to user memory.
+pub fn put_user<T: UserValue>(to: u64, value: &T) -> Result<(), Errno> {
+    // SAFETY: all bytes are initialised, by (2) of `UserValue`.
+    let bytes = unsafe { slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) };
+    copy_to_user(to, bytes)
+}

@@ -1,0 +1,265 @@
+//! Running a program: memory from a file, arguments on the stack, registers for its start.
+//!
+//! A program is loaded into a space of its own, and only then takes the place of the old one: an error on the way leaves the
+//! caller as it was. What it finds on its stack (System V psABI, 3.4.1):
+//!
+//! ```text
+//!   STACK_TOP ─► strings of the arguments and the environment
+//!                auxiliary vector, ending with AT_NULL
+//!                0
+//!                envp[0] …
+//!                0
+//!                argv[0] …
+//!   rsp ───────► argc                                             16-aligned
+//! ```
+
+use super::{
+    Pid, Task,
+    process::{self, Process, Which},
+    scheduler,
+    wait::wait_for_child,
+};
+use crate::{
+    arch::gdt::{USER_CS, USER_DS},
+    errno::Errno,
+    fs::{self, File, FileTable, NodeRef},
+    mm::{
+        frame::FRAME_SIZE,
+        paging::{Protection, USER_END},
+        uaccess::{get_user, strncpy_from_user},
+        user_space::{USER_START, UserSpace},
+    },
+    pr_debug,
+    probes::PtRegs,
+    task,
+};
+use abi::{WaitStatus, auxv, open};
+use alloc::{sync::Arc, vec, vec::Vec};
+use core::ffi::{CStr, c_char};
+use executable::{Access, Executable, Segment};
+use x86_64::registers::rflags::RFlags;
+
+/// End of the stack: 64 KiB below the end of user memory.
+const STACK_TOP: u64 = USER_END - 0xf000;
+/// Size of the stack, in bytes. Its pages come when they are touched.
+const STACK_BYTES: u64 = 256 << 10;
+/// Most bytes that arguments and environment may take, their pointers included.
+const ARGUMENTS_MAX: usize = 128 << 10;
+/// Bytes of a pointer.
+const WORD: usize = size_of::<u64>();
+
+/// The arguments and the environment of a program: each string with its NUL.
+#[derive(Default)]
+struct Arguments {
+    argv: Vec<Vec<u8>>,
+    envp: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Arguments {
+    /// Accounts for a string of `len` bytes and the pointer to it; E2BIG if they do not fit.
+    fn charge(&mut self, len: usize) -> Result<(), Errno> {
+        self.bytes += len + WORD;
+        if self.bytes > ARGUMENTS_MAX {
+            return Err(Errno::E2BIG);
+        }
+        Ok(())
+    }
+
+    /// Copies the strings of a null-terminated array of pointers in user memory; none if `array` is null.
+    fn strings_from_user(&mut self, array: u64) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut strings = Vec::new();
+        if array == 0 {
+            return Ok(strings);
+        }
+        let mut buf = vec![0; ARGUMENTS_MAX];
+        for at in (array..).step_by(WORD) {
+            let pointer: u64 = get_user(at)?;
+            if pointer == 0 {
+                break;
+            }
+            let len = strncpy_from_user(&mut buf, pointer).map_err(|errno| match errno {
+                Errno::ENAMETOOLONG => Errno::E2BIG,
+                other => other,
+            })?;
+            self.charge(len + 1)?;
+            strings.push(buf[..=len].to_vec());
+        }
+        Ok(strings)
+    }
+
+    fn from_user(argv: u64, envp: u64) -> Result<Self, Errno> {
+        let mut arguments = Self::default();
+        arguments.argv = arguments.strings_from_user(argv)?;
+        arguments.envp = arguments.strings_from_user(envp)?;
+        Ok(arguments)
+    }
+
+    /// Takes the program's path and `args` as its arguments; the environment is empty. EINVAL for a string with a NUL.
+    fn from_kernel(path: &str, args: &[&str]) -> Result<Self, Errno> {
+        let mut arguments = Self::default();
+        for arg in [path].iter().chain(args) {
+            if arg.contains('\0') {
+                return Err(Errno::EINVAL);
+            }
+            arguments.charge(arg.len() + 1)?;
+            arguments.argv.push([arg.as_bytes(), &[0]].concat());
+        }
+        Ok(arguments)
+    }
+
+    /// Lays everything out below [`STACK_TOP`]. Returns the address of `argc` and the bytes from there on.
+    fn layout(&self, program: &Executable) -> (u64, Vec<u8>) {
+        let strings: usize = self.argv.iter().chain(&self.envp).map(Vec::len).sum();
+        let auxiliary = [
+            (auxv::PAGESZ, FRAME_SIZE as u64),
+            (auxv::ENTRY, program.entry),
+            (auxv::NULL, 0),
+        ];
+        let words = 1 + self.argv.len() + 1 + self.envp.len() + 1 + 2 * auxiliary.len();
+        let total = (words * WORD + strings).next_multiple_of(16);
+        let start = STACK_TOP - total as u64;
+
+        let mut bytes = Vec::with_capacity(total);
+        let mut string = start + (words * WORD) as u64;
+        let mut push = |word: u64| bytes.extend_from_slice(&word.to_le_bytes());
+        push(self.argv.len() as u64);
+        for strings in [&self.argv, &self.envp] {
+            for s in strings {
+                push(string);
+                string += s.len() as u64;
+            }
+            push(0);
+        }
+        for (kind, value) in auxiliary {
+            push(kind);
+            push(value);
+        }
+        for s in self.argv.iter().chain(&self.envp) {
+            bytes.extend_from_slice(s);
+        }
+        bytes.resize(total, 0);
+        (start, bytes)
+    }
+}
+
+/// A program in memory, ready to start.
+struct Loaded {
+    space: Arc<UserSpace>,
+    regs: PtRegs,
+}
+
+/// Loads the program at `path` with `arguments`. ENOENT, EACCES, ENOEXEC or ENOMEM, among others.
+fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Errno> {
+    let file = File::open(cwd, path, open::RDONLY, 0)?;
+    file.permit_execution()?;
+    let mut start = vec![0; FRAME_SIZE];
+    let len = file.read_at(0, &mut start)?;
+    let program =
+        Executable::parse(&start[..len], USER_START..STACK_TOP - STACK_BYTES).map_err(|error| {
+            pr_debug!("{}: {error}", path.escape_ascii());
+            Errno::ENOEXEC
+        })?;
+    let space = UserSpace::new()?;
+    for segment in &program.segments {
+        load_segment(&space, &file, segment)?;
+    }
+    space.start_heap(program.end());
+    space.add_region(STACK_TOP - STACK_BYTES..STACK_TOP, Protection::ReadWrite)?;
+    let (sp, stack) = arguments.layout(&program);
+    space.fill(sp..STACK_TOP, |piece, at| {
+        piece.copy_from_slice(&stack[at as usize..][..piece.len()]);
+        Ok(())
+    })?;
+    Ok(Loaded {
+        space: Arc::new(space),
+        regs: PtRegs {
+            ip: program.entry,
+            sp,
+            cs: USER_CS.into(),
+            ss: USER_DS.into(),
+            flags: RFlags::INTERRUPT_FLAG.bits() | 2, // bit 1 always reads as set
+            orig_ax: u64::MAX,
+            ..PtRegs::default()
+        },
+    })
+}
+
+/// Copies one segment from the file. ENOEXEC if the file is shorter than it says.
+fn load_segment(space: &UserSpace, file: &File, segment: &Segment) -> Result<(), Errno> {
+    let protection = match segment.access {
+        Access { write: true, .. } => Protection::ReadWrite,
+        Access { execute: true, .. } => Protection::ReadExecute,
+        Access { .. } => Protection::Read,
+    };
+    space.add_region(segment.pages(), protection)?;
+    let start = segment.memory.start;
+    space.fill(start..start + segment.file_bytes, |piece, at| {
+        match file.read_at(segment.file_offset + at, piece)? {
+            read if read == piece.len() => Ok(()),
+            _ => Err(Errno::ENOEXEC),
+        }
+    })
+}
+
+/// The name of a task that runs the program at `path`.
+fn comm(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+}
+
+/// Replaces the program of the running process by the one at `filename`, with the arguments and environment that
+/// `argv` and `envp` point to in user memory. Changes `regs` so that the return from the system call starts it, and
+/// returns 0; on failure a negated errno, and nothing has changed.
+///
+/// # Safety
+/// 1. `filename` points to a NUL-terminated string in kernel memory.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn do_execve(
+    filename: *const c_char,
+    argv: u64,
+    envp: u64,
+    regs: &mut PtRegs,
+) -> i64 {
+    // SAFETY: by (1).
+    let path = unsafe { CStr::from_ptr(filename) }.to_bytes();
+    match exec(path, argv, envp, regs) {
+        Ok(()) => 0,
+        Err(errno) => errno.negated(),
+    }
+}
+
+fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errno> {
+    let task = task::current();
+    let arguments = Arguments::from_user(argv, envp)?;
+    let loaded = load(&task.process.cwd(), path, &arguments)?;
+    task.process.files.close_on_exec();
+    task.set_comm(comm(path));
+    drop(task.set_user_space(Some(loaded.space)));
+    *regs = loaded.regs;
+    Ok(())
+}
+
+/// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the console
+/// as its standard files. Returns its pid. Task context.
+pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
+    let arguments = Arguments::from_kernel(path, args)?;
+    let root = NodeRef::root();
+    let loaded = load(&root, path.as_bytes(), &arguments)?;
+    let console = fs::open("/dev/console", open::RDWR)?;
+    let process = Process::new(FileTable::with_standard(console), Some(root));
+    let child = Task::new_user(comm(path.as_bytes()), &loaded.regs, loaded.space, process)?;
+    process::add(child.clone(), task::current())?;
+    let pid = child.pid();
+    scheduler::start(child);
+    Ok(pid)
+}
+
+/// Runs the program at `path` with `args` as [`start_program`] does and waits for its end.
+pub fn run_program(path: &str, args: &[&str]) -> Result<WaitStatus, Errno> {
+    let pid = start_program(path, args)?;
+    match wait_for_child(Which::Pid(pid), false)? {
+        Some((_, status)) => Ok(status),
+        None => Err(Errno::ECHILD),
+    }
+}

@@ -1,0 +1,130 @@
+//! The program's memory: copies on write, the heap, what happens when memory is out.
+
+use core::{hint::black_box, slice};
+use user::{
+    abi::signal,
+    println,
+    syscall::{self, Errno},
+};
+
+const PAGE: u64 = 4096;
+
+static mut GLOBAL: [u64; 2048] = [1; 2048];
+
+/// Makes the heap `bytes` larger and returns the new part. A program that does so twice gets two parts.
+fn grow(bytes: u64) -> &'static mut [u8] {
+    let start = syscall::brk(0);
+    let end = start + bytes;
+    assert_eq!(syscall::brk(end), end, "brk");
+    // SAFETY: memory that the kernel has just given, to nobody else.
+    unsafe { slice::from_raw_parts_mut(start as *mut u8, bytes as usize) }
+}
+
+/// Parent and children write to the same addresses and must see their own values only.
+pub fn copy_on_write() {
+    // SAFETY: the program has one thread, and this is the only reference.
+    let global = unsafe { (&raw mut GLOBAL).as_mut_unchecked() };
+    let heap = grow(8 * PAGE);
+    let mut stack = [1u64; 1024];
+    heap.fill(1);
+    black_box(&mut stack);
+    for round in 2..6u64 {
+        let pid = syscall::fork().expect("fork");
+        let mine = if pid == 0 { round * 100 } else { round };
+        assert!(
+            global.iter().chain(&stack).all(|&word| word == round - 1),
+            "before"
+        );
+        assert!(
+            heap.iter().all(|&byte| u64::from(byte) == round - 1),
+            "before"
+        );
+        global.fill(mine);
+        stack.fill(mine);
+        heap.fill(mine as u8);
+        for _ in 0..3 {
+            syscall::sched_yield();
+        }
+        black_box(&mut stack);
+        assert!(
+            global.iter().chain(&stack).all(|&word| word == mine),
+            "after"
+        );
+        assert!(heap.iter().all(|&byte| byte == mine as u8), "after");
+        if pid == 0 {
+            // A copy of a copy, while the first one is still in use.
+            let grandchild = syscall::fork().expect("fork");
+            global[0] = if grandchild == 0 { 7 } else { 8 };
+            assert_eq!(black_box(&*global)[0], if grandchild == 0 { 7 } else { 8 });
+            if grandchild != 0 {
+                let (_, status) = syscall::wait4(grandchild as i32, 0).expect("wait4");
+                assert!(status.success(), "{status:?}");
+            }
+            syscall::exit(0);
+        }
+        let (_, status) = syscall::wait4(pid as i32, 0).expect("wait4");
+        assert!(status.success(), "{status:?}");
+        assert!(
+            global.iter().chain(&stack).all(|&word| word == round),
+            "after the child's end"
+        );
+    }
+}
+
+pub fn heap() {
+    let start = syscall::brk(0);
+    assert_eq!(syscall::brk(1), start, "a wrong end changes nothing");
+    assert_eq!(syscall::brk(u64::MAX), start, "a wrong end changes nothing");
+    let first = grow(3 * PAGE + 5);
+    assert!(first.iter().all(|&byte| byte == 0));
+    first.fill(0xaa);
+    assert_eq!(syscall::brk(start + PAGE), start + PAGE);
+    let again = grow(2 * PAGE);
+    assert!(
+        again[PAGE as usize..].iter().all(|&byte| byte == 0),
+        "what was given back returns as zeros"
+    );
+    assert_eq!(syscall::brk(start), start);
+    // A system call may be the first to touch a page.
+    let buf = grow(2 * PAGE);
+    assert_eq!(syscall::getcwd(&mut buf[PAGE as usize - 1..]), Ok(c"/"));
+}
+
+/// Touches as much memory as the kernel gives; ends with exit code 0 if it was not stopped.
+pub fn hog() -> i32 {
+    for _ in 0..63 {
+        for page in grow(1 << 20).chunks_mut(PAGE as usize) {
+            page[0] = 1;
+        }
+    }
+    0
+}
+
+/// Runs more programs that touch memory than there is memory for: some must be ended, the others not.
+pub fn out_of_memory() {
+    const CHILDREN: usize = 8;
+    for _ in 0..CHILDREN {
+        if syscall::fork().expect("fork") == 0 {
+            let code = hog();
+            // Keep what we have until the others are done with theirs, or we are the one to be stopped.
+            for _ in 0..200 {
+                syscall::sched_yield();
+            }
+            syscall::exit(code);
+        }
+    }
+    let mut killed = 0;
+    for _ in 0..CHILDREN {
+        let (_, status) = syscall::wait4(-1, 0).expect("wait4");
+        match status.signal() {
+            Some(signal) => {
+                assert_eq!(signal, signal::KILL);
+                killed += 1;
+            }
+            None => assert!(status.success(), "{status:?}"),
+        }
+    }
+    println!("out_of_memory: {killed} of {CHILDREN} ended");
+    assert!((1..CHILDREN).contains(&killed));
+    assert_eq!(syscall::wait4(-1, 0), Err(Errno::ECHILD));
+}
