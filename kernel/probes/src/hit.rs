@@ -37,7 +37,7 @@ use crate::{
     platform::{PerCpu, Platform, bump},
     pt_regs::PtRegs,
     registry::Probes,
-    site::Site,
+    site::{Emulated, Site},
 };
 
 /// RFLAGS.TF: trap after the next instruction.
@@ -119,20 +119,31 @@ impl<P: Platform> Probes<P> {
         cpu.finishing
             .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
         cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
+        cpu.saved_sp.store(regs.sp, Relaxed);
         regs.flags = regs.flags & !(IF | TF) | step;
         regs.ip = ip;
         true
     }
 
-    /// Carries out `cli`, `sti` or `popf` on the saved registers and runs the post handlers at once.
+    /// Carries out the instruction on the saved registers and runs the post handlers at once.
     fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
-        if let Some(op) = site.flags_op {
-            // SAFETY: the word that `popf` would pop, on the live stack above the trap's frame.
-            let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
-            regs.flags = op.apply(regs.flags, popped);
-            regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
+        // SAFETY: the word that `popf` or a return would pop, on the live stack above the trap's frame.
+        let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
+        match site.emulated {
+            Some(Emulated::Flags(op)) => {
+                regs.flags = op.apply(regs.flags, popped);
+                regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
+                regs.ip = site.next_ip;
+            }
+            Some(Emulated::Return(discarded)) if is_canonical(popped) => {
+                regs.sp = regs.sp.wrapping_add(8 + u64::from(discarded));
+                regs.ip = popped;
+            }
+            _ => {
+                cpu.leave();
+                return self.run_slot(site, regs);
+            }
         }
-        regs.ip = site.next_ip;
         self.run_post(cpu, site, regs);
         cpu.leave();
         true
@@ -467,17 +478,20 @@ impl<P: Platform> Probes<P> {
                 .sp
                 .wrapping_add_signed(site.stack_correction(slot, offset));
             regs.ip = site.addr();
-            cpu.enter();
-            let handled = site
-                .probes()
-                .filter(|probe| probe.is_enabled())
-                .any(|probe| {
-                    probe
-                        .fault_handler
-                        .is_some_and(|handle| handle(probe, regs, vector) == FaultVerdict::Handled)
-                });
-            cpu.leave();
-            return handled;
+            if !cpu.is_busy() {
+                cpu.enter();
+                let handled = site
+                    .probes()
+                    .filter(|probe| probe.is_enabled())
+                    .any(|probe| {
+                        probe.fault_handler.is_some_and(|handle| {
+                            handle(probe, regs, vector) == FaultVerdict::Handled
+                        })
+                    });
+                cpu.leave();
+                return handled;
+            }
+            // The instruction of a missed hit: part of the handler that ran into it.
         }
         // SAFETY: a probe is live while its handler runs.
         let running = unsafe {
@@ -579,9 +593,21 @@ pub unsafe extern "C" fn on_post<P: Platform>(regs: *mut PtRegs) {
     cpu.finishing.store(null_mut(), Relaxed);
     // SAFETY: set when the post slot was entered; the site lives while the guard is held.
     if let Some(site) = unsafe { site.as_ref() } {
-        P::probes().run_post(cpu, site, regs);
+        if is_canonical(regs.ip) {
+            P::probes().run_post(cpu, site, regs);
+        } else {
+            // A call or jump to where nothing can be. Loaded by our `iretq` that would be a fault of ours; in the plain slot
+            // the instruction raises it itself.
+            regs.sp = cpu.saved_sp.load(Relaxed);
+            regs.ip = site.slot;
+        }
     }
     cpu.leave();
+}
+
+/// Whether the processor could go on at `ip`; where it has 57-bit addresses, some that it could are denied.
+fn is_canonical(ip: u64) -> bool {
+    (ip as i64) << 16 >> 16 == ip as i64
 }
 
 /// Called by `jprobe_return`: where the stack pointer was when the handler was entered; 0 outside a handler.

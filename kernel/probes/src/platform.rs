@@ -158,6 +158,8 @@ pub struct PerCpu {
     pub(crate) finishing: AtomicPtr<Site>,
     /// The flags that the code had, while `finishing`.
     pub(crate) saved_flags: AtomicU64,
+    /// The stack pointer that the code had, while `finishing` in a post slot.
+    pub(crate) saved_sp: AtomicU64,
     /// What a jprobe handler must leave as it found it.
     pub(crate) jprobe: UnsafeCell<JprobeFrame>,
     /// #BP exceptions that were given to the probes.
@@ -186,6 +188,7 @@ impl PerCpu {
             running: AtomicPtr::new(core::ptr::null_mut()),
             finishing: AtomicPtr::new(core::ptr::null_mut()),
             saved_flags: AtomicU64::new(0),
+            saved_sp: AtomicU64::new(0),
             jprobe: UnsafeCell::new(JprobeFrame::new()),
             breakpoints: AtomicU64::new(0),
             debug_traps: AtomicU64::new(0),

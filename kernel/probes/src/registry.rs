@@ -47,7 +47,7 @@ use crate::{
     kprobe::{Kind, Kprobe, flags},
     kretprobe::{Kretprobe, KretprobeCore},
     platform::{PerCpu, Platform, Symbol, Text},
-    site::{Site, StackCorrections},
+    site::{Emulated, Site, StackCorrections},
     slot::{FreeSlots, SlotPool},
 };
 
@@ -612,8 +612,10 @@ impl<P: Platform> Probes<P> {
         let mut site = try_box(Site::sentinel(addr + 1))?;
         site.opcode = target.insn.bytes()[0];
         site.next_ip = target.insn.next_ip();
-        site.flags_op = match target.class {
-            Class::Flags(op) if !matches!(op, FlagsOp::Push(_)) => Some(op),
+        site.emulated = match target.class {
+            Class::Flags(FlagsOp::Push(_)) => None,
+            Class::Flags(op) => Some(Emulated::Flags(op)),
+            Class::Return => Some(Emulated::Return(target.insn.discarded_arguments())),
             _ => None,
         };
         site.insn = Some(target.insn);
@@ -670,7 +672,7 @@ impl<P: Platform> Probes<P> {
         site: &Site,
     ) -> Result<*mut Holder, ProbeError> {
         if probe.kprobe().post_handler.is_some() && site.step.is_none() {
-            if site.flags_op.is_some() {
+            if site.emulated.is_some() {
                 site.emulate.store(true, Relaxed);
             } else if site.post_slot.load(Relaxed) == 0
                 && let Some(insn) = &site.insn

@@ -30,11 +30,10 @@ pub struct Site {
     pub(crate) post_stack: StackCorrections,
     /// A post slot that nobody enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
-    /// Set while a probe here has a post handler and the instruction is [`Site::flags_op`].
+    /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
     pub(crate) emulate: AtomicBool,
-    /// The instruction's effect on the interrupt flag, which must not be felt before a post handler is done: then it is
-    /// carried out on the saved registers.
-    pub(crate) flags_op: Option<FlagsOp>,
+    /// With a post handler the instruction is carried out on the saved registers, not in a slot.
+    pub(crate) emulated: Option<Emulated>,
     /// In single-step mode: the copy to step, and where it is.
     pub(crate) step: Option<(u64, StepCopy)>,
     /// The newest probe.
@@ -53,6 +52,15 @@ pub struct Site {
     pub(crate) to_write: AtomicBool,
     /// The next site of the operation under way. The last one points to itself; null: in none.
     pub(crate) touched: AtomicPtr<Site>,
+}
+
+/// Instructions that are carried out on the saved registers where a post handler waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Emulated {
+    /// Its effect on the interrupt flag must not be felt before the post handler is done.
+    Flags(FlagsOp),
+    /// Its target and what it pops are known from the stack at once. After the address it discards so many bytes.
+    Return(u16),
 }
 
 /// What to add to RSP at each place of a slot to get the probed code's stack pointer: pairs of the first offset and the
@@ -100,7 +108,7 @@ impl Site {
             post_stack: StackCorrections([(0, 0); 6]),
             retired_post_slot: AtomicU64::new(0),
             emulate: AtomicBool::new(false),
-            flags_op: None,
+            emulated: None,
             step: None,
             first: AtomicPtr::new(null_mut()),
             opcode: 0,

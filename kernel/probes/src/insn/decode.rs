@@ -185,6 +185,14 @@ impl Insn {
         }
     }
 
+    /// How many bytes of arguments a near return discards behind the return address; 0 for anything else.
+    pub fn discarded_arguments(&self) -> u16 {
+        match self.opcode_bytes() {
+            [0xc2, low, high] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        }
+    }
+
     /// Whether this is `endbr64`, the landing pad of indirect branches.
     pub fn is_endbr64(&self) -> bool {
         self.code() == Code::Endbr64

@@ -399,10 +399,7 @@ fn discard_arguments<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
     insn: &Insn,
 ) -> Result<(), Refusal> {
-    let bytes = match insn.opcode_bytes() {
-        [0xc2, low, high] => u16::from_le_bytes([*low, *high]),
-        _ => 0,
-    };
+    let bytes = insn.discarded_arguments();
     if bytes == 0 {
         return Ok(());
     }

@@ -302,7 +302,8 @@ fn take_fault(regs: &mut PtRegs, vector: u8) -> bool {
     let Some(run) = (unsafe { cpu::this().run.load(Relaxed).cast::<Run>().as_mut() }) else {
         return false;
     };
-    if !SCRATCH.range().contains(&regs.ip) {
+    // Its own, or what it has jumped to; not the test's.
+    if !SCRATCH.range().contains(&regs.ip) && symbols::covering(regs.ip).is_some() {
         return false;
     }
     run.fault = Some((vector, regs.ip));

@@ -163,6 +163,9 @@ functions! {
     /// Abandons all calls since the last [`catch`], which returns 1.
     fn throw() { "mov rsp, [rip + CATCHER]", "mov eax, 1", "jmp catch_end" }
 
+    /// The word at `address`, loaded by the first three bytes.
+    fn peek(address: u64) -> u64 { "mov rax, [rdi]", "ret" }
+
     /// Exactly 16 bytes, so that its end is the start of [`neighbour`].
     fn sixteen_bytes() -> u64 { "mov eax, 16", "ret", ".skip 10, 0x90" }
 
