@@ -12,7 +12,7 @@ unsafe extern "C" {
     ///
     /// # Safety
     /// Only at the end of a jprobe handler, with nothing left to drop: the frames in between vanish.
-    pub safe fn jprobe_return() -> !;
+    pub unsafe fn jprobe_return() -> !;
 }
 
 /// RFLAGS.DF and RFLAGS.AC.

@@ -23,7 +23,7 @@
 use core::{
     ptr::{null, null_mut},
     sync::atomic::{
-        AtomicPtr, AtomicU64,
+        AtomicPtr,
         Ordering::{Acquire, Relaxed},
     },
 };
@@ -58,7 +58,7 @@ impl<P: Platform> Probes<P> {
             return self.other_breakpoint(cpu, regs);
         };
         if cpu.is_busy() {
-            miss(site);
+            self.miss(cpu, site, regs);
             return self.run_slot(site, regs);
         }
         cpu.enter();
@@ -88,6 +88,29 @@ impl<P: Platform> Probes<P> {
             }
         }
         self.finish(cpu, site, regs)
+    }
+
+    /// Counts a hit that runs no handlers, for each probe that would have run.
+    #[cold]
+    fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) {
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            probe.nmissed.fetch_add(1, Relaxed);
+        }
+        // SAFETY: this CPU's own; the site lives while the guard is held.
+        let (jprobe, sp) = unsafe {
+            let frame = &*cpu.jprobe.get();
+            (frame.site.as_ref(), frame.regs.sp)
+        };
+        if let Some(jprobe) = jprobe
+            && regs.sp > sp
+            && P::stack_of(sp).contains(&regs.sp)
+        {
+            // The frame of the handler is gone, and with it the only code that drops the guard.
+            P::fatal(format_args!(
+                "jprobe at {:#x}: its handler has ended without jprobe_return\n{regs:x?}",
+                jprobe.addr()
+            ));
+        }
     }
 
     /// Executes the displaced instruction after the pre handlers. The guard is held.
@@ -426,15 +449,18 @@ impl<P: Platform> Probes<P> {
         self.finish(cpu, site, regs)
     }
 
-    /// Whether a #DB belongs to a single step of the probes; then `regs` are where to resume. Interrupts off. `dr6` is
-    /// the debug status register; of it, only a single step (BS) can be ours.
+    /// Whether a #DB belongs to the probes alone; then `regs` are where to resume. Interrupts off. `dr6` is the debug status
+    /// register; of it, only a single step (BS) can be ours.
+    ///
+    /// Code that a debugger steps through runs with TF of its own. It is then told of the probed instruction once, when `regs`
+    /// are behind it, and of no instruction in a slot.
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         const BS: u64 = 1 << 14;
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
         // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
         let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
-            return false;
+            return dr6 & BS != 0 && self.slots.contains(regs.ip);
         };
         let Some((_, copy)) = &site.step else {
             return false;
@@ -455,7 +481,7 @@ impl<P: Platform> Probes<P> {
         cpu.finishing.store(null_mut(), Relaxed);
         self.run_post(cpu, site, regs);
         cpu.leave();
-        true
+        saved & TF == 0
     }
 
     /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
@@ -555,18 +581,6 @@ impl<P: Platform> Probes<P> {
     pub fn flush_task(&self, task: u64) {
         self.tasks.release(task);
     }
-}
-
-/// Counts a hit that runs no handlers, for each probe that would have run.
-#[cold]
-fn miss(site: &Site) {
-    for probe in site.probes().filter(|probe| probe.is_enabled()) {
-        count(&probe.nmissed);
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Relaxed);
 }
 
 /// Called by `kretprobe_trampoline`.
