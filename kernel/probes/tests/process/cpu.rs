@@ -17,7 +17,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{
-            AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+            AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -40,6 +40,10 @@ pub struct Cpu {
     tid: AtomicI32,
     /// How many signal handlers the CPU is in.
     pub traps: AtomicU32,
+    /// Whether an NMI comes after each instruction of tasks; see [`super::traps`].
+    pub storm: AtomicBool,
+    /// Whether the task runs with a TF that is not its own, for the storm.
+    pub forced_step: AtomicBool,
     /// The last request that the CPU has answered.
     answered: AtomicU32,
     /// The last request that found the CPU outside every slot and handler.
@@ -62,6 +66,8 @@ pub static CPUS: [Cpu; POSSIBLE] = [const {
         run_exit: AtomicU32::new(0),
         tid: AtomicI32::new(0),
         traps: AtomicU32::new(0),
+        storm: AtomicBool::new(false),
+        forced_step: AtomicBool::new(false),
         answered: AtomicU32::new(0),
         quiescent: AtomicU32::new(0),
         task: AtomicU64::new(0),

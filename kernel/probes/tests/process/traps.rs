@@ -27,8 +27,6 @@ pub const IF: u64 = 1 << 9;
 pub const DEBUG: u8 = 1;
 /// The vector of a breakpoint.
 pub const BREAKPOINT: u8 = 3;
-/// The vector of an invalid instruction.
-pub const INVALID: u8 = 6;
 /// The vector of a general protection fault.
 pub const PROTECTION: u8 = 13;
 /// The vector of a page fault.
@@ -46,10 +44,19 @@ pub fn on_exception(hook: Hook) {
     EXCEPTION.store(hook as *mut (), Release);
 }
 
-/// Sets what runs after each instruction of code that has set TF, before the probes see that trap: an NMI at every instruction. It
-/// may call anything, and its own code is not stepped. The vector is [`DEBUG`].
-pub fn on_each_step(hook: Hook) {
+/// Runs `work` with an NMI after each of its instructions, wherever that is: slots, stubs, the trampoline, the handlers that it
+/// calls. The NMI's handler is `hook`, with the vector [`DEBUG`]; it may call anything. Handlers of traps are not interrupted.
+///
+/// The processor is made to step by a TF that neither the code's frames nor the probes see.
+pub fn nmi_storm(hook: Hook, work: impl FnOnce()) {
+    let cpu = cpu::this();
     NMI.store(hook as *mut (), Release);
+    cpu.storm.store(true, Relaxed);
+    cpu.interrupt();
+    work();
+    cpu.storm.store(false, Relaxed);
+    cpu.interrupt();
+    NMI.store(std::ptr::null_mut(), Release);
 }
 
 /// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is 32.
@@ -141,17 +148,20 @@ fn frame(context: &libc::ucontext_t) -> PtRegs {
     regs
 }
 
-/// Makes the signal return to `regs`.
-fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs) {
-    if !text::SLOTS.range().contains(&regs.ip) || regs.flags & TF != 0 {
-        let change = if regs.flags & IF == 0 {
-            libc::sigaddset
-        } else {
-            libc::sigdelset
-        };
-        for signal in [libc::SIGUSR1, libc::SIGUSR2] {
-            // SAFETY: the kernel has filled in the mask, and takes it back.
-            unsafe { change(&raw mut context.uc_sigmask, signal) };
+/// Makes the signal, which came at `at`, return to `regs`.
+fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs, at: u64) {
+    // Interrupts are off in a slot with a post handler. Its exits could not unblock them again, so they stay as they were (P1).
+    let in_slot = text::SLOTS.range().contains(&regs.ip) && regs.flags & TF == 0;
+    let end_of_jprobe = at == super::probe_entry_points().jprobe_return + 1;
+    for signal in [libc::SIGUSR1, libc::SIGUSR2] {
+        let mask = &raw mut context.uc_sigmask;
+        // SAFETY: the kernel has filled in the mask, and takes it back.
+        unsafe {
+            if regs.flags & IF != 0 || in_slot && end_of_jprobe {
+                libc::sigdelset(mask, signal);
+            } else if !in_slot {
+                libc::sigaddset(mask, signal);
+            }
         }
     }
     regs.flags |= IF;
@@ -167,14 +177,29 @@ fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs) {
 unsafe fn exception(context: *mut libc::c_void, handle: impl FnOnce(&mut PtRegs, u8)) {
     // SAFETY: by the contract; nobody else has it.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let traps = &cpu::this().traps;
+    let cpu = cpu::this();
+    let depth = cpu.traps.load(Relaxed);
     // Only this CPU writes the count, and what nests restores it.
-    traps.store(traps.load(Relaxed) + 1, Relaxed);
+    cpu.traps.store(depth + 1, Relaxed);
     let mut regs = frame(context);
+    let at = regs.ip;
+    let forced = cpu.forced_step.swap(false, Relaxed);
+    if forced {
+        regs.flags &= !TF;
+    }
     let vector = context.uc_mcontext.gregs[libc::REG_TRAPNO as usize] as u8;
-    handle(&mut regs, vector);
-    resume(context, regs);
-    traps.store(traps.load(Relaxed) - 1, Relaxed);
+    if depth == 0 && vector == DEBUG && cpu.storm.load(Relaxed) {
+        run(&NMI, &mut regs, DEBUG);
+    }
+    if !(forced && vector == DEBUG) {
+        handle(&mut regs, vector);
+    }
+    resume(context, regs, at);
+    if depth == 0 && cpu.storm.load(Relaxed) && regs.flags & TF == 0 {
+        context.uc_mcontext.gregs[libc::REG_EFL as usize] |= TF as i64;
+        cpu.forced_step.store(true, Relaxed);
+    }
+    cpu.traps.store(depth, Relaxed);
 }
 
 /// Defines what a signal enters: it clears AC, which the kernel leaves as the interrupted code had it and Rust code does not
@@ -202,9 +227,6 @@ extern "C" fn trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_voi
     unsafe {
         let stepped = (*info).si_code == libc::TRAP_TRACE;
         exception(context, |regs, vector| {
-            if stepped {
-                run(&NMI, regs, DEBUG);
-            }
             let handled = match vector {
                 BREAKPOINT => PROBES.on_breakpoint(regs),
                 _ => PROBES.on_debug(regs, u64::from(stepped) << 14),

@@ -2,6 +2,8 @@
 
 mod faults;
 mod handlers;
+mod interrupts;
+mod jprobes;
 mod memory;
 mod owned;
 mod registration;

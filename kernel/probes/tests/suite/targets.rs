@@ -166,6 +166,36 @@ functions! {
     /// The word at `address`, loaded by the first three bytes.
     fn peek(address: u64) -> u64 { "mov rax, [rdi]", "ret" }
 
+    /// a + 2 b + 3 c + … + 14 n.
+    fn sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64,
+           i: u64, j: u64, k: u64, l: u64, m: u64, n: u64) -> u64 {
+        "lea rax, [rdi + 2 * rsi]",
+        "imul rdx, rdx, 3; add rax, rdx",
+        "lea rax, [rax + 4 * rcx]",
+        "imul r8, r8, 5; add rax, r8",
+        "imul r9, r9, 6; add rax, r9",
+        "imul rdx, [rsp + 0x08], 7; add rax, rdx",
+        "imul rdx, [rsp + 0x10], 8; add rax, rdx",
+        "imul rdx, [rsp + 0x18], 9; add rax, rdx",
+        "imul rdx, [rsp + 0x20], 10; add rax, rdx",
+        "imul rdx, [rsp + 0x28], 11; add rax, rdx",
+        "imul rdx, [rsp + 0x30], 12; add rax, rdx",
+        "imul rdx, [rsp + 0x38], 13; add rax, rdx",
+        "imul rdx, [rsp + 0x40], 14; add rax, rdx",
+        "ret",
+    }
+
+    /// Stores `small` at `place` and returns what was there.
+    fn store(place: *mut u32, small: u8, yes: bool, letter: i16) -> u32 {
+        "mov eax, [rdi]",
+        "movzx esi, sil",
+        "mov [rdi], esi",
+        "ret",
+    }
+
+    /// Changes no register and no flag.
+    fn tail_nothing() { "nop", "ret" }
+
     /// Exactly 16 bytes, so that its end is the start of [`neighbour`].
     fn sixteen_bytes() -> u64 { "mov eax, 16", "ret", ".skip 10, 0x90" }
 

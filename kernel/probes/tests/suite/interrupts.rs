@@ -1,0 +1,301 @@
+//! Interrupts, NMIs and debug traps at the worst of places.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    code::{Bench, Code, Registers},
+    cpu, journal,
+    traps::{self, DEBUG, TF},
+};
+
+/// How often something else than the right result came out of a call.
+static WRONG: AtomicU64 = AtomicU64::new(0);
+
+fn check(result: u64, expected: u64) {
+    if result != expected {
+        WRONG.fetch_add(1, Relaxed);
+    }
+}
+
+// H16, H18, H31, K25, K63: hits nest anywhere, NMIs nest strictly, and the count law holds.
+#[test]
+fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
+    let _machine = boot();
+    static NMIS: AtomicU64 = AtomicU64::new(0);
+    static IN_SLOTS: AtomicU64 = AtomicU64::new(0);
+    static IN_STUBS: AtomicU64 = AtomicU64::new(0);
+    fn calls() {
+        check(add(1, 2), 3);
+        check(tail_f(4), 10);
+        check(chain_a(1), 13);
+        check(recurse(2), 3);
+    }
+    fn nmi(regs: &mut PtRegs, _: u8) -> bool {
+        NMIS.fetch_add(1, Relaxed);
+        let at = PROBES.original_ip(regs.ip);
+        IN_SLOTS.fetch_add((at != regs.ip).into(), Relaxed);
+        let in_stub = ["kretprobe_trampoline", "kprobe_post_stub", "jprobe_return"]
+            .iter()
+            .any(|name| {
+                symbols::covering(regs.ip).is_some_and(|symbol| symbol.start == address(name))
+            });
+        IN_STUBS.fetch_add(in_stub.into(), Relaxed);
+        calls();
+        true
+    }
+    probes::jprobe! {
+        fn arguments(a: u64) {
+            check(a, 1);
+        }
+    }
+    let stale = PROBES.stale_instances();
+    let kprobes = [
+        leak(Kprobe::new().symbol("add").pre(pre::<1>)),
+        leak(Kprobe::new().symbol("chain_b").post(post::<1>)),
+        // A call, a return, a jump, each with a post handler.
+        leak(Kprobe::new().symbol("chain_b").offset(4).post(post::<1>)),
+        leak(Kprobe::new().symbol("add").offset(4).post(post::<1>)),
+        leak(Kprobe::new().symbol("tail_f").offset(3).post(post::<1>)),
+    ];
+    let calls_of = |name| {
+        leak(
+            Kretprobe::new()
+                .symbol(name)
+                .handler(returned::<1, ()>)
+                .maxactive(20),
+        )
+    };
+    let kretprobes = ["tail_f", "tail_g", "chain_a", "recurse"].map(calls_of);
+    let jprobe = leak(Jprobe::new().symbol("chain_c").entry(arguments));
+    PROBES.register_batch(&kprobes).unwrap();
+    PROBES.register_batch(&kretprobes).unwrap();
+    PROBES.register(jprobe).unwrap();
+    traps::nmi_storm(nmi, || {
+        calls();
+        calls();
+    });
+    let nmis = NMIS.load(Relaxed);
+    assert_eq!(WRONG.load(Relaxed), 0);
+    assert!(nmis > 1000, "{nmis} NMIs");
+    assert!(
+        IN_SLOTS.load(Relaxed) > 20 && IN_STUBS.load(Relaxed) > 300,
+        "in the interesting places, too"
+    );
+    let executions = nmis + 2;
+    for probe in kprobes.iter().copied().chain([jprobe.kprobe()]) {
+        assert_eq!(
+            probe.hits() + probe.nmissed(),
+            executions,
+            "{}",
+            symbols::describe(probe.addr())
+        );
+        assert!(probe.hits() > 0 && probe.nmissed() > 0);
+    }
+    for (call, each) in kretprobes.iter().zip([1, 2, 1, 3]) {
+        let seen = call.hits() + call.nmissed() + call.kprobe().nmissed();
+        // `tail_g` is called by `tail_f` alone.
+        let each = if call.addr() == address("tail_g") {
+            1
+        } else {
+            each
+        };
+        assert_eq!(
+            seen,
+            executions * each,
+            "{}",
+            symbols::describe(call.addr())
+        );
+        assert_eq!(call.nmissed(), 0);
+    }
+    assert_eq!(PROBES.stale_instances(), stale, "NMIs nest strictly");
+    journal_may_overflow();
+    PROBES.unregister(jprobe).unwrap();
+    PROBES.unregister_batch(&kretprobes).unwrap();
+    PROBES.unregister_batch(&kprobes).unwrap();
+}
+
+/// The handlers above note more than the journal holds.
+fn journal_may_overflow() {
+    journal::clear();
+}
+
+// H16, H25: an interrupt between trap and resumption waits; what it hits is a hit of its own.
+#[test]
+fn interrupts_wait_until_a_handler_is_done() {
+    let _machine = boot();
+    fn interrupt(_: &mut PtRegs, _: u8) -> bool {
+        journal::note(100 + step_by_step(1));
+        true
+    }
+    fn send(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        cpu::this().interrupt();
+        journal::note(1);
+        PreVerdict::Execute
+    }
+    probes::jprobe! {
+        fn sends(_a: u64, _b: u64) {
+            cpu::this().interrupt();
+            journal::note(2);
+        }
+    }
+    traps::on_interrupt(interrupt);
+    let inner = leak(Kprobe::new().symbol("step_by_step").pre(pre::<9>));
+    PROBES.register(inner).unwrap();
+    let probe = leak(Kprobe::new().symbol("add").pre(send));
+    PROBES.register(probe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1, 9, 104]);
+    PROBES.unregister(probe).unwrap();
+
+    let jprobe = leak(Jprobe::new().symbol("add").entry(sends));
+    PROBES.register(jprobe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [2, 9, 104]);
+    PROBES.unregister(jprobe).unwrap();
+    assert_eq!((inner.hits(), inner.nmissed()), (2, 0));
+    PROBES.unregister(inner).unwrap();
+}
+
+// K24
+#[test]
+fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
+    let _machine = boot();
+    extern "C" fn interrupted(depth: u64) {
+        journal::note(depth);
+        if depth > 0 {
+            cpu::this().interrupt();
+        }
+    }
+    fn interrupt(_: &mut PtRegs, _: u8) -> bool {
+        check(calls_back(interrupted, 0), 1);
+        true
+    }
+    traps::on_interrupt(interrupt);
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>),
+    );
+    PROBES.register(call).unwrap();
+    for _ in 0..10 {
+        assert_eq!(calls_back(interrupted, 5), 6);
+        assert_eq!(journal::take(), [5, 0, 7, 7]);
+    }
+    assert_eq!(
+        (call.hits(), call.nmissed(), WRONG.load(Relaxed)),
+        (20, 0, 0)
+    );
+    PROBES.unregister(call).unwrap();
+}
+
+// H22, H23: return handlers run with the interrupts of the function; what hits meanwhile is missed.
+#[test]
+fn an_interrupt_during_a_return_handler_misses_its_probes() {
+    let _machine = boot();
+    fn interrupt(_: &mut PtRegs, _: u8) -> bool {
+        journal::note(100 + step_by_step(1));
+        true
+    }
+    fn sends(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        cpu::this().interrupt();
+        journal::note(1);
+    }
+    traps::on_interrupt(interrupt);
+    let inner = leak(Kprobe::new().symbol("step_by_step").pre(pre::<9>));
+    let call = leak(Kretprobe::new().symbol("add").handler(sends));
+    PROBES.register(inner).unwrap();
+    PROBES.register(call).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [104, 1]);
+    assert_eq!((inner.hits(), inner.nmissed()), (0, 1));
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(inner).unwrap();
+}
+
+/// What a debugger that steps through code has seen: the address behind each instruction.
+static STEPS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+fn debugger(regs: &mut PtRegs, vector: u8) -> bool {
+    if vector == DEBUG {
+        STEPS.lock().unwrap().push(regs.ip);
+    }
+    vector == DEBUG
+}
+
+// H50, E11
+#[test]
+fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
+    let _machine = boot();
+    // Sets TF, runs some instructions, clears TF.
+    let body: &[u8] = &[
+        0x9c, // +0 pushf
+        0x81, 0x0c, 0x24, 0x00, 0x01, 0x00, 0x00, // +1 or dword [rsp], TF
+        0x9d, // +8 popf
+        0x90, // +9 nop: the first one that is followed by a trap
+        0x48, 0x01, 0xd8, // +10 add rax, rbx
+        0x51, // +13 push rcx
+        0x59, // +14 pop rcx
+        0xeb, 0x00, // +15 jmp +17
+        0xe8, 0x00, 0x00, 0x00, 0x00, // +17 call +22
+        0x5a, // +22 pop rdx
+        0x9c, // +23 pushf
+        0x81, 0x24, 0x24, 0xff, 0xfe, 0xff, 0xff, // +24 and dword [rsp], ~TF
+        0x9d, // +31 popf, which is followed by a last trap
+        0x90, // +32 nop
+    ];
+    let code = Code::with_exit(body);
+    let offsets = [9, 10, 13, 14, 15, 17, 22, 23, 24];
+    let mut bench = Bench::new();
+    traps::on_exception(debugger);
+    let run = |bench: &mut Bench| {
+        STEPS.lock().unwrap().clear();
+        let outcome = bench.run(code.start, Registers::default());
+        let steps = STEPS.lock().unwrap();
+        (
+            outcome,
+            steps.iter().map(|ip| ip - code.start).collect::<Vec<_>>(),
+        )
+    };
+    let bare = run(&mut bench);
+    assert_eq!(bare.1, [10, 13, 14, 15, 17, 22, 23, 24, 31, 32]);
+    for offset in offsets {
+        let probe = leak(Kprobe::new().at(code.start + offset).pre(pre::<1>));
+        PROBES.register(probe).unwrap();
+        assert_eq!(run(&mut bench), bare, "probe at +{offset}");
+        assert_eq!(journal::take(), [1]);
+        PROBES.unregister(probe).unwrap();
+    }
+    let all: Vec<_> = offsets
+        .iter()
+        .map(|offset| leak(Kprobe::new().at(code.start + offset).pre(pre::<1>)))
+        .collect();
+    PROBES.register_batch(&all).unwrap();
+    assert_eq!(run(&mut bench), bare);
+    PROBES.unregister_batch(&all).unwrap();
+    assert_eq!(
+        bench.run(code.start, Registers::default()).registers.flags & TF,
+        0
+    );
+}
+
+// H51
+#[test]
+fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
+    let _machine = boot();
+    let mut regs = PtRegs {
+        ip: address("add"),
+        ..PtRegs::default()
+    };
+    let before = regs;
+    for dr6 in [0, 1, 1 << 13, 1 << 14] {
+        assert!(!PROBES.on_debug(&mut regs, dr6));
+        assert_eq!(regs, before);
+    }
+}

@@ -1,0 +1,439 @@
+//! Jprobes: handlers that see a function's arguments.
+
+use std::{arch::global_asm, cell::Cell};
+
+use probes::{Jprobe, JprobeEntry, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::Kind};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    code::{Bench, Code, End, Registers, exit},
+    cpu, in_doomed_process, journal,
+};
+
+/// A handler that is written by hand.
+fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
+    // SAFETY: the handlers below end in `jprobe_return`, or are there to show what happens if they do not.
+    unsafe { JprobeEntry::new(handler as *const ()) }
+}
+
+// J07
+#[test]
+fn a_handler_sees_up_to_thirteen_arguments() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn none() {
+            journal::note(0);
+        }
+    }
+    probes::jprobe! {
+        fn one(a: u64) {
+            journal::note(a);
+        }
+    }
+    probes::jprobe! {
+        fn six(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) {
+            for n in [a, b, c, d, e, f] {
+                journal::note(n);
+            }
+        }
+    }
+    probes::jprobe! {
+        fn eight(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64) {
+            for n in [a, b, c, d, e, f, g, h] {
+                journal::note(n);
+            }
+        }
+    }
+    probes::jprobe! {
+        fn fourteen(
+            a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64,
+            i: u64, j: u64, k: u64, l: u64, m: u64, n: u64,
+        ) {
+            for n in [a, b, c, d, e, f, g, h, i, j, k, l, m, n] {
+                journal::note(n);
+            }
+        }
+    }
+    let numbers: Vec<u64> = (1..=14).collect();
+    for (handler, count) in [(none, 0), (one, 1), (six, 6), (eight, 8), (fourteen, 14)] {
+        let jprobe = leak(Jprobe::new().symbol("sum").entry(handler));
+        PROBES.register(jprobe).unwrap();
+        for _ in 0..3 {
+            assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14), 1015);
+            let expected = if count == 0 { &[0] } else { &numbers[..count] };
+            assert_eq!(journal::take(), expected);
+        }
+        assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (3, 0));
+        assert_eq!(jprobe.entry_addr(), handler.addr());
+        PROBES.unregister(jprobe).unwrap();
+    }
+}
+
+// J07, J10
+#[test]
+fn arguments_of_any_type_and_writes_through_pointers() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn typed(place: *mut u32, small: u8, yes: bool, letter: i16) {
+            journal::note(u64::from(small));
+            journal::note(yes.into());
+            journal::note(letter as u64);
+            // SAFETY: the caller below passes a pointer to a live word.
+            unsafe { *place += 1 };
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("store").entry(typed));
+    PROBES.register(jprobe).unwrap();
+    let mut word = 41u32;
+    let old = store(&raw mut word, 200, true, -3);
+    assert_eq!(
+        (old, word),
+        (42, 200),
+        "the function sees what the handler wrote"
+    );
+    assert_eq!(journal::take(), [200, 1, -3i64 as u64]);
+    PROBES.unregister(jprobe).unwrap();
+}
+
+// J06, J08, J15, K15
+#[test]
+fn a_handler_runs_in_a_handlers_context_and_drops_its_locals() {
+    let _machine = boot();
+    struct Loud(u64);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            journal::note(self.0);
+        }
+    }
+    probes::jprobe! {
+        fn context(a: u64, _b: u64) {
+            let _outer = Loud(100);
+            journal::note(in_good_order().into());
+            journal::note(cpu::this().can_sleep().into());
+            journal::note(step_by_step(1));
+            if a == 1 {
+                return;
+            }
+            let _inner = Loud(200);
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(context));
+    let inside = leak(Kprobe::new().symbol("step_by_step").pre(pre::<7>));
+    PROBES.register(jprobe).unwrap();
+    PROBES.register(inside).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1, 0, 4, 100]);
+    assert_eq!(add(2, 2), 4);
+    assert_eq!(journal::take(), [1, 0, 4, 200, 100]);
+    assert_eq!((inside.hits(), inside.nmissed()), (0, 2));
+    assert!(cpu::this().can_sleep());
+    PROBES.unregister(inside).unwrap();
+    PROBES.unregister(jprobe).unwrap();
+}
+
+global_asm!(
+    // Overwrites all that a handler may overwrite: argument registers, flags, its stack arguments, the words above them.
+    ".globl spoil_everything",
+    ".type spoil_everything, @function",
+    "spoil_everything:",
+    "mov rax, -1",
+    "mov rdi, rax; mov rsi, rax; mov rdx, rax; mov rcx, rax; mov r8, rax; mov r9, rax",
+    "mov r10, rax; mov r11, rax; mov rbx, rax; mov rbp, rax; mov r12, rax; mov r15, rax",
+    "mov [rsp], rax",
+    "mov [rsp + 0x08], rax; mov [rsp + 0x10], rax; mov [rsp + 0x18], rax; mov [rsp + 0x20], rax",
+    "mov [rsp + 0x28], rax; mov [rsp + 0x30], rax; mov [rsp + 0x38], rax; mov [rsp + 0x40], rax",
+    "cmp rax, 0",
+    "std",
+    "sub rsp, 0x128",
+    "call jprobe_return",
+    ".size spoil_everything, . - spoil_everything",
+    // Goes to the breakpoint of `jprobe_return` with another stack pointer.
+    ".globl lose_the_stack",
+    ".type lose_the_stack, @function",
+    "lose_the_stack:",
+    "push rax",
+    "jmp jprobe_return_breakpoint",
+    ".size lose_the_stack, . - lose_the_stack",
+    // Returns as a function does, without `jprobe_return`.
+    ".globl just_return",
+    ".type just_return, @function",
+    "just_return:",
+    "ret",
+    ".size just_return, . - just_return",
+);
+
+unsafe extern "C" {
+    fn spoil_everything();
+    fn lose_the_stack();
+    fn just_return();
+}
+
+// J09, J10, J11
+#[test]
+fn the_function_runs_as_if_its_handler_had_not() {
+    let _machine = boot();
+    // The return address and seven argument words are put back; what lies above stays spoilt.
+    let caller = Code::new(|start| {
+        let distance = (address("sum").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let mut bench = Bench::new();
+    let mut registers = Registers::default();
+    for n in 0..16 {
+        registers.set(n, 0x4444_0000 + n as u64);
+    }
+    (registers.sp, registers.flags) = (bench.sp(), 0xad7);
+    let bare = bench.run(caller.start, registers);
+    let jprobe = leak(Jprobe::new().symbol("sum").entry(by_hand(spoil_everything)));
+    PROBES.register(jprobe).unwrap();
+    let probed = bench.run(caller.start, registers);
+    assert_eq!(probed.end, End::Exit(1));
+    let expected = [&bare.stack[..7], &[!0], &bare.stack[8..]].concat();
+    assert_eq!(
+        probed.stack, expected,
+        "the eighth argument word alone is spoilt"
+    );
+    // 14 times it, which is the last argument, to the sum.
+    let spoilt = bare
+        .registers
+        .ax
+        .wrapping_add(14u64.wrapping_mul((!0u64).wrapping_sub(bare.stack[7])));
+    let expected = Registers {
+        ax: spoilt,
+        dx: 14u64.wrapping_mul(!0),
+        ..bare.registers
+    };
+    assert_eq!(
+        probed.registers,
+        Registers {
+            flags: probed.registers.flags,
+            ..expected
+        }
+    );
+    PROBES.unregister(jprobe).unwrap();
+
+    // A function that leaves the flags alone shows that they are put back, DF too.
+    let nothing = Code::new(|start| {
+        let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let jprobe = leak(
+        Jprobe::new()
+            .symbol("tail_nothing")
+            .entry(by_hand(spoil_everything)),
+    );
+    PROBES.register(jprobe).unwrap();
+    for flags in [0x202, 0xad7] {
+        let registers = Registers { flags, ..registers };
+        assert_eq!(bench.run(nothing.start, registers).registers, registers);
+    }
+    PROBES.unregister(jprobe).unwrap();
+}
+
+// J01, J02, J03
+#[test]
+fn targets_that_a_jprobe_cannot_mirror_are_refused() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn arguments(_a: u64, _b: u64) {
+            journal::note(1);
+        }
+    }
+    probes::jprobe! {
+        fn others(_a: u64, _b: u64) {
+            journal::note(2);
+        }
+    }
+    #[inline(never)]
+    fn rust_function(a: u64) -> u64 {
+        std::hint::black_box(a) + 1
+    }
+    assert_eq!(rust_function(1), 2);
+    let make = || Jprobe::new().entry(arguments);
+    refused(
+        leak(make().at(rust_function as *const () as u64)),
+        "NotExternC",
+        22,
+    );
+    refused(
+        leak(make().symbol("step_by_step").offset(4)),
+        "NotFunctionEntry",
+        22,
+    );
+    refused(leak(Jprobe::new().symbol("add")), "NoHandler", 22);
+    refused(leak(make().symbol("no_such_function")), "UnknownSymbol", 2);
+    refused(leak(make().symbol("blacklisted")), "Blacklisted", 22);
+
+    let first = leak(make().symbol("add"));
+    PROBES.register(first).unwrap();
+    refused(
+        leak(Jprobe::new().symbol("add").entry(others)),
+        "SecondJprobe",
+        17,
+    );
+    refused(first, "AlreadyRegistered", 22);
+    assert_eq!(list(), ["add+0x0 j 0"]);
+    assert_eq!(first.kprobe().kind(), Kind::Jprobe);
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1], "the first is unaffected");
+    PROBES.unregister(first).unwrap();
+    let second = leak(Jprobe::new().symbol("add").entry(others));
+    PROBES.register(second).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [2]);
+    PROBES.unregister(second).unwrap();
+}
+
+// J05
+#[test]
+fn jprobes_follow_the_rules_of_all_probes() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn first(_a: u64) {
+            journal::note(1);
+        }
+    }
+    let on = |name| leak(Jprobe::new().symbol(name).entry(first));
+    let batch = [on("chain_a"), on("chain_b"), on("chain_c")];
+    PROBES.register_batch(&batch).unwrap();
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(journal::take(), [1, 1, 1]);
+    PROBES.disable(batch[1]).unwrap();
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(journal::take(), [1, 1]);
+    PROBES.enable(batch[1]).unwrap();
+    PROBES.unregister_batch(&batch).unwrap();
+    let error = PROBES.register_batch(&[batch[0], batch[0]]).unwrap_err();
+    assert_eq!(error.name(), "AlreadyRegistered");
+    assert_eq!(list(), [""; 0]);
+    let disabled = leak(Jprobe::new().symbol("landed").entry(first).disabled());
+    PROBES.register(disabled).unwrap();
+    assert_eq!(landed(1), 2);
+    PROBES.enable(disabled).unwrap();
+    assert_eq!(landed(1), 2);
+    PROBES.unregister(disabled).unwrap();
+    assert_eq!(journal::take(), [1]);
+}
+
+// J04, J16, J17, H08
+#[test]
+fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn arguments(a: u64, b: u64) {
+            journal::note(100 + a + b);
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
+    let old = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<11>));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .entry(entry::<2, ()>)
+            .handler(returned::<12, ()>),
+    );
+    let new = leak(Kprobe::new().symbol("add").pre(pre::<3>).post(post::<13>));
+    PROBES.register(old).unwrap();
+    PROBES.register(jprobe).unwrap();
+    PROBES.register(call).unwrap();
+    PROBES.register(new).unwrap();
+    for _ in 0..3 {
+        assert_eq!(add(1, 2), 3);
+        assert_eq!(journal::take(), [3, 2, 1, 103, 13, 11, 12]);
+    }
+    // H09: a pre handler that goes on elsewhere keeps the jprobe from running.
+    fn elsewhere(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        regs.ip += 3;
+        PreVerdict::Resume
+    }
+    let skips = leak(Kprobe::new().symbol("add").pre(elsewhere));
+    PROBES.register(skips).unwrap();
+    add(1, 2);
+    assert_eq!(journal::take(), []);
+    PROBES.unregister(skips).unwrap();
+    PROBES.unregister(new).unwrap();
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(old).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [103]);
+    PROBES.unregister(jprobe).unwrap();
+}
+
+// J08, J18, J19
+#[test]
+fn a_jprobe_hit_inside_a_handler_is_missed() {
+    let _machine = boot();
+    thread_local! {
+        static DEPTH: Cell<u64> = const { Cell::new(0) };
+    }
+    probes::jprobe! {
+        fn calls_itself(a: u64, _b: u64) {
+            DEPTH.set(DEPTH.get() + 1);
+            journal::note(add(a, 10));
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(calls_itself));
+    PROBES.register(jprobe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!((journal::take(), DEPTH.get()), (vec![11], 1));
+    assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (1, 1));
+    PROBES.unregister(jprobe).unwrap();
+}
+
+// J12
+#[test]
+fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() {
+    let printed = in_doomed_process(
+        "suite::jprobes::a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets",
+        || {
+            let _machine = boot();
+            let jprobe = leak(Jprobe::new().symbol("add").entry(by_hand(lose_the_stack)));
+            PROBES.register(jprobe).unwrap();
+            add(1, 2);
+        },
+    );
+    assert!(
+        printed.contains("its handler returned with sp 0x"),
+        "{printed}"
+    );
+    assert_eq!(printed.matches("PtRegs {").count(), 2, "{printed}");
+}
+
+// J13
+#[test]
+fn a_handler_that_returns_like_a_function_is_found_out() {
+    let printed = in_doomed_process(
+        "suite::jprobes::a_handler_that_returns_like_a_function_is_found_out",
+        || {
+            let _machine = boot();
+            let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
+            // Behind the call.
+            let other = leak(Kprobe::new().symbol("chain_b").offset(9).pre(pre::<1>));
+            PROBES.register(jprobe).unwrap();
+            PROBES.register(other).unwrap();
+            chain_a(1);
+        },
+    );
+    assert!(
+        printed.contains("its handler has ended without jprobe_return"),
+        "{printed}"
+    );
+}
+
+// J14
+#[test]
+fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint() {
+    let printed = in_doomed_process(
+        "suite::jprobes::jprobe_return_outside_a_handler_is_a_foreign_breakpoint",
+        || {
+            let _machine = boot();
+            // SAFETY: nothing is to be dropped, and the process ends here.
+            unsafe { probes::jprobe_return() }
+        },
+    );
+    assert!(
+        printed.contains("exception 3 that nobody expects"),
+        "{printed}"
+    );
+}
