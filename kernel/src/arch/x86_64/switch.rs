@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel stack of a task that has not run yet, from the top:
 //!   stack_top   PtRegs for ring 3 (T4 in `task`)
-//!   -0x0a8      return address: task_begin     <- what `__switch_to` pops and returns to
+//!   -0x0a8      return address: ret_from_fork     <- what `__switch_to` pops and returns to
 //!   -0x0b0      rbp = 0                            ends chains of frame pointers
 //!   -0x0b8      rbx = function
 //!   -0x0c0      r12 = argument
@@ -106,9 +106,9 @@ global_asm!(
     r#"
     .pushsection .entry.text, "ax", @progbits
     .balign 16
-    .globl task_begin
-    .type task_begin, @function
-task_begin:
+    .globl ret_from_fork
+    .type ret_from_fork, @function
+ret_from_fork:
     .cfi_startproc simple
     .cfi_def_cfa rsp, {frame}
     .cfi_undefined rip
@@ -122,7 +122,7 @@ task_begin:
     .cfi_adjust_cfa_offset -8
     jmp exception_return
     .cfi_endproc
-    .size task_begin, . - task_begin
+    .size ret_from_fork, . - ret_from_fork
     .popsection
     "#,
     frame = const size_of::<PtRegs>(),
@@ -130,7 +130,7 @@ task_begin:
 );
 
 unsafe extern "C" {
-    fn task_begin();
+    fn ret_from_fork();
 }
 
 /// Where the frame for ring 3 is on a kernel stack that ends at `stack_top`.
@@ -157,7 +157,7 @@ pub(crate) unsafe fn prepare_stack(
         argument as u64,
         function as usize as u64,
         0, // rbp
-        task_begin as *const () as u64,
+        ret_from_fork as *const () as u64,
     ];
     let sp = frame.addr() - size_of_val(&saved);
     // SAFETY: the topmost bytes of an unused stack (1).
