@@ -21,6 +21,7 @@ use core::{
     slice,
     sync::atomic::{AtomicU64, Ordering},
 };
+use frame_bitmap::FrameBitmap;
 use x86_64::PhysAddr;
 
 /// Bytes in a frame and in a page.
@@ -48,7 +49,7 @@ pub struct Frame(PhysAddr);
 impl Frame {
     /// Takes any free frame. Its contents are what its last owner left.
     pub fn alloc() -> Result<Self, OutOfMemory> {
-        FRAMES.lock().take(0..u64::MAX).map(Self)
+        Self::alloc_below(u64::MAX)
     }
 
     /// Takes a free frame filled with zeros.
@@ -60,7 +61,15 @@ impl Frame {
 
     /// Takes a free frame that a 32-bit address reaches.
     pub fn alloc_below_4_gib() -> Result<Self, OutOfMemory> {
-        FRAMES.lock().take(0..1 << 32).map(Self)
+        Self::alloc_below(1 << 32)
+    }
+
+    fn alloc_below(limit: u64) -> Result<Self, OutOfMemory> {
+        let number = FRAMES
+            .lock()
+            .take(limit as usize / FRAME_SIZE)
+            .ok_or(OutOfMemory)?;
+        Ok(Self(PhysAddr::new((number * FRAME_SIZE) as u64)))
     }
 
     /// Where the frame is.
@@ -97,7 +106,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        FRAMES.lock().give(self.0);
+        FRAMES.lock().give(self.0.as_u64() as usize / FRAME_SIZE);
     }
 }
 
@@ -107,58 +116,14 @@ impl fmt::Debug for Frame {
     }
 }
 
-struct Frames {
-    /// Bit n of word w: frame 64 * w + n is free.
-    bitmap: &'static mut [u64],
-    free: usize,
-    /// No word below this one has a bit set, as far as frames from anywhere are concerned.
-    first_candidate: usize,
-}
-
-static FRAMES: SpinLock<Frames> = SpinLock::new(Frames {
-    bitmap: &mut [],
-    free: 0,
-    first_candidate: 0,
-});
+static FRAMES: SpinLock<FrameBitmap<'static>> = SpinLock::new(FrameBitmap::empty());
 
 /// Physical address of the page where the other CPUs start in real mode.
 static START_UP_PAGE: AtomicU64 = AtomicU64::new(0);
 
-const FRAMES_PER_WORD: usize = u64::BITS as usize;
-
-impl Frames {
-    fn take(&mut self, range: Range<u64>) -> Result<PhysAddr, OutOfMemory> {
-        let end_word = (range.end / FRAME_SIZE as u64 / FRAMES_PER_WORD as u64)
-            .min(self.bitmap.len() as u64) as usize;
-        let start_word = self.first_candidate.min(end_word);
-        let word = (start_word..end_word)
-            .find(|&word| self.bitmap[word] != 0)
-            .ok_or(OutOfMemory)?;
-        self.first_candidate = word;
-        let bit = self.bitmap[word].trailing_zeros() as usize;
-        self.bitmap[word] &= !(1 << bit);
-        self.free -= 1;
-        Ok(PhysAddr::new(
-            ((word * FRAMES_PER_WORD + bit) * FRAME_SIZE) as u64,
-        ))
-    }
-
-    fn give(&mut self, phys: PhysAddr) {
-        let number = phys.as_u64() as usize / FRAME_SIZE;
-        let (word, bit) = (number / FRAMES_PER_WORD, number % FRAMES_PER_WORD);
-        assert!(
-            self.bitmap[word] & (1 << bit) == 0,
-            "the frame at {phys:#x} was freed twice (F2)"
-        );
-        self.bitmap[word] |= 1 << bit;
-        self.free += 1;
-        self.first_candidate = self.first_candidate.min(word);
-    }
-}
-
 /// How many frames are free.
 pub fn free_frames() -> usize {
-    FRAMES.lock().free
+    FRAMES.lock().free()
 }
 
 /// The page below 1 MiB that is kept for starting the other CPUs, if there is one.
@@ -209,7 +174,7 @@ pub fn init(regions: &[MemoryRegion]) {
         .map(|frames| frames.start)
         .min()
         .filter(|&frame| frame < REAL_MODE_END);
-    let words = frames.div_ceil(FRAMES_PER_WORD);
+    let words = frame_bitmap::words_for(frames);
     let bitmap_frames = (words * size_of::<u64>()).div_ceil(FRAME_SIZE);
     let bitmap_start = usable
         .clone()
@@ -221,20 +186,14 @@ pub fn init(regions: &[MemoryRegion]) {
     // SAFETY: the frames are usable memory that nothing else uses, and they stay reserved below.
     let bitmap: &'static mut [u64] =
         unsafe { slice::from_raw_parts_mut(phys_to_virt(bitmap_phys).as_mut_ptr(), words) };
-    bitmap.fill(0);
+    let mut bitmap = FrameBitmap::new(bitmap);
     let reserved = |frame: usize| {
         Some(frame) == start_up || (bitmap_start..bitmap_start + bitmap_frames).contains(&frame)
     };
-    let mut free = 0;
     for frame in usable.flatten().filter(|&frame| !reserved(frame)) {
-        bitmap[frame / FRAMES_PER_WORD] |= 1 << (frame % FRAMES_PER_WORD);
-        free += 1;
+        bitmap.give(frame);
     }
     let phys = (start_up.unwrap_or(0) * FRAME_SIZE) as u64;
     START_UP_PAGE.store(phys, Ordering::Relaxed);
-    *FRAMES.lock() = Frames {
-        bitmap,
-        free,
-        first_candidate: 0,
-    };
+    *FRAMES.lock() = bitmap;
 }

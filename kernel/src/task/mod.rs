@@ -18,7 +18,6 @@ pub mod exec;
 pub mod exit;
 pub mod fork;
 pub mod kthread;
-mod list;
 pub mod process;
 pub mod scheduler;
 pub mod sleep;
@@ -42,7 +41,7 @@ use core::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
-use list::{Link, Linked};
+use intrusive_queue::{Link, Linked};
 use process::Process;
 use x86_64::PhysAddr;
 

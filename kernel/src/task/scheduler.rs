@@ -35,7 +35,7 @@
 //! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
 //! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-use super::{State, Task, list::Queue};
+use super::{State, Task};
 use crate::{
     arch::{idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
@@ -48,6 +48,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicBool, Ordering},
 };
+use intrusive_queue::Queue;
 use percpu::MAX_CPUS;
 use x86_64::{PhysAddr, instructions::interrupts};
 

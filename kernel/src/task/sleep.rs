@@ -6,12 +6,12 @@
 
 use super::{
     Task,
-    list::{Link, Linked, Queue},
     scheduler::wake,
     wait_queue::{Limits, wait},
 };
 use crate::{errno::Errno, sync::SpinLock, time::ktime_get};
 use core::sync::atomic::{AtomicU64, Ordering};
+use intrusive_queue::{Link, Linked, Queue};
 
 /// A task that wants to be woken at a time. It lives in the stack frame of the wait.
 pub(super) struct Sleeper {
@@ -82,7 +82,7 @@ pub(crate) fn tick() {
     {
         // SAFETY: a task that waits is alive (T1 in `task`), and cannot leave its wait without this lock.
         wake(unsafe { &*sleeper.task });
-        sleepers.remove(|_| true);
+        sleepers.pop_front();
     }
     note_earliest(&sleepers);
 }

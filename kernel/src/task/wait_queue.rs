@@ -19,12 +19,12 @@
 
 use super::{
     State, Task, current,
-    list::{Link, Linked, Queue},
     scheduler::{schedule, wake},
     sleep::Sleeper,
 };
 use crate::{errno::Errno, sync::SpinLock, time::ktime_get};
 use core::fmt;
+use intrusive_queue::{Link, Linked, Queue};
 
 /// Tasks that wait for something.
 pub struct WaitQueue {
@@ -105,7 +105,7 @@ impl WaitQueue {
     /// Wakes the task that has waited longest. True if there was one.
     pub fn wake_one(&self) -> bool {
         let mut waiters = self.waiters.lock();
-        let first = waiters.remove(|_| true);
+        let first = waiters.pop_front();
         // SAFETY: the waiter cannot leave its wait, and so its frame, without this lock.
         first
             .inspect(|waiter| unsafe { waiter.as_ref() }.wake())
@@ -115,7 +115,7 @@ impl WaitQueue {
     /// Wakes all tasks that wait.
     pub fn wake_all(&self) {
         let mut waiters = self.waiters.lock();
-        while let Some(waiter) = waiters.remove(|_| true) {
+        while let Some(waiter) = waiters.pop_front() {
             // SAFETY: as in `wake_one`.
             unsafe { waiter.as_ref() }.wake();
         }
