@@ -1,139 +1,73 @@
 //! Backtraces: who called whom, from any instruction of the kernel.
 //!
-//! A walk follows the call frame information of the compiler ([`unwind`]) and, where there is none, the frame pointer. On the way
-//! it puts right what probes have changed: an instruction pointer in a slot becomes the probed address, and a return
-//! address that a return probe has borrowed becomes the true one. Interrupted code is found through the frames that the entry
-//! stubs have left on the stack.
+//! A walk starts from the registers of an exception or interrupt, from its caller, or from where a task that does not run
+//! called the scheduler. It goes from frame to frame by the call frame information of the compiler and of our
+//! assembly ([`unwind`]), the entry stubs included, so it crosses exceptions and interrupts. It ends at ring 3, at a
+//! task's first frame, or after [`MAX_FRAMES`] frames.
+//!
+//! Probes change what is on the stack and where code runs. The walk shows what it would find without them: for a
+//! breakpoint, or an instruction in a slot, the probed instruction; for a return address that a return probe has
+//! borrowed, the true one; above the return trampoline, where it will go.
 //!
 //! # Contexts
-//! Any, also interrupts, probe handlers, NMI and panic: nothing is allocated, no lock is taken, and only kernel stacks are read.
+//! Any, also interrupts, probe handlers, NMI and panic: nothing is allocated, no lock is taken, and only kernel stacks
+//! are read, where they are mapped. A task that runs on another CPU meanwhile gives a trace that ends early or holds calls
+//! that are over, no worse. A walk needs about 4 KiB of stack.
 
-use core::{arch::naked_asm, fmt};
-
-use probes::PtRegs;
-use spin::Once;
-use unwind::{Frame, Memory, Section, Tables, register};
+pub mod unwind;
 
 use crate::{
-    arch::percpu,
-    log::Level,
-    mm::kernel_stack,
-    probes,
-    symbols::{self, Kind},
+    arch::{percpu, switch},
+    log::{Level, printk},
+    probes::{self, PtRegs},
+    symbols::Address,
+    task::Task,
 };
+use ::unwind::{Frame, Memory, register};
+use core::{arch::naked_asm, fmt, mem::offset_of};
+use unwind::Stacks;
 
 /// The most frames that a walk visits: deeper is a loop or a runaway recursion, whose top tells enough.
 const MAX_FRAMES: usize = 64;
 
-static TABLES: Once<Tables<'static>> = Once::new();
-
-/// Finds the call frame information. Symbols and the heap are there.
-pub fn init() {
-    unsafe extern "C" {
-        static __eh_frame_hdr_start: u8;
-        static __eh_frame_hdr_end: u8;
-        static __eh_frame_start: u8;
-        static __eh_frame_end: u8;
-    }
-    let section = |start: *const u8, end: *const u8| Section {
-        address: start as u64,
-        // SAFETY: the linker script puts these symbols around read-only data of the image.
-        bytes: unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) },
-    };
-    let is_text = |address| {
-        symbols::lookup_addr(address)
-            .is_some_and(|symbol| matches!(symbol.kind, Kind::Text | Kind::Init))
-    };
-    TABLES.call_once(|| {
-        Tables::new(
-            section(
-                &raw const __eh_frame_hdr_start,
-                &raw const __eh_frame_hdr_end,
-            ),
-            section(&raw const __eh_frame_start, &raw const __eh_frame_end),
-            symbols::section(".debug_frame"),
-            is_text,
-        )
-    });
-}
-
-/// Reads kernel stacks and nothing else.
-struct Stacks;
-
-impl Memory for Stacks {
-    fn read(&self, address: u64) -> Option<u64> {
-        let stack = kernel_stack::bounds(address);
-        if !address.is_multiple_of(8)
-            || address.checked_add(8)? > stack.end
-            || address < stack.start
-        {
-            return None;
-        }
-        // SAFETY: a word inside a kernel stack, which is mapped for ever.
-        Some(unsafe { (address as *const u64).read_volatile() })
-    }
-}
-
-/// The functions on a stack, innermost first. See [`walk`].
+/// The functions on a stack, innermost first.
+#[derive(Clone, Debug)]
 pub struct Walk {
     next: Option<Frame>,
+    /// Whose stack it is, as the probes know the task.
     task: u64,
     left: usize,
 }
 
-/// Walks up from interrupted registers: those of a trap, or those that a probe handler gets.
+/// Walks up from interrupted registers: those of a trap on this CPU, or those that a probe handler gets. Nothing if they
+/// are of ring 3.
 pub fn walk(regs: &PtRegs) -> Walk {
     let mut frame = frame_of(regs);
     frame.registers[register::IP] = probes::probed_ip(regs.ip);
-    Walk {
-        next: (!regs.user_mode()).then_some(frame),
-        task: percpu::current_raw().addr() as u64,
-        left: MAX_FRAMES,
-    }
+    Walk::new((!regs.user_mode()).then_some(frame), current())
 }
 
 /// Walks up from the caller of this function.
 #[inline(never)]
 pub fn walk_current() -> Walk {
-    let mut here = PtRegs::new();
-    // SAFETY: stores to `here` only.
-    unsafe { capture(&mut here) };
-    let mut walk = walk(&here);
-    walk.next = walk.next.map(|frame| Frame {
+    let mut registers = [0; register::COUNT];
+    store_registers(&mut registers);
+    let here = Frame {
+        registers,
         interrupted: false,
-        ..frame
-    });
+    };
+    let mut walk = Walk::new(Some(here), current());
     walk.next();
     walk
 }
 
-/// Stores the registers that calls preserve, as they are in the caller after the call.
-///
-/// # Safety
-/// `regs` may be written.
-#[unsafe(naked)]
-unsafe extern "C" fn capture(regs: &mut PtRegs) {
-    naked_asm!(
-        "mov [rdi + {bx}], rbx",
-        "mov [rdi + {bp}], rbp",
-        "mov [rdi + {r12}], r12",
-        "mov [rdi + {r13}], r13",
-        "mov [rdi + {r14}], r14",
-        "mov [rdi + {r15}], r15",
-        "lea rax, [rsp + 8]",
-        "mov [rdi + {sp}], rax",
-        "mov rax, [rsp]",
-        "mov [rdi + {ip}], rax",
-        "ret",
-        bx = const core::mem::offset_of!(PtRegs, bx),
-        bp = const core::mem::offset_of!(PtRegs, bp),
-        r12 = const core::mem::offset_of!(PtRegs, r12),
-        r13 = const core::mem::offset_of!(PtRegs, r13),
-        r14 = const core::mem::offset_of!(PtRegs, r14),
-        r15 = const core::mem::offset_of!(PtRegs, r15),
-        sp = const core::mem::offset_of!(PtRegs, sp),
-        ip = const core::mem::offset_of!(PtRegs, ip),
-    )
+/// Walks up from where `task` called the scheduler. It should not run, or the walk tells nothing.
+pub fn walk_task(task: &Task) -> Walk {
+    Walk::new(switch::saved_frame(task, &Stacks), task.key())
+}
+
+fn current() -> u64 {
+    percpu::current_raw().addr() as u64
 }
 
 fn frame_of(regs: &PtRegs) -> Frame {
@@ -165,127 +99,192 @@ fn frame_of(regs: &PtRegs) -> Frame {
     }
 }
 
+/// Stores the registers that calls preserve, as they are in the caller after the call.
+#[unsafe(naked)]
+extern "C" fn store_registers(registers: &mut [u64; register::COUNT]) {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov [rdi + {bx}], rbx",
+        "mov [rdi + {bp}], rbp",
+        "mov [rdi + {r12}], r12",
+        "mov [rdi + {r13}], r13",
+        "mov [rdi + {r14}], r14",
+        "mov [rdi + {r15}], r15",
+        "lea rax, [rsp + 8]",
+        "mov [rdi + {sp}], rax",
+        "mov rax, [rsp]",
+        "mov [rdi + {ip}], rax",
+        "ret",
+        ".cfi_endproc",
+        bx = const 8 * register::BX,
+        bp = const 8 * register::BP,
+        r12 = const 8 * register::R12,
+        r13 = const 8 * register::R13,
+        r14 = const 8 * register::R14,
+        r15 = const 8 * register::R15,
+        sp = const 8 * register::SP,
+        ip = const 8 * register::IP,
+    )
+}
+
 impl Walk {
-    /// The frame above `frame`.
-    fn above(&self, frame: &Frame) -> Option<Frame> {
-        if let Some(interrupted) = self.through_probe_entry(frame) {
-            return Some(interrupted);
+    fn new(first: Option<Frame>, task: u64) -> Self {
+        Self {
+            next: first.map(as_probed),
+            task,
+            left: MAX_FRAMES,
         }
-        let tables = TABLES.get()?;
-        let mut caller = match tables.step(frame, &Stacks) {
-            Ok(caller) => caller,
-            Err(unwind::Stop::NoInformation { .. }) => {
-                Tables::step_by_frame_pointer(frame, &Stacks).ok()?
-            }
-            Err(_) => return None,
-        };
-        if caller.interrupted {
-            if is_breakpoint_stub(frame.code_address()) {
-                caller.registers[register::IP] = probes::before_breakpoint(caller.ip());
-            }
-        } else {
-            let slot = caller.sp().wrapping_sub(8);
-            caller.registers[register::IP] =
-                probes::real_return_address(self.task, slot, caller.ip());
-        }
-        Some(caller)
     }
 
-    /// Above a probe handler that the return trampoline or the post stub has called: the probed code, whose registers the
-    /// assembly keeps at the frame pointer during the call.
-    fn through_probe_entry(&self, frame: &Frame) -> Option<Frame> {
-        if frame.interrupted {
-            return None;
+    /// The frame above `frame`.
+    fn above(&self, frame: &Frame) -> Option<Frame> {
+        let mut above = unwind::step(frame).ok()?;
+        if above.interrupted {
+            if is_breakpoint_stub(frame.code_address()) {
+                above.registers[register::IP] = probes::before_breakpoint(above.ip());
+            }
+        } else {
+            // What a function calls lies below it.
+            if above.sp() <= frame.sp() && !frame.interrupted {
+                return None;
+            }
+            let slot = above.sp().wrapping_sub(8);
+            above.registers[register::IP] = if probes::in_return_trampoline(frame.code_address()) {
+                self.behind_trampoline(frame, slot)?
+            } else {
+                probes::real_return_address(self.task, slot, above.ip())
+            };
         }
-        let is_return = probes::in_return_trampoline(frame.code_address());
-        if !is_return && !probes::in_post_stub(frame.code_address()) {
-            return None;
-        }
-        let bp = frame.registers[register::BP];
-        let stack = kernel_stack::bounds(bp);
-        if !bp.is_multiple_of(8) || bp < stack.start || bp + size_of::<PtRegs>() as u64 > stack.end
-        {
-            return None;
-        }
-        // SAFETY: the frame that the assembly has built, on a live stack.
-        let regs = unsafe { &*(bp as *const PtRegs) };
-        let mut above = frame_of(regs);
-        if is_return {
-            let slot = regs.sp.wrapping_sub(8);
-            above.registers[register::IP] = probes::return_target(self.task, slot);
-            above.interrupted = false;
-        }
-        Some(above)
+        // Above an entry stub may be ring 3; 0 ends a chain of frame pointers.
+        let is_kernel = above.ip() >> 63 != 0;
+        is_kernel.then(|| as_probed(above))
     }
+
+    /// Where the return trampoline, in which `frame` is, will go on: what its last instruction finds in `slot`. Until that is
+    /// there, the ledger of borrowed addresses knows; and between the two, the registers that handlers got.
+    fn behind_trampoline(&self, frame: &Frame, slot: u64) -> Option<u64> {
+        let live = |address| Stacks.read(address).filter(|_| address >= frame.sp());
+        live(slot)
+            .filter(|&answer| answer != 0)
+            .or_else(|| probes::borrowed_return_address(self.task, slot))
+            .or_else(|| live(slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64))
+    }
+}
+
+/// The frame as the probed code has it, if it was interrupted in the slot of a probe.
+fn as_probed(mut frame: Frame) -> Frame {
+    if frame.interrupted {
+        let read = |address| Stacks.read(address);
+        let (ip, sp) = probes::original_position(frame.ip(), frame.sp(), read);
+        frame.registers[register::IP] = ip;
+        frame.registers[register::SP] = sp;
+    }
+    frame
 }
 
 /// Whether `code` is in the entry stub of #BP, above which the interrupted ip is behind a breakpoint.
 fn is_breakpoint_stub(code: u64) -> bool {
-    symbols::lookup_addr(code).is_some_and(|symbol| symbol.name == "asm_breakpoint")
+    crate::symbols::lookup_addr(code).is_some_and(|symbol| symbol.name == "asm_breakpoint")
 }
 
 impl Iterator for Walk {
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {
-        let mut frame = self.next?;
+        let frame = self.next.take()?;
         self.left = self.left.checked_sub(1)?;
-        frame.registers[register::IP] = probes::original_ip(frame.ip());
-        symbols::lookup_addr(frame.code_address())?;
         self.next = self.above(&frame);
         Some(frame)
     }
 }
 
-/// An address in the kernel as `function+offset/size`, both in bytes; or as a number where no function is.
-pub struct Place(pub u64);
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match symbols::lookup_addr(self.0) {
-            Some(symbol) => write!(
-                f,
-                "{symbol}+{:#x}/{:#x}",
-                self.0 - symbol.start,
-                symbol.size
-            ),
-            None => write!(f, "{:#x}", self.0),
-        }
-    }
+/// A backtrace that has been taken and can be printed: a line for each function.
+pub struct Trace {
+    /// Address, and whether it was interrupted there rather than that it waits there for a call.
+    frames: [(u64, bool); MAX_FRAMES],
+    len: usize,
 }
 
-fn print_walk(level: Level, walk: Walk) {
-    crate::log::printk(level, &format_args!("Call trace:"));
-    for frame in walk {
-        let mark = if frame.interrupted {
-            " <interrupted>"
-        } else {
-            ""
+impl From<Walk> for Trace {
+    fn from(walk: Walk) -> Self {
+        let mut trace = Self {
+            frames: [(0, false); MAX_FRAMES],
+            len: 0,
         };
-        // A return address may be the first of the next function: the call it belongs to names the function.
-        let at = frame.code_address();
-        match symbols::lookup_addr(at) {
-            Some(symbol) => {
-                let offset = frame.ip().wrapping_sub(symbol.start);
-                crate::log::printk(
-                    level,
-                    &format_args!(" {symbol}+{offset:#x}/{:#x}{mark}", symbol.size),
-                );
+        for (to, frame) in trace.frames.iter_mut().zip(walk) {
+            *to = (frame.ip(), frame.interrupted);
+            trace.len += 1;
+        }
+        trace
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Call trace:")?;
+        for &(ip, interrupted) in &self.frames[..self.len] {
+            if interrupted {
+                write!(f, "\n {} <interrupted>", Address::of_instruction(ip))?;
+            } else {
+                write!(f, "\n {}", Address::of_return(ip))?;
             }
-            None => {
-                crate::log::printk(level, &format_args!(" {at:#x}{mark}"));
-            }
+        }
+        match self.len {
+            MAX_FRAMES => f.write_str("\n ..."),
+            0 if !unwind::is_ready() => f.write_str("\n unknown: it is too early in the boot"),
+            _ => Ok(()),
         }
     }
 }
 
-/// Prints a backtrace from interrupted registers.
+/// Prints a backtrace from interrupted registers. Any context.
 pub fn print(regs: &PtRegs) {
-    print_walk(Level::Info, walk(regs));
+    printk(Level::Info, &format_args!("{}", Trace::from(walk(regs))));
 }
 
-/// Prints a backtrace from the caller.
+/// Prints a backtrace from the caller. Any context.
 #[inline(never)]
 pub fn print_current(level: Level) {
-    print_walk(level, walk_current());
+    printk(level, &format_args!("{}", Trace::from(walk_current())));
+}
+
+/// Prints registers as Linux does. Any context.
+pub struct Registers<'a>(pub &'a PtRegs);
+
+impl fmt::Display for Registers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let ip = Address::of_instruction(r.ip);
+        writeln!(f, "RIP: {:04x}:{ip} ({:#x})", r.cs, r.ip)?;
+        writeln!(
+            f,
+            "RSP: {:04x}:{:016x} EFLAGS: {:08x} ORIG_RAX: {:016x}",
+            r.ss, r.sp, r.flags, r.orig_ax
+        )?;
+        writeln!(
+            f,
+            "RAX: {:016x} RBX: {:016x} RCX: {:016x}",
+            r.ax, r.bx, r.cx
+        )?;
+        writeln!(
+            f,
+            "RDX: {:016x} RSI: {:016x} RDI: {:016x}",
+            r.dx, r.si, r.di
+        )?;
+        writeln!(
+            f,
+            "RBP: {:016x} R08: {:016x} R09: {:016x}",
+            r.bp, r.r8, r.r9
+        )?;
+        writeln!(
+            f,
+            "R10: {:016x} R11: {:016x} R12: {:016x}",
+            r.r10, r.r11, r.r12
+        )?;
+        write!(
+            f,
+            "R13: {:016x} R14: {:016x} R15: {:016x}",
+            r.r13, r.r14, r.r15
+        )
+    }
 }

@@ -52,7 +52,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();
     symbols::init(info);
-    backtrace::init();
+    backtrace::unwind::init();
     acpi::init(info);
     pit::mask_legacy_interrupts();
     time::init(); // from here on, log lines tell the time

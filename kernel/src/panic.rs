@@ -1,9 +1,19 @@
 //! The end of the kernel: says why, then tells the host that the run failed.
+//!
+//! The first CPU that panics stops the others, takes the console by force and prints: the message, the registers if an
+//! exception brought it here, and a backtrace. It takes no lock and allocates nothing. If that fails in turn, the second
+//! panic prints its message only, and a third one prints nothing: the machine goes off in any case.
 
-use crate::{backtrace, log::Level};
+use crate::{
+    arch::{percpu, smp},
+    backtrace::{self, Registers, Trace},
+    log, pr_emerg,
+    probes::PtRegs,
+};
 use core::{
+    fmt,
     panic::PanicInfo,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
@@ -19,27 +29,72 @@ pub enum ExitCode {
 
 /// Powers the machine off with a verdict for the host.
 pub fn exit(code: ExitCode) -> ! {
-    crate::log::flush();
+    log::flush();
     // SAFETY: isa-debug-exit sits at this port in QEMU; elsewhere nothing answers there.
     unsafe { Port::<u32>::new(0xf4).write(code as u32) };
+    halt()
+}
+
+fn halt() -> ! {
     loop {
         interrupts::disable();
         hlt();
     }
 }
 
+/// Ends the kernel because of an exception that nobody handles. `regs`: where it happened.
+#[cold]
+pub fn die(regs: &PtRegs, message: fmt::Arguments<'_>) -> ! {
+    end(message, Some(regs))
+}
+
 #[cfg(target_os = "none")]
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    crate::arch::smp::stop_others();
-    crate::log::seize();
-    static PANICKING: AtomicBool = AtomicBool::new(false);
-    if PANICKING.swap(true, Ordering::Relaxed) {
-        // The report itself failed: say so, and no more.
-        crate::pr_emerg!("Kernel panic while panicking: {}", info.message());
-        exit(ExitCode::Failure)
+    end(format_args!("{info}"), None)
+}
+
+/// The CPU that panics, plus 1; 0: none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// How often it has.
+static DEPTH: AtomicU32 = AtomicU32::new(0);
+
+fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
+    interrupts::disable();
+    let this = percpu::cpu_id() as u32 + 1;
+    let owner = OWNER.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed);
+    if owner.is_err_and(|owner| owner != this) {
+        // One report is enough.
+        halt();
     }
-    crate::pr_emerg!("Kernel panic: {info}");
-    backtrace::print_current(Level::Emerg);
+    match DEPTH.fetch_add(1, Ordering::Relaxed) {
+        0 => {
+            smp::stop_others();
+            log::seize();
+            pr_emerg!("Kernel panic: {message}");
+            print_whereabouts();
+            match regs {
+                Some(regs) => {
+                    pr_emerg!("{}", Registers(regs));
+                    pr_emerg!("{}", Trace::from(backtrace::walk(regs)));
+                }
+                None => pr_emerg!("{}", Trace::from(backtrace::walk_current())),
+            }
+        }
+        1 => {
+            log::seize();
+            pr_emerg!("Kernel panic while panicking: {message}");
+        }
+        _ => {}
+    }
     exit(ExitCode::Failure)
+}
+
+fn print_whereabouts() {
+    let cpu = percpu::cpu_id();
+    // SAFETY: the running task is alive, or there is none.
+    match unsafe { percpu::current_raw().as_ref() } {
+        Some(task) => pr_emerg!("CPU: {cpu} PID: {} Comm: {}", task.pid(), task.comm()),
+        None => pr_emerg!("CPU: {cpu}"),
+    }
 }

@@ -337,21 +337,22 @@ impl From<ProbeError> for Errno {
 
 /// Whether `code` is an address in `kretprobe_trampoline`. Any context.
 pub fn in_return_trampoline(code: u64) -> bool {
-    is_in(code, kretprobe_trampoline as *const () as u64)
+    let start = kretprobe_trampoline as *const () as u64;
+    symbols::lookup_addr(code).is_some_and(|symbol| symbol.start == start)
 }
 
-/// Whether `code` is an address in `kprobe_post_stub`. Any context.
-pub fn in_post_stub(code: u64) -> bool {
-    is_in(code, kprobe_post_stub as *const () as u64)
+/// Where the call of `task` returns to whose return slot, at `slot_addr`, is borrowed; `None` if it is not, or not any more. Any
+/// context.
+pub fn borrowed_return_address(task: u64, slot_addr: u64) -> Option<u64> {
+    let trampoline = kretprobe_trampoline as *const () as u64;
+    let address = PROBES.return_address(task, slot_addr, trampoline);
+    (address != trampoline).then_some(address)
 }
 
-fn is_in(code: u64, function: u64) -> bool {
-    symbols::lookup_addr(code).is_some_and(|symbol| symbol.start == function)
-}
-
-/// Where the call of `task` returns to whose return slot was at `slot_addr` and that is in the trampoline now. Any context.
-pub fn return_target(task: u64, slot_addr: u64) -> u64 {
-    PROBES.return_address(task, slot_addr, kretprobe_trampoline as *const () as u64)
+/// The instruction and the stack pointer of the probed code, for code that is found at `ip` with stack pointer `sp`. `read` reads a
+/// word of the stack. Any context.
+pub fn original_position(ip: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> (u64, u64) {
+    PROBES.original_position(ip, sp, read)
 }
 
 /// The address that the registers of a handler stand for: in a pre handler, where `ip` is behind the breakpoint, the probed

@@ -1,11 +1,11 @@
 //! The kernel's own symbols, read from the ELF file that the loader has left in memory.
 //!
-//! Read once in the boot and never changed, so every context may ask.
+//! Read once in the boot and never changed, so every context may ask; before that there are no symbols.
 
 pub use kallsyms::{Kind, LookupError, Symbol};
 
 use bootloader_api::BootInfo;
-use elf::{ElfBytes, endian::LittleEndian};
+use core::fmt;
 use kallsyms::Table;
 use spin::Once;
 use x86_64::PhysAddr;
@@ -17,6 +17,8 @@ static FILE: Once<&'static [u8]> = Once::new();
 static TABLE: Once<Table<'static>> = Once::new();
 
 /// Reads the table. Needs the heap.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
 pub fn init(info: &BootInfo) {
     let at = paging::phys_to_virt(PhysAddr::new(info.kernel_addr));
     // SAFETY: the loader has left the file there, in memory that is never handed out as usable.
@@ -47,12 +49,68 @@ pub fn lookup_addr(addr: u64) -> Option<Symbol<'static>> {
 /// The bytes of a section of the file, also of one that is not loaded; empty if there is none.
 pub fn section(name: &str) -> &'static [u8] {
     FILE.get()
-        .and_then(|file| ElfBytes::<LittleEndian>::minimal_parse(file).ok())
-        .and_then(|elf| {
-            let header = elf.section_header_by_name(name).ok()??;
-            elf.section_data(&header).ok()
-        })
-        .map_or(&[], |(bytes, _)| bytes)
+        .and_then(|file| kallsyms::section(file, name))
+        .unwrap_or_default()
+}
+
+/// All functions, by address: one symbol for each. Any context.
+pub fn functions() -> impl Iterator<Item = Symbol<'static>> {
+    TABLE.get().into_iter().flat_map(Table::functions)
+}
+
+/// All symbols, by address. Any context.
+pub fn all() -> impl Iterator<Item = Symbol<'static>> {
+    TABLE.get().into_iter().flat_map(Table::iter)
+}
+
+/// Prints an address as Linux does: `symbol+0xoffset/0xsize`, or as a number where there is no symbol. Any context.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    addr: u64,
+    /// An address inside the code that is meant.
+    code: u64,
+}
+
+impl Address {
+    /// The address of an instruction, or of data.
+    pub const fn of_instruction(addr: u64) -> Self {
+        Self { addr, code: addr }
+    }
+
+    /// The address that a call returns to. It belongs to the function that the call is in, also where the call never
+    /// returns and another function begins behind it.
+    pub const fn of_return(addr: u64) -> Self {
+        Self {
+            addr,
+            code: addr.wrapping_sub(1),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match lookup_addr(self.code) {
+            Some(symbol) => {
+                let offset = self.addr - symbol.start;
+                write!(f, "{symbol}+{offset:#x}/{:#x}", symbol.size)
+            }
+            None => write!(f, "{:#x}", self.addr),
+        }
+    }
+}
+
+/// Whether `addr` is in the kernel's text, that of the boot included. Any context.
+pub fn is_text(addr: u64) -> bool {
+    unsafe extern "C" {
+        static __init_text_start: u8;
+        static __init_text_end: u8;
+        static __text_start: u8;
+        static __text_end: u8;
+    }
+    let between =
+        |start: *const u8, end: *const u8| (start.addr() as u64..end.addr() as u64).contains(&addr);
+    between(&raw const __text_start, &raw const __text_end)
+        || between(&raw const __init_text_start, &raw const __init_text_end)
 }
 
 /// The bounds of the entry stubs.

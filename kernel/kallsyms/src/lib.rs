@@ -132,6 +132,13 @@ impl fmt::Display for Demangled<'_> {
     }
 }
 
+/// The content of a section of `file`, an ELF file, whether it is loaded or not.
+pub fn section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let elf = ElfBytes::<LittleEndian>::minimal_parse(file).ok()?;
+    let header = elf.section_header_by_name(name).ok()??;
+    Some(elf.section_data(&header).ok()?.0)
+}
+
 /// Why a file gave no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {

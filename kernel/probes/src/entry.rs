@@ -19,13 +19,37 @@ unsafe extern "C" {
 #[doc(hidden)]
 pub const DF_AND_AC: u32 = 1 << 10 | 1 << 18;
 
+/// `push`, with its call frame information.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! push_registers {
+    ($($register:literal)+) => {
+        ::core::concat!($(
+            "push ", $register, "; .cfi_adjust_cfa_offset 8; .cfi_rel_offset ", $register, ", 0; ",
+        )+)
+    };
+}
+
+/// `pop`, with its call frame information.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pop_registers {
+    ($($register:literal)+) => {
+        ::core::concat!($(
+            "pop ", $register, "; .cfi_adjust_cfa_offset -8; .cfi_restore ", $register, "; ",
+        )+)
+    };
+}
+
 /// Pushes all general registers below `orig_ax`, as [`PtRegs`](crate::PtRegs) has them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! push_general_registers {
     () => {
-        "push rdi; push rsi; push rdx; push rcx; push rax; push r8; push r9; push r10; push r11; \
-         push rbx; push rbp; push r12; push r13; push r14; push r15"
+        $crate::push_registers!(
+            "rdi" "rsi" "rdx" "rcx" "rax" "r8" "r9" "r10" "r11" "rbx" "rbp" "r12" "r13" "r14"
+            "r15"
+        )
     };
 }
 
@@ -34,8 +58,10 @@ macro_rules! push_general_registers {
 #[macro_export]
 macro_rules! pop_general_registers {
     () => {
-        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx; \
-         pop r11; pop r10; pop r9; pop r8; pop rax; pop rcx; pop rdx; pop rsi; pop rdi"
+        $crate::pop_registers!(
+            "r15" "r14" "r13" "r12" "rbp" "rbx" "r11" "r10" "r9" "r8" "rax" "rcx" "rdx" "rsi"
+            "rdi"
+        )
     };
 }
 
@@ -65,13 +91,24 @@ macro_rules! entry_points {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn kretprobe_trampoline() {
             ::core::arch::naked_asm!(
+                // The frame above is that of the return slot's address. As long as the slot holds 0, that is in the ledger.
+                ".cfi_startproc simple",
+                ".cfi_def_cfa rsp, 0",
+                ".cfi_offset rip, -8",
                 "push 0",
+                ".cfi_adjust_cfa_offset 8",
                 "push {ss}",
+                ".cfi_adjust_cfa_offset 8",
                 "push rsp",
+                ".cfi_adjust_cfa_offset 8",
                 "pushfq",
+                ".cfi_adjust_cfa_offset 8",
                 "push {cs}",
+                ".cfi_adjust_cfa_offset 8",
                 "push 0",
+                ".cfi_adjust_cfa_offset 8",
                 "push -1",
+                ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
                 // One instruction: from here on this CPU switches no tasks, whichever it was before.
                 "inc dword ptr gs:[{guard}]",
@@ -81,22 +118,30 @@ macro_rules! entry_points {
                 "test dword ptr [rsp + {flags}], {unwanted}",
                 "jz 2f",
                 "push [rsp + {flags}]",
+                ".cfi_adjust_cfa_offset 8",
                 "and dword ptr [rsp], ~{unwanted}",
                 "popfq",
+                ".cfi_adjust_cfa_offset -8",
                 "2:",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
                 "call {on_return}",
                 "mov rsp, rbp",
+                ".cfi_def_cfa_register rsp",
                 // The return address goes to the slot above the frame.
                 "mov [rsp + {slot}], rax",
                 "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
                 "lea rsp, [rsp + 24]",
+                ".cfi_adjust_cfa_offset -24",
                 "popfq",
+                ".cfi_adjust_cfa_offset -8",
                 "lea rsp, [rsp + 16]",
+                ".cfi_adjust_cfa_offset -16",
                 "ret",
+                ".cfi_endproc",
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
@@ -128,24 +173,40 @@ macro_rules! entry_points {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn kprobe_post_stub() {
             ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_signal_frame",
+                ".cfi_def_cfa rsp, 8",
+                ".cfi_offset rip, -8",
                 "push rsp",
+                ".cfi_adjust_cfa_offset 8",
                 "pushfq",
+                ".cfi_adjust_cfa_offset 8",
                 "push {cs}",
+                ".cfi_adjust_cfa_offset 8",
                 "push qword ptr [rsp + 24]",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_rel_offset rip, 0",
                 "push -1",
+                ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
                 "mov qword ptr [rsp + {ss_at}], {ss}",
                 // Interrupts are off already; so are DF and AC from here on.
                 "push 2",
+                ".cfi_adjust_cfa_offset 8",
                 "popfq",
+                ".cfi_adjust_cfa_offset -8",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
                 "call {on_post}",
                 "mov rsp, rbp",
+                ".cfi_def_cfa_register rsp",
                 $crate::pop_general_registers!(),
                 "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
                 "iretq",
+                ".cfi_endproc",
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 ss_at = const ::core::mem::offset_of!($crate::PtRegs, ss),
@@ -163,6 +224,9 @@ macro_rules! entry_points {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn jprobe_return() -> ! {
             ::core::arch::naked_asm!(
+                // Nothing returns to here or from here.
+                ".cfi_startproc",
+                ".cfi_undefined rip",
                 "and rsp, -16",
                 "call {saved_sp}",
                 "test rax, rax",
@@ -172,6 +236,7 @@ macro_rules! entry_points {
                 "jprobe_return_breakpoint:",
                 "int3",
                 "ud2",
+                ".cfi_endproc",
                 saved_sp = sym $crate::hit::jprobe_saved_sp::<$platform>,
             )
         }

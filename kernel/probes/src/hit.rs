@@ -500,9 +500,8 @@ impl<P: Platform> Probes<P> {
                 cpu.finishing.store(null_mut(), Relaxed);
                 cpu.leave();
             }
-            regs.sp = regs
-                .sp
-                .wrapping_add_signed(site.stack_correction(slot, offset));
+            let correction = site.place(slot, offset).rsp_correction;
+            regs.sp = regs.sp.wrapping_add_signed(correction.into());
             regs.ip = site.addr();
             if !cpu.is_busy() {
                 cpu.enter();
@@ -557,6 +556,24 @@ impl<P: Platform> Probes<P> {
     /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.
     pub fn original_ip(&self, ip: u64) -> u64 {
         self.slots.owner(ip).map_or(ip, |(site, _)| site.addr())
+    }
+
+    /// The instruction and the stack pointer of the probed code, for code that is found at `ip` with stack pointer `sp`: those
+    /// that it would have without the probe. They are `ip` and `sp` outside slots. `read` reads a word of the stack. Any context.
+    pub fn original_position(
+        &self,
+        ip: u64,
+        sp: u64,
+        read: impl FnOnce(u64) -> Option<u64>,
+    ) -> (u64, u64) {
+        let Some((site, offset)) = self.slots.owner(ip) else {
+            return (ip, sp);
+        };
+        let place = site.place(ip - offset as u64, offset);
+        (
+            place.ip(site.addr(), sp, read),
+            sp.wrapping_add_signed(place.rsp_correction.into()),
+        )
     }
 
     /// What the caller of a frame really is: for the return slot at `frame` of `task`, holding `value`. Any context.

@@ -47,7 +47,7 @@ use crate::{
     kprobe::{Kind, Kprobe, flags},
     kretprobe::{Kretprobe, KretprobeCore},
     platform::{PerCpu, Platform, Symbol, Text},
-    site::{Emulated, Site, StackCorrections},
+    site::{Emulated, Places, Site},
     slot::{FreeSlots, SlotPool},
 };
 
@@ -622,11 +622,11 @@ impl<P: Platform> Probes<P> {
         site.slot = self.slots.take(&mut state.slots)?;
         let filled = (|| {
             let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
-            site.slot_stack = StackCorrections::of(&code).ok_or(ProbeError::OutOfMemory)?;
+            site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, &*site, code.code());
             // The offsets of the post slot follow from the instruction alone, so they are noted now, while nobody reads them.
             let post = self.translate_post(&target.insn, site.slot)?;
-            site.post_stack = StackCorrections::of(&post).ok_or(ProbeError::OutOfMemory)?;
+            site.post_places = Places::of(&post).ok_or(ProbeError::OutOfMemory)?;
             if state.method == StepMethod::TrapFlag {
                 let slot = self.slots.take(&mut state.slots)?;
                 let copy = step_copy(&target.insn, slot).map_err(refused);

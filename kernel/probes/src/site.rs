@@ -14,7 +14,7 @@ use core::{
 };
 
 use crate::{
-    insn::{FlagsOp, Insn, StepCopy, Translation},
+    insn::{FlagsOp, Insn, ResumeIp, StepCopy, Translation},
     kprobe::{Kind, Kprobe},
 };
 
@@ -24,10 +24,10 @@ pub struct Site {
     pub(crate) key: u64,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
-    pub(crate) slot_stack: StackCorrections,
+    pub(crate) slot_places: Places,
     /// Where the translation that ends in the post stub is; 0 while no probe here has a post handler.
     pub(crate) post_slot: AtomicU64,
-    pub(crate) post_stack: StackCorrections,
+    pub(crate) post_places: Places,
     /// A post slot that nobody enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
     /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
@@ -63,37 +63,89 @@ pub(crate) enum Emulated {
     Return(u16),
 }
 
-/// What to add to RSP at each place of a slot to get the probed code's stack pointer: pairs of the first offset and the
-/// correction from there on. Kept apart from the translation, so that a fault needs no translator.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StackCorrections([(u8, i32); 6]);
+/// What the probed code looks like at each place of a slot. Kept apart from the translation, so that neither a fault nor a
+/// backtrace needs the translator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places([Place; 7]);
 
-impl StackCorrections {
-    /// The corrections of `code`; none if it needs more than fit, which no translation does.
-    pub(crate) fn of(code: &Translation) -> Option<Self> {
-        let mut all = Self::default();
-        let mut count = 0;
-        let mut last = 0;
-        for offset in 0..code.code().len() {
-            let correction = code.rsp_correction(offset);
-            if correction != last {
-                *all.0.get_mut(count)? = (offset as u8, correction);
-                count += 1;
-                last = correction;
+/// The probed code from one offset into a slot on, up to the next place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// 0: unused; what stands before the first place is the probed address, with nothing to add to RSP.
+    from: u8,
+    /// What to add to RSP to get the probed code's stack pointer.
+    pub(crate) rsp_correction: i32,
+    ip: PlaceIp,
+}
+
+/// Where the probed code is: [`ResumeIp`] in 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlaceIp {
+    /// That far from the probed address.
+    Near(i32),
+    /// The quad word at RSP + offset.
+    Stacked(i32),
+}
+
+impl Place {
+    /// The probed address itself.
+    const PROBED: Self = Self {
+        from: 0,
+        rsp_correction: 0,
+        ip: PlaceIp::Near(0),
+    };
+
+    /// The instruction pointer of the probed code, which a probe at `probed` and RSP `sp` give.
+    pub(crate) fn ip(&self, probed: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> u64 {
+        match self.ip {
+            PlaceIp::Near(distance) => probed.wrapping_add_signed(distance.into()),
+            PlaceIp::Stacked(offset) => {
+                read(sp.wrapping_add_signed(offset.into())).unwrap_or(probed)
             }
         }
-        Some(all)
+    }
+}
+
+impl Places {
+    pub(crate) const NONE: Self = Self([Place::PROBED; 7]);
+
+    /// The places of `code`; none if it needs more than fit, which no translation does.
+    pub(crate) fn of(code: &Translation) -> Option<Self> {
+        let mut places = Self::NONE;
+        let mut unused = places.0.iter_mut();
+        let mut last = Place::PROBED;
+        for offset in 0..code.code().len() {
+            let position = code.position(offset);
+            let ip = match position.ip {
+                ResumeIp::Known(ip) => {
+                    PlaceIp::Near((ip.wrapping_sub(code.probed_ip()) as i64).try_into().ok()?)
+                }
+                ResumeIp::Stacked(offset) => PlaceIp::Stacked(offset),
+            };
+            let place = Place {
+                from: last.from,
+                rsp_correction: position.rsp_correction,
+                ip,
+            };
+            if place != last {
+                last = Place {
+                    from: offset as u8,
+                    ..place
+                };
+                *unused.next()? = last;
+            }
+        }
+        Some(places)
     }
 
-    /// The correction at `offset`.
-    pub(crate) fn at(&self, offset: usize) -> i64 {
-        let mut correction = 0;
-        for (from, value) in self.0 {
-            if from != 0 && usize::from(from) <= offset {
-                correction = value;
-            }
-        }
-        i64::from(correction)
+    /// The place at `offset`.
+    pub(crate) fn at(&self, offset: usize) -> Place {
+        self.0
+            .iter()
+            .take_while(|place| place.from != 0 && usize::from(place.from) <= offset)
+            .last()
+            .copied()
+            .unwrap_or(Place::PROBED)
     }
 }
 
@@ -103,9 +155,9 @@ impl Site {
         Self {
             key,
             slot: 0,
-            slot_stack: StackCorrections([(0, 0); 6]),
+            slot_places: Places::NONE,
             post_slot: AtomicU64::new(0),
-            post_stack: StackCorrections([(0, 0); 6]),
+            post_places: Places::NONE,
             retired_post_slot: AtomicU64::new(0),
             emulate: AtomicBool::new(false),
             emulated: None,
@@ -181,14 +233,14 @@ impl Site {
         }
     }
 
-    /// What to add to RSP at `offset` of this site's slot at `slot`.
-    pub(crate) fn stack_correction(&self, slot: u64, offset: usize) -> i64 {
+    /// What the probed code looks like at `offset` of this site's slot at `slot`.
+    pub(crate) fn place(&self, slot: u64, offset: usize) -> Place {
         if slot == self.slot {
-            self.slot_stack.at(offset)
+            self.slot_places.at(offset)
         } else if self.step.as_ref().is_some_and(|(step, _)| *step == slot) {
-            0
+            Place::PROBED
         } else {
-            self.post_stack.at(offset)
+            self.post_places.at(offset)
         }
     }
 }

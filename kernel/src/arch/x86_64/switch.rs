@@ -23,7 +23,9 @@ use crate::{
 use core::{
     arch::{global_asm, naked_asm},
     mem::offset_of,
+    sync::atomic::Ordering,
 };
+use unwind::{Frame, Memory, register};
 
 /// Saves the registers of `task` that a call preserves, on its stack, and continues `next` where it left off; returns,
 /// on the stack of `next`, the task that was left. The only place where the kernel changes from one task's stack to
@@ -131,6 +133,29 @@ ret_from_fork:
 
 unsafe extern "C" {
     fn ret_from_fork();
+}
+
+/// The frame from which `task` called [`__switch_to`], for backtraces. For a task that does not run.
+pub(crate) fn saved_frame(task: &Task, memory: &impl Memory) -> Option<Frame> {
+    let saved = task.saved_sp.load(Ordering::Acquire);
+    let mut registers = [0; register::COUNT];
+    let layout = [
+        register::R15,
+        register::R14,
+        register::R13,
+        register::R12,
+        register::BX,
+        register::BP,
+        register::IP,
+    ];
+    for (index, number) in (0..).zip(layout) {
+        registers[number] = memory.read(saved + index * 8)?;
+    }
+    registers[register::SP] = saved + 8 * layout.len() as u64;
+    Some(Frame {
+        registers,
+        interrupted: false,
+    })
 }
 
 /// Where the frame for ring 3 is on a kernel stack that ends at `stack_top`.

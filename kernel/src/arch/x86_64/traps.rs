@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     mm::{fault, kernel_stack, paging::USER_END},
-    pr_err, pr_warn,
+    panic, pr_err, pr_warn,
     probes::{self, PtRegs},
     task::{self, exit::exit_if_requested, scheduler, sleep},
 };
@@ -125,51 +125,7 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
 /// Ends the kernel because of an exception at `regs`.
 fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
     let task = task::try_current().map_or(task::Comm::new("boot"), |task| task.comm());
-    panic!("{cause}, in task {task}\n{}", Registers(regs))
-}
-
-/// All registers of a frame, for people.
-struct Registers<'a>(&'a PtRegs);
-
-impl fmt::Display for Registers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let regs = self.0;
-        writeln!(
-            f,
-            "ip  {:016x} sp  {:016x} flags {:08x}",
-            regs.ip, regs.sp, regs.flags
-        )?;
-        writeln!(
-            f,
-            "cs  {:016x} ss  {:016x} orig_ax {:x}",
-            regs.cs, regs.ss, regs.orig_ax
-        )?;
-        writeln!(
-            f,
-            "ax  {:016x} bx  {:016x} cx  {:016x}",
-            regs.ax, regs.bx, regs.cx
-        )?;
-        writeln!(
-            f,
-            "dx  {:016x} si  {:016x} di  {:016x}",
-            regs.dx, regs.si, regs.di
-        )?;
-        writeln!(
-            f,
-            "bp  {:016x} r8  {:016x} r9  {:016x}",
-            regs.bp, regs.r8, regs.r9
-        )?;
-        writeln!(
-            f,
-            "r10 {:016x} r11 {:016x} r12 {:016x}",
-            regs.r10, regs.r11, regs.r12
-        )?;
-        write!(
-            f,
-            "r13 {:016x} r14 {:016x} r15 {:016x}",
-            regs.r13, regs.r14, regs.r15
-        )
-    }
+    panic::die(regs, format_args!("{cause}, in task {task}"))
 }
 
 /// Interrupts, vectors from 32 on.
