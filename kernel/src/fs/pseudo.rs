@@ -23,10 +23,15 @@ pub trait VirtualFile: Send + Sync + 'static {
     fn store(&self, data: &[u8]) -> Result<(), Errno>;
 }
 
+/// Makes the text of a virtual file.
+pub type Show = fn(&mut dyn fmt::Write) -> fmt::Result;
+/// Obeys what was written to a virtual file.
+pub type Store = fn(&[u8]) -> Result<(), Errno>;
+
 /// A virtual file from two plain functions, either of which may be missing.
 pub struct Functions {
-    pub show: Option<fn(&mut dyn fmt::Write) -> fmt::Result>,
-    pub store: Option<fn(&[u8]) -> Result<(), Errno>>,
+    pub show: Option<Show>,
+    pub store: Option<Store>,
 }
 
 impl VirtualFile for Functions {

@@ -49,7 +49,7 @@ fn fork(
         ..*regs
     };
     let child = Task::new_user(
-        &parent.comm(),
+        parent.comm(),
         &child_regs,
         Arc::new(space),
         parent.process.duplicate(),
