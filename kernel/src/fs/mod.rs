@@ -126,6 +126,11 @@ pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(
     Ok(())
 }
 
+/// Takes away what was installed at the absolute `path`; a directory must be empty.
+pub fn uninstall(path: &[u8]) -> Result<(), Errno> {
+    Ok(TREE.lock().uninstall(path)?)
+}
+
 /// Looks up what `path` names, from the directory `cwd` on.
 pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
     let tree = TREE.lock();

@@ -32,7 +32,7 @@ use crate::{
     task::wait_queue::WaitQueue,
 };
 use abi::{WaitStatus, signal};
-use alloc::{collections::BTreeMap, sync::Arc};
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Most processes that there may be at once, zombies included.
@@ -153,7 +153,7 @@ pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
 /// Does nothing for a kernel thread without children.
 pub(super) fn end(pid: Pid, status: WaitStatus) {
     // Tasks whose last reference may go with their entries: dropped when the lock is released.
-    let mut released = alloc::vec::Vec::new();
+    let mut released = Vec::new();
     let mut parent = None;
     {
         let mut processes = PROCESSES.lock();
@@ -241,6 +241,11 @@ pub fn exists(pid: Pid) -> bool {
 /// How many processes there are, zombies included.
 pub fn count() -> usize {
     PROCESSES.lock().len()
+}
+
+/// The pids of all processes, zombies included.
+pub fn pids() -> Vec<Pid> {
+    PROCESSES.lock().keys().copied().collect()
 }
 
 /// The pid of the parent of process `pid`: [`INIT`] for an orphan, 0 for what is no process.

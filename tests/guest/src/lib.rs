@@ -41,6 +41,7 @@ mod concurrency;
 mod errors;
 mod instruction_forms;
 mod machine;
+mod programs;
 mod registry;
 mod runner;
 mod self_test;

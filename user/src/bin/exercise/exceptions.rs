@@ -15,7 +15,7 @@ pub fn wild(mut args: Args) -> i32 {
         "last_byte_read" => 0x0000_7fff_ffff_ffff,
         "non_canonical_read" => 0x8000_0000_0000_0000,
         "text_write" => text,
-        "rodata_write" => how.as_ptr() as u64,
+        "rodata_write" => &raw const CONSTANT as u64,
         "data_call" => &raw const DATA as u64,
         "stack_overflow" => {
             black_box(recurse(0, u64::MAX));
@@ -35,6 +35,8 @@ pub fn wild(mut args: Args) -> i32 {
     }
     SURVIVED
 }
+
+static CONSTANT: [u8; 16] = [1; 16];
 
 /// `ret`, in data.
 static mut DATA: [u8; 16] = [0xc3; 16];

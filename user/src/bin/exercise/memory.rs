@@ -2,9 +2,10 @@
 
 use core::{hint::black_box, slice};
 use user::{
-    abi::signal,
+    Args,
+    abi::{nr, signal},
     println,
-    syscall::{self, Errno},
+    syscall::{self, Errno, raw},
 };
 
 const PAGE: u64 = 4096;
@@ -127,4 +128,15 @@ pub fn out_of_memory() {
     println!("out_of_memory: {killed} of {CHILDREN} ended");
     assert!((1..CHILDREN).contains(&killed));
     assert_eq!(syscall::wait4(-1, 0), Err(Errno::ECHILD));
+}
+
+/// Removes the directory named by the argument, which does not exist, and one whose name is in a page that was never
+/// touched, and so is empty.
+pub fn remove(mut args: Args) {
+    let path = args.next().expect("a path");
+    assert_eq!(syscall::rmdir(path), Err(Errno::ENOENT));
+    let untouched = grow(2 * PAGE).as_ptr() as u64 + PAGE;
+    // SAFETY: zeros are an empty path.
+    let result = unsafe { raw(nr::RMDIR, [untouched, 0, 0, 0, 0, 0]) };
+    assert_eq!(result, Err(Errno::ENOENT));
 }
