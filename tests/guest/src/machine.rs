@@ -14,7 +14,10 @@ use kernel::{
         paging::{self, AddressSpace, Protection},
     },
     probes::{Kprobe, PreVerdict, PtRegs, register},
-    task::{TaskRef, kthread::spawn_kthread_on, sleep::sleep_ns},
+    task::{
+        self, TaskRef, exec::start_program, kthread::spawn_kthread_on, process::Which,
+        sleep::sleep_ns, wait::wait_for_child,
+    },
     time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
 };
 
@@ -239,6 +242,33 @@ guest_test! {
         assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
         assert!(NMIS.load(SeqCst) > 0, "no NMI came");
         assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
+    }
+
+    /// Two programs make system calls, which yield too, while NMIs come at any instruction: also at those of the entry
+    /// that still have the program's stack pointer or its GS.
+    fn registers_survive_system_calls_under_nmis() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static ON_USER_STACK: AtomicU64 = AtomicU64::new(0);
+        fn nmi(regs: &PtRegs) {
+            let on_user_stack = !regs.user_mode() && regs.sp < paging::USER_END;
+            ON_USER_STACK.fetch_add(u64::from(on_user_stack), SeqCst);
+        }
+        STOP.store(false, SeqCst);
+        traps::set_nmi_handler(Some(nmi));
+        let sender = spawn_on(0, || {
+            while !STOP.load(SeqCst) {
+                smp::send_nmi(1);
+            }
+        });
+        let programs = [(); 2].map(|()| start_program("/bin/exercise", &["registers", "200000"]).expect("a program"));
+        for pid in programs {
+            let (_, status) = wait_for_child(Which::Pid(pid), false).expect("a child").expect("waited");
+            assert_eq!(status.code(), Some(0), "{status:?}");
+        }
+        STOP.store(true, SeqCst);
+        sender.wait_released();
+        traps::set_nmi_handler(None);
+        kernel::pr_info!("{} NMIs came on the user's stack pointer", ON_USER_STACK.load(SeqCst));
     }
 
     #[should_panic("kernel stack overflow, in task overflower")]

@@ -10,6 +10,7 @@ mod bad_pointers;
 mod exceptions;
 mod files;
 mod memory;
+mod registers;
 mod tasks;
 
 use user::{Args, eprintln};
@@ -36,6 +37,7 @@ fn main(mut args: Args) -> i32 {
         "heap" => memory::heap(),
         "hog" => return memory::hog(),
         "out_of_memory" => memory::out_of_memory(),
+        "registers" => registers::registers(args),
         "identity" => tasks::identity(),
         "wait" => tasks::wait(),
         "exec" => tasks::exec(),
