@@ -15,8 +15,8 @@ use kernel::{
     },
     probes::{Kprobe, PreVerdict, PtRegs, register},
     task::{
-        self, TaskRef, exec::start_program, kthread::spawn_kthread_on, process::Which,
-        sleep::sleep_ns, wait::wait_for_child,
+        TaskRef, exec::start_program, kthread::spawn_kthread_on, process::Which, sleep::sleep_ns,
+        wait::wait_for_child,
     },
     time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
 };

@@ -112,7 +112,10 @@ pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64
     die(regs, format_args!("page fault: cannot {verb} {address:#x}"))
 }
 
-/// An exception that nobody expects: ends the user task that raised it, or the kernel.
+/// An exception that nobody expects: ends the user task that raised it, or the kernel. A function of its own, as the hit
+/// path of the probes ends here.
+#[cold]
+#[inline(never)]
 fn unclaimed(regs: &mut PtRegs, vector: u8) {
     if regs.user_mode() {
         interrupts::enable();
@@ -123,6 +126,8 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
 }
 
 /// Ends the kernel because of an exception at `regs`.
+#[cold]
+#[inline(never)]
 fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
     let task = task::try_current().map_or(task::Comm::new("boot"), |task| task.comm());
     panic::die(regs, format_args!("{cause}, in task {task}"))
