@@ -102,12 +102,14 @@ guest_test! {
         let thread = spawn_kthread_on(1, "toggler", move || {
             for _ in 0..1000 {
                 let probe = register(Box::new(Kprobe::new().symbol("hot_target").pre(count))).unwrap();
-                let before = (calls.load(SeqCst), probe.hits());
+                // In this order: a hit between the two must not be asked for again.
+                let hits = probe.hits();
+                let before = calls.load(SeqCst);
                 // Two further calls have begun and ended since the probe was there.
-                while calls.load(SeqCst) < before.0 + 3 {
+                while calls.load(SeqCst) < before + 3 {
                     hint::spin_loop();
                 }
-                assert!(probe.hits() >= before.1 + 2, "a call went unseen");
+                assert!(probe.hits() >= hits + 2, "a call went unseen");
                 drop(probe);
                 let after = RUNS.load(SeqCst);
                 let then = calls.load(SeqCst);
