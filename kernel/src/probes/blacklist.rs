@@ -43,14 +43,15 @@ const ROOTS: [(&str, &str); 6] = [
     ("jprobe_return", "a jprobe's handler ends in it"),
 ];
 
-/// Where the closure ends: from here on the kernel may be probed again, or is at its end.
+/// Where the closure ends, by the beginnings of names: from here on a hit was none and has been handed on to the kernel, or
+/// the kernel is at its end. None of them may be inlined into the code before it.
 const ENDS: [&str; 6] = [
-    "unclaimed",
-    "core::panicking",
-    "fatal",
-    "orphan_return",
-    "core::fmt",
-    "rust_begin_unwind",
+    "kernel::arch::x86_64::traps::unclaimed",
+    "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
+    "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",
+    "core::panicking::",
+    "core::fmt::",
+    "__rustc::rust_begin_unwind",
 ];
 
 /// Routines that leave on another stack than they were entered on: a hit in their middle, or on their return, would find
@@ -153,5 +154,5 @@ fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
 
 fn is_end(symbol: &Symbol<'_>) -> bool {
     let name = alloc::format!("{}", symbol.demangled());
-    ENDS.iter().any(|end| name.contains(end))
+    ENDS.iter().any(|end| name.starts_with(end))
 }
