@@ -35,7 +35,7 @@ use x86_64::{
 use crate::{
     arch::{gdt, percpu, smp},
     errno::Errno,
-    mm::{frame::Frame, kernel_stack, paging},
+    mm::{frame::Frame, init_text, kernel_stack, paging},
     symbols::{self, Kind, LookupError},
     sync::RawMutex,
     text_poke,
@@ -178,10 +178,12 @@ unsafe impl Platform for Kernel {
     }
 }
 
-/// What kind of memory a symbol lies in.
+/// What kind of memory a symbol lies in. Freed text stays freed, so under the registry's lock, which [`init_text_freed`] takes
+/// between the decision and the deed, text that is found is there.
 fn text_of(kind: Kind) -> Text {
     match kind {
         Kind::Text => Text::Kernel,
+        Kind::Init if init_text::is_freed() => Text::Freed,
         Kind::Init => Text::Init,
         Kind::Rodata | Kind::Data | Kind::Bss => Text::No,
     }

@@ -30,7 +30,7 @@ pub fn range() -> Range<u64> {
     start.addr() as u64..end.addr() as u64
 }
 
-/// Whether init text has been unmapped. Any context.
+/// Whether init text has been given up: it is unmapped, or about to be. Any context.
 pub fn is_freed() -> bool {
     FREED.load(Ordering::Acquire)
 }
@@ -38,8 +38,9 @@ pub fn is_freed() -> bool {
 /// Unmaps init text and gives its frames back. Task context, once, when no CPU and no task will run there again.
 pub fn free() {
     let range = range();
-    probes::init_text_freed(range.clone());
+    // First: a registration that still finds init text ends before the next line marks its probe.
     FREED.store(true, Ordering::Release);
+    probes::init_text_freed(range.clone());
     let pages = range.clone().step_by(FRAME_SIZE).map(VirtAddr::new);
     let frames: Vec<_> = pages.filter_map(paging::unmap_kernel).collect();
     // No CPU may fetch through a stale translation once the frames hold something else.
