@@ -13,6 +13,8 @@ use crate::{
     module,
     panic::{ExitCode, exit},
     pr_err, pr_info,
+    probes::debugfs,
+    symbols,
     task::exec::run_program,
     test_runner,
 };
@@ -26,6 +28,8 @@ const DEFAULT_INIT: &str = "/bin/workload";
 pub fn finish_boot() {
     fs::init();
     initramfs::unpack();
+    symbols::create_file().expect("memory for /proc/kallsyms");
+    debugfs::create_files().expect("memory for the probes' files");
     let loaded = load_modules("early");
     kernel_init(loaded)
 }

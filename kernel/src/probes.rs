@@ -9,6 +9,8 @@
 //! outside slots and handlers finds it outside them at every depth.
 
 mod blacklist;
+pub mod debugfs;
+pub mod survey;
 
 pub use ::probes::{
     EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,

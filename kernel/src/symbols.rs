@@ -10,7 +10,11 @@ use kallsyms::Table;
 use spin::Once;
 use x86_64::PhysAddr;
 
-use crate::mm::paging;
+use crate::{
+    errno::Errno,
+    fs::pseudo::{self, Functions},
+    mm::paging,
+};
 
 /// The file.
 static FILE: Once<&'static [u8]> = Once::new();
@@ -111,6 +115,24 @@ pub fn is_text(addr: u64) -> bool {
         |start: *const u8, end: *const u8| (start.addr() as u64..end.addr() as u64).contains(&addr);
     between(&raw const __text_start, &raw const __text_end)
         || between(&raw const __init_text_start, &raw const __init_text_end)
+}
+
+/// Puts `/proc/kallsyms` into the tree: a line `ffffffff80012340 T vfs_read` for each symbol, by address, with the letters of
+/// `nm`. Once, at the end of the boot.
+///
+/// # Errors
+/// ENOMEM.
+pub fn create_file() -> Result<(), Errno> {
+    let file = Functions {
+        show: Some(|out| {
+            all().try_for_each(|symbol| {
+                let letter = symbol.letter();
+                writeln!(out, "{:016x} {letter} {}", symbol.start, symbol.name)
+            })
+        }),
+        store: None,
+    };
+    pseudo::create("/proc/kallsyms", 0o444, file)
 }
 
 /// The bounds of the entry stubs.

@@ -112,6 +112,38 @@ impl<D: Copy + Default + Send + 'static> Probe for Kretprobe<D> {
     }
 }
 
+/// A registered probe, as lists show it.
+#[derive(Clone, Copy)]
+pub struct Listed<'a> {
+    /// The probe; that of a jprobe or kretprobe is the kprobe at its function's entry.
+    pub probe: &'a Kprobe,
+    /// How often its handlers ran since registration: of a kretprobe the return handler.
+    pub hits: u64,
+    /// How often they should have run and did not: the CPU was busy with a probe, or a kretprobe had no free instance.
+    pub misses: u64,
+    /// Whether its breakpoint is in the text now.
+    pub armed: bool,
+}
+
+impl<'a> Listed<'a> {
+    /// Under the registry's lock, which keeps site, probe and container alive.
+    fn new(site: &Site, probe: &'a Kprobe) -> Self {
+        let (mut hits, mut misses) = (probe.hits(), probe.nmissed());
+        if probe.kind == Kind::Kretprobe {
+            // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
+            let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
+            hits = kretprobe.hits.load(Relaxed);
+            misses += kretprobe.nmissed.load(Relaxed);
+        }
+        Self {
+            probe,
+            hits,
+            misses,
+            armed: site.armed.load(Relaxed),
+        }
+    }
+}
+
 /// The probes of one kernel. See the module's text and [`hit`](crate::hit) for the other half.
 pub struct Probes<P: Platform> {
     pub(crate) table: AddressTable,
@@ -318,11 +350,33 @@ impl<P: Platform> Probes<P> {
         Ok(())
     }
 
-    /// Visits every registered probe; those of one address newest first. The registry is locked meanwhile.
-    pub fn for_each(&self, mut visit: impl FnMut(&Kprobe)) {
+    /// Visits every registered probe; those of one address newest first, a jprobe last. Task context, may sleep; the registry
+    /// is locked meanwhile, so `visit` must not change it.
+    pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
         let _state = self.state.lock();
-        self.table
-            .for_each(|site| site.probes().for_each(&mut visit));
+        self.table.for_each(|site| {
+            site.probes()
+                .for_each(|probe| visit(Listed::new(site, probe)));
+        });
+    }
+
+    /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may sleep.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSymbolAt`] where there is no kernel text; [`ProbeError::OutOfMemory`].
+    pub fn original_text(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+        // Locked, so that no text is freed and no site disappears while it is read.
+        let _state = self.state.lock();
+        let addr = range.start;
+        match P::symbol_at(addr) {
+            Some(symbol)
+                if matches!(symbol.text, Text::Kernel | Text::Init)
+                    && range.end <= symbol.start + symbol.size =>
+            {
+                self.pristine(range)
+            }
+            _ => Err(ProbeError::NoSymbolAt { addr }),
+        }
     }
 
     /// How many slots are in use.
@@ -595,6 +649,22 @@ impl<P: Platform> Probes<P> {
         let class = insn::classify(&insn, following.as_ref())
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
         Ok(Target { addr, insn, class })
+    }
+
+    /// Judges an instruction by itself, as a registration would: whether it can be executed elsewhere. `following` is the
+    /// instruction behind it, if there is one. Changes nothing. Task context.
+    ///
+    /// # Errors
+    /// [`ProbeError::Instruction`].
+    pub fn judge(&self, insn: &Insn, following: Option<&Insn>) -> Result<(), ProbeError> {
+        let addr = insn.ip();
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        insn::classify(insn, following).map_err(refused)?;
+        // Slots differ in nothing but their addresses, all of which are within reach or none.
+        let slot = P::slots().start;
+        translate(insn, slot, Ending::Resume).map_err(refused)?;
+        self.translate_post(insn, slot)?;
+        Ok(())
     }
 
     /// A site with its slots filled, not published yet.

@@ -34,6 +34,7 @@
 
 extern crate alloc;
 
+mod acceptance;
 mod backtraces;
 mod boot;
 mod calls;
@@ -41,6 +42,7 @@ mod concurrency;
 mod errors;
 mod instruction_forms;
 mod machine;
+mod probe_files;
 mod programs;
 mod registry;
 mod runner;

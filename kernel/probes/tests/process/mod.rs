@@ -226,7 +226,7 @@ impl Drop for Machine {
             .reap()
             .expect("the test runs in task context at its end");
         let mut registered = Vec::new();
-        PROBES.for_each(|probe| registered.push(symbols::describe(probe.addr())));
+        PROBES.for_each(|listed| registered.push(symbols::describe(listed.probe.addr())));
         assert!(registered.is_empty(), "still registered: {registered:?}");
         assert_eq!(
             in_flight, 0,

@@ -80,7 +80,8 @@ fn stepping() -> bool {
 /// All registered probes, as their list shows them: place, type, flags.
 fn list() -> Vec<String> {
     let mut list = Vec::new();
-    PROBES.for_each(|probe| {
+    PROBES.for_each(|listed| {
+        let probe = listed.probe;
         list.push(format!(
             "{} {} {}",
             symbols::describe(probe.addr()),

@@ -1,0 +1,133 @@
+//! The probes as files: what is registered, what may not be probed, and the knob that arms and disarms them all.
+//!
+//! | below `/sys/kernel/debug/kprobes` | mode | a line of it, or what may be written |
+//! |---|---|---|
+//! | `list` | 0400 | `ffffffff80012340  k  vfs_read+0x0    [DISABLED]` |
+//! | `stats` | 0400 | `ffffffff80012340  k  vfs_read+0x0  3 0`: hits, then misses |
+//! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint`; the second address is behind the last |
+//! | `enabled` | 0600 | `1` or `0`; takes y, t, 1, on and n, f, 0, off, of which the first letter or two count |
+//!
+//! The first, third and fourth have the formats of Linux. Symbols carry the linker's names, which contain no blanks, so
+//! that a line can be taken apart. The fifth field of `list`, a module's name on Linux, is always one blank: modules are
+//! part of the kernel here. Marks follow it without a gap, in this order: `[GONE]`, or else `[DISABLED]`; `[OPTIMIZED]`.
+//!
+//! Each text is made in one go under the registry's lock, so a reader sees one state of all probes, whatever is registered
+//! meanwhile. A hit knows nothing of all this.
+//!
+//! # Contexts
+//! Task context; everything may sleep.
+
+use core::fmt::{self, Write};
+
+use super::{PROBES, blacklist};
+use crate::{
+    errno::Errno,
+    fs::pseudo::{self, Functions, Show, Store},
+    symbols,
+};
+use ::probes::{kprobe::flags, registry::Listed};
+
+/// Puts the files into the tree. Once, at the end of the boot.
+///
+/// # Errors
+/// ENOMEM.
+pub fn create_files() -> Result<(), Errno> {
+    let directory = "/sys/kernel/debug/kprobes";
+    let files: [(_, _, Show, Option<Store>); 4] = [
+        ("list", 0o400, show_list, None),
+        ("stats", 0o400, show_stats, None),
+        ("blacklist", 0o400, show_blacklist, None),
+        ("enabled", 0o600, show_enabled, Some(store_enabled)),
+    ];
+    for (name, permissions, show, store) in files {
+        let show = Some(show);
+        let path = alloc::format!("{directory}/{name}");
+        pseudo::create(&path, permissions, Functions { show, store })?;
+    }
+    Ok(())
+}
+
+/// Prints `symbol+0xoffset`, or the bare address where there is no symbol.
+pub struct SymbolAt(pub u64);
+
+impl fmt::Display for SymbolAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match symbols::lookup_addr(self.0) {
+            Some(symbol) => write!(f, "{}+{:#x}", symbol.name, self.0 - symbol.start),
+            None => write!(f, "{:#x}", self.0),
+        }
+    }
+}
+
+/// Writes the content of `list`.
+fn show_list(out: &mut dyn Write) -> fmt::Result {
+    show_each(out, |out, listed| {
+        // The blank between the two pairs stands for the module's name.
+        out.write_str("    ")?;
+        let flags = listed.probe.flags();
+        if flags & flags::GONE != 0 {
+            out.write_str("[GONE]")?;
+        } else if flags & flags::DISABLED != 0 {
+            out.write_str("[DISABLED]")?;
+        }
+        if flags & flags::OPTIMIZED != 0 {
+            out.write_str("[OPTIMIZED]")?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes the content of `stats`.
+fn show_stats(out: &mut dyn Write) -> fmt::Result {
+    show_each(out, |out, listed| {
+        write!(out, "  {} {}", listed.hits, listed.misses)
+    })
+}
+
+/// Writes a line for each registered probe: what it is, then what `rest` adds.
+fn show_each(
+    out: &mut dyn Write,
+    mut rest: impl FnMut(&mut dyn Write, &Listed<'_>) -> fmt::Result,
+) -> fmt::Result {
+    let mut result = Ok(());
+    PROBES.for_each(|listed| {
+        if result.is_err() {
+            return;
+        }
+        let (addr, kind) = (listed.probe.addr(), listed.probe.kind().letter());
+        result = write!(out, "{addr:016x}  {kind}  {}", SymbolAt(addr))
+            .and_then(|()| rest(out, &listed))
+            .and_then(|()| out.write_char('\n'));
+    });
+    result
+}
+
+/// Writes the content of `blacklist`: a line for each function, by address.
+fn show_blacklist(out: &mut dyn Write) -> fmt::Result {
+    for entry in blacklist::entries() {
+        for function in symbols::functions()
+            .skip_while(|function| function.start < entry.start)
+            .take_while(|function| function.start < entry.end)
+        {
+            let (start, end) = (function.start, function.start + function.size);
+            writeln!(out, "{start:#018x}-{end:#018x}\t{}", function.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the content of `enabled`.
+fn show_enabled(out: &mut dyn Write) -> fmt::Result {
+    writeln!(out, "{}", u8::from(PROBES.enabled()))
+}
+
+/// Obeys what is written to `enabled`. EINVAL if it says neither on nor off; then nothing has changed.
+fn store_enabled(text: &[u8]) -> Result<(), Errno> {
+    let on = match text {
+        [b'y' | b'Y' | b't' | b'T' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => true,
+        [b'n' | b'N' | b'f' | b'F' | b'0', ..] | [b'o' | b'O', b'f' | b'F', ..] => false,
+        _ => return Err(Errno::EINVAL),
+    };
+    PROBES.set_enabled(on)?;
+    Ok(())
+}
