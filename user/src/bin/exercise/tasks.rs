@@ -131,12 +131,11 @@ pub fn exec() {
     );
     syscall::unlink(script).expect("unlink");
 
-    static LONG: [u8; 140_000] = {
-        let mut bytes = [b'x'; 140_000];
-        bytes[139_999] = 0;
-        bytes
-    };
-    let long = core::ffi::CStr::from_bytes_until_nul(&LONG).expect("a NUL");
+    static mut LONG: [u8; 140_000] = [0; 140_000];
+    // SAFETY: the program has one thread, and this is the only reference.
+    let long = unsafe { (&raw mut LONG).as_mut_unchecked() };
+    long[..139_999].fill(b'x');
+    let long = core::ffi::CStr::from_bytes_until_nul(long).expect("a NUL");
     assert_eq!(syscall::execve(SELF, &[long]), Errno::E2BIG);
 }
 
