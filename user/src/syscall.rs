@@ -28,6 +28,7 @@ impl Errno {
     pub const EISDIR: Self = Self(21);
     pub const EINVAL: Self = Self(22);
     pub const EMFILE: Self = Self(24);
+    pub const ENOSPC: Self = Self(28);
     pub const ERANGE: Self = Self(34);
     pub const ENAMETOOLONG: Self = Self(36);
     pub const ENOSYS: Self = Self(38);

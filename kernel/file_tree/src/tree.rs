@@ -9,7 +9,7 @@ use abi::{mode, open};
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 /// Largest size of a regular file, in bytes.
-pub const MAX_FILE_BYTES: u64 = 16 << 20;
+pub const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// One entry of a directory, as [`Tree::next_entry`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -150,6 +150,9 @@ impl File {
 
     fn try_open(request: &OpenRequest<'_>) -> Result<Arc<Self>, Errno> {
         let flags = request.flags;
+        if flags & open::CREAT != 0 {
+            super::check_memory()?;
+        }
         let (node, kind, special) = {
             let mut tree = TREE.lock();
             let id = tree.open(request.cwd.0, request.path(), flags, request.mode)?;
@@ -207,6 +210,7 @@ impl File {
         match &self.object {
             Object::Directory => Err(Errno::EISDIR),
             Object::Regular => {
+                super::check_memory()?;
                 TREE.lock().write_at(self.node.0, at, data)?;
                 Ok(data.len())
             }

@@ -29,7 +29,7 @@ pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
 pub use file_tree::{Attributes, Kind};
 
-use crate::{errno::Errno, sync::Mutex};
+use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use file_tree::{Install, NodeId, Tree};
 use spin::Lazy;
@@ -38,7 +38,7 @@ use spin::Lazy;
 pub const CHUNK: usize = 4096;
 
 /// What all files together may take of the heap, in bytes.
-const CAPACITY: usize = 24 << 20;
+const CAPACITY: usize = 16 << 20;
 
 static TREE: Lazy<Mutex<Tree<Arc<dyn Special>>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
 
@@ -149,8 +149,17 @@ pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     Ok(NodeRef(id))
 }
 
+/// Refuses with ENOSPC to take memory for a program's files when it is short.
+fn check_memory() -> Result<(), Errno> {
+    if is_memory_short() {
+        return Err(Errno::ENOSPC);
+    }
+    Ok(())
+}
+
 /// Makes a directory.
 pub fn mkdir(cwd: &NodeRef, path: &[u8], permissions: u32) -> Result<(), Errno> {
+    check_memory()?;
     TREE.lock().mkdir(cwd.0, path, permissions)?;
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::{
     probes::PtRegs,
 };
 use abi::{Stat, Timespec};
+use alloc::vec::Vec;
 use core::{arch::naked_asm, mem::MaybeUninit, slice};
 use x86_64::instructions::interrupts::without_interrupts;
 
@@ -152,6 +153,27 @@ pub fn strncpy_from_user(to: &mut [u8], from: u64) -> Result<usize, Errno> {
         len = end;
     }
     Err(Errno::ENAMETOOLONG)
+}
+
+/// Copies the NUL-terminated string at `from`, without its NUL. ENAMETOOLONG if string and NUL exceed `max_len` bytes.
+pub fn strndup_from_user(from: u64, max_len: usize) -> Result<Vec<u8>, Errno> {
+    /// Most strings are shorter.
+    const PIECE: usize = 128;
+    let mut string = Vec::new();
+    loop {
+        let len = string.len();
+        let end = max_len.min(len + PIECE);
+        string.resize(end, 0);
+        let at = from.checked_add(len as u64).ok_or(Errno::EFAULT)?;
+        match strncpy_from_user(&mut string[len..], at) {
+            Ok(more) => {
+                string.truncate(len + more);
+                return Ok(string);
+            }
+            Err(Errno::ENAMETOOLONG) if end < max_len => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Values that user memory may hold.

@@ -24,7 +24,8 @@
 //! current CPU only, since a switch to the task on another CPU loads CR3.
 //!
 //! # Running out
-//! User memory stops at [`KERNEL_RESERVE`] free frames: what is left keeps the kernel going. A fault then ends its task.
+//! What programs ask for stops at [`KERNEL_RESERVE`] free frames ([`is_memory_short`]), and the rest keeps the kernel going: a
+//! fault then ends its task, `fork` and `exec` fail, files do not grow.
 
 use crate::{
     errno::Errno,
@@ -101,9 +102,14 @@ pub struct UserSpace {
     root: PhysAddr,
 }
 
+/// Whether programs get no more memory. Any context but NMI and probe handlers.
+pub fn is_memory_short() -> bool {
+    frame::free_frames() <= KERNEL_RESERVE
+}
+
 /// Takes a frame of zeros for user memory.
 fn user_frame() -> Result<Arc<Frame>, FaultError> {
-    if frame::free_frames() <= KERNEL_RESERVE {
+    if is_memory_short() {
         return Err(FaultError::OutOfMemory);
     }
     Frame::alloc_zeroed()
@@ -114,6 +120,9 @@ fn user_frame() -> Result<Arc<Frame>, FaultError> {
 impl UserSpace {
     /// Makes an empty space; ENOMEM without memory.
     pub fn new() -> Result<Self, Errno> {
+        if is_memory_short() {
+            return Err(Errno::ENOMEM);
+        }
         let tables = AddressSpace::new()?;
         Ok(Self {
             root: tables.root(),

@@ -4,11 +4,11 @@ use super::{files::put_stat, result};
 use crate::{
     errno::Errno,
     fs,
-    mm::uaccess::{copy_to_user, strncpy_from_user},
+    mm::uaccess::{copy_to_user, strndup_from_user},
     task,
 };
 use abi::PATH_MAX;
-use alloc::{ffi::CString, vec};
+use alloc::ffi::CString;
 use core::ffi::CStr;
 
 /// A path, copied from a user program.
@@ -17,9 +17,7 @@ pub(super) struct Path(CString);
 impl Path {
     /// Copies the NUL-terminated path at `address`. EFAULT, or ENAMETOOLONG beyond [`PATH_MAX`] bytes.
     pub fn from_user(address: u64) -> Result<Self, Errno> {
-        let mut path = vec![0; PATH_MAX];
-        let len = strncpy_from_user(&mut path, address)?;
-        path.truncate(len);
+        let path = strndup_from_user(address, PATH_MAX)?;
         CString::new(path).map(Self).map_err(|_| Errno::EINVAL)
     }
 

@@ -26,7 +26,7 @@ use crate::{
     mm::{
         frame::FRAME_SIZE,
         paging::{Protection, USER_END},
-        uaccess::{get_user, strncpy_from_user},
+        uaccess::{get_user, strndup_from_user},
         user_space::{USER_START, UserSpace},
     },
     pr_debug,
@@ -72,18 +72,19 @@ impl Arguments {
         if array == 0 {
             return Ok(strings);
         }
-        let mut buf = vec![0; ARGUMENTS_MAX];
         for at in (array..).step_by(WORD) {
             let pointer: u64 = get_user(at)?;
             if pointer == 0 {
                 break;
             }
-            let len = strncpy_from_user(&mut buf, pointer).map_err(|errno| match errno {
+            let left = ARGUMENTS_MAX - self.bytes;
+            let mut string = strndup_from_user(pointer, left).map_err(|errno| match errno {
                 Errno::ENAMETOOLONG => Errno::E2BIG,
                 other => other,
             })?;
-            self.charge(len + 1)?;
-            strings.push(buf[..=len].to_vec());
+            string.push(0);
+            self.charge(string.len())?;
+            strings.push(string);
         }
         Ok(strings)
     }

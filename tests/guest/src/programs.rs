@@ -125,6 +125,11 @@ guest_test! {
         expect_success(&["copy_on_write"]);
     }
 
+    fn full_file_system_refuses_and_recovers() {
+        expect_success(&["fill_file_system"]);
+        expect_success(&["contents"]);
+    }
+
     fn pids_and_parents_are_right() {
         expect_success(&["identity"]);
     }
@@ -203,6 +208,27 @@ guest_test! {
             core::mem::replace(&mut before, now) == now
         });
         expect_success(&["rounds", "100"]);
+        expect_soon("everything is given back", || state() == before);
+    }
+
+    #[ignore]
+    #[smp(4)]
+    #[timeout(900)]
+    fn long_run_of_programs_on_four_cpus_leaks_nothing() {
+        let run = |rounds: &str| {
+            let children: Vec<Pid> = (0..8).map(|_| start(&["rounds", rounds])).collect();
+            for pid in children {
+                assert_eq!(end_of(pid), WaitStatus::exited(0));
+            }
+        };
+        run("50");
+        let state = || (process::count(), heap::usage().0);
+        let mut before = state();
+        expect_soon("the last program is released", || {
+            let now = state();
+            core::mem::replace(&mut before, now) == now
+        });
+        run("1000");
         expect_soon("everything is given back", || state() == before);
     }
 

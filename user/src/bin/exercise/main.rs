@@ -2,7 +2,7 @@
 //!
 //! An exercise that is to go well returns, and the exit code is 0; a check that fails panics. One that is to end by the
 //! kernel's hand goes on to exit code 1 if the kernel lets it live. Most do the same on a Linux
-//! host; do not try `hog`, `out_of_memory` and `fork_limit` there.
+//! host; do not try `hog`, `out_of_memory`, `fill_file_system` and `fork_limit` there.
 #![no_std]
 #![no_main]
 
@@ -38,6 +38,7 @@ fn main(mut args: Args) -> i32 {
         "hog" => return memory::hog(),
         "out_of_memory" => memory::out_of_memory(),
         "registers" => registers::registers(args),
+        "fill_file_system" => memory::fill_file_system(),
         "identity" => tasks::identity(),
         "wait" => tasks::wait(),
         "exec" => tasks::exec(),
