@@ -41,10 +41,13 @@ fn kernel_init(early_loaded: bool) -> ! {
         runner();
     }
     let loaded = load_modules("modules") && early_loaded;
-    let ran = run_init();
+    let program = cmdline::get("init").unwrap_or(DEFAULT_INIT);
+    cmdline::report_unknown();
+    let ran = run_init(program);
     for module in module::loaded() {
         if let Err(error) = module::unload(module.name()) {
-            pr_err!("rmmod {} failed: {error}", module.name());
+            let errno = error.errno().negated();
+            pr_err!("rmmod {} failed: {errno} {error}", module.name());
         }
     }
     let (code, verdict) = if loaded && ran {
@@ -62,16 +65,15 @@ fn load_modules(key: &str) -> bool {
     let mut all = true;
     for name in names.split(',').filter(|name| !name.is_empty()) {
         if let Err(error) = module::load(name, "") {
-            pr_err!("insmod {name} failed: {error}");
+            pr_err!("insmod {name} failed: {} {error}", error.errno().negated());
             all = false;
         }
     }
     all
 }
 
-/// Runs the program of `init=` and waits for its end. False unless it exits with 0.
-fn run_init() -> bool {
-    let path = cmdline::get("init").unwrap_or(DEFAULT_INIT);
+/// Runs the program at `path` and waits for its end. False unless it exits with 0.
+fn run_init(path: &str) -> bool {
     match run_program(path, &[]) {
         Ok(status) if status.success() => return true,
         Ok(status) => pr_err!("{path}: {status:?}"),

@@ -11,7 +11,8 @@
 //!
 //! # Contexts
 //! `printk` may be called from anywhere: task, interrupt, NMI, probe handler, the formatting of another message, and from
-//! within the console itself. Interrupts are off only while a message is put into its slots.
+//! within the console itself. Interrupts are off only while a message is put into its slots; tasks are not switched
+//! while it is printed.
 //!
 //! # Limits
 //! - A record printed because a record is printed (a probe on the serial driver whose handler logs) is one level deeper
@@ -22,13 +23,18 @@
 //! Publishing a record, then failing to get the console, must not cross the owner's letting go, then finding nothing to
 //! print: both sides have a `SeqCst` fence between their store and their load, so one of them sees the other.
 
-use crate::serial::SerialPort;
+use crate::{
+    arch::percpu,
+    serial::SerialPort,
+    time::{NSEC_PER_SEC, ktime_get},
+};
 use core::{
     cell::UnsafeCell,
     fmt::{self, Write},
+    hint,
     sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
-use log_ring::{Record, Ring, Stamp};
+use log_ring::{Dropped, Record, Ring, Stamp};
 use params::Value;
 use x86_64::instructions::interrupts::without_interrupts;
 
@@ -115,17 +121,24 @@ unsafe impl Sync for Console {}
 struct Owned(());
 
 impl Console {
+    /// Keeps the caller on its CPU until `release`: an owner that waits for its turn to run would keep all from printing.
     fn try_own(&self) -> Option<Owned> {
+        percpu::preempt_disable();
         // Acquire pairs with the Release in `release`: we see the port as the last owner left it.
-        self.owner
-            .compare_exchange(NOBODY, this_cpu(), Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Owned(()))
+        let owned =
+            self.owner
+                .compare_exchange(NOBODY, this_cpu(), Ordering::Acquire, Ordering::Relaxed);
+        if owned.is_err() {
+            percpu::preempt_enable();
+            return None;
+        }
+        Some(Owned(()))
     }
 
     fn release(&self, _owned: Owned) {
         self.depth.store(0, Ordering::Relaxed);
         self.owner.store(NOBODY, Ordering::Release);
+        percpu::preempt_enable();
     }
 
     /// Whether the current context interrupted the owner, on its own CPU.
@@ -161,7 +174,7 @@ impl Owned {
         let dropped = RING.take_dropped();
         if dropped > 0 {
             CONSOLE.depth.store(REPORT_DEPTH, Ordering::Relaxed);
-            self.prefix(now_ns());
+            self.prefix(ktime_get());
             let _ = writeln!(self.port(), "** {dropped} messages dropped **");
         }
     }
@@ -177,14 +190,9 @@ impl Owned {
     }
 }
 
-/// Nanoseconds since boot; 0 until the clock runs.
-fn now_ns() -> u64 {
-    crate::time::ktime_get()
-}
-
 /// The CPU that we run on.
 fn this_cpu() -> u32 {
-    crate::arch::percpu::cpu_id() as u32
+    percpu::cpu_id() as u32
 }
 
 /// Sets the console up. Call it first of all, once.
@@ -223,24 +231,26 @@ pub extern "C" fn printk(level: Level, message: &fmt::Arguments<'_>) -> usize {
             0
         };
     }
-
-    let mut depth = 0;
-    if CONSOLE.printing_here() {
-        depth = CONSOLE.depth.load(Ordering::Relaxed) + 1;
+    // Interrupts off: we stay on this CPU; and while our slots are unpublished, nobody can print what is behind them.
+    let written = without_interrupts(|| {
+        let depth = if CONSOLE.printing_here() {
+            CONSOLE.depth.load(Ordering::Relaxed) + 1
+        } else {
+            0
+        };
         if depth > MAX_DEPTH {
             if depth <= REPORT_DEPTH {
                 RING.count_dropped();
             }
-            return 0;
+            return Err(Dropped);
         }
-    }
-    let stamp = Stamp {
-        time_ns: now_ns(),
-        level: level as u8,
-        depth,
-    };
-    // Interrupts off: while our slots are unpublished, nobody can print what is behind them.
-    let written = without_interrupts(|| RING.write(stamp, *message));
+        let stamp = Stamp {
+            time_ns: ktime_get(),
+            level: level as u8,
+            depth,
+        };
+        RING.write(stamp, *message)
+    });
     drain();
     written.unwrap_or(0)
 }
@@ -272,12 +282,20 @@ pub fn history() -> impl Iterator<Item = Record> {
     RING.history().filter_map(|seq| RING.read(seq).ok())
 }
 
-/// Prints what the ring holds and waits until it is on the line: before the machine goes off.
+/// Waits until all that was logged so far is printed and on the line, but not for long: before the machine goes off.
 pub fn flush() {
-    drain();
-    if let Some(mut console) = CONSOLE.try_own() {
-        console.port().flush();
-        CONSOLE.release(console);
+    let end = RING.history().end;
+    let deadline = ktime_get() + 2 * NSEC_PER_SEC;
+    while ktime_get() < deadline && !CONSOLE.printing_here() {
+        drain();
+        if RING.tail() >= end
+            && let Some(mut console) = CONSOLE.try_own()
+        {
+            console.port().flush();
+            CONSOLE.release(console);
+            return;
+        }
+        hint::spin_loop();
     }
 }
 
@@ -328,7 +346,7 @@ impl Write for Immediate {
         self.total += text.len();
         for piece in text.split_inclusive('\n') {
             if !self.line_open {
-                self.console.prefix(now_ns());
+                self.console.prefix(ktime_get());
             }
             self.console.port().write(piece.as_bytes());
             self.line_open = !piece.ends_with('\n');

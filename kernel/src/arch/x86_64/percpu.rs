@@ -201,10 +201,15 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const PREEMPT_COUNT, options(nostack)) };
 }
 
-/// Ends a [`preempt_disable`], and switches tasks if that was asked for meanwhile and nothing else forbids it.
+/// Ends a [`preempt_disable`], and switches tasks if that was asked for meanwhile and nothing else forbids it, such as a
+/// probe handler that runs with interrupts on.
 #[inline]
 pub fn preempt_enable() {
-    if preempt_enable_no_resched() && this().need_resched() && interrupts::are_enabled() {
+    if preempt_enable_no_resched()
+        && this().need_resched()
+        && interrupts::are_enabled()
+        && !this().probes.is_busy()
+    {
         crate::task::scheduler::preempt();
     }
 }
