@@ -44,6 +44,7 @@ fn halt() -> ! {
 
 /// Ends the kernel because of an exception that nobody handles. `regs`: where it happened.
 #[cold]
+#[inline(never)]
 pub fn die(regs: &PtRegs, message: fmt::Arguments<'_>) -> ! {
     end(message, Some(regs))
 }
@@ -59,6 +60,8 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// How often it has.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 
+#[cold]
+#[inline(never)]
 fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
     interrupts::disable();
     let this = percpu::cpu_id() as u32 + 1;

@@ -47,6 +47,7 @@ impl SerialPort {
 
     /// Sends `bytes` and returns when the UART has taken them. A port that stops taking bytes is given up for good:
     /// losing the log is better than hanging the kernel.
+    #[inline(never)]
     pub fn write(&mut self, mut bytes: &[u8]) {
         let mut polls = 0;
         while self.works && !bytes.is_empty() {

@@ -3,14 +3,19 @@
 use crate::guest_test;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
-    hint::black_box,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    hint::{self, black_box},
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 use kernel::{
+    arch::{smp, traps},
     backtrace,
     probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, register},
     symbols,
     sync::SpinLock,
+    task::{kthread::spawn_kthread_on, sleep::sleep_ns},
 };
 
 /// Starts of the functions that the last walk met, innermost first; 0 behind the last.
@@ -181,5 +186,159 @@ guest_test! {
         drop(probe);
         let all = chain(8).join(" ");
         assert!(all.contains("trace_inner trace_middle trace_outer"), "{all}");
+    }
+}
+
+/// Whether the walk meets the function of that name.
+fn meets(mut walk: backtrace::Walk, name: &str) -> bool {
+    walk.any(|frame| {
+        symbols::lookup_addr(frame.code_address()).is_some_and(|symbol| symbol.name == name)
+    })
+}
+
+/// Calls return-probed and probed functions until `stop` says so.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn trace_under_fire(stop: &AtomicBool) {
+    while !black_box(stop).load(SeqCst) {
+        black_box(trace_outer(black_box(1)));
+    }
+}
+
+guest_test! {
+    /// Handlers, slots, the post stub and the return trampoline: whatever an NMI interrupts, the walk leads through it.
+    #[timeout(120)]
+    fn callers_are_found_from_an_nmi_anywhere_in_the_probes() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static READY: AtomicBool = AtomicBool::new(false);
+        static NMIS: AtomicU64 = AtomicU64::new(0);
+        static LOST: AtomicU64 = AtomicU64::new(0);
+        /// How many NMIs came inside the trampoline, the post stub, and slots.
+        static IN_PROBES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+        fn walk_up(regs: &PtRegs) {
+            let name = symbols::lookup_addr(regs.ip).map(|symbol| symbol.name);
+            match name {
+                Some("kretprobe_trampoline") => drop(IN_PROBES[0].fetch_add(1, Relaxed)),
+                Some("kprobe_post_stub") => drop(IN_PROBES[1].fetch_add(1, Relaxed)),
+                None => drop(IN_PROBES[2].fetch_add(1, Relaxed)),
+                Some(_) => {}
+            }
+            if STOP.load(SeqCst) {
+                return;
+            }
+            if !meets(backtrace::walk(regs), "trace_under_fire") {
+                if LOST.fetch_add(1, Relaxed) < 3 {
+                    kernel::pr_err!("lost at {:#x}, sp {:#x}, in {name:?}", regs.ip, regs.sp);
+                    backtrace::print(regs);
+                }
+            }
+            NMIS.fetch_add(1, SeqCst);
+        }
+        fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
+        fn on_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
+
+        let returns = ["trace_inner", "trace_middle", "trace_outer"]
+            .map(|name| register(Box::new(Kretprobe::<u64>::new().symbol(name).handler(on_return))).unwrap());
+        let posts = [0, 1].map(|offset| {
+            register(Box::new(Kprobe::new().symbol("trace_inner").offset(offset).post(after))).unwrap()
+        });
+        let plain = register(Box::new(Kprobe::new().symbol("trace_middle"))).unwrap();
+        let victim = spawn_kthread_on(2, "victim", || {
+            READY.store(true, SeqCst);
+            trace_under_fire(&STOP);
+        })
+        .expect("memory for a thread");
+        let sender = spawn_kthread_on(1, "sender", || {
+            while !READY.load(SeqCst) {
+                hint::spin_loop();
+            }
+            // Past the first call.
+            sleep_ns(10_000_000);
+            traps::set_nmi_handler(Some(walk_up));
+            for sent in 0..10_000 {
+                smp::send_nmi(1);
+                while NMIS.load(SeqCst) <= sent {
+                    hint::spin_loop();
+                }
+            }
+            STOP.store(true, SeqCst);
+        })
+        .expect("memory for a thread");
+        sender.wait_released();
+        victim.wait_released();
+        traps::set_nmi_handler(None);
+        drop((returns, posts, plain));
+        let seen = [0, 1, 2].map(|kind| IN_PROBES[kind].load(Relaxed));
+        kernel::pr_info!("NMIs in trampoline, post stub, slots: {seen:?}");
+        assert_eq!(LOST.load(Relaxed), 0, "walks that lost their way");
+        assert!(seen[0] > 0, "{seen:?}");
+    }
+
+    /// The tick interrupts a loop; the walk from the tick's handler goes on in the loop and its caller.
+    fn walk_from_an_interrupt_goes_on_in_what_it_interrupted() {
+        static SEEN_BOTH: AtomicBool = AtomicBool::new(false);
+        fn in_tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            if meets(backtrace::walk(regs), "interrupt_common") && meets(backtrace::walk(regs), "trace_under_fire") {
+                SEEN_BOTH.store(true, SeqCst);
+            }
+            PreVerdict::Execute
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(in_tick))).unwrap();
+        trace_under_fire(&SEEN_BOTH);
+        drop(probe);
+    }
+
+    /// A task that sleeps is walked from where it called the scheduler, to its first frame.
+    fn sleeping_task_shows_where_it_waits() {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn trace_sleeper(stop: &AtomicBool) {
+            while !stop.load(SeqCst) {
+                sleep_ns(1_000_000);
+            }
+        }
+        static STOP: AtomicBool = AtomicBool::new(false);
+        let sleeper = spawn_kthread_on(1, "sleeper", || trace_sleeper(&STOP)).expect("memory for a thread");
+        // On the sleeper's CPU, so that it is not running while we look.
+        let looker = {
+            let sleeper = sleeper.clone();
+            spawn_kthread_on(1, "looker", move || {
+                let walk = || backtrace::walk_task(&sleeper);
+                while !meets(walk(), "trace_sleeper") {
+                    sleep_ns(1_000_000);
+                }
+                assert!(meets(walk(), "ret_from_fork"), "{}", backtrace::Trace::from(walk()));
+            })
+            .expect("memory for a thread")
+        };
+        looker.wait_released();
+        STOP.store(true, SeqCst);
+        sleeper.wait_released();
+    }
+
+    /// A call through a null pointer leaves an ip where no code is.
+    #[should_panic("trace_caller_of_null+0x")]
+    fn panic_after_a_wild_call_names_the_caller() {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn trace_caller_of_null(function: usize) -> u64 {
+            // SAFETY: none; this call is the test, and it does not come back.
+            let function: extern "C" fn() -> u64 = unsafe { core::mem::transmute(function) };
+            black_box(function()) + 1
+        }
+        trace_caller_of_null(black_box(0x1000));
+    }
+
+    /// The message of a panic fails to print. The machine must end all the same.
+    #[should_panic("Kernel panic while panicking")]
+    fn panic_in_the_message_of_a_panic_is_reported() {
+        struct Fails;
+        impl core::fmt::Display for Fails {
+            fn fmt(&self, _: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                panic!("it fails twice")
+            }
+        }
+        panic!("{Fails}");
     }
 }
