@@ -278,7 +278,7 @@ fn drain() {
 }
 
 /// The records that the ring still holds, oldest first, printed or not. Task context.
-pub fn history() -> impl Iterator<Item = Record> {
+pub fn history() -> impl DoubleEndedIterator<Item = Record> {
     RING.history().filter_map(|seq| RING.read(seq).ok())
 }
 

@@ -12,7 +12,6 @@ use crate::{
 };
 use core::{
     fmt,
-    panic::PanicInfo,
     sync::atomic::{AtomicU32, Ordering},
 };
 use x86_64::instructions::{hlt, interrupts, port::Port};
@@ -51,7 +50,7 @@ pub fn die(regs: &PtRegs, message: fmt::Arguments<'_>) -> ! {
 
 #[cfg(target_os = "none")]
 #[panic_handler]
-fn panic(info: &PanicInfo<'_>) -> ! {
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     end(format_args!("{info}"), None)
 }
 

@@ -39,6 +39,7 @@ use x86_64::instructions::interrupts::without_interrupts;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_user(to: u64, from: u64, len: usize, smap: bool) -> usize {
     naked_asm!(
+        ".cfi_startproc",
         "mov eax, ecx",
         "mov rcx, rdx",
         "test al, al",
@@ -50,6 +51,7 @@ unsafe extern "C" fn copy_user(to: u64, from: u64, len: usize, smap: bool) -> us
         "clac",
         "4: mov rax, rcx",
         "ret",
+        ".cfi_endproc",
         ".pushsection __ex_table, \"a\", @progbits",
         ".balign 8",
         ".quad 2b, 3b",

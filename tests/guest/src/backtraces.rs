@@ -227,11 +227,9 @@ guest_test! {
             if STOP.load(SeqCst) {
                 return;
             }
-            if !meets(backtrace::walk(regs), "trace_under_fire") {
-                if LOST.fetch_add(1, Relaxed) < 3 {
-                    kernel::pr_err!("lost at {:#x}, sp {:#x}, in {name:?}", regs.ip, regs.sp);
-                    backtrace::print(regs);
-                }
+            if !meets(backtrace::walk(regs), "trace_under_fire") && LOST.fetch_add(1, Relaxed) < 3 {
+                kernel::pr_err!("lost at {:#x}, sp {:#x}, in {name:?}", regs.ip, regs.sp);
+                backtrace::print(regs);
             }
             NMIS.fetch_add(1, SeqCst);
         }

@@ -2,6 +2,7 @@
 
 use crate::guest_test;
 use alloc::{format, string::ToString};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kernel::{
     backtrace::unwind,
     symbols::{self, Address, Kind, LookupError, Symbol},
@@ -72,7 +73,11 @@ guest_test! {
     fn kinds_of_memory_are_told_apart() {
         let kind_of = |address: u64| symbols::lookup_addr(address).map(|symbol| symbol.kind);
         assert_eq!(kind_of(finds as *const () as u64), Some(Kind::Text));
-        assert_eq!(kind_of((&raw const kernel::probes::PROBES).addr() as u64), Some(Kind::Bss));
+        static ZERO: AtomicU64 = AtomicU64::new(0);
+        static ONE: AtomicU64 = AtomicU64::new(1);
+        assert_eq!(ZERO.load(Relaxed) + ONE.load(Relaxed), 1);
+        assert_eq!(kind_of((&raw const ZERO).addr() as u64), Some(Kind::Bss));
+        assert_eq!(kind_of((&raw const ONE).addr() as u64), Some(Kind::Data));
         assert_eq!(symbols::lookup_name("kernel::kmain").unwrap().kind, Kind::Init);
     }
 
