@@ -33,8 +33,8 @@ fn relative(name: &str) -> &str {
     name.trim_start_matches("./").trim_start_matches('/')
 }
 
-/// Copies directories and regular files of the archive into the file system. What does not fit is reported and left out. Task
-/// context.
+/// Copies directories and regular files of the archive into the file system. What does not fit is reported and left
+/// out. Task context.
 pub fn unpack() {
     for entry in cpio_reader::iter_files(archive()) {
         if let Err(errno) = install(&entry) {

@@ -115,7 +115,8 @@ pub fn copy_from_user(to: &mut [u8], from: u64) -> Result<(), Errno> {
     }
 }
 
-/// Copies all of `from` to user memory at `to`. EFAULT if not all of it may be written; the start of it may then have been.
+/// Copies all of `from` to user memory at `to`. EFAULT if not all of it may be written; the start of it may then have
+/// been.
 pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
     check_range(to, from.len())?;
     // SAFETY: `from` is readable (1), `to` was checked (2).

@@ -24,8 +24,8 @@
 //! current CPU only, since a switch to the task on another CPU loads CR3.
 //!
 //! # Running out
-//! What programs ask for stops at [`KERNEL_RESERVE`] free frames ([`is_memory_short`]), and the rest keeps the kernel going: a
-//! fault then ends its task, `fork` and `exec` fail, files do not grow.
+//! What programs ask for stops at [`KERNEL_RESERVE`] free frames ([`is_memory_short`]), and the rest keeps the kernel
+//! going: a fault then ends its task, `fork` and `exec` fail, files do not grow.
 
 use crate::{
     errno::Errno,

@@ -15,8 +15,8 @@ mod tasks;
 use crate::{errno::Errno, probes::PtRegs};
 use abi::nr;
 
-/// Carries out the system call of `regs`: its number is in `orig_ax`, its arguments are in di, si, dx, r10, r8 and r9, its
-/// result goes to ax. Interrupts on.
+/// Carries out the system call of `regs`: its number is in `orig_ax`, its arguments are in di, si, dx, r10, r8 and
+/// r9, its result goes to ax. Interrupts on.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_syscall(regs: &mut PtRegs) {

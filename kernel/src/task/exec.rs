@@ -1,7 +1,7 @@
 //! Running a program: memory from a file, arguments on the stack, registers for its start.
 //!
-//! A program is loaded into a space of its own, and only then takes the place of the old one: an error on the way leaves the
-//! caller as it was. What it finds on its stack (System V psABI, 3.4.1):
+//! A program is loaded into a space of its own, and only then takes the place of the old one: an error on the way
+//! leaves the caller as it was. What it finds on its stack (System V psABI, 3.4.1):
 //!
 //! ```text
 //!   STACK_TOP ─► strings of the arguments and the environment
@@ -241,8 +241,8 @@ fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errn
     Ok(())
 }
 
-/// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the console
-/// as its standard files. Returns its pid. Task context.
+/// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the
+/// console as its standard files. Returns its pid. Task context.
 pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
     let arguments = Arguments::from_kernel(path, args)?;
     let root = NodeRef::root();

@@ -6,8 +6,8 @@ use abi::WaitStatus;
 
 /// Ends the running task; its parent gets `code`, encoded as a [`WaitStatus`]. Interrupts on, no lock held.
 ///
-/// What the task owns is given back here, on its own stack. The stack and the task itself go when the next task has taken
-/// over the CPU, as does what a probe keeps for calls that never return now.
+/// What the task owns is given back here, on its own stack. The stack and the task itself go when the next task has
+/// taken over the CPU, as does what a probe keeps for calls that never return now.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_exit(code: i64) -> ! {

@@ -11,18 +11,19 @@
 //! A parent is any task, kernel threads included. When it ends, its children become children of `init`, which
 //! never waits: such an orphan leaves no zombie.
 //!
-//! Nobody ends another task. [`kill`] and the fault handlers leave a request with the task, and it ends by itself, through
-//! [`do_exit`](super::exit::do_exit) on its own stack, on its way back to ring 3; a wait that may be interrupted returns
-//! EINTR to let it get there.
+//! Nobody ends another task. [`kill`] and the fault handlers leave a request with the task, and it ends by itself,
+//! through [`do_exit`](super::exit::do_exit) on its own stack, on its way back to ring 3; a wait that may be
+//! interrupted returns EINTR to let it get there.
 //!
 //! # Invariants
 //! P1. `PROCESSES` has an entry for each process from before its first instruction until its parent has taken its
 //!     status, or, for an orphan, until it ends.
-//! P2. A zombie's task is released like that of any task: by the scheduler, after its last switch. The entry keeps the status
-//!     only.
+//! P2. A zombie's task is released like that of any task: by the scheduler, after its last switch. The entry keeps
+//!     the status only.
 //!
 //! # Contexts and locks
-//! Task context. `PROCESSES` is a spinlock; nothing that sleeps when it is dropped (a task, a file) is dropped under it.
+//! Task context. `PROCESSES` is a spinlock; nothing that sleeps when it is dropped (a task, a file) is dropped under
+//! it.
 
 use super::{Pid, Task, scheduler};
 use crate::{
@@ -149,8 +150,8 @@ pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the ending process `pid` a zombie, or nothing if it is an orphan; its children become orphans. Wakes the parent.
-/// Does nothing for a kernel thread without children.
+/// Makes the ending process `pid` a zombie, or nothing if it is an orphan; its children become orphans. Wakes the
+/// parent. Does nothing for a kernel thread without children.
 pub(super) fn end(pid: Pid, status: WaitStatus) {
     // Tasks whose last reference may go with their entries: dropped when the lock is released.
     let mut released = Vec::new();
@@ -194,8 +195,8 @@ pub enum Which {
     Pid(Pid),
 }
 
-/// Takes the status of one ended child of `parent` out of the table; `None` if none has ended yet, ECHILD if there is no
-/// such child.
+/// Takes the status of one ended child of `parent` out of the table; `None` if none has ended yet, ECHILD if there is
+/// no such child.
 pub(super) fn reap(parent: Pid, which: Which) -> Result<Option<(Pid, WaitStatus)>, Errno> {
     let mut processes = PROCESSES.lock();
     let mut found = Err(Errno::ECHILD);

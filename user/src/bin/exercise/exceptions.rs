@@ -56,8 +56,8 @@ fn recurse(depth: u64, limit: u64) -> u64 {
 /// Executes an instruction that raises an exception: the first argument says which.
 pub fn raise(mut args: Args) -> i32 {
     let what = args.next_str().unwrap_or("");
-    // SAFETY: none: the instruction is to be refused, and the program ended. What it would change is declared, as far as
-    // the compiler relies on it.
+    // SAFETY: none: the instruction is to be refused, and the program ended. What it would change is declared, as far
+    // as the compiler relies on it.
     unsafe {
         match what {
             "divide" => {

@@ -102,8 +102,8 @@ pub fn hog() -> i32 {
     0
 }
 
-/// Runs more programs that touch memory than there is memory for, and fills the file system meanwhile: some programs must
-/// be ended, and the kernel must not miss what it needs itself.
+/// Runs more programs that touch memory than there is memory for, and fills the file system meanwhile: some programs
+/// must be ended, and the kernel must not miss what it needs itself.
 pub fn out_of_memory() {
     const CHILDREN: usize = 8;
     for _ in 0..CHILDREN {
