@@ -41,7 +41,8 @@ pub fn read_tsc() -> u64 {
     unsafe { _rdtsc() }
 }
 
-fn ticks_to_ns(ticks: u64) -> u64 {
+/// The time that `ticks` of the TSC take.
+pub(crate) fn ticks_to_ns(ticks: u64) -> u64 {
     ((u128::from(ticks) * u128::from(NS_PER_TICK.load(Ordering::Relaxed))) >> 32) as u64
 }
 
@@ -68,43 +69,49 @@ pub fn delay_ns(ns: u64) {
     }
 }
 
-/// A reading of the TSC and the interval timer at the same time, as nearly as it can be had.
-struct Sample {
-    tsc: u64,
-    pit: u16,
-}
-
-/// The emulator may stop us between two instructions, for long: of several readings take the one that took least.
-fn sample(pit: &PitCounter) -> Sample {
+/// Reads another clock and the TSC at the same time, as nearly as it can be had: the TSC first. The emulator may stop us
+/// between two instructions, for long, so of several readings this is the one that took least.
+pub(crate) fn read_with_tsc<T>(read: impl Fn() -> T) -> (u64, T) {
     let reading = || {
         let before = read_tsc();
-        let ticks = pit.elapsed();
-        let after = read_tsc();
-        (
-            after - before,
-            Sample {
-                tsc: before + (after - before) / 2,
-                pit: ticks,
-            },
-        )
+        let value = read();
+        let took = read_tsc() - before;
+        (took, (before + took / 2, value))
     };
-    (0..8)
-        .map(|_| reading())
-        .min_by_key(|(took, _)| *took)
-        .map(|(_, sample)| sample)
-        .expect("eight readings")
+    let readings = (0..8).map(|_| reading());
+    let narrowest = readings.min_by_key(|(took, _)| *took);
+    narrowest.expect("eight readings").1
 }
 
 /// Measures the TSC's rate. Takes about 20 ms. Call once, on the CPU that boots.
+///
+/// A busy host may stop the machine for longer than the interval timer counts, and what comes out of that is wrong by
+/// any factor. So a measurement counts only if the next one agrees with it.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init() {
-    const MEASURED_TICKS: u16 = (PIT_HZ / 50) as u16;
     BOOT_TSC.store(read_tsc(), Ordering::Relaxed);
+    let mut ns_per_tick = measure();
+    loop {
+        let again = measure();
+        if again.abs_diff(ns_per_tick) <= ns_per_tick / 200 {
+            break;
+        }
+        ns_per_tick = again;
+    }
+    NS_PER_TICK.store(ns_per_tick, Ordering::Relaxed);
+    crate::pr_info!("tsc: {} MHz", (1000 << 32) / ns_per_tick);
+}
+
+/// Nanoseconds per TSC tick, in units of 2^-32, as 10 ms of the interval timer tell.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+fn measure() -> u64 {
+    const MEASURED_TICKS: u16 = (PIT_HZ / 100) as u16;
     let pit = PitCounter::start();
-    let start = sample(&pit);
+    let (start_tsc, start_pit) = read_with_tsc(|| pit.elapsed());
     let mut reads = 0u32;
-    while pit.elapsed() - start.pit < MEASURED_TICKS {
+    while pit.elapsed().wrapping_sub(start_pit) < MEASURED_TICKS {
         reads += 1;
         // Each read takes a microsecond on a PC.
         assert!(
@@ -112,14 +119,9 @@ pub fn init() {
             "the interval timer (8254) stands still; this kernel has no other clock to start from"
         );
     }
-    let end = sample(&pit);
-    let ticks = end.tsc - start.tsc;
-    let ns = u64::from(end.pit - start.pit) * NSEC_PER_SEC / PIT_HZ;
-    NS_PER_TICK.store(
-        ((u128::from(ns) << 32) / u128::from(ticks)) as u64,
-        Ordering::Relaxed,
-    );
-    crate::pr_info!("tsc: {} MHz", ticks * 1000 / ns);
+    let (end_tsc, end_pit) = read_with_tsc(|| pit.elapsed());
+    let ns = u64::from(end_pit.wrapping_sub(start_pit)) * NSEC_PER_SEC / PIT_HZ;
+    ((u128::from(ns) << 32) / u128::from(end_tsc - start_tsc)) as u64
 }
 
 /// Asks the CPU that boots for its TSC.

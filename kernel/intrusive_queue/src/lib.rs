@@ -5,28 +5,37 @@
 #![no_std]
 
 use core::{
-    cell::Cell,
     ptr::{self, NonNull},
+    sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed},
 };
 
-/// The link of an element to the next one of its queue. An element is in at most one queue through one link.
+/// The link of an element to the next one of its queue. An element is in at most one queue through one link. The lock of
+/// the queue orders its accesses.
 pub struct Link<T> {
-    next: Cell<*const T>,
-    linked: Cell<bool>,
+    next: AtomicPtr<T>,
+    linked: AtomicBool,
 }
 
 impl<T> Link<T> {
     /// A link that is in no queue.
     pub const fn new() -> Self {
         Self {
-            next: Cell::new(ptr::null()),
-            linked: Cell::new(false),
+            next: AtomicPtr::new(ptr::null_mut()),
+            linked: AtomicBool::new(false),
         }
     }
 
     /// Whether the element is in a queue.
     pub fn is_linked(&self) -> bool {
-        self.linked.get()
+        self.linked.load(Relaxed)
+    }
+
+    fn next(&self) -> *const T {
+        self.next.load(Relaxed)
+    }
+
+    fn set_next(&self, next: *const T) {
+        self.next.store(next.cast_mut(), Relaxed);
     }
 }
 
@@ -40,7 +49,7 @@ impl<T> Default for Link<T> {
 ///
 /// # Safety
 /// 1. `link` returns the same link at each call.
-/// 2. The link is read and written only under the lock of the queue that the element goes into.
+/// 2. The element goes into one queue only, or into queues of one lock.
 pub unsafe trait Linked: Sized {
     /// The element's link.
     fn link(&self) -> &Link<Self>;
@@ -93,7 +102,7 @@ impl<T: Linked> Queue<T> {
                 break;
             }
             previous = current;
-            current = queued.link().next.get();
+            current = queued.link().next();
         }
         // SAFETY: `previous` is queued or null.
         unsafe { self.insert_after(previous, element) };
@@ -107,21 +116,19 @@ impl<T: Linked> Queue<T> {
     unsafe fn insert_after(&mut self, previous: *const T, element: &T) {
         debug_assert!(!element.link().is_linked());
         // SAFETY: in the queue, so alive (1).
-        let place = match unsafe { previous.as_ref() } {
+        let next = match unsafe { previous.as_ref() } {
             Some(previous) => {
-                let next = previous.link().next.replace(element);
-                element.link().next.set(next);
+                let next = previous.link().next();
+                previous.link().set_next(element);
                 next
             }
-            None => {
-                element.link().next.set(self.head);
-                core::mem::replace(&mut self.head, element)
-            }
+            None => core::mem::replace(&mut self.head, element),
         };
-        if place.is_null() {
+        element.link().set_next(next);
+        if next.is_null() {
             self.tail = element;
         }
-        element.link().linked.set(true);
+        element.link().linked.store(true, Relaxed);
     }
 
     /// Removes and returns the first element for which `wanted` is true. The caller vouches for the element's life from
@@ -131,17 +138,17 @@ impl<T: Linked> Queue<T> {
         let mut current = self.head;
         // SAFETY: elements live while they are queued (2 of `insert_before`).
         while let Some(queued) = unsafe { current.as_ref() } {
-            let next = queued.link().next.get();
+            let next = queued.link().next();
             if wanted(queued) {
                 // SAFETY: as above.
                 match unsafe { previous.as_ref() } {
-                    Some(previous) => previous.link().next.set(next),
+                    Some(previous) => previous.link().set_next(next),
                     None => self.head = next,
                 }
                 if next.is_null() {
                     self.tail = previous;
                 }
-                queued.link().linked.set(false);
+                queued.link().linked.store(false, Relaxed);
                 return NonNull::new(current.cast_mut());
             }
             previous = current;

@@ -135,11 +135,6 @@ pub struct Task {
     released_wait: WaitQueue,
 }
 
-// SAFETY: all fields are atomic, locked or constant, but for `run_link`, which the run queue's lock protects.
-unsafe impl Send for Task {}
-// SAFETY: as above.
-unsafe impl Sync for Task {}
-
 // SAFETY: one field, and only the run queue uses it.
 unsafe impl Linked for Task {
     fn link(&self) -> &Link<Self> {

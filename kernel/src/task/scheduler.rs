@@ -122,14 +122,14 @@ pub fn init_cpu(stack: Range<u64>) {
 
 /// What a CPU does when there is nothing to do. The calling code becomes the idle loop.
 pub fn idle() -> ! {
+    schedule();
     loop {
-        schedule();
         interrupts::disable();
         if percpu::this().need_resched() {
             interrupts::enable();
+            schedule();
         } else {
-            // An interrupt that comes between the check and `hlt` wakes it: `sti` takes effect after the next
-            // instruction.
+            // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
             interrupts::enable_and_hlt();
         }
     }

@@ -5,7 +5,7 @@
 //! to 4 ms late.
 
 use super::{
-    Task,
+    TaskRef,
     scheduler::wake,
     wait_queue::{Limits, wait},
 };
@@ -15,13 +15,10 @@ use intrusive_queue::{Link, Linked, Queue};
 
 /// A task that wants to be woken at a time. It lives in the stack frame of the wait.
 pub(super) struct Sleeper {
-    task: *const Task,
+    task: TaskRef,
     deadline_ns: u64,
     link: Link<Sleeper>,
 }
-
-// SAFETY: the task is `Sync`, and the link is used under the sleepers' lock.
-unsafe impl Sync for Sleeper {}
 
 // SAFETY: one field, used by `SLEEPERS` alone.
 unsafe impl Linked for Sleeper {
@@ -43,7 +40,7 @@ fn note_earliest(sleepers: &Queue<Sleeper>) {
 }
 
 impl Sleeper {
-    pub(super) fn new(task: &Task, deadline_ns: u64) -> Self {
+    pub(super) fn new(task: TaskRef, deadline_ns: u64) -> Self {
         Self {
             task,
             deadline_ns,
@@ -76,12 +73,10 @@ pub(crate) fn tick() {
         return;
     }
     let mut sleepers = SLEEPERS.lock();
-    while let Some(sleeper) = sleepers
-        .front()
-        .filter(|sleeper| sleeper.deadline_ns <= now_ns)
+    while let Some(sleeper) = sleepers.front()
+        && sleeper.deadline_ns <= now_ns
     {
-        // SAFETY: a task that waits is alive (T1 in `task`), and cannot leave its wait without this lock.
-        wake(unsafe { &*sleeper.task });
+        wake(&sleeper.task);
         sleepers.pop_front();
     }
     note_earliest(&sleepers);

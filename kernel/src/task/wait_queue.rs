@@ -18,7 +18,7 @@
 //! Waking: any context but NMI and probe handlers. Lock order: the queue's, the sleepers', the run queue's.
 
 use super::{
-    State, Task, current,
+    State, TaskRef, current,
     scheduler::{schedule, wake},
     sleep::Sleeper,
 };
@@ -33,12 +33,9 @@ pub struct WaitQueue {
 
 /// A task in a wait queue. It lives in the stack frame of the wait.
 struct Waiter {
-    task: *const Task,
+    task: TaskRef,
     link: Link<Waiter>,
 }
-
-// SAFETY: the task is `Sync`, and the link is used under the queue's lock.
-unsafe impl Sync for Waiter {}
 
 // SAFETY: one field, used by the wait queue alone.
 unsafe impl Linked for Waiter {
@@ -106,10 +103,11 @@ impl WaitQueue {
     pub fn wake_one(&self) -> bool {
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
-        // SAFETY: the waiter cannot leave its wait, and so its frame, without this lock.
-        first
-            .inspect(|waiter| unsafe { waiter.as_ref() }.wake())
-            .is_some()
+        if let Some(waiter) = first {
+            // SAFETY: the waiter cannot leave its wait, and so its frame, without this lock.
+            wake(&unsafe { waiter.as_ref() }.task);
+        }
+        first.is_some()
     }
 
     /// Wakes all tasks that wait.
@@ -117,7 +115,7 @@ impl WaitQueue {
         let mut waiters = self.waiters.lock();
         while let Some(waiter) = waiters.pop_front() {
             // SAFETY: as in `wake_one`.
-            unsafe { waiter.as_ref() }.wake();
+            wake(&unsafe { waiter.as_ref() }.task);
         }
     }
 
@@ -147,13 +145,6 @@ impl fmt::Debug for WaitQueue {
     }
 }
 
-impl Waiter {
-    fn wake(&self) {
-        // SAFETY: a task that waits is alive (T1 in `task`).
-        wake(unsafe { &*self.task });
-    }
-}
-
 /// Sleeps until `condition` is true, or a limit is met.
 pub(super) fn wait(
     queue: Option<&WaitQueue>,
@@ -165,12 +156,12 @@ pub(super) fn wait(
     }
     let task = current();
     let waiter = Waiter {
-        task: &raw const *task,
+        task: task.clone(),
         link: Link::new(),
     };
     let sleeper = limits
         .deadline_ns
-        .map(|deadline_ns| Sleeper::new(&task, deadline_ns));
+        .map(|deadline_ns| Sleeper::new(task.clone(), deadline_ns));
     let result = loop {
         // The store is SeqCst, a full barrier before the checks; a waker's locks are one between its store and its
         // look at the state.

@@ -80,11 +80,12 @@ pub fn init() {
     write(register::TIMER_DIVIDE, DIVIDE_BY_16);
     write(register::LVT_TIMER, MASKED);
     write(register::TIMER_INITIAL, u32::MAX);
-    let start_ns = time::ktime_get();
-    let start = read(register::TIMER_CURRENT);
+    let current = || read(register::TIMER_CURRENT);
+    let (start_tsc, start) = time::read_with_tsc(current);
     time::delay_ns(10 * time::NSEC_PER_MSEC);
-    let ticks = u64::from(start - read(register::TIMER_CURRENT));
-    let ns = time::ktime_get() - start_ns;
+    let (end_tsc, end) = time::read_with_tsc(current);
+    let ticks = u64::from(start - end);
+    let ns = time::ticks_to_ns(end_tsc - start_tsc);
     write(register::TIMER_INITIAL, 0);
     let count = ticks * time::TICK_NS / ns;
     assert!(count > 0, "the timer of the local APIC stands still");
