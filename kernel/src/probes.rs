@@ -29,8 +29,10 @@ use ::probes::{
     PerCpu, Platform, Probes,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
+use abi::{WaitStatus, signal};
 use x86_64::{
     VirtAddr,
+    instructions::interrupts,
     registers::debug::{Dr6, Dr6Flags},
 };
 
@@ -40,7 +42,7 @@ use crate::{
     mm::{frame::Frame, init_text, kernel_stack, paging},
     symbols::{self, Kind, LookupError},
     sync::RawMutex,
-    text_poke,
+    task, text_poke,
 };
 
 /// This kernel, as the probes see it.
@@ -81,12 +83,20 @@ unsafe impl Platform for Kernel {
         kernel_stack::bounds(sp)
     }
 
+    #[cold]
+    #[inline(never)]
     fn fatal(message: fmt::Arguments<'_>) -> ! {
         panic!("{message}")
     }
 
+    #[cold]
+    #[inline(never)]
     fn orphan_return(message: fmt::Arguments<'_>) -> ! {
         crate::pr_emerg!("{message}");
+        if task::current_has_mm() {
+            interrupts::enable();
+            task::exit::do_exit(WaitStatus::killed(signal::KILL).0.into());
+        }
         panic!("a kernel task returned from a probed call and its way back is lost")
     }
 
@@ -96,7 +106,7 @@ unsafe impl Platform for Kernel {
 
     fn can_sleep() -> bool {
         // A handler never is preemptible in this sense, even where its interrupts are on.
-        crate::task::may_sleep() && !percpu::this().probes.is_busy()
+        task::may_sleep() && !percpu::this().probes.is_busy()
     }
 
     fn entry_points() -> EntryPoints {

@@ -395,6 +395,8 @@ impl<P: Platform> Probes<P> {
         let probe = unsafe { newest.as_ref() }.map_or(null_mut(), |instance| unsafe {
             (*instance.holder).kretprobe.load(Relaxed)
         });
+        // The platform may end the task, which sleeps: the hit is over.
+        P::this_cpu().leave();
         P::orphan_return(format_args!(
             "kretprobe BUG!: Processing kretprobe {probe:p} @ {frame:#x}: no instance knows where this call came from"
         ))

@@ -47,6 +47,7 @@ mod modules;
 mod printk;
 mod probe_files;
 mod programs;
+mod processes;
 mod registry;
 mod runner;
 mod self_test;
