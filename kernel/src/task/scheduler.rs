@@ -118,6 +118,8 @@ pub fn init_cpu(stack: Range<u64>) {
     percpu
         .current
         .store(ptr::from_ref(idle).cast_mut(), Ordering::Relaxed);
+    // Return probes need to know it, too, before it has ever been switched away from.
+    probes::task_switched(idle.key());
 }
 
 /// What a CPU does when there is nothing to do. The calling code becomes the idle loop.
