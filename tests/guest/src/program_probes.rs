@@ -85,6 +85,7 @@ guest_test! {
             assert_eq!(probe.nmissed(), 0, "{:?}", probe.kprobe().symbol_name());
         }
         drop(probes);
-        assert_eq!(PROBES.reap(), Ok(0), "no call is left in flight");
+        // Idle and sleeping tasks are still in `schedule`, but nobody is in the others.
+        assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
     }
 }
