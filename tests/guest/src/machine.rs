@@ -159,16 +159,16 @@ guest_test! {
                 })
             })
             .collect();
-        for round in 0..3_000 {
-            for cpu in 1..cpus {
-                percpu::preempt_disable();
-                if cpu != percpu::cpu_id() {
+        // From a CPU that holds no registers.
+        let sender = spawn_on(0, move || {
+            for round in 0..3_000 {
+                for cpu in 1..cpus {
                     smp::send_ipi(cpu, [vector::RESCHEDULE, vector::PROBES_SYNC][round % 2]);
                     smp::send_nmi(cpu);
                 }
-                percpu::preempt_enable();
             }
-        }
+        });
+        sender.wait_released();
         sleep_ns(20 * NSEC_PER_MSEC);
         stop.store(true, SeqCst);
         holders.iter().for_each(|holder| holder.wait_released());
