@@ -183,9 +183,6 @@ global_asm!(
     end_stub \name
 .endm
 
-    .globl __entry_text_start
-__entry_text_start:
-
     exception asm_divide_error, 0
     exception asm_overflow, 4
     exception asm_bound_range, 5
@@ -458,8 +455,6 @@ begin_stub asm_double_fault
     ud2
 end_stub asm_double_fault
 
-    .globl __entry_text_end
-__entry_text_end:
     .popsection
 
     .pushsection .rodata.exception_stubs, "a", @progbits
