@@ -1,7 +1,7 @@
 //! The kernel command line: `name=value` arguments in Linux style (see [`params`]).
 //!
-//! The text comes from the fw_cfg file `opt/cmdline`; on machines without fw_cfg (Bochs, a real PC) from the file
-//! `/cmdline` of the initramfs. It is read once, at boot, and stays for good, so values are `&'static str`.
+//! The text comes from the fw_cfg file `opt/cmdline`; where there is none (Bochs, a real PC) from the file `/cmdline` of
+//! the initramfs. It is read once, at boot, and stays for good, so values are `&'static str`.
 //!
 //! Every part of the kernel asks for its own names. An argument that nobody has asked for by the end of the boot is
 //! unknown: [`report_unknown`] says so, and it has no effect.
@@ -72,10 +72,9 @@ impl Line {
 pub fn init(archive: &[u8]) {
     let mut given = 0;
     LINE.set(|buffer| {
-        if let Some(mut device) = FwCfg::open() {
-            let Some(file) = device.find("opt/cmdline") else {
-                return 0;
-            };
+        if let Some(mut device) = FwCfg::open()
+            && let Some(file) = device.find("opt/cmdline")
+        {
             given = file.size;
             return device.read(file, buffer);
         }

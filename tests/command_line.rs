@@ -1,0 +1,89 @@
+//! What the kernel makes of its command line, as its log and its verdict show it.
+
+use std::time::Duration;
+
+use boot::{
+    guest::End,
+    image::{Firmware, Kernel},
+    prerequisites::{self, Install},
+    qemu::Machine,
+};
+use tests::{Over, record};
+
+/// Boots with this command line and returns how that ended, and the lines of the log without their time stamps.
+fn boot(command_line: &str) -> (Over, Vec<String>) {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let kernel = Kernel::build("kernel").unwrap();
+    let machine = Machine {
+        cmdline: command_line.into(),
+        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+    };
+    let (over, log) = record(&machine, Duration::from_secs(120)).unwrap();
+    let text_of = |line: &str| line.split_once("] ").map(|(_, text)| text.to_owned());
+    (over, log.lines().filter_map(text_of).collect())
+}
+
+#[track_caller]
+fn assert_holds(log: &[String], line: &str) {
+    assert!(
+        log.iter().any(|have| have == line),
+        "no line {line:?}:\n{}",
+        log.join("\n")
+    );
+}
+
+#[test]
+fn unknown_arguments_are_reported_and_ignored() {
+    let (over, log) = boot(
+        r#"modules=kprobe_example frobnicate="a b" kretprobe_example.func=sys_mkdir no_module.x=1"#,
+    );
+    assert_eq!(over, Over::Ended(End::Success), "{}", log.join("\n"));
+    assert_holds(
+        &log,
+        r#"Command line: frobnicate="a b" is unknown and ignored"#,
+    );
+    assert_holds(&log, "Command line: no_module.x=1 is unknown and ignored");
+    // Known names, though nobody has asked for the second: its module is there, and not loaded.
+    assert!(
+        !log.iter()
+            .any(|line| line.contains("modules=") && line.ends_with("ignored"))
+    );
+    assert!(
+        !log.iter()
+            .any(|line| line.contains("func=") && line.ends_with("ignored"))
+    );
+}
+
+#[test]
+fn wrong_parameter_of_a_module_fails_the_run() {
+    let (over, log) = boot("modules=kprobe_example kprobe_example.offset=many");
+    assert_eq!(over, Over::Ended(End::Failure), "{}", log.join("\n"));
+    assert_holds(
+        &log,
+        "insmod kprobe_example failed: -22 kprobe_example.offset does not take \"many\"; \
+         give a number (decimal, 0x... or 0...)",
+    );
+    assert_eq!(log.last().unwrap(), "Power off: failure");
+}
+
+#[test]
+fn unknown_module_fails_the_run() {
+    let (over, log) = boot("modules=kprobe_sample");
+    assert_eq!(over, Over::Ended(End::Failure), "{}", log.join("\n"));
+    let line = log
+        .iter()
+        .find(|line| line.starts_with("insmod kprobe_sample failed: -2 "))
+        .unwrap();
+    assert!(line.contains("kprobe_example"), "{line}");
+}
+
+#[test]
+fn log_level_keeps_less_urgent_messages_off_the_console() {
+    let (over, log) = boot("modules=kprobe_example loglevel=5");
+    assert_eq!(over, Over::Ended(End::Success));
+    assert!(
+        !log.iter().any(|line| line.starts_with("Planted")),
+        "{}",
+        log.join("\n")
+    );
+}
