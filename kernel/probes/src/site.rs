@@ -244,3 +244,63 @@ impl Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::{Ending, decode, translate};
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+    const SLOT: u64 = 0xffff_ffff_a000_0040;
+    const ENDINGS: [Ending; 2] = [
+        Ending::Resume,
+        Ending::Post {
+            stub: 0xffff_ffff_8000_1000,
+            saved_flags: None,
+        },
+    ];
+    /// One of each class: ordinary, stack, direct and indirect branches, calls and returns.
+    const INSTRUCTIONS: [&[u8]; 13] = [
+        &[0x48, 0x89, 0xf8],                   // mov rax, rdi
+        &[0x55],                               // push rbp
+        &[0x48, 0x8b, 0x05, 0x10, 0, 0, 0],    // mov rax, [rip + 16]
+        &[0xeb, 0x10],                         // jmp +16
+        &[0x74, 0x10],                         // je +16
+        &[0xe2, 0xfe],                         // loop 0
+        &[0xe8, 0x00, 0x10, 0, 0],             // call +4096
+        &[0xff, 0xd0],                         // call rax
+        &[0xff, 0x54, 0x24, 0x08],             // call [rsp + 8]
+        &[0xff, 0xe0],                         // jmp rax
+        &[0xff, 0x24, 0x25, 0, 0, 0x10, 0x80], // jmp [0xffffffff80100000]
+        &[0xc3],                               // ret
+        &[0xc2, 0x10, 0],                      // ret 16
+    ];
+
+    #[test]
+    fn places_say_at_each_offset_what_the_translation_says() {
+        // The word at RSP + n is known by its address alone.
+        let sp = 0xffff_ff90_0000_1000_u64;
+        let read = |address: u64| Some(address ^ 0x5555);
+        for bytes in INSTRUCTIONS {
+            let insn = decode(bytes, PROBED).unwrap();
+            for ending in ENDINGS {
+                let Ok(code) = translate(&insn, SLOT, ending) else {
+                    continue;
+                };
+                let places = Places::of(&code).expect("room for all places");
+                for offset in 0..code.code().len() {
+                    let (place, position) = (places.at(offset), code.position(offset));
+                    let ip = match position.ip {
+                        ResumeIp::Known(ip) => ip,
+                        ResumeIp::Stacked(at) => read(sp.wrapping_add_signed(at.into())).unwrap(),
+                    };
+                    assert_eq!(
+                        (place.rsp_correction, place.ip(PROBED, sp, read)),
+                        (position.rsp_correction, ip),
+                        "{bytes:02x?} {ending:?} at {offset}"
+                    );
+                }
+            }
+        }
+    }
+}
