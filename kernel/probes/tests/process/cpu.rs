@@ -6,8 +6,9 @@
 //! Both send SIGUSR1 to every other online CPU and wait until it has answered. The signal is blocked while a CPU handles a
 //! trap (and while a jprobe handler runs), so an answer proves that the CPU has left every #BP handler that it
 //! had entered before. `synchronize_cores` adds a membarrier, after which every core has executed a serialising instruction.
-//! `synchronize_hits` asks again until the code that the signal interrupted was outside every slot, with the guard not held.
-//! SIGUSR2's handler blocks SIGUSR1, so there is no second frame below an answer to look at.
+//! `synchronize_hits` waits until the code that the signal interrupted is outside every slot, with the guard not held: where it is not,
+//! the CPU steps on, instruction by instruction, and says when it is. (To ask again would not do: a CPU that is signalled faster
+//! than it returns from the signal gets nowhere.) SIGUSR2's handler blocks SIGUSR1, so there is no second frame below to look at.
 //!
 //! # Going offline
 //! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nobody can send to it any more.
@@ -23,7 +24,7 @@ use std::{
     },
 };
 
-use probes::{PerCpu, PtRegs};
+use probes::PerCpu;
 
 use super::{PROBES, lock, task};
 
@@ -40,14 +41,18 @@ pub struct Cpu {
     tid: AtomicI32,
     /// How many signal handlers the CPU is in.
     pub traps: AtomicU32,
+    /// Whether interrupts were on when the jprobe handler that runs here was entered.
+    pub on_before_jprobe: AtomicBool,
     /// Whether an NMI comes after each instruction of tasks; see [`super::traps`].
     pub storm: AtomicBool,
     /// Whether the task runs with a TF that is not its own, for the storm.
     pub forced_step: AtomicBool,
     /// The last request that the CPU has answered.
     answered: AtomicU32,
-    /// The last request that found the CPU outside every slot and handler.
+    /// The last request since which the CPU was outside every slot and handler.
     quiescent: AtomicU32,
+    /// Whether it steps until it is.
+    watched: AtomicBool,
     /// The current task.
     pub task: AtomicU64,
     /// The probes' part.
@@ -66,10 +71,12 @@ pub static CPUS: [Cpu; POSSIBLE] = [const {
         run_exit: AtomicU32::new(0),
         tid: AtomicI32::new(0),
         traps: AtomicU32::new(0),
+        on_before_jprobe: AtomicBool::new(false),
         storm: AtomicBool::new(false),
         forced_step: AtomicBool::new(false),
         answered: AtomicU32::new(0),
         quiescent: AtomicU32::new(0),
+        watched: AtomicBool::new(false),
         task: AtomicU64::new(0),
         probes: PerCpu::new(),
     }
@@ -123,24 +130,52 @@ impl Cpu {
         assert_eq!(failed, 0, "an online CPU can be signalled");
     }
 
-    /// Answers the latest request. In SIGUSR1's handler; `regs` is what it has interrupted.
-    pub fn answer(&self, regs: &PtRegs) {
+    /// Answers the latest request. In SIGUSR1's handler, which has interrupted the code at `ip`.
+    pub fn answer(&self, ip: u64) {
         let request = REQUEST.load(Acquire);
-        if PROBES.is_quiescent(regs.ip) {
-            self.quiescent.store(request, Release);
-        }
+        self.watched.store(true, Relaxed);
+        self.look(ip);
         self.answered.store(request, Release);
         futex(&self.answered, libc::FUTEX_WAKE, 1);
+        // There may be more CPUs than processors: let the one that waits go on at once.
+        std::thread::yield_now();
     }
 
-    /// Waits until the CPU has answered `request` or a later one.
-    fn wait_for_answer(&self, request: u32) {
-        loop {
-            let answered = self.answered.load(Acquire);
-            if answered.wrapping_sub(request) as i32 >= 0 {
-                return;
-            }
-            futex(&self.answered, libc::FUTEX_WAIT, answered);
+    /// Tells those who wait for it if the CPU is outside every slot and handler. In a handler that has interrupted the code at
+    /// `ip` and nothing else.
+    pub fn look(&self, ip: u64) {
+        let request = REQUEST.load(Acquire);
+        if self.watched.load(Relaxed) && PROBES.is_quiescent(ip) {
+            self.watched.store(false, Relaxed);
+            self.quiescent.store(request, Release);
+            futex(&self.quiescent, libc::FUTEX_WAKE, 1);
+        }
+    }
+
+    /// Whether the code below a handler is to be stepped through.
+    pub fn steps(&self) -> bool {
+        self.storm.load(Relaxed) || self.watched.load(Relaxed)
+    }
+}
+
+/// Waits until `word` has reached `request`.
+fn wait_for(word: &AtomicU32, request: u32) {
+    loop {
+        let now = word.load(Acquire);
+        if now.wrapping_sub(request) as i32 >= 0 {
+            return;
+        }
+        futex(word, libc::FUTEX_WAIT, now);
+    }
+}
+
+/// As [`Cpu::interrupt`], for all online CPUs but the calling one.
+pub fn interrupt_others() {
+    let _online = lock(&ONLINE);
+    let own = this();
+    for cpu in CPUS.iter().filter(|cpu| !std::ptr::eq(*cpu, own)) {
+        if cpu.tid.load(Relaxed) != 0 {
+            cpu.signal(libc::SIGUSR2);
         }
     }
 }
@@ -175,40 +210,32 @@ pub fn set_up() {
     }
 }
 
-/// Sends a request to the other CPUs for which `wanted` holds and waits for the answers.
-fn request(wanted: impl Fn(&Cpu) -> bool) -> u32 {
+/// Sends a request to the other CPUs and waits until `word` of each has reached it.
+fn request(word: fn(&Cpu) -> &AtomicU32) {
+    let _online = lock(&ONLINE);
     let request = REQUEST.fetch_add(1, Release).wrapping_add(1);
+    let own = this();
     let asked = || {
-        let own = this();
         CPUS.iter()
-            .filter(move |cpu| cpu.tid.load(Relaxed) != 0 && !std::ptr::eq(*cpu, own))
+            .filter(|cpu| cpu.tid.load(Relaxed) != 0 && !std::ptr::eq(*cpu, own))
     };
-    for cpu in asked().filter(|cpu| wanted(cpu)) {
+    for cpu in asked() {
         cpu.signal(libc::SIGUSR1);
     }
-    for cpu in asked().filter(|cpu| wanted(cpu)) {
-        cpu.wait_for_answer(request);
+    for cpu in asked() {
+        wait_for(word(cpu), request);
     }
-    request
 }
 
 /// See the module's text. Task context.
 pub fn synchronize_cores() {
-    let _online = lock(&ONLINE);
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
-    request(|_| true);
+    request(|cpu| &cpu.answered);
 }
 
 /// See the module's text. Task context.
 pub fn synchronize_hits() {
-    let _online = lock(&ONLINE);
-    let first = REQUEST.load(Relaxed).wrapping_add(1);
-    let own = this();
-    let seen = |cpu: &Cpu| cpu.quiescent.load(Acquire).wrapping_sub(first) as i32 >= 0;
-    let offline = |cpu: &Cpu| cpu.tid.load(Relaxed) == 0 || std::ptr::eq(cpu, own);
-    while !CPUS.iter().all(|cpu| offline(cpu) || seen(cpu)) {
-        request(|cpu| !seen(cpu));
-    }
+    request(|cpu| &cpu.quiescent);
 }
 
 /// The calling thread as a CPU, and as a task on it, until this is dropped.
@@ -230,11 +257,12 @@ impl Online {
             .expect("a test uses at most 8 CPUs");
         assert!(cpu.can_sleep(), "CPU {} was left in a trap", cpu.number());
         set_gs_base(cpu);
+        let this = Self { cpu, task, stack };
+        this.run_task(this.task.key());
+        // From here on there may be interrupts.
         // SAFETY: no preconditions.
         cpu.tid.store(unsafe { libc::gettid() }, Relaxed);
         drop(online);
-        let this = Self { cpu, task, stack };
-        this.run_task(this.task.key());
         this
     }
 

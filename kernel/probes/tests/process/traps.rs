@@ -59,7 +59,7 @@ pub fn nmi_storm(hook: Hook, work: impl FnOnce()) {
     NMI.store(std::ptr::null_mut(), Release);
 }
 
-/// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is 32.
+/// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is none of an exception.
 pub fn on_interrupt(hook: Hook) {
     INTERRUPT.store(hook as *mut (), Release);
 }
@@ -148,21 +148,18 @@ fn frame(context: &libc::ucontext_t) -> PtRegs {
     regs
 }
 
-/// Makes the signal, which came at `at`, return to `regs`.
-fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs, at: u64) {
-    // Interrupts are off in a slot with a post handler. Its exits could not unblock them again, so they stay as they were (P1).
-    let in_slot = text::SLOTS.range().contains(&regs.ip) && regs.flags & TF == 0;
-    let end_of_jprobe = at == super::probe_entry_points().jprobe_return + 1;
+/// Makes the signal return to `regs`, with interrupts on if `on` says so, and off where it says no.
+fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs, on: Option<bool>) {
     for signal in [libc::SIGUSR1, libc::SIGUSR2] {
         let mask = &raw mut context.uc_sigmask;
         // SAFETY: the kernel has filled in the mask, and takes it back.
         unsafe {
-            if regs.flags & IF != 0 || in_slot && end_of_jprobe {
-                libc::sigdelset(mask, signal);
-            } else if !in_slot {
-                libc::sigaddset(mask, signal);
+            match on {
+                Some(true) => libc::sigdelset(mask, signal),
+                Some(false) => libc::sigaddset(mask, signal),
+                None => 0,
             }
-        }
+        };
     }
     regs.flags |= IF;
     for (register, index) in registers(&mut regs) {
@@ -170,11 +167,18 @@ fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs, at: u64) {
     }
 }
 
-/// Runs `handle` as an exception handler: on the frame of `context`, with its vector.
+/// The vector of an interrupt; a context has that of the last exception.
+const INTERRUPT_VECTOR: u8 = 32;
+
+/// Runs `handle` on the frame of `context`, with the vector: that of the exception, or [`INTERRUPT_VECTOR`].
 ///
 /// # Safety
 /// `context` is that of a signal handler with SA_SIGINFO, on a thread that is a CPU.
-unsafe fn exception(context: *mut libc::c_void, handle: impl FnOnce(&mut PtRegs, u8)) {
+unsafe fn enter(
+    context: *mut libc::c_void,
+    is_exception: bool,
+    handle: impl FnOnce(&mut PtRegs, u8),
+) {
     // SAFETY: by the contract; nobody else has it.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let cpu = cpu::this();
@@ -182,24 +186,57 @@ unsafe fn exception(context: *mut libc::c_void, handle: impl FnOnce(&mut PtRegs,
     // Only this CPU writes the count, and what nests restores it.
     cpu.traps.store(depth + 1, Relaxed);
     let mut regs = frame(context);
-    let at = regs.ip;
+    let (at, was_on) = (regs.ip, regs.flags & IF != 0);
     let forced = cpu.forced_step.swap(false, Relaxed);
     if forced {
         regs.flags &= !TF;
     }
-    let vector = context.uc_mcontext.gregs[libc::REG_TRAPNO as usize] as u8;
-    if depth == 0 && vector == DEBUG && cpu.storm.load(Relaxed) {
-        run(&NMI, &mut regs, DEBUG);
+    let vector = if is_exception {
+        context.uc_mcontext.gregs[libc::REG_TRAPNO as usize] as u8
+    } else {
+        INTERRUPT_VECTOR
+    };
+    if depth == 0 && vector == DEBUG {
+        cpu.look(regs.ip);
+        if cpu.storm.load(Relaxed) {
+            run(&NMI, &mut regs, DEBUG);
+        }
     }
     if !(forced && vector == DEBUG) {
         handle(&mut regs, vector);
     }
-    resume(context, regs, at);
-    if depth == 0 && cpu.storm.load(Relaxed) && regs.flags & TF == 0 {
+    let in_slot = text::SLOTS.range().contains(&regs.ip) && regs.flags & TF == 0;
+    let on = if regs.flags & IF != 0 || !in_slot {
+        Some(regs.flags & IF != 0)
+    } else if at == super::probe_entry_points().jprobe_return + 1 {
+        Some(cpu.on_before_jprobe.load(Relaxed))
+    } else {
+        // A slot with a post handler: its exits could not turn them on again, so they stay as they are (P1).
+        None
+    };
+    if vector == BREAKPOINT && !in_slot {
+        // Perhaps to a jprobe's handler, with interrupts off.
+        cpu.on_before_jprobe.store(was_on, Relaxed);
+    }
+    resume(context, regs, on);
+    if depth == 0 && cpu.steps() && regs.flags & TF == 0 {
         context.uc_mcontext.gregs[libc::REG_EFL as usize] |= TF as i64;
         cpu.forced_step.store(true, Relaxed);
+        keep_stepping_over_iretq(&regs);
     }
     cpu.traps.store(depth, Relaxed);
+}
+
+/// After an `iretq` there is a trap only if it loads TF.
+fn keep_stepping_over_iretq(regs: &PtRegs) {
+    // SAFETY: the code goes on at `ip`, so an instruction is there, and if it is `iretq`, a frame is at `sp`.
+    unsafe {
+        let next = regs.ip as *const u8;
+        if next.read() == 0x48 && next.add(1).read() == 0xcf {
+            let flags = (regs.sp as *mut u64).add(2);
+            flags.write_unaligned(flags.read_unaligned() | TF);
+        }
+    }
 }
 
 /// Defines what a signal enters: it clears AC, which the kernel leaves as the interrupted code had it and Rust code does not
@@ -226,7 +263,7 @@ extern "C" fn trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_voi
     // SAFETY: the kernel gives both; probed code runs on CPUs only.
     unsafe {
         let stepped = (*info).si_code == libc::TRAP_TRACE;
-        exception(context, |regs, vector| {
+        enter(context, true, |regs, vector| {
             let handled = match vector {
                 BREAKPOINT => PROBES.on_breakpoint(regs),
                 _ => PROBES.on_debug(regs, u64::from(stepped) << 14),
@@ -250,7 +287,7 @@ extern "C" fn fault(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_
     }
     // SAFETY: the kernel gives it, and this thread is a CPU.
     unsafe {
-        exception(context, |regs, vector| {
+        enter(context, true, |regs, vector| {
             if !PROBES.on_fault(regs, vector) && !run(&EXCEPTION, regs, vector) {
                 let at = symbols::covering(regs.ip).map_or(0, |symbol| symbol.start);
                 die(format_args!(
@@ -266,10 +303,10 @@ extern "C" fn fault(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_
 extern "C" fn interrupt(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives it; only CPUs are sent these signals.
     unsafe {
-        exception(context, |regs, _| match signal {
-            libc::SIGUSR1 => cpu::this().answer(regs),
+        enter(context, false, |regs, vector| match signal {
+            libc::SIGUSR1 => cpu::this().answer(regs.ip),
             _ => {
-                run(&INTERRUPT, regs, 32);
+                run(&INTERRUPT, regs, vector);
             }
         });
     }

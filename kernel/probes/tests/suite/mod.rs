@@ -1,5 +1,6 @@
 //! What the probes promise, each promise a test, in both step methods. A tag such as `R01` names the requirement.
 
+mod concurrency;
 mod faults;
 mod handlers;
 mod interrupts;

@@ -1,0 +1,538 @@
+//! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    cpu::{self, on_cpus},
+    journal, traps,
+};
+
+/// A counter for a test's handlers; tests run one at a time, and each starts it at 0.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Another one.
+static OTHER: AtomicU64 = AtomicU64::new(0);
+
+fn count_pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    COUNT.fetch_add(1, Relaxed);
+    PreVerdict::Execute
+}
+
+fn count_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    OTHER.fetch_add(1, Relaxed);
+}
+
+fn count_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+    COUNT.fetch_add(1, Relaxed);
+}
+
+fn start_counting() {
+    COUNT.store(0, Relaxed);
+    OTHER.store(0, Relaxed);
+}
+
+// H19, H20, H47, H52
+#[test]
+fn hits_on_many_cpus_are_counted_exactly() {
+    let _machine = boot();
+    const CALLS: u64 = 4_000;
+    for cpus in [2, 4] {
+        start_counting();
+        let probe = leak(Kprobe::new().symbol("add").pre(count_pre).post(count_post));
+        let plain = leak(Kprobe::new().symbol("step_by_step").pre(count_pre));
+        PROBES.register(probe).unwrap();
+        PROBES.register(plain).unwrap();
+        on_cpus(cpus, |number| {
+            for n in 0..CALLS {
+                assert_eq!(add(n, number as u64), n + number as u64);
+                assert_eq!(step_by_step(n), 3 * n + 1);
+            }
+        });
+        let calls = CALLS * cpus as u64;
+        assert_eq!((probe.hits(), probe.nmissed()), (calls, 0));
+        assert_eq!((plain.hits(), plain.nmissed()), (calls, 0));
+        assert_eq!(
+            (COUNT.load(Relaxed), OTHER.load(Relaxed)),
+            (2 * calls, calls)
+        );
+        PROBES.unregister(probe).unwrap();
+        PROBES.unregister(plain).unwrap();
+    }
+}
+
+// H14, B13: misses are exact, too.
+#[test]
+fn misses_on_many_cpus_are_counted_exactly() {
+    let _machine = boot();
+    fn call_inner(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        if step_by_step(regs.di) == 3 * regs.di + 1 {
+            COUNT.fetch_add(1, Relaxed);
+        }
+        PreVerdict::Execute
+    }
+    const CALLS: u64 = 2_000;
+    start_counting();
+    let outer = leak(Kprobe::new().symbol("add").pre(call_inner));
+    let inner = leak(Kprobe::new().symbol("step_by_step").pre(pre::<1>));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("step_by_step")
+            .handler(returned::<1, ()>),
+    );
+    PROBES.register(outer).unwrap();
+    PROBES.register(inner).unwrap();
+    PROBES.register(call).unwrap();
+    on_cpus(4, |_| {
+        for n in 0..CALLS {
+            assert_eq!(add(n, 1), n + 1);
+        }
+    });
+    assert_eq!(COUNT.load(Relaxed), 4 * CALLS);
+    assert_eq!((outer.hits(), outer.nmissed()), (4 * CALLS, 0));
+    assert_eq!((inner.hits(), inner.nmissed()), (0, 4 * CALLS));
+    assert_eq!(
+        (call.hits(), call.nmissed(), call.kprobe().nmissed()),
+        (0, 0, 4 * CALLS)
+    );
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(inner).unwrap();
+    PROBES.unregister(outer).unwrap();
+}
+
+// K07, K08
+#[test]
+fn calls_on_many_cpus_share_the_instances_and_are_counted_exactly() {
+    let _machine = boot();
+    const CALLS: u64 = 4_000;
+    for maxactive in [1, 2, 100] {
+        start_counting();
+        let call = leak(
+            Kretprobe::new()
+                .symbol("chain_a")
+                .handler(count_return)
+                .maxactive(maxactive),
+        );
+        let inner = leak(
+            Kretprobe::new()
+                .symbol("chain_c")
+                .handler(count_return)
+                .maxactive(maxactive),
+        );
+        PROBES.register(call).unwrap();
+        PROBES.register(inner).unwrap();
+        on_cpus(4, |_| {
+            for n in 0..CALLS {
+                assert_eq!(chain_a(n), (n + 5) * 2 + 1);
+            }
+        });
+        for probe in [call, inner] {
+            assert_eq!(probe.hits() + probe.nmissed(), 4 * CALLS, "of {maxactive}");
+            assert_eq!(probe.kprobe().nmissed(), 0);
+            assert!(probe.hits() > 0);
+            assert!(maxactive < 100 || probe.nmissed() == 0);
+        }
+        assert_eq!(COUNT.load(Relaxed), call.hits() + inner.hits());
+        PROBES.unregister(call).unwrap();
+        PROBES.unregister(inner).unwrap();
+    }
+}
+
+// J18
+#[test]
+fn jprobes_on_many_cpus_keep_to_themselves() {
+    let _machine = boot();
+    const CALLS: u64 = 3_000;
+    start_counting();
+    probes::jprobe! {
+        fn arguments(a: u64, b: u64) {
+            COUNT.fetch_add(a, Relaxed);
+            OTHER.fetch_add(b, Relaxed);
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
+    PROBES.register(jprobe).unwrap();
+    on_cpus(4, |number| {
+        for n in 0..CALLS {
+            assert_eq!(add(n, number as u64), n + number as u64);
+        }
+    });
+    assert_eq!(COUNT.load(Relaxed), 4 * CALLS * (CALLS - 1) / 2);
+    assert_eq!(OTHER.load(Relaxed), CALLS * 6);
+    assert_eq!(
+        (jprobe.kprobe().hits(), jprobe.kprobe().nmissed()),
+        (4 * CALLS, 0)
+    );
+    PROBES.unregister(jprobe).unwrap();
+}
+
+/// What other CPUs do meanwhile.
+struct Others {
+    calls: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Others {
+    /// Waits until some CPU has begun and finished a call.
+    fn go_on(&self) {
+        let now = self.calls.load(Relaxed);
+        // The first call of each of the two may have begun before.
+        while self.calls.load(Relaxed) < now + 3 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Has two other CPUs call `work` until `main` is done, and returns how often they did.
+fn while_others(work: impl Fn(u64) + Sync, main: impl FnOnce(&Others)) -> u64 {
+    let others = Others {
+        calls: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+    };
+    /// Also when `main` fails, or the others would never end.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let _online = cpu::Online::new();
+                for n in 0.. {
+                    if others.stop.load(Relaxed) {
+                        break;
+                    }
+                    work(n);
+                    others.calls.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let _stop = Stop(&others.stop);
+        main(&others);
+    });
+    others.calls.load(Relaxed)
+}
+
+/// Calls every function that the tests below probe.
+fn call_all(n: u64) {
+    assert_eq!(add(n, 1), n + 1);
+    assert_eq!(step_by_step(n), 3 * n + 1);
+    assert_eq!(chain_a(n), (n + 5) * 2 + 1);
+    assert_eq!(tail_f(n), 2 * n + 2);
+    assert_eq!(recurse(3), 6);
+}
+
+// R32, H42, H45: peers 17 to 19
+#[test]
+fn probes_come_and_go_a_thousand_times_under_load() {
+    let _machine = boot();
+    start_counting();
+    /// What a probe's memory holds once it may not be used any more.
+    static USED_AFTER: AtomicU64 = AtomicU64::new(0);
+    fn live(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        if !probe.is_registered() {
+            USED_AFTER.fetch_add(1, Relaxed);
+        }
+        COUNT.fetch_add(1, Relaxed);
+        PreVerdict::Execute
+    }
+    let calls = while_others(call_all, |others| {
+        for n in 0..1_000usize {
+            let offset = STEP_BY_STEP[n % STEP_BY_STEP.len()];
+            let probe = Kprobe::new()
+                .symbol("step_by_step")
+                .offset(offset)
+                .pre(live);
+            let probe = if n % 3 == 0 {
+                probe.post(count_post)
+            } else {
+                probe
+            };
+            let handle = PROBES.register_owned(Box::new(probe)).unwrap();
+            if n % 4 == 0 {
+                let call = Kretprobe::<u64>::new().symbol("recurse").maxactive(3);
+                drop(PROBES.register_owned(Box::new(call)).unwrap());
+            }
+            if n % 4 == 1 {
+                others.go_on();
+            }
+            drop(handle);
+        }
+    });
+    assert!(calls >= 750 && COUNT.load(Relaxed) >= 250);
+    assert_eq!(USED_AFTER.load(Relaxed), 0);
+}
+
+// H45, R39, R40
+#[test]
+fn arming_and_disarming_under_load_loses_no_call() {
+    let _machine = boot();
+    start_counting();
+    let probe = leak(Kprobe::new().symbol("add").pre(count_pre));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("chain_b")
+            .handler(returned::<1, ()>),
+    );
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    let calls = while_others(call_all, |others| {
+        for n in 0..500 {
+            PROBES.disable(probe).unwrap();
+            PROBES.enable(probe).unwrap();
+            if n % 5 == 0 {
+                others.go_on();
+                PROBES.set_enabled(false).unwrap();
+                PROBES.set_enabled(true).unwrap();
+            }
+        }
+    });
+    assert_eq!(probe.hits(), COUNT.load(Relaxed));
+    assert!(probe.hits() >= 100 && probe.hits() + probe.nmissed() <= calls);
+    journal::clear();
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(probe).unwrap();
+}
+
+// R34, B05: the count law of one probe holds while others at its address come and go.
+#[test]
+fn siblings_come_and_go_without_a_gap() {
+    let _machine = boot();
+    start_counting();
+    let stays = leak(Kprobe::new().symbol("add").pre(count_pre));
+    PROBES.register(stays).unwrap();
+    let calls = while_others(
+        |n| assert_eq!(add(n, 1), n + 1),
+        |others| {
+            for n in 0..300 {
+                let comes = Kprobe::new().symbol("add").pre(pre::<1>);
+                let comes = if n % 2 == 0 {
+                    comes.post(count_post)
+                } else {
+                    comes
+                };
+                let comes = PROBES.register_owned(Box::new(comes)).unwrap();
+                if n % 4 == 0 {
+                    others.go_on();
+                }
+                drop(comes);
+            }
+        },
+    );
+    assert_eq!((stays.hits(), stays.nmissed()), (calls, 0));
+    assert_eq!(COUNT.load(Relaxed), calls);
+    journal::clear();
+    PROBES.unregister(stays).unwrap();
+}
+
+// H44, H42, H43: what a call promises holds for the other CPUs as soon as it returns.
+#[test]
+fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
+    let _machine = boot();
+    start_counting();
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    const ROUNDS: u64 = 500;
+    TURN.store(0, Relaxed);
+    /// Waits for the other side; both spin briefly and then let others run.
+    fn wait_for(turn: u64) {
+        while TURN.load(Acquire) != turn {
+            std::thread::yield_now();
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _online = cpu::Online::new();
+            for round in 0..2 * ROUNDS {
+                wait_for(2 * round + 1);
+                assert_eq!(add(round, 1), round + 1);
+                TURN.store(2 * round + 2, Release);
+            }
+        });
+        let probe = leak(Kprobe::new().symbol("add").pre(count_pre));
+        for round in 0..ROUNDS {
+            PROBES.register(probe).unwrap();
+            TURN.store(4 * round + 1, Release);
+            wait_for(4 * round + 2);
+            assert_eq!(COUNT.load(Relaxed), round + 1, "registered, so it is hit");
+            PROBES.unregister(probe).unwrap();
+            TURN.store(4 * round + 3, Release);
+            wait_for(4 * round + 4);
+            assert_eq!(COUNT.load(Relaxed), round + 1, "unregistered, so it is not");
+        }
+    });
+}
+
+// R32
+#[test]
+fn an_unregistration_waits_for_handlers_that_run() {
+    let _machine = boot();
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    fn dawdle() {
+        ENTERED.store(true, Release);
+        while !GO_ON.load(Acquire) {
+            std::hint::spin_loop();
+        }
+        journal::note(1);
+    }
+    fn in_pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        dawdle();
+        PreVerdict::Execute
+    }
+    fn in_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        dawdle();
+    }
+    fn in_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        dawdle();
+    }
+    let by_pre = leak(Kprobe::new().symbol("add").pre(in_pre));
+    let by_post = leak(Kprobe::new().symbol("add").post(in_post));
+    let by_return = leak(Kretprobe::new().symbol("add").handler(in_return));
+    type Pair<'a> = (&'a dyn Fn(), &'a (dyn Fn() + Sync));
+    let probes: [Pair<'_>; 3] = [
+        (&|| PROBES.register(by_pre).unwrap(), &|| {
+            PROBES.unregister(by_pre).unwrap()
+        }),
+        (&|| PROBES.register(by_post).unwrap(), &|| {
+            PROBES.unregister(by_post).unwrap()
+        }),
+        (&|| PROBES.register(by_return).unwrap(), &|| {
+            PROBES.unregister(by_return).unwrap()
+        }),
+    ];
+    for (register, unregister) in probes {
+        ENTERED.store(false, Relaxed);
+        GO_ON.store(false, Relaxed);
+        register();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _online = cpu::Online::new();
+                assert_eq!(add(1, 2), 3);
+            });
+            while !ENTERED.load(Acquire) {
+                std::thread::yield_now();
+            }
+            let waiter = scope.spawn(|| {
+                let _online = cpu::Online::new();
+                unregister();
+                journal::note(2);
+            });
+            // The unregistration is under way, as far as it can be, when the breakpoint or the list has changed; that it
+            // waits shows in the order of the notes.
+            for _ in 0..20 {
+                std::thread::yield_now();
+            }
+            assert!(!waiter.is_finished());
+            GO_ON.store(true, Release);
+        });
+        assert_eq!(journal::take(), [1, 2]);
+    }
+}
+
+// R52
+#[test]
+fn registrations_from_many_cpus_leave_the_text_as_it_was() {
+    let _machine = boot();
+    on_cpus(4, |number| {
+        let own: Vec<_> = STEP_BY_STEP
+            .iter()
+            .map(|offset| {
+                leak(
+                    Kprobe::new()
+                        .symbol("step_by_step")
+                        .offset(*offset)
+                        .pre(count_pre),
+                )
+            })
+            .collect();
+        for n in 0..60 {
+            let probe = own[(n + number * 3) % own.len()];
+            PROBES.register(probe).unwrap();
+            assert_eq!(step_by_step(33), 100);
+            PROBES.disable(probe).unwrap();
+            assert_eq!(step_by_step(33), 100);
+            PROBES.enable(probe).unwrap();
+            PROBES.unregister(probe).unwrap();
+            if n % 10 == number {
+                PROBES.register_batch(&own).unwrap();
+                assert_eq!(step_by_step(33), 100);
+                PROBES.unregister_batch(&own).unwrap();
+            }
+        }
+    });
+    assert_eq!(list(), [""; 0]);
+}
+
+// H31, K24, H16: with real interrupts, at any place.
+#[test]
+fn interrupts_that_hit_probes_keep_the_counts_exact() {
+    let _machine = boot();
+    start_counting();
+    static WRONG: AtomicU64 = AtomicU64::new(0);
+    static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+    fn interrupt(_: &mut PtRegs, _: u8) -> bool {
+        INTERRUPTS.fetch_add(1, Relaxed);
+        WRONG.fetch_add((add(1, 2) != 3 || chain_a(1) != 13).into(), Relaxed);
+        true
+    }
+    probes::jprobe! {
+        fn arguments(_a: u64) {}
+    }
+    traps::on_interrupt(interrupt);
+    let probe = leak(Kprobe::new().symbol("add").pre(count_pre).post(count_post));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("chain_a")
+            .handler(returned::<1, ()>)
+            .maxactive(50),
+    );
+    let jprobe = leak(Jprobe::new().symbol("chain_c").entry(arguments));
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    PROBES.register(jprobe).unwrap();
+    const CALLS: u64 = 3_000;
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let workers = scope.spawn(|| {
+            on_cpus(2, |_| {
+                for n in 0..CALLS {
+                    assert_eq!(add(n, 1), n + 1);
+                    assert_eq!(chain_a(n), (n + 5) * 2 + 1);
+                }
+                done.fetch_add(1, Relaxed);
+                // Stays online until all is over, so that it can be interrupted without looking.
+                while done.load(Relaxed) < 3 {
+                    std::thread::yield_now();
+                }
+            });
+        });
+        while done.load(Relaxed) < 2 {
+            cpu::interrupt_others();
+        }
+        done.fetch_add(1, Relaxed);
+        workers.join().unwrap();
+    });
+    let executions = 2 * CALLS + INTERRUPTS.load(Relaxed);
+    assert_eq!(WRONG.load(Relaxed), 0);
+    assert!(INTERRUPTS.load(Relaxed) > 0);
+    assert_eq!(probe.hits() + probe.nmissed(), executions);
+    assert_eq!(COUNT.load(Relaxed), probe.hits());
+    assert_eq!(OTHER.load(Relaxed), probe.hits());
+    assert_eq!(call.hits() + call.kprobe().nmissed(), executions);
+    assert_eq!(call.nmissed(), 0);
+    assert_eq!(
+        jprobe.kprobe().hits() + jprobe.kprobe().nmissed(),
+        executions
+    );
+    journal::clear();
+    PROBES.unregister(jprobe).unwrap();
+    PROBES.unregister(call).unwrap();
+    PROBES.unregister(probe).unwrap();
+}
