@@ -1,5 +1,5 @@
 //! The work that the samples watch: forks children one after the other, each of which executes
-//! `/bin/child`, and makes a directory for each.
+//! `/bin/child`, and makes a directory for each. It leaves no directory behind, so it can run again.
 //!
 //! The first argument is the number of children, 3 by default. Exits with 0 only if every call did what
 //! it should and every child came back with the code it was told.
@@ -26,6 +26,10 @@ fn main(mut args: Args) -> i32 {
         last = pid;
         make_directory(i);
     }
+    for i in 0..children {
+        syscall::rmdir(directory(i).as_c_str()).expect("rmdir");
+    }
+    syscall::rmdir(BASE).expect("rmdir of the base directory");
     println!("workload: done");
     0
 }
@@ -47,9 +51,14 @@ fn run_child(code: i32) -> u32 {
     pid
 }
 
+/// The path of the `i`th directory.
+fn directory(i: u32) -> Text<64> {
+    Text::format(format_args!("{}/{i}", BASE.to_str().expect("ASCII")))
+}
+
 /// Makes the `i`th directory and checks that it is there, once.
 fn make_directory(i: u32) {
-    let path = Text::<64>::format(format_args!("{}/{i}", BASE.to_str().expect("ASCII")));
+    let path = directory(i);
     let path = path.as_c_str();
     syscall::mkdir(path, 0o755).expect("mkdir");
     assert_eq!(syscall::mkdir(path, 0o755), Err(syscall::Errno::EEXIST));
