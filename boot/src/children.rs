@@ -9,7 +9,7 @@
 
 use std::{
     io,
-    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -56,6 +56,11 @@ pub fn spawn(command: &mut Command) -> io::Result<Running> {
 }
 
 impl Running {
+    /// Takes the writing end of the child's standard input, if that is piped.
+    pub fn take_stdin(&self) -> Option<ChildStdin> {
+        lock(&self.child).stdin.take()
+    }
+
     /// Takes the reading end of the child's standard output, if that is piped.
     pub fn take_stdout(&self) -> Option<ChildStdout> {
         lock(&self.child).stdout.take()

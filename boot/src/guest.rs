@@ -9,7 +9,7 @@
 use std::{
     fmt,
     io::{Read, Write, stdout},
-    process::{ExitStatus, Stdio},
+    process::{ChildStdin, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -88,6 +88,8 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Guest {
     qemu: Running,
+    /// The other end of its serial line.
+    input: Option<ChildStdin>,
     /// What the firmware has written, while the kernel has written nothing.
     firmware_text: Option<Vec<u8>>,
     output: Receiver<Vec<u8>>,
@@ -101,11 +103,12 @@ impl Guest {
         let mut command = machine.command(install)?;
         let qemu = children::spawn(
             command
-                .stdin(Stdio::null())
+                .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped()),
         )
         .context("cannot start QEMU")?;
+        let input = qemu.take_stdin();
         let mut stdout = qemu.take_stdout().expect("piped above");
         let mut stderr = qemu.take_stderr().expect("piped above");
         let (sender, output) = mpsc::channel();
@@ -126,6 +129,7 @@ impl Guest {
         });
         Ok(Self {
             qemu,
+            input,
             firmware_text: (machine.firmware == Firmware::Uefi).then(Vec::new),
             output,
             stderr: Some(stderr),
@@ -146,6 +150,17 @@ impl Guest {
                 return Ok(Event::Output(log));
             }
         }
+    }
+
+    /// Types `text` at the serial line. Waits while QEMU takes nothing.
+    ///
+    /// # Errors
+    /// Of the pipe to QEMU, once that has ended.
+    pub fn type_text(&mut self, text: &str) -> Result<()> {
+        let input = self.input.as_mut().context("the guest has no input")?;
+        input
+            .write_all(text.as_bytes())
+            .context("cannot type at the guest's serial line")
     }
 
     /// Returns what the firmware wrote to its console, without control characters; empty once the kernel has written.
@@ -257,7 +272,9 @@ pub fn run(machine: &Machine, install: Install, timeout: Option<Duration>) -> Re
 
 fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
     let mut command = machine.command(install)?;
-    say("the guest has the terminal now; Ctrl-A X quits, Ctrl-A H helps");
+    say(
+        "the guest has the terminal now: `poweroff` ends it, Ctrl-A X quits at once, Ctrl-A H helps",
+    );
     let status = children::spawn(&mut command)
         .context("cannot start QEMU")?
         .wait()

@@ -55,7 +55,7 @@ fn write_images(options: &Options, directory: &Path) -> Result<()> {
     let kernel = build_kernel(options)?;
     for firmware in [Firmware::Bios, Firmware::Uefi] {
         let image = directory.join(format!("{firmware}.img"));
-        kernel.write_image(firmware, &options.build.cmdline(), &image)?;
+        kernel.write_image(firmware, &options.cmdline(), &image)?;
         say(format_args!("wrote {}", image.display()));
     }
     Ok(())
@@ -73,7 +73,7 @@ fn run(options: &Options) -> Result<()> {
         Some(disk) => disk,
         None => build_kernel(options)?.image(firmware)?,
     };
-    let machine = options.machine.machine(disk, options.build.cmdline());
+    let machine = options.machine.machine(disk, options.cmdline());
     if machine.gdb {
         say("waiting for gdb: `target remote :1234`");
     }

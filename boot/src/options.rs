@@ -24,6 +24,10 @@ const DEFAULT_TIMEOUT_S: u64 = 60;
 ///
 /// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line says what), 2 if these
 /// arguments are wrong, with nothing started, and 130 after Ctrl-C or another signal, with nothing left running.
+///
+/// With --interactive the terminal is the guest's: it gets Ctrl-C, and abandons the line that is being typed. `poweroff` ends
+/// it well; Ctrl-A X ends it at once, with status 1; Ctrl-A C leads to QEMU's monitor and back, Ctrl-A A types a Ctrl-A, and
+/// Ctrl-A H shows more.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "boot", bin_name = "cargo run --", max_term_width = 100)]
 pub struct Options {
@@ -47,7 +51,7 @@ pub enum Subcommands {
 /// Options that make sense with and without a machine.
 #[derive(Clone, Debug, Args)]
 pub struct BuildOptions {
-    /// Modules to load, in this order; an empty list loads none
+    /// Modules to load, in this order; an empty list loads none [default: the four classic samples, none with --interactive]
     #[arg(long, global = true, value_name = "A,B", value_parser = sample_list)]
     samples: Option<SampleList>,
     /// Text to add to the kernel command line, such as "kretprobe_example.func=sys_mkdir"
@@ -82,7 +86,7 @@ pub struct MachineOptions {
     /// Seconds after which the guest is ended and has failed [default: 60, none with --gdb or --interactive]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// Connect the terminal to the guest's serial line and to QEMU's monitor (Ctrl-A X quits)
+    /// Run a prompt on the terminal in place of the workload; `help` lists its commands, `poweroff` ends it
     #[arg(long, conflicts_with = "timeout")]
     interactive: bool,
     /// Boot this disk image instead of building one
@@ -98,6 +102,25 @@ impl Options {
             error.exit();
         }
         options
+    }
+
+    /// Returns the kernel command line.
+    pub fn cmdline(&self) -> String {
+        let interactive = self.machine.interactive;
+        let default: &[&str] = if interactive { &[] } else { &DEFAULT_SAMPLES };
+        let samples = match &self.build.samples {
+            Some(SampleList(samples)) => samples.join(","),
+            None => default.join(","),
+        };
+        let mut words = Vec::new();
+        if !samples.is_empty() {
+            words.push(format!("modules={samples}"));
+        }
+        if interactive {
+            words.push("interactive".into());
+        }
+        words.extend(self.build.append.clone());
+        words.join(" ")
     }
 
     fn validate(&self) -> Result<(), clap::Error> {
@@ -126,20 +149,6 @@ impl BuildOptions {
         } else {
             Install::Allowed
         }
-    }
-
-    /// Returns the kernel command line.
-    pub fn cmdline(&self) -> String {
-        let samples = match &self.samples {
-            Some(SampleList(samples)) => samples.join(","),
-            None => DEFAULT_SAMPLES.join(","),
-        };
-        let mut words = Vec::new();
-        if !samples.is_empty() {
-            words.push(format!("modules={samples}"));
-        }
-        words.extend(self.append.clone());
-        words.join(" ")
     }
 }
 
@@ -274,9 +283,17 @@ mod tests {
     #[test]
     fn samples_and_appended_text_make_the_command_line() {
         let options = parse(&["--samples", "a,b", "--append", "a.func=f x=1,2"]).unwrap();
-        assert_eq!(options.build.cmdline(), "modules=a,b a.func=f x=1,2");
+        assert_eq!(options.cmdline(), "modules=a,b a.func=f x=1,2");
         let options = parse(&["--samples", "", "--append", "-x"]).unwrap();
-        assert_eq!(options.build.cmdline(), "-x");
+        assert_eq!(options.cmdline(), "-x");
+    }
+
+    #[test]
+    fn a_prompt_starts_without_samples_unless_some_are_named() {
+        assert_eq!(parse(&["--interactive"]).unwrap().cmdline(), "interactive");
+        let options = parse(&["--interactive", "--samples", "a", "--append", "b=c"]).unwrap();
+        assert_eq!(options.cmdline(), "modules=a interactive b=c");
+        assert_eq!(options.machine.timeout(), None);
     }
 
     #[test]
@@ -326,6 +343,6 @@ mod tests {
     #[test]
     fn image_takes_the_options_that_concern_it() {
         let options = parse(&["image", "dir", "--samples", "a", "--append", "b=c"]).unwrap();
-        assert_eq!(options.build.cmdline(), "modules=a b=c");
+        assert_eq!(options.cmdline(), "modules=a b=c");
     }
 }

@@ -40,7 +40,7 @@ impl fmt::Display for Accelerator {
 /// Where the guest's serial line goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serial {
-    /// To standard output, nothing comes in.
+    /// To standard output; standard input is what comes in.
     Output,
     /// To and from the terminal, together with QEMU's monitor: Ctrl-A X quits.
     Terminal,
