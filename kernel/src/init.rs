@@ -3,8 +3,8 @@
 //! The boot ends with the modules of `early=`, which find init text still there. Then init text is freed.
 //!
 //! The command line says what comes next: `guest_tests.run=` runs guest tests; otherwise the modules of `modules=` are loaded, in that
-//! order, the user program of `init=` runs, and the modules are unloaded again, in the order in which they were
-//! loaded. The machine is powered off with the verdict: success only if every module loaded and the
+//! order, the user program of `init=` runs, or with `interactive` the prompt, and the modules are unloaded again, in the
+//! order in which they were loaded. The machine is powered off with the verdict: success only if every module loaded and the
 //! program exited with 0.
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     panic::{ExitCode, exit},
     pr_err, pr_info,
     probes::debugfs,
-    symbols,
+    shell, symbols,
     task::exec::run_program,
     test_runner,
 };
@@ -41,9 +41,15 @@ fn kernel_init(early_loaded: bool) -> ! {
         runner();
     }
     let loaded = load_modules("modules") && early_loaded;
+    let interactive = cmdline::get("interactive").is_some();
     let program = cmdline::get("init").unwrap_or(DEFAULT_INIT);
     cmdline::report_unknown();
-    let ran = run_init(program);
+    let ran = if interactive {
+        shell::run();
+        true
+    } else {
+        run_init(program)
+    };
     for module in module::loaded() {
         if let Err(error) = module::unload(module.name()) {
             let errno = error.errno().negated();

@@ -19,6 +19,7 @@ pub mod module;
 pub mod panic;
 pub mod probes;
 pub mod serial;
+pub mod shell;
 pub mod symbols;
 pub mod sync;
 pub mod syscall;

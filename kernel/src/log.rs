@@ -32,7 +32,7 @@ use core::{
     cell::UnsafeCell,
     fmt::{self, Write},
     hint,
-    sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
 };
 use log_ring::{Dropped, Record, Ring, Stamp};
 use params::Value;
@@ -100,6 +100,7 @@ static CONSOLE: Console = Console {
     owner: AtomicU32::new(NOBODY),
     depth: AtomicU8::new(0),
     level: AtomicU8::new(Level::Debug as u8),
+    line_open: AtomicBool::new(false),
     // SAFETY: the kernel has no other `SerialPort`.
     port: UnsafeCell::new(unsafe { SerialPort::com1() }),
 };
@@ -110,6 +111,8 @@ struct Console {
     depth: AtomicU8,
     /// Records of this level and of less urgent ones are kept in the ring only.
     level: AtomicU8,
+    /// What [`write_console`] wrote last has not ended its line. Touched by the owner only.
+    line_open: AtomicBool,
     port: UnsafeCell<SerialPort>,
 }
 
@@ -180,13 +183,20 @@ impl Owned {
     }
 
     fn prefix(&mut self, time_ns: u64) {
-        let micros = time_ns / 1000;
-        let _ = write!(
-            self.port(),
-            "[{:5}.{:06}] ",
-            micros / 1_000_000,
-            micros % 1_000_000
-        );
+        if CONSOLE.line_open.swap(false, Ordering::Relaxed) {
+            self.port().write(b"\n");
+        }
+        let _ = write!(self.port(), "{}", Prefix(time_ns));
+    }
+}
+
+/// What a line begins with: the time in nanoseconds since boot, printed in seconds.
+struct Prefix(u64);
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0 / 1000;
+        write!(f, "[{:5}.{:06}] ", micros / 1_000_000, micros % 1_000_000)
     }
 }
 
@@ -280,6 +290,51 @@ fn drain() {
 /// The records that the ring still holds, oldest first, printed or not. Task context.
 pub fn history() -> impl DoubleEndedIterator<Item = Record> {
     RING.history().filter_map(|seq| RING.read(seq).ok())
+}
+
+/// Prints what [`history`] has, line by line as the console does.
+///
+/// # Errors
+/// Those of `out`.
+pub fn show_history(out: &mut dyn Write) -> fmt::Result {
+    for record in history() {
+        if !record.continues {
+            write!(out, "{}", Prefix(record.stamp.time_ns))?;
+        }
+        for chunk in record.text().utf8_chunks() {
+            out.write_str(chunk.valid())?;
+            if !chunk.invalid().is_empty() {
+                out.write_char(char::REPLACEMENT_CHARACTER)?;
+            }
+        }
+        if record.cut {
+            out.write_str(" <cut>")?;
+        }
+        if !record.goes_on {
+            out.write_char('\n')?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes `bytes` to the console as they are, past the ring, between two lines of the log. A line that they leave open is
+/// ended before the next line of the log. Task context: waits while somebody else prints.
+pub fn write_console(bytes: &[u8]) {
+    let Some(last) = bytes.last() else {
+        return;
+    };
+    let mut console = loop {
+        match CONSOLE.try_own() {
+            Some(console) => break console,
+            // The owner is on another CPU, at work: others may use this one meanwhile.
+            None => crate::task::schedule(),
+        }
+    };
+    console.port().write(bytes);
+    CONSOLE.line_open.store(*last != b'\n', Ordering::Relaxed);
+    CONSOLE.release(console);
+    // What was logged meanwhile.
+    drain();
 }
 
 /// Waits until all that was logged so far is printed and on the line, but not for long: before the machine goes off.

@@ -1,12 +1,16 @@
-//! The serial port COM1, a 16550 UART: the kernel's console and its only output.
+//! The serial port COM1, a 16550 UART: the kernel's console.
 //!
 //! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port has no lock of its
 //! own: [`crate::log`] owns it through its console lock, and a panic takes it by force.
+//!
+//! Input is polled as well: the one who waits for it asks once a tick. The UART keeps 16 bytes meanwhile, more than anybody
+//! types; QEMU holds back what a pipe brings faster.
 //!
 //! Lines end in a bare newline. QEMU's terminal adds the carriage return; on a real line the receiver is set to.
 
 use core::{fmt, hint};
 use uart_16550::{BaudRate, Config, Uart16550, backend::PioBackend, spec::registers::LSR};
+use x86_64::instructions::port::PortReadOnly;
 
 /// I/O base of COM1 on every PC.
 const COM1: u16 = 0x3f8;
@@ -70,6 +74,40 @@ impl SerialPort {
                 return;
             }
             hint::spin_loop();
+        }
+    }
+}
+
+/// The receiving half of the port. It shares no register that a write or a read changes with [`SerialPort`], so both may
+/// be in use at once.
+pub struct SerialInput {
+    data: PortReadOnly<u8>,
+    line_status: PortReadOnly<u8>,
+}
+
+impl SerialInput {
+    /// Names COM1's receiver without touching it.
+    ///
+    /// # Safety
+    /// 1. Nothing else reads what COM1 receives while this value exists.
+    pub const unsafe fn com1() -> Self {
+        Self {
+            data: PortReadOnly::new(COM1),
+            line_status: PortReadOnly::new(COM1 + 5),
+        }
+    }
+
+    /// Takes a byte that has been received, if there is one. The port has been set up by [`SerialPort::init`].
+    pub fn poll(&mut self) -> Option<u8> {
+        /// What is read where no UART answers.
+        const NOTHING: u8 = 0xff;
+        // SAFETY: a look at the line status clears error bits only, which nobody uses; the data register is read by nobody
+        // else, as the caller of `com1` has promised.
+        unsafe {
+            let status = self.line_status.read();
+            let ready =
+                status != NOTHING && LSR::from_bits_retain(status).contains(LSR::DATA_READY);
+            ready.then(|| self.data.read())
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
 /// Time from power-on to the first test.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
-static ONE_GUEST: Mutex<()> = Mutex::new(());
+pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
 
 /// Runs `tests` and reports the verdict of each as soon as it is due, in any order. `echo` shows the guests' logs.
 pub fn run(

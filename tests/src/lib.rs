@@ -4,14 +4,17 @@
 //!   catalogue    the tests, read from the test kernel's ELF: listing them needs no boot
 //!   boots        boots the kernel as often as it takes to get a verdict on each test of a group
 //!   transcript   follows one boot's serial line: which test runs, what it printed, how it ended
+//!   session      types at the kernel's prompt and reads its answers
 //! ```
 //!
 //! The suite itself (`suite.rs`) is an ordinary test binary in looks and options. `test_protocol` has the guest's side.
 
 pub mod boots;
 pub mod catalogue;
+pub mod session;
 pub mod transcript;
 
 pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};
+pub use session::Session;
 pub use transcript::{Over, Verdict};

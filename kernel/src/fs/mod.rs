@@ -174,6 +174,22 @@ pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
     Ok(TREE.lock().unlink(cwd.0, path)?)
 }
 
+/// Returns the entries of the directory that `path` names, by name, without `.` and `..`, in the order in which they were made.
+pub fn entries(cwd: &NodeRef, path: &[u8]) -> Result<Vec<(Vec<u8>, Attributes)>, Errno> {
+    let tree = TREE.lock();
+    let id = tree.walk(cwd.0, path)?;
+    tree.permit(id, file_tree::Access::Read)?;
+    let mut entries = Vec::new();
+    let mut at = 0;
+    while let Some(entry) = tree.next_entry(id, at)? {
+        at = entry.next;
+        if !matches!(entry.name, b"." | b"..") {
+            entries.push((entry.name.into(), tree.attributes(entry.id)?));
+        }
+    }
+    Ok(entries)
+}
+
 /// Opens `path` from the root for the kernel itself.
 pub fn open(path: &str, flags: u32) -> Result<Arc<File>, Errno> {
     File::open(&NodeRef::root(), path.as_bytes(), flags, 0)

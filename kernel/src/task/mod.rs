@@ -35,7 +35,11 @@ use crate::{
     probes::PtRegs,
     sync::SpinLock,
 };
-use alloc::sync::Arc;
+use alloc::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 use core::{
     fmt,
     ops::Range,
@@ -343,8 +347,14 @@ impl Task {
             .wait_until(|| self.released.load(Ordering::Acquire));
     }
 
+    /// The CPU that runs it, or ran it last.
+    pub fn last_cpu(&self) -> u32 {
+        self.last_cpu.load(Ordering::Relaxed)
+    }
+
     /// The last act on a dead task, by its successor.
     fn release(&self) {
+        TASKS.lock().remove(&self.pid);
         crate::probes::flush_task(self.key());
         drop(self.stack.lock().take());
         self.released.store(true, Ordering::Release);
@@ -362,6 +372,14 @@ impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Task({self}, {:?})", self.state())
     }
+}
+
+/// All tasks from their start to their last switch, by number; without the idle tasks.
+static TASKS: SpinLock<BTreeMap<Pid, Weak<Task>>> = SpinLock::new(BTreeMap::new());
+
+/// The tasks that have been started and not been released, by number; without the idle tasks. Task context.
+pub fn all() -> Vec<TaskRef> {
+    TASKS.lock().values().filter_map(Weak::upgrade).collect()
 }
 
 /// The task that runs. Any context once the scheduler is set up.

@@ -35,7 +35,7 @@
 //! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
 //! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-use super::{State, Task};
+use super::{State, TASKS, Task};
 use crate::{
     arch::{idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
@@ -139,6 +139,7 @@ pub fn idle() -> ! {
 
 /// Lets a new task run.
 pub fn start(task: Arc<Task>) {
+    TASKS.lock().insert(task.pid, Arc::downgrade(&task));
     // The task's reference to itself (T1), taken back in `finish_switch`.
     let task = Arc::into_raw(task);
     // SAFETY: alive by that reference.

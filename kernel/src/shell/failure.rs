@@ -1,0 +1,121 @@
+//! What can be wrong with a command, in sentences that say what to do.
+
+use alloc::{boxed::Box, string::String};
+use core::fmt;
+
+use abi::WaitStatus;
+use prompt::syntax::SyntaxError;
+
+use super::commands::{COMMANDS, Command};
+use crate::{errno::Errno, module::ModuleError, probes::ProbeError, symbols::LookupError};
+
+/// Why a command was not, or not wholly, carried out.
+pub enum Failure {
+    /// The line cannot be read.
+    Syntax(SyntaxError),
+    /// A file for the output of nothing.
+    NoCommand,
+    /// There is no such command.
+    UnknownCommand(String),
+    /// The arguments do not fit the command.
+    Usage(&'static str),
+    /// A file could not be used.
+    File { path: String, errno: Errno },
+    /// A program could not be started.
+    NoProgram { path: String, errno: Errno },
+    /// A program has failed.
+    Program { path: String, status: WaitStatus },
+    /// A module was not loaded or unloaded.
+    Module(ModuleError),
+    /// There is no such symbol, or several.
+    Symbol(LookupError<'static>),
+    /// There is no symbol at the address.
+    NoSymbolAt(u64),
+    /// The probes have no answer.
+    Probe(ProbeError),
+    /// There is no memory for what the command says.
+    Output,
+    /// One of the above, and the command.
+    Of(&'static Command, Box<Failure>),
+}
+
+impl Failure {
+    /// Adds the name of the command that failed.
+    pub fn of(self, command: &'static Command) -> Self {
+        Self::Of(command, Box::new(self))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(error) => error.fmt(f),
+            Self::NoCommand => {
+                f.write_str("a file for the output, but no command; write COMMAND > FILE")
+            }
+            Self::UnknownCommand(name) => {
+                write!(f, "there is no command {name}; there are")?;
+                for (index, command) in COMMANDS.iter().enumerate() {
+                    let comma = if index > 0 { "," } else { "" };
+                    write!(f, "{comma} {}", command.name)?;
+                }
+                Ok(())
+            }
+            Self::Usage(problem) => f.write_str(problem),
+            Self::File { path, errno } => {
+                write!(f, "{path}: {errno}")?;
+                match errno {
+                    Errno::ENOENT => f.write_str("; ls DIRECTORY shows what there is"),
+                    Errno::EACCES => f.write_str("; ls shows what may be done with it"),
+                    Errno::EISDIR => f.write_str("; ls shows what is in it"),
+                    Errno::EINVAL => f.write_str("; it does not take this text"),
+                    _ => Ok(()),
+                }
+            }
+            Self::NoProgram { path, errno } => {
+                write!(f, "{path}: {errno}; ls /bin shows the programs")
+            }
+            Self::Program { path, status } => write!(f, "{path}: {status:?}"),
+            Self::Module(error) => error.fmt(f),
+            Self::Symbol(error) => error.fmt(f),
+            Self::NoSymbolAt(addr) => write!(
+                f,
+                "{addr:#x} belongs to no function; /proc/kallsyms lists those that there are"
+            ),
+            Self::Probe(error) => error.fmt(f),
+            Self::Output => f.write_str("there is no memory for what it has to say"),
+            Self::Of(command, failure) => {
+                write!(f, "{}: {failure}", command.name)?;
+                match **failure {
+                    Self::Usage(_) => {
+                        write!(f, "; usage: {} {}", command.name, command.arguments)
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident)+) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })+
+    };
+}
+
+from! {
+    SyntaxError => Syntax
+    ModuleError => Module
+    LookupError<'static> => Symbol
+    ProbeError => Probe
+}
+
+impl From<fmt::Error> for Failure {
+    fn from(_: fmt::Error) -> Self {
+        Self::Output
+    }
+}

@@ -1,0 +1,47 @@
+//! Commands about tasks.
+
+use alloc::{format, string::String};
+use core::fmt::Write;
+
+use super::{
+    commands::{Next, no_arguments},
+    failure::Failure,
+};
+use crate::task::{self, State, exec::run_program, process};
+
+/// Lists the tasks: number, number of the parent (0: a kernel thread), state, CPU, name.
+pub fn ps(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    writeln!(out, "  PID  PPID STATE    CPU NAME")?;
+    for task in task::all() {
+        let state = match task.state() {
+            State::Runnable => "runnable",
+            State::Sleeping => "sleeping",
+            State::Dead => "dead",
+        };
+        let (pid, parent) = (task.pid(), process::parent_pid(task.pid()));
+        writeln!(
+            out,
+            "{pid:5} {parent:5} {state} {:3} {}",
+            task.last_cpu(),
+            task.comm()
+        )?;
+    }
+    Ok(Next::Command)
+}
+
+/// Runs a program.
+pub fn run(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
+    let [program, arguments @ ..] = arguments else {
+        return Err(Failure::Usage("it needs a program; ls /bin lists them"));
+    };
+    let path: String = match program.contains('/') {
+        true => (*program).into(),
+        false => format!("/bin/{program}"),
+    };
+    match run_program(&path, arguments) {
+        Ok(status) if status.success() => Ok(Next::Command),
+        Ok(status) => Err(Failure::Program { path, status }),
+        Err(errno) => Err(Failure::NoProgram { path, errno }),
+    }
+}

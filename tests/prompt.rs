@@ -1,0 +1,341 @@
+//! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every way to go wrong.
+
+use boot::{
+    guest::End,
+    image::{Firmware, Kernel},
+    prerequisites::{self, Install},
+    qemu::Machine,
+};
+use regex::Regex;
+use tests::Session;
+
+const LIST: &str = "/sys/kernel/debug/kprobes/list";
+const ENABLED: &str = "/sys/kernel/debug/kprobes/enabled";
+
+fn session() -> Session {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let kernel = Kernel::build("kernel").unwrap();
+    Session::start(&Machine {
+        cmdline: "interactive".into(),
+        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+    })
+}
+
+fn power_off(mut session: Session) {
+    let (end, said) = session.last_command("poweroff");
+    assert_eq!(end, End::Success, "{said}");
+    assert!(said.contains("Power off: success"), "{said}");
+}
+
+/// How many of the log's lines hold `text`.
+fn count(said: &str, text: &str) -> usize {
+    said.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn a_place_is_found_probed_watched_silenced_and_left() {
+    let mut session = session();
+    assert_eq!(session.command(&format!("cat {LIST}")), "");
+
+    // The first instruction behind the entry that can be probed.
+    let listing = session.command("disas do_fork");
+    let head = Regex::new(r"^do_fork at (0xffffffff8[0-9a-f]{7}), \d+ bytes\n").unwrap();
+    let start = head.captures(&listing).expect(&listing)[1].to_string();
+    let row = Regex::new(r"(?m)^  \+(0x[0-9a-f]+) +yes +[a-z].*$").unwrap();
+    let offset = row.captures_iter(&listing).nth(1).expect(&listing)[1].to_string();
+    let parse = |hex: &str| u64::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
+    let decimal = parse(&offset);
+    let address = parse(&start) + decimal;
+
+    let said = session.command(&format!(
+        "insmod kprobe_example symbol=do_fork offset={decimal}"
+    ));
+    assert_eq!(
+        count(&said, &format!("Planted kprobe at {address:#x}")),
+        1,
+        "{said}"
+    );
+    let listed = format!("{address:016x}  k  do_fork+{offset}    \n");
+    assert_eq!(session.command(&format!("cat {LIST}")), listed);
+    let marked = Regex::new(&format!(r"(?m)^  \+{offset} +yes +K +[a-z]")).unwrap();
+    let listing = session.command("disas do_fork");
+    assert!(marked.is_match(&listing), "{listing}");
+    assert!(
+        session.command("lsmod").contains("    offset="),
+        "parameters are shown"
+    );
+
+    let hits = |said: &str| count(said, &format!("pre_handler: p->addr = {address:#x}"));
+    let said = session.command("run workload");
+    let forks = hits(&said);
+    assert!(forks > 0 && said.contains("workload: done"), "{said}");
+    let stats = session.command("cat /sys/kernel/debug/kprobes/stats");
+    assert_eq!(
+        stats,
+        format!("{address:016x}  k  do_fork+{offset}  {forks} 0\n")
+    );
+
+    assert!(
+        session
+            .command(&format!("echo 0 > {ENABLED}"))
+            .contains("kprobes globally disabled")
+    );
+    assert_eq!(session.command(&format!("cat {ENABLED}")), "0\n");
+    assert_eq!(session.command(&format!("cat {LIST}")), listed);
+    let listing = session.command("disas do_fork");
+    let marked = Regex::new(&format!(r"(?m)^  \+{offset} +yes +k +[a-z]")).unwrap();
+    assert!(marked.is_match(&listing), "{listing}");
+    let said = session.command("run workload");
+    assert!(
+        hits(&said) == 0 && said.contains("workload: done"),
+        "{said}"
+    );
+
+    assert!(
+        session
+            .command(&format!("echo 1 > {ENABLED}"))
+            .contains("kprobes globally enabled")
+    );
+    assert_eq!(hits(&session.command("run workload")), forks);
+
+    let said = session.command("rmmod kprobe_example");
+    assert_eq!(
+        count(&said, &format!("kprobe at {address:#x} unregistered")),
+        1,
+        "{said}"
+    );
+    assert_eq!(session.command(&format!("cat {LIST}")), "");
+    assert_eq!(hits(&session.command("run workload")), 0);
+    power_off(session);
+}
+
+#[test]
+fn modules_that_are_still_loaded_are_unloaded_at_the_end() {
+    let mut session = session();
+    session.command("insmod kretprobe_example func=sys_mkdir");
+    session.command("insmod jprobe_example");
+    let (end, said) = session.last_command("poweroff");
+    assert_eq!(end, End::Success);
+    assert!(
+        said.contains("Missed probing 0 instances of sys_mkdir"),
+        "{said}"
+    );
+    assert!(said.contains("jprobe at 0xffffffff8"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_a_line_is_told() {
+    let mut session = session();
+    for (line, told) in [
+        (
+            "nonsense",
+            "there is no command nonsense; there are help, ls, cat, echo, insmod,",
+        ),
+        (
+            "> /tmp/file",
+            "a file for the output, but no command; write COMMAND > FILE",
+        ),
+        ("echo 'a", "the quotation has no end; close it with '"),
+        ("echo a >", "> and >> need the name of a file"),
+        ("echo a > b > c", "the output can go to one file only"),
+        ("echo a\\", "nothing follows the last backslash"),
+        ("help me", "help: it takes no arguments; usage: help"),
+        ("poweroff now", "poweroff: it takes no arguments"),
+        (
+            "ls /nowhere",
+            "ls: /nowhere: no such file or directory (ENOENT); ls DIRECTORY shows",
+        ),
+        ("cat", "cat: it needs a file; usage: cat FILE"),
+        ("cat /proc", "cat: /proc: is a directory (EISDIR)"),
+        ("cat /proc/kallsyms/x", "not a directory (ENOTDIR)"),
+        ("cat nowhere /proc", "cat: nowhere: no such file"),
+        (
+            "echo a > /nowhere/file",
+            "/nowhere/file: no such file or directory (ENOENT)",
+        ),
+        ("echo a > /proc", "/proc: is a directory (EISDIR)"),
+        (
+            "echo maybe > /sys/kernel/debug/kprobes/enabled",
+            "enabled: invalid argument (EINVAL); it does not take this text",
+        ),
+        (
+            "echo 0 > /sys/kernel/debug/kprobes/list",
+            "list: permission denied (EACCES); ls shows what may be done with it",
+        ),
+        (
+            "insmod",
+            "insmod: it needs a module; lsmod lists them; usage: insmod MODULE [PARAMETER=VALUE ...]",
+        ),
+        (
+            "insmod nowhere",
+            "insmod: there is no module nowhere; those compiled in are: ",
+        ),
+        (
+            "insmod kprobe_example sybol=do_fork",
+            "insmod: kprobe_example has no parameter sybol; it has: symbol, offset, stack",
+        ),
+        (
+            "insmod kprobe_example offset=x",
+            "kprobe_example.offset does not take \"x\"",
+        ),
+        (
+            "insmod kprobe_example symbol=do_frok",
+            "no symbol is called do_frok; did you mean do_fork",
+        ),
+        (
+            "insmod kprobe_example symbol=printk offset=1000000",
+            "insmod: ",
+        ),
+        (
+            "insmod kprobe_example symbol=kretprobe_trampoline",
+            "may not be probed",
+        ),
+        (
+            "rmmod kprobe_example",
+            "rmmod: kprobe_example is not loaded",
+        ),
+        (
+            "rmmod",
+            "rmmod: it needs one module; lsmod lists them; usage: rmmod MODULE",
+        ),
+        ("rmmod a b", "rmmod: it needs one module"),
+        ("lsmod all", "lsmod: it takes no arguments"),
+        ("ps -ef", "ps: it takes no arguments"),
+        (
+            "run",
+            "run: it needs a program; ls /bin lists them; usage: run PROGRAM [ARGUMENT ...]",
+        ),
+        (
+            "run nothing",
+            "run: /bin/nothing: no such file or directory (ENOENT); ls /bin shows the programs",
+        ),
+        (
+            "run /proc/kallsyms",
+            "run: /proc/kallsyms: permission denied (EACCES)",
+        ),
+        ("run child 3 x", "child"),
+        ("dmesg -w", "dmesg: it takes no arguments"),
+        (
+            "disas",
+            "disas: it needs one function; usage: disas SYMBOL|ADDRESS",
+        ),
+        ("disas a b", "disas: it needs one function"),
+        (
+            "disas do_frok",
+            "disas: no symbol do_frok; did you mean do_fork",
+        ),
+        (
+            "disas 0xyz",
+            "disas: an address is 0x and up to sixteen hexadecimal digits",
+        ),
+        (
+            "disas 0x1234",
+            "disas: 0x1234 belongs to no function; /proc/kallsyms lists",
+        ),
+        ("disas kernel::init::finish_boot", "disas: "),
+        ("probeable do_fork", "probeable: it takes no arguments"),
+    ] {
+        let said = session.command(line);
+        assert!(said.contains(told), "{line:?} is answered by\n{said}");
+    }
+    assert_eq!(
+        session.command(&format!("cat {LIST}")),
+        "",
+        "nothing is registered"
+    );
+    assert_eq!(session.command(&format!("cat {ENABLED}")), "1\n");
+    assert_eq!(session.command("ls /tmp"), "", "no file was made");
+    power_off(session);
+}
+
+#[test]
+fn lines_are_edited_and_come_back() {
+    let mut session = session();
+    // Left, left, left, backspace: the x goes.
+    assert_eq!(
+        session.keys("echo onextwo\x1b[D\x1b[D\x1b[D\x7f\r", "echo onetwo"),
+        "onetwo\n"
+    );
+    assert_eq!(session.keys("\x1b[A\r", "echo onetwo"), "onetwo\n");
+    session.command("echo other");
+    assert_eq!(
+        session.keys("\x1b[A\x1b[A three\r", "echo onetwo three"),
+        "onetwo three\n"
+    );
+    // Ctrl-C: the line is gone, and nothing of it is done.
+    assert_eq!(session.keys("echo lost > /tmp/lost\x03", "^C"), "");
+    assert_eq!(session.command("ls /tmp"), "");
+    assert_eq!(session.command(""), "");
+    power_off(session);
+}
+
+#[test]
+fn files_are_made_read_and_listed() {
+    let mut session = session();
+    assert_eq!(session.command("echo 'one  two' > /tmp/file"), "");
+    assert_eq!(session.command("echo three >> /tmp/file"), "");
+    assert_eq!(
+        session.command("cat /tmp/file /tmp/file"),
+        "one  two\nthree\none  two\nthree\n"
+    );
+    assert_eq!(session.command("ls /tmp"), "-rw-r--r--       15 file\n");
+    assert_eq!(session.command("echo > /tmp/file"), "");
+    assert_eq!(
+        session.command("ls /tmp/file"),
+        "-rw-r--r--        1 /tmp/file\n"
+    );
+    let probes = session.command("ls /sys/kernel/debug/kprobes");
+    assert_eq!(
+        probes,
+        "-r--------        0 blacklist\n-rw-------        0 enabled\n-r--------        0 list\n-r--------        0 stats\n"
+    );
+    let root = session.command("ls");
+    for name in ["bin/", "dev/", "proc/", "sys/", "tmp/"] {
+        assert!(
+            root.lines()
+                .any(|line| line.starts_with('d') && line.ends_with(name)),
+            "{root}"
+        );
+    }
+    assert!(session.command("ls /bin").contains(" workload\n"));
+
+    assert!(
+        session
+            .command("dmesg")
+            .contains("] Command line: interactive\n")
+    );
+    let symbols = session.command("cat /proc/kallsyms");
+    assert!(symbols.contains(" T vfs_read\n") && symbols.lines().count() > 1000);
+    let tasks = session.command("ps");
+    assert!(
+        tasks.lines().any(|line| line.ends_with(" kernel_init")),
+        "{tasks}"
+    );
+    let help = session.command("help");
+    for command in ["help", "insmod MODULE", "disas SYMBOL", "poweroff"] {
+        assert!(help.lines().any(|line| line.starts_with(command)), "{help}");
+    }
+    assert_eq!(session.command("dmesg > /tmp/log"), "");
+    assert!(
+        session
+            .command("cat /tmp/log")
+            .contains("] Command line: interactive\n")
+    );
+    power_off(session);
+}
+
+/// The figures of the kernel itself: design.md's share of what may not be probed, and of what can.
+#[test]
+fn nearly_every_instruction_of_the_kernel_can_be_probed() {
+    let mut session = session();
+    let table = session.command("probeable");
+    println!("{table}");
+    let figure = |pattern: &str| -> f64 {
+        let found = Regex::new(pattern).unwrap().captures(&table).expect(&table);
+        found[1].parse().unwrap()
+    };
+    assert!(figure(r"(?m)^ *(\d+) 100.000 %  instructions$") > 50_000.0);
+    assert!(figure(r"(?m)^ *\d+ +([0-9.]+) %  blacklisted$") <= 5.0);
+    assert!(figure(r"outside the blacklist +([0-9.]+) % can be probed") >= 99.5);
+    power_off(session);
+}
