@@ -324,7 +324,7 @@ fn files_are_made_read_and_listed() {
     power_off(session);
 }
 
-/// The figures of the kernel itself: design.md's share of what may not be probed, and of what can.
+/// The figures of the kernel itself: how much may not be probed, and how much of the rest can.
 #[test]
 fn nearly_every_instruction_of_the_kernel_can_be_probed() {
     let mut session = session();

@@ -120,7 +120,7 @@ fn help(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     no_arguments(arguments)?;
     for command in COMMANDS {
         let usage = alloc::format!("{} {}", command.name, command.arguments);
-        writeln!(out, "{usage:34} {}", command.help)?;
+        writeln!(out, "{usage:36} {}", command.help)?;
     }
     Ok(Next::Command)
 }
