@@ -7,8 +7,10 @@
 //!   session      types at the kernel's prompt and reads its answers
 //! ```
 //!
-//! The suite itself (`suite.rs`) is an ordinary test binary in looks and options. `test_protocol` has the guest's side.
+//! [`bench`] is the benchmark, `cargo bench`. The suite itself (`suite.rs`) is an ordinary test binary in looks and options.
+//! `test_protocol` has the guest's side.
 
+pub mod bench;
 pub mod boots;
 pub mod catalogue;
 pub mod session;

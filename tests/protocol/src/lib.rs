@@ -10,14 +10,18 @@
 //!
 //! A test has passed when the guest was still well at the beginning of the next test, or at its own successful end. So
 //! whatever breaks the guest is blamed on one test, and nothing that happens between two tests is lost.
+//!
+//! The benchmark is a module; it prints its results as [`Measurement`]s.
 #![no_std]
 
 mod descriptor;
 mod marker;
+mod measurement;
 mod selection;
 
 pub use descriptor::{Descriptor, Text};
 pub use marker::Marker;
+pub use measurement::{Measurement, Quantity, Skipped};
 pub use selection::{Ranges, parse_selection};
 
 /// The ELF section of the descriptors: an array of [`Descriptor`] without gaps.

@@ -1,0 +1,185 @@
+//! The handlers: empty ones for the figures, counting ones for the check; and the probes that carry them.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kernel::probes::{
+    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
+    ProbeError, PtRegs, Registered, jprobe, register,
+};
+
+/// What a row's probes do.
+///
+/// A type rather than a table of pointers: the builders of probes take functions whose identity is known when they are compiled.
+pub trait Handlers {
+    fn pre(probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict;
+    fn post(probe: &Kprobe, regs: &mut PtRegs, flags: u64);
+    fn entry(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict;
+    fn on_return(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs);
+    const JPROBE: JprobeEntry;
+}
+
+/// They do nothing.
+pub enum Empty {}
+
+impl Handlers for Empty {
+    fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        PreVerdict::Execute
+    }
+
+    fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {}
+
+    fn entry(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        EntryVerdict::Track
+    }
+
+    fn on_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {}
+
+    const JPROBE: JprobeEntry = do_nothing;
+}
+
+/// They count their calls in [`counted`].
+pub enum Counting {}
+
+impl Handlers for Counting {
+    fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        count();
+        PreVerdict::Execute
+    }
+
+    fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        count();
+    }
+
+    fn entry(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        count();
+        EntryVerdict::Track
+    }
+
+    fn on_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        count();
+    }
+
+    const JPROBE: JprobeEntry = do_count;
+}
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    COUNT.fetch_add(1, Relaxed);
+}
+
+/// Takes the count of handler calls since the last time.
+pub fn counted() -> u64 {
+    COUNT.swap(0, Relaxed)
+}
+
+jprobe! {
+    fn do_nothing() {}
+}
+
+jprobe! {
+    fn do_count() {
+        count();
+    }
+}
+
+/// A kind of probe, by the handlers it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A kprobe with a pre handler.
+    Kprobe,
+    /// A kprobe with a pre and a post handler.
+    KprobePost,
+    /// A kretprobe with a return handler.
+    Kretprobe,
+    /// A kretprobe with an entry and a return handler.
+    KretprobeEntry,
+    /// A jprobe.
+    Jprobe,
+}
+
+impl Kind {
+    /// How many handlers a hit runs.
+    pub fn handlers(self) -> u64 {
+        match self {
+            Self::Kprobe | Self::Kretprobe | Self::Jprobe => 1,
+            Self::KprobePost | Self::KretprobeEntry => 2,
+        }
+    }
+
+    /// Registers a probe of this kind on `symbol` + `offset`.
+    ///
+    /// # Errors
+    /// That of the registration.
+    pub fn register<H: Handlers + 'static>(
+        self,
+        symbol: &'static str,
+        offset: u32,
+    ) -> Result<Box<dyn Armed>, ProbeError> {
+        let kprobe = || Kprobe::new().symbol(symbol).offset(offset).pre(H::pre);
+        let kretprobe = || {
+            Kretprobe::new()
+                .symbol(symbol)
+                .offset(offset)
+                .handler(H::on_return)
+        };
+        Ok(match self {
+            Self::Kprobe => Box::new(register(Box::new(kprobe()))?),
+            Self::KprobePost => Box::new(register(Box::new(kprobe().post(H::post)))?),
+            Self::Kretprobe => Box::new(register(Box::new(kretprobe()))?),
+            Self::KretprobeEntry => Box::new(register(Box::new(kretprobe().entry(H::entry)))?),
+            Self::Jprobe => {
+                let jprobe = Jprobe::new().symbol(symbol).offset(offset);
+                Box::new(register(Box::new(jprobe.entry(H::JPROBE)))?)
+            }
+        })
+    }
+}
+
+/// Registers a kprobe with an empty pre handler at an address.
+///
+/// # Errors
+/// That of the registration.
+pub fn register_empty_at(address: u64) -> Result<Box<dyn Armed>, ProbeError> {
+    let probe = Kprobe::new().at(address).pre(Empty::pre);
+    Ok(Box::new(register(Box::new(probe))?))
+}
+
+/// A registered probe of any kind; dropping it unregisters.
+pub trait Armed {
+    /// How often its handlers ran.
+    fn hits(&self) -> u64;
+    /// How often they should have run and did not.
+    fn missed(&self) -> u64;
+}
+
+impl Armed for Registered<Box<Kprobe>> {
+    fn hits(&self) -> u64 {
+        Kprobe::hits(self)
+    }
+
+    fn missed(&self) -> u64 {
+        self.nmissed()
+    }
+}
+
+impl Armed for Registered<Box<Kretprobe>> {
+    fn hits(&self) -> u64 {
+        Kretprobe::hits(self)
+    }
+
+    fn missed(&self) -> u64 {
+        self.nmissed() + self.kprobe().nmissed()
+    }
+}
+
+impl Armed for Registered<Box<Jprobe>> {
+    fn hits(&self) -> u64 {
+        self.kprobe().hits()
+    }
+
+    fn missed(&self) -> u64 {
+        self.kprobe().nmissed()
+    }
+}

@@ -1,0 +1,81 @@
+//! Ticks and traps of a number of calls, with nothing in between.
+//!
+//! Two counts are timed and subtracted, so what the timing itself costs cancels. Interrupts are off meanwhile. Registration has to
+//! have them on; there the CPU's priority is raised instead, so that none comes.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use kernel::{arch::percpu, time::read_tsc};
+use x86_64::{
+    instructions::interrupts::without_interrupts,
+    registers::control::{Cr8, PriorityClass},
+};
+
+use crate::{params, targets::Target};
+
+/// What a number of calls took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taken {
+    pub ticks: u64,
+    /// #BP and #DB exceptions.
+    pub traps: u64,
+}
+
+/// How often a measurement is made where ticks are not instructions; odd, for the median.
+const INEXACT_ROUNDS: usize = 31;
+
+/// What `count` calls of `target` take. It is called [`calls_of`]`(count)` times for that.
+pub fn calls(target: Target, count: u64) -> Taken {
+    let difference = || {
+        without_interrupts(|| {
+            let few = once(target, 1);
+            let many = once(target, 1 + count);
+            Taken {
+                // Where ticks are time, a disturbed single call may take longer than many.
+                ticks: many.ticks.saturating_sub(few.ticks),
+                traps: many.traps - few.traps,
+            }
+        })
+    };
+    if params().exact {
+        let (first, second) = (difference(), difference());
+        assert_eq!(first, second, "two equal measurements differ");
+        first
+    } else {
+        let mut all = [(); INEXACT_ROUNDS].map(|()| difference());
+        all.sort_unstable();
+        all[INEXACT_ROUNDS / 2]
+    }
+}
+
+/// How often [`calls`] calls its target to measure `count` calls.
+pub fn calls_of(count: u64) -> u64 {
+    let rounds = if params().exact { 2 } else { INEXACT_ROUNDS };
+    rounds as u64 * (count + 2)
+}
+
+fn once(target: Target, count: u64) -> Taken {
+    let before = traps();
+    let ticks = target.call(count);
+    Taken {
+        ticks,
+        traps: traps() - before,
+    }
+}
+
+/// The #BP and #DB exceptions of this CPU so far.
+fn traps() -> u64 {
+    let probes = &percpu::this().probes;
+    probes.breakpoints.load(Relaxed) + probes.debug_traps.load(Relaxed)
+}
+
+/// The ticks that `work` takes. It may sleep for no reason but a lock, as no interrupt comes meanwhile.
+pub fn ticks_of(work: impl FnOnce()) -> u64 {
+    let before = Cr8::read();
+    Cr8::write(PriorityClass::new(15));
+    let start = read_tsc();
+    work();
+    let end = read_tsc();
+    Cr8::write(before);
+    end - start
+}

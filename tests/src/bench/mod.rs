@@ -1,0 +1,41 @@
+//! The host's side of `cargo bench`: boots the bench kernel, collects its measurements, and shows them.
+//!
+//! ```text
+//!   options    the command line
+//!   rows       the names of the rows, and the boots that measure them
+//!   run        boots and collects
+//!   linux      what the same costs under Linux 6.1
+//!   table      for people
+//!   json       for programs: target/bench/probes.json
+//!   plot       pictures: target/bench/*.svg
+//! ```
+
+pub mod json;
+pub mod linux;
+pub mod options;
+pub mod plot;
+pub mod rows;
+pub mod run;
+pub mod table;
+
+pub use options::Options;
+pub use run::{Results, Value, collect};
+
+/// What a row's figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Guest instructions, under emulation that counts them.
+    Instructions,
+    /// Cycles of the time stamp counter, on hardware.
+    Cycles,
+}
+
+impl Unit {
+    /// As the JSON file has it.
+    pub fn per_call(self) -> &'static str {
+        match self {
+            Self::Instructions => "guest instructions per call",
+            Self::Cycles => "cycles per call",
+        }
+    }
+}

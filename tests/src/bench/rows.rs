@@ -1,0 +1,88 @@
+//! The rows: their names, which are fixed, and the boots that measure them.
+//!
+//! How a row is measured is the guest's affair (`tests/guest_bench`). Here is what to ask it for, and against this list the results
+//! are checked: a row that was asked for is measured or skipped for a reason, never lost.
+
+/// Rows that are measured in one boot.
+pub struct Set {
+    /// The guest's name for it.
+    pub name: &'static str,
+    /// What else goes on the kernel's command line.
+    pub cmdline: &'static str,
+    pub rows: &'static [&'static str],
+}
+
+/// All sets, in the order in which they are measured.
+#[rustfmt::skip]
+pub static SETS: [Set; 4] = [
+    Set {
+        name: "breakpoint",
+        cmdline: "kprobes.optimize=0",
+        rows: &[
+            "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "j_int3", "kr_int3", "jr_int3",
+            "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push", "base_mid_load", "k_mid_load",
+            "base_mid_nop", "k_mid_nop", "base_mid_jcc_taken", "k_mid_jcc_taken",
+            "base_mid_jcc_not", "k_mid_jcc_not", "base_mid_call", "k_mid_call",
+            "base_mid_ret", "k_mid_ret", "base_mid_rip", "k_mid_rip",
+            "base_rec8", "rec8_k", "rec8_r",
+            "k_int3_n0", "k_int3_n64", "k_int3_n1000", "k_int3_n10000", "k_int3_n100000",
+            "register_10000", "unregister_10000",
+        ],
+    },
+    Set {
+        name: "optimised",
+        cmdline: "kprobes.optimize=1",
+        rows: &["k_opt", "r_opt", "r_opt_entry", "kr_opt", "rec8_r_opt"],
+    },
+    Set {
+        name: "four",
+        cmdline: "kprobes.step=tf kprobes.return=trap4 kprobes.optimize=0",
+        rows: &["r_2005_four"],
+    },
+    Set {
+        name: "three",
+        cmdline: "kprobes.step=tf kprobes.return=trap3 kprobes.optimize=0",
+        rows: &["r_2005_three"],
+    },
+];
+
+/// Whether `pattern`, a name or the beginning of one followed by `*`, means the row `name`.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    pattern
+        .strip_suffix('*')
+        .map_or(pattern == name, |beginning| name.starts_with(beginning))
+}
+
+/// The rows of `set` that one of `patterns` means; all if there are no patterns.
+pub fn selected(set: &Set, patterns: &[String]) -> Vec<&'static str> {
+    let wanted =
+        |name: &&str| patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, name));
+    set.rows.iter().copied().filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_one_row_or_all_with_a_beginning() {
+        assert!(matches("k_int3", "k_int3") && !matches("k_int3", "k_int3_post"));
+        assert!(matches("k_int3*", "k_int3_post") && !matches("k_int3*", "kr_int3"));
+        let patterns = ["r_2005_*".into(), "base".into()];
+        let rows: Vec<_> = SETS
+            .iter()
+            .flat_map(|set| selected(set, &patterns))
+            .collect();
+        assert_eq!(rows, ["base", "r_2005_four", "r_2005_three"]);
+        assert_eq!(selected(&SETS[1], &[]).len(), 5);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = SETS.iter().flat_map(|set| set.rows).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}
