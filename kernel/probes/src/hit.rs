@@ -243,7 +243,7 @@ impl<P: Platform> Probes<P> {
                     return;
                 }
             }
-            slot.write_unaligned(self.entry.trampoline.load(Relaxed));
+            slot.write_unaligned(kretprobe.trampoline.load(Relaxed));
             (*instance).next.store(cell.head.load(Relaxed), Relaxed);
         }
         // Release: a stack walk on another CPU that finds the instance finds it filled in.
@@ -255,49 +255,28 @@ impl<P: Platform> Probes<P> {
     /// between.
     #[inline(always)]
     fn leave_call(&self, regs: &mut PtRegs) -> u64 {
-        let cpu = P::this_cpu();
-        let frame = regs.sp - 8;
+        let call = self.returning(regs.sp);
+        let ret_addr = call.ret_addr();
+        regs.ip = ret_addr;
+        call.run_handlers(P::this_cpu(), regs);
+        call.release();
+        ret_addr
+    }
+
+    /// The call of the current task that has just returned to a trampoline and left the stack pointer at `sp`. The guard is held,
+    /// so no task switch comes between. Does not return if nothing knows of such a call.
+    #[inline(always)]
+    pub(crate) fn returning(&self, sp: u64) -> Returning {
+        let frame = sp - 8;
         // SAFETY: cells are part of the static table; a task that borrowed an address has one.
-        let Some(cell) = (unsafe { cpu.cell.load(Relaxed).as_ref() }) else {
+        let Some(cell) = (unsafe { P::this_cpu().cell.load(Relaxed).as_ref() }) else {
             self.orphan(null(), frame)
         };
-        let mut first = self.newest_of(cell, frame);
+        let first = self.newest_of(cell, frame);
         if first.is_null() {
             self.orphan(cell.head.load(Relaxed), frame);
         }
-        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
-        let ret_addr = unsafe { (*first).ret_addr };
-        regs.ip = ret_addr;
-        let mut at = first;
-        // SAFETY: as above; all instances of the frame stay chained while handlers run, for stack walks.
-        while let Some(instance) = unsafe { at.as_mut() }.filter(|instance| instance.frame == frame)
-        {
-            at = instance.next.load(Relaxed);
-            // SAFETY: the holder outlives its instances; a kretprobe it names is freed only after a grace period, which
-            // the guard holds up.
-            if let Some(kretprobe) = unsafe { (*instance.holder).kretprobe.load(Acquire).as_ref() }
-            {
-                kretprobe.hits.fetch_add(1, Relaxed);
-                if let Some(handler) = kretprobe.handler {
-                    let running = (&raw const kretprobe.kprobe).cast_mut();
-                    cpu.running
-                        .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
-                    // SAFETY: `KretprobeInstance<()>` begins with the instance.
-                    handler(unsafe { &mut *core::ptr::from_mut(instance).cast() }, regs);
-                    cpu.running.store(null_mut(), Relaxed);
-                }
-            }
-        }
-        cell.head.store(at, Relaxed);
-        while first != at {
-            // SAFETY: unlinked just now, so in this CPU's hands.
-            unsafe {
-                let next = (*first).next.load(Relaxed);
-                instance::give_back(first);
-                first = next;
-            }
-        }
-        ret_addr
+        Returning { cell, first }
     }
 
     /// The newest instance of the call whose return slot is at `frame`; it is then at the head of the chain, its siblings
@@ -599,6 +578,77 @@ impl<P: Platform> Probes<P> {
     /// `task` is gone and its last switch is over: gives its instances back. Handlers are not called. Any context.
     pub fn flush_task(&self, task: u64) {
         self.tasks.release(task);
+    }
+}
+
+/// A call that has returned to a trampoline: its instances are the newest ones of its task, and stay chained while handlers run,
+/// for stack walks. The guard is held for as long as this exists.
+pub(crate) struct Returning {
+    cell: &'static TaskCell,
+    first: *mut Instance,
+}
+
+impl Returning {
+    /// Where the call really returns to.
+    #[inline(always)]
+    pub(crate) fn ret_addr(&self) -> u64 {
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
+        unsafe { (*self.first).ret_addr }
+    }
+
+    /// The instances of the call, newest first.
+    #[inline(always)]
+    fn instances(&self) -> impl Iterator<Item = *mut Instance> {
+        // SAFETY: as in `ret_addr`.
+        let frame = unsafe { (*self.first).frame };
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            // SAFETY: as in `ret_addr`.
+            let instance = unsafe { at.as_ref() }.filter(|instance| instance.frame == frame)?;
+            Some(core::mem::replace(&mut at, instance.next.load(Relaxed)))
+        })
+    }
+
+    /// Runs the return handlers, newest kretprobe first.
+    #[inline(always)]
+    pub(crate) fn run_handlers(&self, cpu: &PerCpu, regs: &mut PtRegs) {
+        for instance in self.instances() {
+            // SAFETY: as in `ret_addr`. The holder outlives its instances; a kretprobe it names is freed only after a grace
+            // period, which the guard holds up.
+            let Some(kretprobe) =
+                (unsafe { (*(*instance).holder).kretprobe.load(Acquire).as_ref() })
+            else {
+                continue;
+            };
+            kretprobe.hits.fetch_add(1, Relaxed);
+            if let Some(handler) = kretprobe.handler {
+                let running = (&raw const kretprobe.kprobe).cast_mut();
+                cpu.running
+                    .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
+                // SAFETY: `KretprobeInstance<()>` begins with the instance.
+                handler(unsafe { &mut *instance.cast() }, regs);
+                cpu.running.store(null_mut(), Relaxed);
+            }
+        }
+    }
+
+    /// Takes the instances off the chain and gives them back: the slot's address is not borrowed any more.
+    #[inline(always)]
+    pub(crate) fn release(self) {
+        let mut at = self.first;
+        let rest = self.instances().last().map_or(at, |last| {
+            // SAFETY: as in `ret_addr`.
+            unsafe { (*last).next.load(Relaxed) }
+        });
+        self.cell.head.store(rest, Relaxed);
+        while at != rest {
+            // SAFETY: unlinked just now, so in this CPU's hands.
+            unsafe {
+                let next = (*at).next.load(Relaxed);
+                instance::give_back(at);
+                at = next;
+            }
+        }
     }
 }
 

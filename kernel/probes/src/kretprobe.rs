@@ -94,6 +94,8 @@ pub struct KretprobeCore {
     pub(crate) nmissed: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) holder: AtomicPtr<Holder>,
+    /// What its calls return to, while it is registered.
+    pub(crate) trampoline: AtomicU64,
 }
 
 /// A probe on the return of a function. See the module's text.
@@ -127,6 +129,7 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
                 nmissed: AtomicU64::new(0),
                 hits: AtomicU64::new(0),
                 holder: AtomicPtr::new(core::ptr::null_mut()),
+                trampoline: AtomicU64::new(0),
             },
             data: PhantomData,
         }

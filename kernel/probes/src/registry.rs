@@ -540,6 +540,8 @@ impl<P: Platform> Probes<P> {
                 core.nmissed.store(0, Relaxed);
                 core.hits.store(0, Relaxed);
                 core.maxactive.store(self.maxactive(core), Relaxed);
+                core.trampoline
+                    .store(self.entry.trampoline.load(Relaxed), Relaxed);
                 core.holder.store(holder, Release);
             }
         }
