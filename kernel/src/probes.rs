@@ -10,6 +10,7 @@
 
 mod blacklist;
 pub mod debugfs;
+pub mod handler_rules;
 pub mod survey;
 
 pub use ::probes::{
@@ -106,7 +107,7 @@ unsafe impl Platform for Kernel {
 
     fn can_sleep() -> bool {
         // A handler never is preemptible in this sense, even where its interrupts are on.
-        task::may_sleep() && !percpu::this().probes.is_busy()
+        task::may_sleep() && !percpu::in_probe_handler()
     }
 
     fn entry_points() -> EntryPoints {

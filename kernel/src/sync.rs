@@ -9,7 +9,11 @@
 //!
 //! No lock of this file may be taken in an NMI handler or in a probe handler: the code they interrupt may hold it.
 
-use crate::{arch::percpu, task::WaitQueue};
+use crate::{
+    arch::percpu,
+    probes::handler_rules::{self, Rule},
+    task::WaitQueue,
+};
 use core::{
     fmt, hint,
     marker::PhantomData,
@@ -146,6 +150,7 @@ unsafe impl lock_api::RawMutex for RawMutex {
     type GuardMarker = lock_api::GuardNoSend;
 
     fn lock(&self) {
+        handler_rules::check(Rule::SleepingLock);
         self.waiters.wait_until(|| self.try_lock());
     }
 

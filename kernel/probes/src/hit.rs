@@ -534,6 +534,28 @@ impl<P: Platform> Probes<P> {
         !running.is_null() && running.addr() & IN_POST == 0
     }
 
+    /// The probe whose handler runs on this CPU, and the address of its handler if it is a jprobe. None in fault handlers of the
+    /// displaced instruction. Any context that keeps its CPU.
+    pub fn running_probe(&self) -> Option<(&Kprobe, Option<u64>)> {
+        let cpu = P::this_cpu();
+        // SAFETY: this CPU's own; nothing that runs on top of a jprobe handler writes it.
+        let frame = unsafe { &*cpu.jprobe.get() };
+        let (probe, is_jprobe) = if frame.site.is_null() {
+            let running = cpu.running.load(Relaxed).map_addr(|addr| addr & !IN_POST);
+            (running.cast_const(), false)
+        } else {
+            (frame.kprobe, true)
+        };
+        // SAFETY: a probe lives while its handler runs.
+        let probe = unsafe { probe.as_ref() }?;
+        let entry = is_jprobe.then(|| {
+            // SAFETY: the container of a jprobe's kprobe is the jprobe, set before it was linked.
+            let jprobe = unsafe { &*probe.container.load(Relaxed).cast::<Jprobe>() };
+            jprobe.entry_addr()
+        });
+        Some((probe, entry))
+    }
+
     /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.
     pub fn original_ip(&self, ip: u64) -> u64 {
         self.slots.owner(ip).map_or(ip, |(site, _)| site.addr())

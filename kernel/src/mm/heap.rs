@@ -7,7 +7,10 @@ use super::{
     frame::{FRAME_SIZE, Frame},
     paging::{self, HEAP_END, HEAP_START, Protection},
 };
-use crate::sync::SpinLock;
+use crate::{
+    probes::handler_rules::{self, Rule},
+    sync::SpinLock,
+};
 use core::{
     alloc::{GlobalAlloc, Layout},
     ptr::{self, NonNull},
@@ -59,6 +62,7 @@ fn grow(heap: &mut Heap, bytes: usize) -> bool {
 // SAFETY: `Heap` hands out disjoint blocks that fit their layouts, and the lock serialises it.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        handler_rules::check(Rule::Allocation);
         let mut heap = self.0.lock();
         if let Ok(block) = heap.allocate_first_fit(layout) {
             return block.as_ptr();
@@ -72,6 +76,7 @@ unsafe impl GlobalAlloc for KernelHeap {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        handler_rules::check(Rule::Allocation);
         if let Some(block) = NonNull::new(block) {
             // SAFETY: the caller got `block` from `alloc` with this layout.
             unsafe { self.0.lock().deallocate(block, layout) };

@@ -33,7 +33,8 @@ use x86_64::instructions::interrupts::without_interrupts;
 ///
 /// # Safety
 /// 1. The kernel's side of the copy, `to` or `from`, may be written or read for `len` bytes.
-/// 2. The user's side lies below [`USER_END`], which holds no memory of the kernel.
+/// 2. The user's side lies below [`USER_END`], which holds no memory of the kernel; or it is `from`, and reading there has no
+///    effect.
 /// 3. `smap` is what [`cpu::has_smap`] says.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -128,15 +129,32 @@ pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// As [`copy_from_user`], but never waits and never brings a page in: for probe handlers. Any context but NMI.
+/// As [`copy_from_user`], but never waits and never brings a page in: for probe handlers. Any context.
 pub fn copy_from_user_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
     // The page fault handler resolves nothing for code that has interrupts off.
     without_interrupts(|| copy_from_user(to, from))
 }
 
-/// As [`copy_to_user`], but never waits and never brings a page in: for probe handlers. Any context but NMI.
+/// As [`copy_to_user`], but never waits and never brings a page in: for probe handlers. Any context.
 pub fn copy_to_user_nofault(to: u64, from: &[u8]) -> Result<(), Errno> {
     without_interrupts(|| copy_to_user(to, from))
+}
+
+/// Copies memory at `from`, wherever that is, the kernel's too, into all of `to`: for probe handlers that follow pointers. Never
+/// waits, never brings a page in, and reports what cannot be read: not mapped, or no address at all. Any context.
+///
+/// # Errors
+/// EFAULT; the start of `to` may have changed.
+pub fn copy_from_anywhere_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
+    let (end, smap) = (to.as_mut_ptr() as u64, cpu::has_smap());
+    // SAFETY: `to` is ours to write (1). Reading memory that is mapped has no effect on it, as devices are mapped nowhere but
+    // at addresses that only their drivers know (2).
+    let left = without_interrupts(|| unsafe { copy_user(end, from, to.len(), smap) });
+    if left == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EFAULT)
+    }
 }
 
 /// Copies the NUL-terminated string at `from` into `to` and returns its length without the NUL. ENAMETOOLONG if `to`

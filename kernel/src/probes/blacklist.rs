@@ -19,7 +19,7 @@ use probes::insn::Instructions;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 6] = [
+const ROOTS: [(&str, &str); 7] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -29,8 +29,12 @@ const ROOTS: [(&str, &str); 6] = [
         "a single step runs through it",
     ),
     (
-        "kernel::probes::on_fault",
+        "kernel::arch::x86_64::traps::enter_exception",
         "a fault in a probed instruction runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_page_fault",
+        "a page fault in a probed instruction runs through it",
     ),
     (
         "kretprobe_trampoline",
@@ -45,7 +49,9 @@ const ROOTS: [(&str, &str); 6] = [
 
 /// Where the closure ends, by the beginnings of names: from here on a hit was none and has been handed on to the kernel, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
-const ENDS: [&str; 6] = [
+const ENDS: [&str; 8] = [
+    "kernel::arch::x86_64::traps::do_exception",
+    "do_page_fault",
     "kernel::arch::x86_64::traps::unclaimed",
     "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
     "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",

@@ -39,7 +39,10 @@ use super::{State, TASKS, Task};
 use crate::{
     arch::{idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
-    probes,
+    probes::{
+        self,
+        handler_rules::{self, Rule},
+    },
     sync::SpinLock,
 };
 use alloc::sync::Arc;
@@ -178,10 +181,11 @@ pub fn exit() -> ! {
 /// `Sleeping` comes back when it is woken; one whose state is `Dead` does not.
 ///
 /// # Panics
-/// With preemption off: a spinlock is held, or a probe handler runs.
+/// With preemption off: a spinlock is held. In a probe handler.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn schedule() {
+    handler_rules::check(Rule::Sleep);
     reschedule(false);
 }
 
@@ -216,7 +220,7 @@ fn reschedule(preempted: bool) {
     let task = unsafe { &*percpu::current_raw() };
     assert!(
         percpu::preempt_count() == 0,
-        "{task} gives way while preemption is off: a spinlock is held or a probe handler runs"
+        "{task} gives way while preemption is off: a spinlock is held"
     );
     let mut queue = RUN_QUEUE.lock();
     let percpu = percpu::this();

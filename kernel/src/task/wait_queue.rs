@@ -22,7 +22,12 @@ use super::{
     scheduler::{schedule, wake},
     sleep::Sleeper,
 };
-use crate::{errno::Errno, sync::SpinLock, time::ktime_get};
+use crate::{
+    errno::Errno,
+    probes::handler_rules::{self, Rule},
+    sync::SpinLock,
+    time::ktime_get,
+};
 use core::fmt;
 use intrusive_queue::{Link, Linked, Queue};
 
@@ -151,6 +156,8 @@ pub(super) fn wait(
     limits: Limits,
     mut condition: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
+    // Also where the condition holds already: it will not the next time.
+    handler_rules::check(Rule::Sleep);
     if condition() {
         return Ok(());
     }

@@ -40,6 +40,7 @@ mod boot;
 mod calls;
 mod concurrency;
 mod errors;
+mod handler_rules;
 mod instruction_forms;
 mod kallsyms;
 mod machine;
@@ -52,6 +53,7 @@ mod registry;
 mod runner;
 mod self_test;
 mod tasks;
+mod trouble;
 
 #[doc(hidden)]
 pub use registry::Registered;

@@ -215,7 +215,7 @@ begin_stub exception_common
     begin_frame_with_si
     save_rest
     enter_kernel
-    call_with_frame {do_exception}
+    call_with_frame {enter_exception}
     jmp exception_return
 end_stub exception_common
 
@@ -252,7 +252,7 @@ begin_stub asm_page_fault
     enter_kernel
     mov rsi, [rsp + {orig_ax}]
     mov rdx, cr2
-    call_with_frame do_page_fault
+    call_with_frame {enter_page_fault}
     jmp exception_return
 end_stub asm_page_fault
 
@@ -503,7 +503,8 @@ exception_stubs:
     user_ds = const USER_DS,
     user_cs = const USER_CS,
     gs_base = const 0xc000_0101u32,
-    do_exception = sym traps::do_exception,
+    enter_exception = sym traps::enter_exception,
+    enter_page_fault = sym traps::enter_page_fault,
     do_breakpoint = sym traps::do_breakpoint,
     do_debug = sym traps::do_debug,
     do_interrupt = sym traps::do_interrupt,

@@ -193,6 +193,19 @@ pub fn preempt_count() -> u32 {
     count
 }
 
+/// Whether a probe is being handled on this CPU: by the caller, or by what it has interrupted. Any context.
+#[inline]
+pub fn in_probe_handler() -> bool {
+    const GUARD: u32 = ::probes::PerCpu::guard_gs_offset::<crate::probes::Kernel>();
+    let depth: u32;
+    // SAFETY: by P1 this reads the guard of `PerCpu::probes`; one instruction, as a task that is in no handler may move to
+    // another CPU.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) depth, const GUARD, options(nostack, preserves_flags, readonly));
+    }
+    depth != 0
+}
+
 /// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.
 #[inline]
 pub fn preempt_disable() {

@@ -85,22 +85,36 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     unclaimed(regs, vector::DEBUG);
 }
 
-/// Every other exception that has no function of its own.
-pub(super) extern "C" fn do_exception(regs: &mut PtRegs, vector: u64) {
+/// Every other exception that has no function of its own: the probes come first, and may not be probed themselves.
+pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
-    if !regs.user_mode() && (probes::on_fault(regs, vector) || fault::fix_up(regs)) {
+    if !regs.user_mode() && probes::on_fault(regs, vector) {
+        return;
+    }
+    do_exception(regs, vector);
+}
+
+/// An exception that the probes have left to the kernel, at the address where it happened.
+#[inline(never)]
+extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
+    if !regs.user_mode() && fault::fix_up(regs) {
         return;
     }
     unclaimed(regs, vector);
 }
 
-/// #PF. `address` is what CR2 held. `error_code` as in Intel SDM vol. 3A, figure 4-12.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
+/// #PF, before any probe can be hit. `address` is what CR2 held. `error_code` as in Intel SDM vol. 3A, figure 4-12.
+pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if !regs.user_mode() && probes::on_fault(regs, vector::PAGE_FAULT) {
         return;
     }
+    do_page_fault(regs, error_code, address);
+}
+
+/// #PF that the probes have left to the kernel, at the address where it happened. Can be probed, from its first instruction.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if fault::page_fault(regs, error_code, address) {
         return;
     }

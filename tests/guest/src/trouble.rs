@@ -1,0 +1,618 @@
+//! Trouble in the middle of hits: faults, interrupts, NMIs, nesting, and probes that go while code is in their slots.
+
+use crate::guest_test;
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use core::{
+    arch::naked_asm,
+    hint::{self, black_box},
+    mem::forget,
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+use kernel::{
+    arch::{percpu, smp, traps},
+    errno::Errno,
+    mm::{
+        kernel_stack,
+        uaccess::{copy_from_anywhere_nofault, copy_from_user, copy_from_user_nofault},
+    },
+    probes::{
+        EntryVerdict, FaultVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES,
+        PreVerdict, PtRegs, jprobe, register,
+    },
+    symbols,
+    task::{TaskRef, exec::run_program, kthread::spawn_kthread_on},
+};
+
+fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
+    spawn_kthread_on(1 << cpu, "troubled", body).expect("memory for a thread")
+}
+
+/// The registers that the handler of an exception or an interrupt was given, from a probe on its first instruction.
+fn frame_of(regs: &PtRegs) -> &PtRegs {
+    // SAFETY: its first argument, a frame on the stack below which it runs.
+    unsafe { &*(regs.di as *const PtRegs) }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn troubled_target(a: u64) -> u64 {
+    black_box(a + 1)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn troubled_in_nmi(a: u64) -> u64 {
+    black_box(a + 2)
+}
+
+/// The instruction at which the kernel touches user memory, as an offset into `copy_user`.
+fn copying_instruction() -> (u64, u32) {
+    let function = symbols::lookup_name("copy_user").unwrap();
+    // SAFETY: text of the kernel.
+    let text =
+        unsafe { core::slice::from_raw_parts(function.start as *const u8, function.size as usize) };
+    let offset = text
+        .windows(2)
+        .position(|bytes| bytes == [0xf3, 0xa4])
+        .expect("`rep movsb`");
+    (function.start + offset as u64, offset as u32)
+}
+
+/// No task of the kernel has anything mapped there.
+const UNMAPPED: u64 = 0x5000_0000;
+/// No page table can map it.
+const NON_CANONICAL: u64 = 0x8000_0000_0000_0000;
+
+static BEFORE: AtomicU64 = AtomicU64::new(0);
+static AFTER: AtomicU64 = AtomicU64::new(0);
+/// Faults that came from the copying instruction, by the frame that `do_page_fault` got.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+/// Faults that came from outside the kernel's text.
+static STRAY: AtomicU64 = AtomicU64::new(0);
+static COPIES_AT: AtomicU64 = AtomicU64::new(0);
+
+fn count_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    BEFORE.fetch_add(1, SeqCst);
+    PreVerdict::Execute
+}
+
+fn count_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    AFTER.fetch_add(1, SeqCst);
+}
+
+fn see_fault(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    let fault = frame_of(regs);
+    if fault.ip == COPIES_AT.load(Relaxed) {
+        FAULTS.fetch_add(1, SeqCst);
+    } else if !fault.user_mode() && !symbols::is_text(fault.ip) {
+        STRAY.fetch_add(1, SeqCst);
+    }
+    PreVerdict::Execute
+}
+
+fn reset() {
+    for counter in [&BEFORE, &AFTER, &FAULTS, &STRAY, &NMIS] {
+        counter.store(0, SeqCst);
+    }
+}
+
+guest_test! {
+    /// A probe at the very entry of `do_page_fault` finds the fault of a probed instruction where it belongs, and is a hit of its
+    /// own: the hit that the fault has ended is over.
+    fn a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address() {
+        reset();
+        let (address, offset) = copying_instruction();
+        COPIES_AT.store(address, Relaxed);
+        let entry = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
+        for shape in [Kprobe::new(), Kprobe::new().post(count_after)] {
+            let probe = register(Box::new(shape.symbol("copy_user").offset(offset).pre(count_before))).unwrap();
+            let (faults, hits) = (FAULTS.load(SeqCst), entry.hits());
+            let mut word = [0; 8];
+            assert_eq!(copy_from_user(&mut word, UNMAPPED), Err(Errno::EFAULT));
+            assert_eq!(FAULTS.load(SeqCst) - faults, 1, "one fault, of the instruction itself");
+            assert_eq!((entry.hits() - hits, entry.nmissed()), (1, 0));
+            assert!(!percpu::in_probe_handler());
+            assert!(x86_64::instructions::interrupts::are_enabled());
+            drop(probe);
+        }
+        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst), STRAY.load(SeqCst)), (2, 0, 0));
+        drop(entry);
+    }
+
+    /// Programs have pages brought in and copied by a probed instruction. After each fault the instruction begins anew, with its
+    /// pre handler; its post handler runs when it is done.
+    #[timeout(120)]
+    fn a_probed_instruction_that_faults_pages_in_is_completed() {
+        reset();
+        let (address, offset) = copying_instruction();
+        COPIES_AT.store(address, Relaxed);
+        let entry = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
+        for exercise in ["copy_on_write", "bad_pointers", "exec"] {
+            for (shape, has_post) in [(Kprobe::new(), false), (Kprobe::new().post(count_after), true)] {
+                let probe = register(Box::new(shape.symbol("copy_user").offset(offset).pre(count_before))).unwrap();
+                let before = [&BEFORE, &AFTER, &FAULTS].map(|count| count.load(SeqCst));
+                let status = run_program("/bin/exercise", &[exercise]).expect("the program starts");
+                assert_eq!(status.code(), Some(0), "{exercise}");
+                assert_eq!(probe.nmissed(), 0);
+                drop(probe);
+                let [began, ended, faults] = [(&BEFORE, 0), (&AFTER, 1), (&FAULTS, 2)].map(|(count, n)| count.load(SeqCst) - before[n]);
+                assert!(began > faults, "{exercise}: {began} times begun, {faults} faults");
+                assert_eq!(ended, if has_post { began - faults } else { 0 }, "{exercise}: {faults} faults");
+            }
+        }
+        assert!(FAULTS.load(SeqCst) > 0, "some copy brings a page in");
+        assert_eq!(STRAY.load(SeqCst), 0, "a fault seen in a slot");
+        drop(entry);
+    }
+}
+
+/// Results of [`read_everywhere`]: how many reads ended as they should.
+static GOOD_READS: AtomicU64 = AtomicU64::new(0);
+/// Where a word crosses from a mapped page into an unmapped one.
+static PAGE_EDGE: AtomicU64 = AtomicU64::new(0);
+static WORD: u64 = 0x1122_3344_5566_7788;
+
+/// Reads what can be read and what cannot: five reads.
+fn read_everywhere() {
+    let mut word = [0; 8];
+    let good = [
+        copy_from_user_nofault(&mut word, UNMAPPED) == Err(Errno::EFAULT),
+        copy_from_anywhere_nofault(&mut word, NON_CANONICAL) == Err(Errno::EFAULT),
+        copy_from_anywhere_nofault(&mut word, PAGE_EDGE.load(Relaxed)) == Err(Errno::EFAULT),
+        copy_from_anywhere_nofault(&mut word, (&raw const WORD).addr() as u64) == Ok(())
+            && u64::from_ne_bytes(word) == WORD,
+        copy_from_anywhere_nofault(&mut word, UNMAPPED) == Err(Errno::EFAULT),
+    ];
+    GOOD_READS.fetch_add(good.iter().filter(|good| **good).count() as u64, SeqCst);
+}
+
+fn read_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    read_everywhere();
+    PreVerdict::Execute
+}
+
+fn read_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    read_everywhere();
+}
+
+fn read_at_entry(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+    read_everywhere();
+    EntryVerdict::Track
+}
+
+fn read_at_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+    read_everywhere();
+}
+
+jprobe! {
+    fn mirror_that_reads(_a: u64) {
+        read_everywhere();
+    }
+}
+
+/// The last four bytes of the calling task's stack: a word there crosses into the guard page of the next one.
+fn end_of_this_stack() -> u64 {
+    let here = 0u8;
+    kernel_stack::bounds((&raw const here).addr() as u64).end - 4
+}
+
+guest_test! {
+    /// Reads from handlers of every kind and from an NMI end in a value or in an error. The functions that their faults run
+    /// through are probed: missed in a handler, counted always.
+    fn reads_in_handlers_never_fault_for_good() {
+        reset();
+        GOOD_READS.store(0, SeqCst);
+        PAGE_EDGE.store(end_of_this_stack(), Relaxed);
+        let (address, offset) = copying_instruction();
+        COPIES_AT.store(address, Relaxed);
+        let fault = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
+        let copy = register(Box::new(Kprobe::new().symbol("copy_user").offset(offset).pre(count_before))).unwrap();
+        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(read_before).post(read_after))).unwrap();
+        let call = register(Box::new(
+            Kretprobe::new().symbol("troubled_target").entry(read_at_entry).handler(read_at_return),
+        )).unwrap();
+        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_target").entry(mirror_that_reads))).unwrap();
+        assert_eq!(troubled_target(black_box(1)), 2);
+        assert_eq!(GOOD_READS.load(SeqCst), 5 * 5);
+        // Three page faults in each five reads; the fourth fault is a general protection fault.
+        assert_eq!((fault.hits(), fault.nmissed()), (0, 5 * 3));
+        assert_eq!((copy.hits(), copy.nmissed()), (0, 5 * 5));
+        drop((jprobe, call, kprobe));
+
+        fn in_nmi(_: &PtRegs) {
+            read_everywhere();
+            NMIS.fetch_add(1, SeqCst);
+        }
+        traps::set_nmi_handler(Some(in_nmi));
+        percpu::preempt_disable();
+        nmi_to_self();
+        percpu::preempt_enable();
+        traps::set_nmi_handler(None);
+        assert_eq!(GOOD_READS.load(SeqCst), 6 * 5);
+        assert_eq!((fault.hits(), copy.hits()), (3, 5), "hits of their own in an NMI");
+        assert_eq!(STRAY.load(SeqCst), 0);
+        drop((copy, fault));
+    }
+
+    /// A fault in a handler that nobody handles: the report names the handler.
+    #[should_panic("guest_tests::trouble::a_wild_handler_is_named::reads_wildly+0x")]
+    fn a_wild_handler_is_named() {
+        #[inline(never)]
+        fn reads_wildly(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            // SAFETY: none; this is the test, and it does not come back.
+            regs.ax = unsafe { (black_box(UNMAPPED) as *const u64).read_volatile() };
+            PreVerdict::Execute
+        }
+        forget(register(Box::new(Kprobe::new().symbol("troubled_target").pre(reads_wildly))).unwrap());
+        troubled_target(black_box(1));
+    }
+
+    #[should_panic("kernel stack overflow, in task troubled")]
+    fn a_handler_that_overflows_the_stack_is_reported() {
+        fn dives(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            #[inline(never)]
+            fn deeper(depth: u64) -> u64 {
+                let bytes = black_box([depth; 64]);
+                if depth == u64::MAX { 0 } else { deeper(depth + 1) + bytes[63] }
+            }
+            regs.ax = deeper(0);
+            PreVerdict::Execute
+        }
+        forget(register(Box::new(Kprobe::new().symbol("troubled_target").pre(dives))).unwrap());
+        spawn_on(1, || {
+            troubled_target(black_box(1));
+        }).wait_released();
+    }
+}
+
+static NMIS: AtomicU64 = AtomicU64::new(0);
+
+/// Sends this CPU an NMI and waits for its handler. Interrupts or preemption off.
+fn nmi_to_self() {
+    let before = NMIS.load(SeqCst);
+    smp::send_nmi(percpu::cpu_id());
+    while NMIS.load(SeqCst) == before {
+        hint::spin_loop();
+    }
+}
+
+fn hit_in_nmi(_: &PtRegs) {
+    if troubled_in_nmi(black_box(5)) == 7 {
+        NMIS.fetch_add(1, SeqCst);
+    }
+}
+
+fn nmi_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    nmi_to_self();
+    PreVerdict::Execute
+}
+
+fn nmi_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    nmi_to_self();
+}
+
+fn nmi_at_entry(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+    nmi_to_self();
+    EntryVerdict::Track
+}
+
+fn nmi_at_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+    nmi_to_self();
+}
+
+jprobe! {
+    fn mirror_that_sends_an_nmi(_a: u64) {
+        nmi_to_self();
+    }
+}
+
+fn ignore_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
+
+fn mend_read(_: &Kprobe, regs: &mut PtRegs, _: u8) -> FaultVerdict {
+    nmi_to_self();
+    regs.cx = 0;
+    FaultVerdict::Handled
+}
+
+guest_test! {
+    /// An NMI that a handler sends to its own CPU, from handlers of every kind: what it hits is missed, the hit goes on.
+    fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
+        reset();
+        let in_nmi = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before).post(count_after))).unwrap();
+        let call_in_nmi = register(Box::new(Kretprobe::<u64>::new().symbol("troubled_in_nmi"))).unwrap();
+        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(nmi_before).post(nmi_after))).unwrap();
+        let call = register(Box::new(
+            Kretprobe::new().symbol("troubled_target").entry(nmi_at_entry).handler(nmi_at_return),
+        )).unwrap();
+        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_target").entry(mirror_that_sends_an_nmi))).unwrap();
+        let (_, offset) = copying_instruction();
+        let faults = register(Box::new(Kprobe::new().symbol("copy_user").offset(offset).fault(mend_read))).unwrap();
+        traps::set_nmi_handler(Some(hit_in_nmi));
+        for round in 1..=20 {
+            assert_eq!(troubled_target(black_box(round)), round + 1);
+            // The fault handler has the copy end without a byte copied.
+            assert_eq!(copy_from_user(&mut [0; 8], UNMAPPED), Ok(()));
+            assert_eq!(NMIS.load(SeqCst), 6 * round);
+            assert_eq!((in_nmi.hits(), in_nmi.nmissed()), (0, 6 * round));
+            assert_eq!((call_in_nmi.nmissed(), call_in_nmi.kprobe().nmissed()), (0, 6 * round));
+            assert_eq!((kprobe.hits(), kprobe.nmissed(), call.hits()), (round, 0, round));
+        }
+        traps::set_nmi_handler(None);
+        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
+        drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
+    }
+
+    /// NMIs from another CPU come anywhere in the hits of four probes; all calls, those of the NMIs too, are followed or
+    /// counted as missed.
+    #[timeout(120)]
+    fn the_count_law_holds_under_nmis_from_another_cpu() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        static DURING_HITS: AtomicU64 = AtomicU64::new(0);
+        fn call_all(n: u64) -> bool {
+            troubled_target(black_box(n)) == n + 1 && troubled_in_nmi(black_box(n)) == n + 2
+        }
+        fn in_nmi(regs: &PtRegs) {
+            if percpu::in_probe_handler() || PROBES.original_ip(regs.ip) != regs.ip {
+                DURING_HITS.fetch_add(1, SeqCst);
+            }
+            assert!(call_all(regs.ip));
+            NMIS.fetch_add(1, SeqCst);
+        }
+        jprobe! {
+            fn mirror(_a: u64) {}
+        }
+        reset();
+        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(count_before).post(count_after))).unwrap();
+        let plain = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before))).unwrap();
+        let call = register(Box::new(
+            Kretprobe::<u64>::new().symbol("troubled_target").handler(ignore_return).maxactive(4),
+        )).unwrap();
+        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_in_nmi").entry(mirror))).unwrap();
+        let victim = spawn_on(1, || {
+            while !STOP.load(SeqCst) {
+                let n = CALLS.fetch_add(1, SeqCst);
+                assert!(call_all(n));
+            }
+        });
+        while CALLS.load(SeqCst) == 0 {
+            hint::spin_loop();
+        }
+        traps::set_nmi_handler(Some(in_nmi));
+        let sender = spawn_on(0, || {
+            for sent in 0..3_000 {
+                smp::send_nmi(1);
+                while NMIS.load(SeqCst) <= sent {
+                    hint::spin_loop();
+                }
+            }
+            STOP.store(true, SeqCst);
+        });
+        sender.wait_released();
+        victim.wait_released();
+        traps::set_nmi_handler(None);
+        let executions = CALLS.load(SeqCst) + NMIS.load(SeqCst);
+        assert_eq!(kprobe.hits() + kprobe.nmissed(), executions);
+        assert_eq!(plain.hits() + plain.nmissed(), executions);
+        assert_eq!(jprobe.kprobe().hits() + jprobe.kprobe().nmissed(), executions);
+        assert_eq!(call.hits() + call.nmissed() + call.kprobe().nmissed(), executions);
+        assert_eq!(BEFORE.load(SeqCst), kprobe.hits() + plain.hits());
+        assert_eq!(AFTER.load(SeqCst), kprobe.hits());
+        let during = DURING_HITS.load(SeqCst);
+        assert!(during > 0, "no NMI of {} came during a hit", NMIS.load(SeqCst));
+        drop((jprobe, call, plain, kprobe));
+    }
+
+    /// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault handler: hits three and
+    /// four deep. Only the outermost one has handlers; each instruction has its effect.
+    fn hits_nest_as_deep_as_they_come() {
+        static DEPTH: AtomicU64 = AtomicU64::new(0);
+        static SENT: AtomicBool = AtomicBool::new(false);
+        fn copies(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            // Hit 2 in the copy, hit 3 in the page fault handler.
+            if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
+                DEPTH.fetch_add(1, SeqCst);
+            }
+            PreVerdict::Execute
+        }
+        fn copies_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+            if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
+                DEPTH.fetch_add(1, SeqCst);
+            }
+        }
+        fn in_nmi(_: &PtRegs) {
+            // Hit 4, and 5 in its fault.
+            let read = copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT);
+            if read && troubled_in_nmi(black_box(1)) == 3 {
+                NMIS.fetch_add(1, SeqCst);
+            }
+        }
+        reset();
+        DEPTH.store(0, SeqCst);
+        SENT.store(false, SeqCst);
+        let (_, offset) = copying_instruction();
+        let outer = register(Box::new(Kprobe::new().symbol("troubled_target").pre(copies).post(copies_after))).unwrap();
+        let copy = register(Box::new(
+            Kprobe::new().symbol("copy_user").offset(offset).pre(count_before).post(count_after),
+        )).unwrap();
+        let fault = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(count_before).post(count_after))).unwrap();
+        let call = register(Box::new(Kretprobe::<u64>::new().symbol("do_page_fault").handler(ignore_return))).unwrap();
+        let last = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before))).unwrap();
+        assert_eq!(troubled_target(black_box(1)), 2);
+        assert_eq!(DEPTH.load(SeqCst), 2);
+        assert_eq!((outer.hits(), outer.nmissed()), (1, 0));
+        for missed in [copy.nmissed(), fault.nmissed(), call.kprobe().nmissed()] {
+            assert_eq!(missed, 2);
+        }
+        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
+
+        // The same with NMIs from another CPU at any depth.
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        CALLS.store(0, SeqCst);
+        STOP.store(false, SeqCst);
+        traps::set_nmi_handler(Some(in_nmi));
+        let victim = spawn_on(1, || {
+            while !STOP.load(SeqCst) {
+                assert_eq!(troubled_target(black_box(1)), 2);
+                CALLS.fetch_add(1, SeqCst);
+            }
+        });
+        let sender = spawn_on(0, || {
+            for sent in 0..1_000 {
+                smp::send_nmi(1);
+                while NMIS.load(SeqCst) <= sent {
+                    hint::spin_loop();
+                }
+            }
+            STOP.store(true, SeqCst);
+        });
+        sender.wait_released();
+        victim.wait_released();
+        traps::set_nmi_handler(None);
+        assert_eq!(DEPTH.load(SeqCst), 2 + 2 * CALLS.load(SeqCst), "each read in a handler ended in its error");
+        assert_eq!(outer.hits(), 1 + CALLS.load(SeqCst));
+        let copies = 2 + 2 * CALLS.load(SeqCst) + NMIS.load(SeqCst);
+        assert_eq!(copy.hits() + copy.nmissed(), copies);
+        assert_eq!(fault.hits() + fault.nmissed(), copies, "each copy faults once");
+        assert_eq!(last.hits() + last.nmissed(), NMIS.load(SeqCst));
+        drop((last, call, fault, copy, outer));
+    }
+}
+
+/// Fills `len` bytes at `to`, by one instruction at +5 that takes long: interrupts come in the middle of it.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fill_slowly(to: *mut u8, byte: u8, len: usize) {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rcx, rdx", // +0
+        "mov eax, esi", // +3
+        "rep stosb",    // +5
+        "ret",          // +7
+        ".cfi_endproc",
+    )
+}
+
+/// The offset of its `rep stosb`.
+const FILLING: u32 = 5;
+/// Long enough for many ticks.
+const LEN: usize = 4 << 20;
+
+/// Whether the probed code that an interrupt has found at these registers was in a slot of [`fill_slowly`].
+fn in_slot_of_filling(regs: &PtRegs) -> bool {
+    let at = PROBES.original_ip(regs.ip);
+    at != regs.ip && symbols::lookup_addr(at).is_some_and(|symbol| symbol.name == "fill_slowly")
+}
+
+guest_test! {
+    /// Ticks come while a task is in a slot, and another task waits for the CPU: it does not get it before the slot is left,
+    /// and gets it then.
+    #[timeout(120)]
+    fn a_task_is_interrupted_but_not_switched_away_from_in_a_slot() {
+        /// How far the other task has come.
+        static OTHER: AtomicU64 = AtomicU64::new(0);
+        /// The same at the last tick in the slot, and how much was left to fill then.
+        static OTHER_THEN: AtomicU64 = AtomicU64::new(0);
+        static LEFT_THEN: AtomicU64 = AtomicU64::new(0);
+        /// How many pairs of ticks came in one execution of the instruction, and in how many of them the other task ran.
+        static PAIRS: AtomicU64 = AtomicU64::new(0);
+        static SWITCHED: AtomicU64 = AtomicU64::new(0);
+        static STOP: AtomicBool = AtomicBool::new(false);
+        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            let interrupted = frame_of(regs);
+            if percpu::cpu_id() != 1 || !in_slot_of_filling(interrupted) {
+                return PreVerdict::Execute;
+            }
+            let other = OTHER.load(SeqCst);
+            let left_then = LEFT_THEN.swap(interrupted.cx, SeqCst);
+            let other_then = OTHER_THEN.swap(other, SeqCst);
+            // With less left than before, it is the same execution.
+            if interrupted.cx < left_then {
+                PAIRS.fetch_add(1, SeqCst);
+                SWITCHED.fetch_add(u64::from(other != other_then), SeqCst);
+            }
+            PreVerdict::Execute
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("fill_slowly").offset(FILLING).pre(count_before))).unwrap();
+        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+        let other = spawn_on(1, || {
+            while !STOP.load(SeqCst) {
+                OTHER.fetch_add(1, SeqCst);
+            }
+        });
+        let filler = spawn_on(1, || {
+            let mut memory: Vec<u8> = vec![0; LEN];
+            while PAIRS.load(SeqCst) < 10 || OTHER.load(SeqCst) < 1_000 {
+                // A new execution starts with all there is.
+                LEFT_THEN.store(0, SeqCst);
+                // SAFETY: the memory is that long.
+                unsafe { fill_slowly(memory.as_mut_ptr(), 0x5a, LEN) };
+                assert!(memory.iter().all(|byte| *byte == 0x5a));
+                memory.fill(0);
+            }
+            STOP.store(true, SeqCst);
+        });
+        filler.wait_released();
+        other.wait_released();
+        assert_eq!(SWITCHED.load(SeqCst), 0, "of {} pairs of ticks", PAIRS.load(SeqCst));
+        assert!(probe.hits() > 0 && probe.nmissed() == 0);
+        drop((ticks, probe));
+    }
+
+    /// A task is interrupted in a slot, and a probe's handler runs on top of the interrupt, when the slot's probe is unregistered
+    /// by another CPU. The slot lives until the task has left it.
+    #[timeout(120)]
+    fn a_slot_below_interrupt_frames_outlives_its_probe() {
+        static ARMED: AtomicBool = AtomicBool::new(false);
+        static INSIDE: AtomicBool = AtomicBool::new(false);
+        static TEXT: AtomicU64 = AtomicU64::new(0);
+        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            let interrupted = frame_of(regs);
+            // Early in the instruction: it has long to go when this handler is done.
+            let early = interrupted.cx as usize > LEN / 2;
+            if percpu::cpu_id() == 1 && in_slot_of_filling(interrupted) && early && ARMED.swap(false, SeqCst) {
+                INSIDE.store(true, SeqCst);
+                // SAFETY: text of the kernel.
+                while unsafe { (TEXT.load(SeqCst) as *const u8).read_volatile() } == 0xcc {
+                    hint::spin_loop();
+                }
+            }
+            PreVerdict::Execute
+        }
+        TEXT.store(symbols::lookup_name("fill_slowly").unwrap().start + u64::from(FILLING), SeqCst);
+        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+        for round in 1..=5u8 {
+            let memory: Arc<Vec<AtomicU64>> = Arc::new((0..LEN / 8).map(|_| AtomicU64::new(0)).collect());
+            let probe = register(Box::new(Kprobe::new().symbol("fill_slowly").offset(FILLING).pre(count_before))).unwrap();
+            INSIDE.store(false, SeqCst);
+            ARMED.store(true, SeqCst);
+            let full = u64::from_ne_bytes([round; 8]);
+            let filler = {
+                let memory = memory.clone();
+                spawn_on(1, move || {
+                    while !INSIDE.load(SeqCst) {
+                        memory.iter().for_each(|word| word.store(0, Relaxed));
+                        // SAFETY: the memory is that long, and may change under shared references.
+                        unsafe { fill_slowly(memory.as_ptr().cast_mut().cast(), round, LEN) };
+                    }
+                })
+            };
+            while !INSIDE.load(SeqCst) {
+                hint::spin_loop();
+            }
+            drop(probe);
+            assert_eq!(memory[LEN / 8 - 1].load(SeqCst), full, "unregistered with a task in the slot");
+            // Whatever takes the slot now must not harm the task.
+            let next = register(Box::new(Kprobe::new().symbol("troubled_target").pre(count_before))).unwrap();
+            assert_eq!(troubled_target(black_box(1)), 2);
+            filler.wait_released();
+            assert!(memory.iter().all(|word| word.load(Relaxed) == full));
+            drop(next);
+        }
+        drop(ticks);
+    }
+}
