@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use crate::insn::Refusal;
+use crate::insn::{DecodeError, Refusal};
 
 /// An error of the registration calls. Nothing has changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub enum ProbeError {
     Blacklisted { addr: u64, reason: &'static str },
     /// The address is inside an instruction.
     MidInstruction { addr: u64, start: u64 },
-    /// The bytes at or before the address are no instructions.
-    Undecodable { addr: u64 },
+    /// The bytes at or before the address are no instructions, or none that can be judged.
+    Undecodable { addr: u64, cause: DecodeError },
     /// The instruction itself cannot be probed.
     Instruction { addr: u64, refusal: Refusal },
     /// Only function entries can carry this kind of probe.
@@ -68,8 +68,9 @@ impl ProbeError {
             Self::OutOfMemory => 12,
             Self::AtomicContext | Self::NotReady => 16,
             Self::SecondJprobe { .. } => 17,
-            Self::MidInstruction { .. } | Self::Undecodable { .. } => 84,
+            Self::MidInstruction { .. } => 84,
             Self::AmbiguousSymbol { .. } => 99,
+            Self::Undecodable { cause, .. } => cause.errno(),
             Self::Instruction { refusal, .. } => refusal.errno(),
             Self::SymbolAndAddress
             | Self::NoTarget
@@ -146,8 +147,8 @@ impl fmt::Display for ProbeError {
             Self::MidInstruction { addr, start } => {
                 write!(f, "{addr:#x} is inside an instruction; the nearest start is {start:#x}")
             }
-            Self::Undecodable { addr } => {
-                write!(f, "the bytes up to {addr:#x} are no instructions; probe an address before them")
+            Self::Undecodable { addr, cause } => {
+                write!(f, "whether {addr:#x} starts an instruction cannot be told: {cause}")
             }
             Self::Instruction { addr, refusal } => write!(f, "the instruction at {addr:#x}: {refusal}"),
             Self::NotFunctionEntry { addr, entry } => {

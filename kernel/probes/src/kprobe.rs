@@ -8,7 +8,7 @@
 //! not sleep, and what they call is not probed meanwhile: such hits count in [`Kprobe::nmissed`].
 
 use alloc::{borrow::Cow, string::String};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::{pt_regs::PtRegs, site::Site};
 
@@ -88,6 +88,8 @@ pub struct Kprobe {
     pub(crate) next: AtomicPtr<Kprobe>,
     /// The jprobe or kretprobe that this kprobe is part of. Written before publication.
     pub(crate) container: AtomicPtr<()>,
+    /// The log has a line on this probe being registered while it was registered already; one is enough.
+    pub(crate) told_of_double: AtomicBool,
 }
 
 impl Default for Kprobe {
@@ -118,6 +120,7 @@ impl Kprobe {
             site: AtomicPtr::new(core::ptr::null_mut()),
             next: AtomicPtr::new(core::ptr::null_mut()),
             container: AtomicPtr::new(core::ptr::null_mut()),
+            told_of_double: AtomicBool::new(false),
         }
     }
 

@@ -39,8 +39,8 @@ use crate::{
     address_table::{AddressTable, Fill, RetiredTable},
     error::{MAX_INSTANCE_DATA, ProbeError},
     insn::{
-        self, BoundaryError, Class, Ending, FlagsOp, Insn, Instructions, SavedFlagsOperand,
-        find_boundary, landing_pad_len, step_copy, translate,
+        self, BoundaryError, Class, DecodeError, Ending, FlagsOp, Insn, Instructions,
+        SavedFlagsOperand, find_boundary, landing_pad_len, step_copy, translate,
     },
     instance::{Holder, TaskTable},
     jprobe::Jprobe,
@@ -421,18 +421,21 @@ impl<P: Platform> Probes<P> {
         bytes
             .try_reserve_exact((range.end - range.start) as usize)
             .map_err(|_| ProbeError::OutOfMemory)?;
-        bytes.extend(range.map(|at| {
-            // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
-            match unsafe { (at as *const u8).read_volatile() } {
-                INT3 => self
-                    .table
-                    .find(at + 1)
-                    .filter(|site| site.armed.load(Relaxed))
-                    .map_or(INT3, |site| site.opcode),
-                byte => byte,
-            }
-        }));
+        bytes.extend(range.map(|at| self.pristine_byte(at)));
         Ok(bytes)
+    }
+
+    /// The byte of live text at `at` as it is without probes.
+    fn pristine_byte(&self, at: u64) -> u8 {
+        // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
+        match unsafe { (at as *const u8).read_volatile() } {
+            INT3 => self
+                .table
+                .find(at + 1)
+                .filter(|site| site.armed.load(Relaxed))
+                .map_or(INT3, |site| site.opcode),
+            byte => byte,
+        }
     }
 
     /// Takes the lock and does what others had to leave undone.
@@ -560,9 +563,13 @@ impl<P: Platform> Probes<P> {
     fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
         let given = kprobe.given.load(Relaxed);
         if kprobe.is_registered() {
-            return Err(ProbeError::AlreadyRegistered {
-                addr: kprobe.addr(),
-            });
+            let addr = kprobe.addr();
+            if !kprobe.told_of_double.swap(true, Relaxed) {
+                P::log(format_args!(
+                    "kprobes: the probe at {addr:#x} is being registered a second time"
+                ));
+            }
+            return Err(ProbeError::AlreadyRegistered { addr });
         }
         let base = match (&kprobe.symbol_name, given) {
             (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
@@ -572,25 +579,30 @@ impl<P: Platform> Probes<P> {
         };
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
         let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
-        match symbol.text {
-            Text::Kernel | Text::Init => {}
-            Text::No => return Err(ProbeError::NotText { addr }),
-            Text::Freed => return Err(ProbeError::NoSymbolAt { addr }),
-        }
-        // The landing pad of indirect branches must stay: the entry of such a function is behind it.
-        if addr == symbol.start {
-            addr = self.entry_of(&symbol)?;
+        if symbol.text == Text::No {
+            return Err(ProbeError::NotText { addr });
         }
         if let Some(reason) = P::blacklisted(addr) {
             return Err(ProbeError::Blacklisted { addr, reason });
+        }
+        if symbol.text == Text::Freed {
+            return Err(ProbeError::NoSymbolAt { addr });
+        }
+        // The landing pad of indirect branches must stay: the entry of such a function is behind it.
+        if addr == symbol.start {
+            addr = self.entry_of(&symbol);
         }
         Ok((addr, symbol))
     }
 
     /// Where a probe of the function's entry goes.
-    fn entry_of(&self, symbol: &Symbol) -> Result<u64, ProbeError> {
-        let pad = self.pristine(symbol.start..symbol.start + symbol.size.min(4))?;
-        Ok(symbol.start + landing_pad_len(&pad) as u64)
+    fn entry_of(&self, symbol: &Symbol) -> u64 {
+        let mut pad = [0; 4];
+        let len = symbol.size.min(4) as usize;
+        for (byte, at) in pad[..len].iter_mut().zip(symbol.start..) {
+            *byte = self.pristine_byte(at);
+        }
+        symbol.start + landing_pad_len(&pad[..len]) as u64
     }
 
     /// What jprobes and kretprobes ask for beyond a kprobe.
@@ -604,7 +616,7 @@ impl<P: Platform> Probes<P> {
         if matches!(container, Container::None) {
             return Ok(());
         }
-        let entry = self.entry_of(symbol)?;
+        let entry = self.entry_of(symbol);
         if addr != entry {
             return Err(ProbeError::NotFunctionEntry { addr, entry });
         }
@@ -639,9 +651,12 @@ impl<P: Platform> Probes<P> {
             BoundaryError::MidInstruction { at, start } => {
                 ProbeError::MidInstruction { addr: at, start }
             }
-            BoundaryError::Outside { at, .. } | BoundaryError::Undecodable { at, .. } => {
-                ProbeError::Undecodable { addr: at }
-            }
+            BoundaryError::Undecodable { at, cause } => ProbeError::Undecodable { addr: at, cause },
+            // A function that ends with its landing pad has no instruction behind it.
+            BoundaryError::Outside { at, .. } => ProbeError::Undecodable {
+                addr: at,
+                cause: DecodeError::Truncated { ip: at },
+            },
         })?;
         let rest = (insn.next_ip() - symbol.start) as usize;
         let following = bytes

@@ -15,6 +15,8 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     /// How many this thread has made.
     static MADE: Cell<u64> = const { Cell::new(0) };
+    /// How many bytes this thread has taken and not given back; what other threads gave back for it counts as held.
+    static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for more.
@@ -33,6 +35,11 @@ pub fn allocations(work: impl FnOnce()) -> u64 {
     MADE.get() - before
 }
 
+/// How many bytes this thread holds.
+pub fn held() -> i64 {
+    HELD.get()
+}
+
 // SAFETY: `System` with some requests refused, as every allocator may.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -44,11 +51,13 @@ unsafe impl GlobalAlloc for Limited {
         if left != u64::MAX {
             LEFT.set(left - 1);
         }
+        HELD.set(HELD.get() + layout.size() as i64);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size() as i64);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(memory, layout) }
     }

@@ -271,6 +271,11 @@ impl Online {
         self.cpu.task.store(task, Relaxed);
         PROBES.task_switched(task);
     }
+
+    /// Makes the thread's own task the current one.
+    pub fn run_own_task(&self) {
+        self.run_task(self.task.key());
+    }
 }
 
 impl Drop for Online {

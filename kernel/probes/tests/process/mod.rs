@@ -175,6 +175,22 @@ pub struct Machine {
     _turn: MutexGuard<'static, ()>,
 }
 
+impl Machine {
+    fn online(&self) -> &cpu::Online {
+        self.online.as_ref().expect("the machine runs")
+    }
+
+    /// Makes `task` the current one of this CPU.
+    pub fn run_task(&self, task: u64) {
+        self.online().run_task(task);
+    }
+
+    /// Makes the test's own task the current one again.
+    pub fn run_own_task(&self) {
+        self.online().run_own_task();
+    }
+}
+
 /// Starts the machine, with the calling thread as its only CPU, once no other test has it.
 pub fn boot() -> Machine {
     static TURN: Mutex<()> = Mutex::new(());

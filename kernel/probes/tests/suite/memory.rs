@@ -5,25 +5,82 @@ use probes::{Jprobe, Kprobe, Kretprobe};
 use super::{targets::*, *};
 use crate::process::{
     PROBES, SLOT_PAGES,
-    allocator::{allocations, with_room_for},
+    allocator::{allocations, held, with_room_for},
     boot, journal, text,
 };
-use std::sync::atomic::Ordering::Relaxed;
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
-/// Registers `probes`, with room for ever more allocations, until it succeeds. Each failure must be told and change nothing.
-fn with_ever_more_memory<T: Probe>(probes: &[&'static T]) -> u64 {
+/// All that a registration could leave behind but memory: the list, slots, text.
+type State = (Vec<String>, usize, Vec<(u64, Vec<u8>)>);
+
+fn state() -> State {
+    (list(), PROBES.slots_in_use(), text::image())
+}
+
+/// Has `work` fail for want of memory at its first allocation, at its second, and so on until it succeeds. Each failure must be
+/// told and change nothing. Returns how many allocations it has.
+#[track_caller]
+fn with_ever_more_memory(
+    mut work: impl FnMut() -> Result<(), ProbeError>,
+    mut failed: impl FnMut(u64, i64),
+) -> u64 {
     for room in 0.. {
-        let before = (list(), PROBES.slots_in_use(), text::image());
-        let (result, short) = with_room_for(room, || PROBES.register_batch(probes));
+        let bytes = held();
+        let before = state();
+        let (result, short) = with_room_for(room, &mut work);
         let Err(error) = result else {
+            assert!(!short, "an allocation failed and nobody was told");
             return room;
         };
         assert!(short, "{error}");
         assert_eq!((error.name(), error.errno()), ("OutOfMemory", 12));
-        assert_eq!((list(), PROBES.slots_in_use(), text::image()), before);
-        assert!(probes.iter().all(|probe| !probe.kprobe().is_registered()));
+        assert!(state() == before, "allocation {room} has left a trace");
+        drop(before);
+        failed(room, held() - bytes);
     }
     unreachable!("memory is finite")
+}
+
+/// Does `work`, with every allocation failing once in turn: while the pools are small, so that they grow, and, after
+/// `undo`, once more. Then nothing grows, and each failure must leave as much memory as it has found. Returns how many
+/// allocations that was; the work is done then.
+#[track_caller]
+fn at_each_allocation(
+    mut work: impl FnMut() -> Result<(), ProbeError>,
+    undo: impl FnOnce(),
+) -> u64 {
+    with_ever_more_memory(&mut work, |_, _| {});
+    undo();
+    with_ever_more_memory(work, |room, kept| {
+        assert_eq!(kept, 0, "bytes kept by the failure at allocation {room}");
+    })
+}
+
+/// Registers `probes` as one, with every allocation failing once in turn.
+#[track_caller]
+fn registered_at_last<T: Probe>(probes: &[&'static T]) -> u64 {
+    at_each_allocation(
+        || {
+            let result = PROBES.register_batch(probes);
+            let registered = probes.iter().all(|probe| probe.kprobe().is_registered());
+            assert_eq!(result.is_ok(), registered);
+            result
+        },
+        || PROBES.unregister_batch(probes).unwrap(),
+    )
+}
+
+probes::jprobe! {
+    fn arguments(_a: u64, _b: u64) {
+        journal::note(5);
+    }
+}
+
+fn call<const N: u64>() -> Kretprobe<u64> {
+    Kretprobe::new().handler(returned::<N, u64>)
 }
 
 // R20, R48
@@ -32,23 +89,15 @@ fn every_allocation_may_fail() {
     let _machine = boot();
     let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>));
     let with_post = leak(Kprobe::new().symbol("step_by_step").post(post::<2>));
+    assert!(registered_at_last(&[kprobe]) > 0);
+    assert!(registered_at_last(&[with_post]) > 0);
+    // The same for probes that join others.
     let joining = leak(Kprobe::new().symbol("add").post(post::<3>));
-    assert!(with_ever_more_memory(&[kprobe]) > 0);
-    with_ever_more_memory(&[with_post]);
-    with_ever_more_memory(&[joining]);
-    let call = leak(
-        Kretprobe::<u64>::new()
-            .symbol("add")
-            .handler(returned::<4, u64>),
-    );
-    with_ever_more_memory(&[call]);
-    probes::jprobe! {
-        fn arguments(_a: u64, _b: u64) {
-            journal::note(5);
-        }
-    }
+    let call = leak(call::<4>().symbol("add"));
     let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
-    with_ever_more_memory(&[jprobe]);
+    registered_at_last(&[joining]);
+    assert!(registered_at_last(&[call]) > 0);
+    registered_at_last(&[jprobe]);
     assert_eq!(add(1, 2), 3);
     assert_eq!(step_by_step(1), 4);
     assert_eq!(journal::take(), [1, 5, 3, 4, 2]);
@@ -57,6 +106,77 @@ fn every_allocation_may_fail() {
     PROBES
         .unregister_batch(&[kprobe, with_post, joining])
         .unwrap();
+}
+
+// R20, R29, R48
+#[test]
+fn every_allocation_of_a_batch_may_fail() {
+    let _machine = boot();
+    let names = ["add", "step_by_step", "neighbour"];
+    let kprobes = names.map(|name| leak(Kprobe::new().symbol(name).pre(pre::<1>).post(post::<2>)));
+    let calls = names.map(|name| leak(call::<3>().symbol(name)));
+    let jprobes = names.map(|name| leak(Jprobe::new().symbol(name).entry(arguments)));
+    let alone = registered_at_last(&kprobes[..1]);
+    PROBES.unregister(kprobes[0]).unwrap();
+    assert_eq!(registered_at_last(&kprobes), 3 * alone);
+    PROBES.unregister_batch(&kprobes).unwrap();
+    assert!(registered_at_last(&calls) > 3);
+    PROBES.unregister_batch(&calls).unwrap();
+    assert!(registered_at_last(&jprobes) >= 3);
+    PROBES.unregister_batch(&jprobes).unwrap();
+}
+
+// R20
+#[test]
+fn every_allocation_for_an_owned_probe_may_fail() {
+    let _machine = boot();
+    fn try_all<T: Probe + Send + 'static>(probe: T) {
+        let probe = Arc::new(probe);
+        let handle = Cell::new(None);
+        let made = at_each_allocation(
+            || {
+                handle.set(Some(PROBES.register_owned(Arc::clone(&probe))?));
+                Ok(())
+            },
+            || drop(handle.take()),
+        );
+        assert!(made > 1, "the handle has memory of its own");
+        assert_eq!(add(1, 2), 3);
+        drop(handle.take());
+        assert_eq!(Arc::strong_count(&probe), 1);
+    }
+    try_all(Kprobe::new().symbol("add").pre(pre::<1>));
+    try_all(call::<2>().symbol("add"));
+    try_all(Jprobe::new().symbol("add").entry(arguments));
+    assert_eq!(journal::take(), [1, 2, 5]);
+}
+
+// R20, R36, R39
+#[test]
+fn only_registering_needs_memory() {
+    let _machine = boot();
+    let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
+    let call = leak(call::<3>().symbol("add"));
+    let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
+    PROBES.register(kprobe).unwrap();
+    PROBES.register(call).unwrap();
+    PROBES.register(jprobe).unwrap();
+    let handle = PROBES
+        .register_owned(Box::new(Kprobe::new().symbol("neighbour")))
+        .unwrap();
+    let ((), short) = with_room_for(0, || {
+        PROBES.disable(kprobe).unwrap();
+        PROBES.disable(call).unwrap();
+        PROBES.enable(kprobe).unwrap();
+        PROBES.enable(call).unwrap();
+        PROBES.unregister(jprobe).unwrap();
+        PROBES.unregister(call).unwrap();
+        PROBES.unregister_batch(&[kprobe]).unwrap();
+        drop(handle);
+        PROBES.reap().unwrap();
+    });
+    assert!(!short);
+    assert_eq!(list(), [""; 0]);
 }
 
 // R20: a batch large enough for tables and pages to grow in the middle of it.
@@ -131,15 +251,8 @@ fn registration_fails_cleanly_when_there_are_no_slots() {
 #[test]
 fn hits_allocate_nothing() {
     let _machine = boot();
-    probes::jprobe! {
-        fn arguments(_a: u64, _b: u64) {}
-    }
     let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
-    let call = leak(
-        Kretprobe::<u64>::new()
-            .symbol("add")
-            .handler(returned::<3, u64>),
-    );
+    let call = leak(call::<3>().symbol("add"));
     let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
     PROBES.register(kprobe).unwrap();
     PROBES.register(call).unwrap();
@@ -153,5 +266,5 @@ fn hits_allocate_nothing() {
     PROBES.unregister(jprobe).unwrap();
     PROBES.unregister(call).unwrap();
     PROBES.unregister(kprobe).unwrap();
-    assert_eq!(journal::take(), [1, 2, 3].repeat(10));
+    assert_eq!(journal::take(), [1, 5, 2, 3].repeat(10));
 }

@@ -1,0 +1,245 @@
+//! Which of several mistakes is told, and what else a refusal says.
+
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use probes::{
+    Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs,
+    platform::{Symbol, Text},
+};
+
+use super::{targets::*, *};
+use crate::process::{
+    LOG, PROBES, allocator::with_room_for, boot, code::Code, cpu, journal, lock, symbols, traps,
+};
+
+probes::jprobe! {
+    fn arguments(_a: u64, _b: u64) {}
+}
+
+/// Data of a call that is too large.
+#[derive(Clone, Copy)]
+#[expect(dead_code, reason = "only its size counts")]
+struct Large([u64; 600]);
+
+impl Default for Large {
+    fn default() -> Self {
+        Self([0; 600])
+    }
+}
+
+/// Has `text` say of the function `name` what kind of memory it lies in, while `work` runs.
+fn with_text(name: &str, size: u64, text: Text, work: impl FnOnce()) {
+    let start = address(name);
+    symbols::add(Symbol {
+        start,
+        size,
+        text,
+        exported: true,
+    });
+    work();
+    symbols::remove(start);
+}
+
+// R22: each pair of mistakes, in the order in which they are looked for.
+#[test]
+fn the_first_of_several_mistakes_is_told() {
+    let _machine = boot();
+    let both = Kretprobe::<Large>::new().symbol("no_such_function").at(8);
+    refused(leak(both), "SymbolAndAddress", 22);
+    let unknown = Jprobe::new().symbol("no_such_function").offset(1);
+    refused(leak(unknown), "UnknownSymbol", 2);
+
+    // What memory it is, before what may be probed there; both before its end is looked at.
+    with_text("blacklisted", 2, Text::No, || {
+        refused(leak(Kprobe::new().symbol("blacklisted")), "NotText", 22);
+    });
+    with_text("blacklisted", 2, Text::Freed, || {
+        refused(leak(Kprobe::new().symbol("blacklisted")), "Blacklisted", 22);
+    });
+    with_text("step_by_step", 30, Text::Freed, || {
+        let inside = Kprobe::new().symbol("step_by_step").offset(2);
+        refused(leak(inside), "NoSymbolAt", 2);
+        let call = Kretprobe::<Large>::new().symbol("step_by_step").offset(2);
+        refused(leak(call), "NoSymbolAt", 2);
+    });
+    let in_blacklisted = Kretprobe::<Large>::new().symbol("blacklisted").offset(1);
+    refused(leak(in_blacklisted), "Blacklisted", 22);
+
+    // The function, before what is asked of it.
+    let call = Kretprobe::<Large>::new().symbol("step_by_step").offset(2);
+    refused(leak(call), "NotFunctionEntry", 22);
+    let call = Kretprobe::<Large>::new().symbol("switch_stacks");
+    refused(leak(call), "ReturnBlacklisted", 22);
+    let jprobe = Jprobe::new().symbol("step_by_step").offset(2);
+    refused(leak(jprobe), "NotFunctionEntry", 22);
+
+    // The boundary, before the instruction.
+    let trap = Code::new(|_| vec![0xcd, 0x80, 0xc3]);
+    refused(leak(Kprobe::new().at(trap.start + 1)), "MidInstruction", 84);
+    let behind = Code::new(|_| vec![0x06, 0xcc]);
+    refused(leak(Kprobe::new().at(behind.start + 1)), "Undecodable", 84);
+}
+
+// R22, R44: memory is asked for last.
+#[test]
+fn mistakes_are_told_even_without_memory() {
+    let _machine = boot();
+    let registered = leak(Kprobe::new().symbol("add"));
+    PROBES.register(registered).unwrap();
+    // The first time it is logged, and this machine's log needs memory.
+    refused(registered, "AlreadyRegistered", 22);
+    let too_large = leak(Kretprobe::<Large>::new().at(address("step_by_step")));
+    let blacklisted = leak(Kprobe::new().symbol("blacklisted"));
+    let far = Code::new(|_| vec![0xcb]);
+    let refused_instruction = leak(Kprobe::new().at(far.start));
+    let errors = [
+        with_room_for(0, || PROBES.register(registered).unwrap_err().name()).0,
+        with_room_for(0, || PROBES.register(too_large).unwrap_err().name()).0,
+        with_room_for(0, || PROBES.register(blacklisted).unwrap_err().name()).0,
+        with_room_for(1, || {
+            PROBES.register(refused_instruction).unwrap_err().name()
+        })
+        .0,
+    ];
+    assert_eq!(
+        errors,
+        [
+            "AlreadyRegistered",
+            "DataTooLarge",
+            "Blacklisted",
+            "far-transfer"
+        ]
+    );
+    PROBES.unregister(registered).unwrap();
+}
+
+// R21, P18, E53
+#[test]
+fn encodings_that_are_not_known_are_told_from_bytes_that_are_none() {
+    let _machine = boot();
+    let table: [(&[u8], i32); 4] = [
+        (&[0xd5, 0x00, 0xa1, 1, 2, 3, 4, 5, 6, 7, 8], 95),
+        (&[0x62, 0xf4, 0x7c, 0x08, 0x01, 0xc0], 95),
+        (&[0x06], 84),
+        (&[0x48, 0x8d], 84),
+    ];
+    for (bytes, errno) in table {
+        let code = Code::new(|_| [&[0x90], bytes].concat());
+        refused(leak(Kprobe::new().at(code.start + 1)), "Undecodable", errno);
+        let before = leak(Kprobe::new().at(code.start));
+        PROBES.register(before).unwrap();
+        PROBES.unregister(before).unwrap();
+    }
+    // Nothing is behind a landing pad that is all of its function.
+    let pad = Code::new(|_| vec![0xf3, 0x0f, 0x1e, 0xfa]);
+    refused(leak(Kprobe::new().at(pad.start)), "Undecodable", 84);
+}
+
+// R09, O16
+#[test]
+fn a_second_registration_is_logged_once() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add"));
+    PROBES.register(probe).unwrap();
+    for _ in 0..3 {
+        refused(probe, "AlreadyRegistered", 22);
+    }
+    let place = format!("{:#x}", address("add"));
+    let lines = lock(&LOG).clone();
+    let about = lines.iter().filter(|line| line.contains(&place));
+    assert_eq!(about.count(), 1, "{lines:?}");
+    PROBES.unregister(probe).unwrap();
+}
+
+// R27: in an interrupt nothing can be changed, and nothing is.
+#[test]
+fn nothing_can_be_changed_from_an_interrupt() {
+    let _machine = boot();
+    static REGISTERED: Kprobe = Kprobe::new().symbol("add");
+    static OTHER: Kretprobe = Kretprobe::new().symbol("add");
+    traps::on_interrupt(|_, _| {
+        let results = [
+            PROBES.register(&OTHER),
+            PROBES.register_batch(&[&OTHER]),
+            PROBES.unregister(&REGISTERED),
+            PROBES.unregister_batch(&[&REGISTERED]),
+            PROBES.enable(&REGISTERED),
+            PROBES.disable(&REGISTERED),
+            PROBES.set_enabled(false),
+        ];
+        for result in results {
+            journal::note((result == Err(ProbeError::AtomicContext)).into());
+        }
+        true
+    });
+    PROBES.register(&REGISTERED).unwrap();
+    let before = list();
+    cpu::this().interrupt();
+    assert_eq!(journal::take(), [1; 7]);
+    assert_eq!(list(), before);
+    PROBES.unregister(&REGISTERED).unwrap();
+}
+
+// R38, B30
+#[test]
+fn a_disabling_does_not_wait_for_handlers_that_run() {
+    let _machine = boot();
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    fn dawdle() {
+        ENTERED.store(true, Release);
+        while !GO_ON.load(Acquire) {
+            std::hint::spin_loop();
+        }
+        journal::note(1);
+    }
+    fn in_pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        dawdle();
+        PreVerdict::Execute
+    }
+    fn in_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        dawdle();
+    }
+    fn disabled_meanwhile<T: Probe + Send>(probe: &'static T) {
+        ENTERED.store(false, Relaxed);
+        GO_ON.store(false, Relaxed);
+        PROBES.register(probe).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _online = cpu::Online::new();
+                assert_eq!(add(1, 2), 3);
+            });
+            while !ENTERED.load(Acquire) {
+                std::thread::yield_now();
+            }
+            // The handler goes on only after the call has returned.
+            PROBES.disable(probe).unwrap();
+            journal::note(0);
+            GO_ON.store(true, Release);
+        });
+        assert_eq!(journal::take(), [0, 1]);
+        assert_eq!(add(1, 2), 3);
+        assert_eq!(journal::take(), []);
+        PROBES.unregister(probe).unwrap();
+    }
+    disabled_meanwhile(leak(Kretprobe::new().symbol("add").handler(in_return)));
+    // A text that changes under a handler would wait for the trap, not for the handler: so another probe stays enabled here.
+    let stays = leak(Kprobe::new().symbol("add"));
+    PROBES.register(stays).unwrap();
+    disabled_meanwhile(leak(Kprobe::new().symbol("add").pre(in_pre)));
+    PROBES.unregister(stays).unwrap();
+}
+
+// R47
+#[test]
+fn a_kretprobe_may_have_an_entry_handler_alone() {
+    let _machine = boot();
+    let call = leak(Kretprobe::new().symbol("add").entry(entry::<1, ()>));
+    PROBES.register(call).unwrap();
+    for n in 0..3 {
+        assert_eq!(add(n, n), 2 * n);
+    }
+    assert_eq!(journal::take(), [1; 3]);
+    assert_eq!((call.hits(), call.nmissed()), (3, 0));
+    PROBES.unregister(call).unwrap();
+}
