@@ -11,8 +11,8 @@
 //!
 //! # Contexts
 //! Any, also interrupts, probe handlers, NMI and panic: nothing is allocated, no lock is taken, and only kernel stacks
-//! are read, where they are mapped. A task that runs on another CPU meanwhile gives a trace that ends early or holds calls
-//! that are over, no worse. A walk needs about 4 KiB of stack.
+//! are read, where they are mapped. A task that begins to run on another CPU meanwhile gives a trace that ends early or holds
+//! calls that are over, no worse. A walk needs about 4 KiB of stack.
 
 pub mod unwind;
 
@@ -61,9 +61,12 @@ pub fn walk_current() -> Walk {
     walk
 }
 
-/// Walks up from where `task` called the scheduler. It should not run, or the walk tells nothing.
+/// Walks up from where `task` called the scheduler. Nothing for a task that runs: what is on its stack changes.
 pub fn walk_task(task: &Task) -> Walk {
-    Walk::new(switch::saved_frame(task, &Stacks), task.key())
+    let frame = (!task.is_running())
+        .then(|| switch::saved_frame(task, &Stacks))
+        .flatten();
+    Walk::new(frame, task.key())
 }
 
 fn current() -> u64 {

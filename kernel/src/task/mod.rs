@@ -236,6 +236,11 @@ impl Task {
         self.pid
     }
 
+    /// Whether a CPU runs it or is just switching away from it. Any context; it may have changed since.
+    pub fn is_running(&self) -> bool {
+        self.on_cpu.load(Ordering::Acquire)
+    }
+
     /// The task's name. Any context.
     pub fn comm(&self) -> Comm {
         let mut bytes = [0; 16];

@@ -240,7 +240,7 @@ guest_test! {
         drop(probe);
     }
 
-    /// A task sleeps inside a return-probed function and comes back on another CPU.
+    /// A hundred tasks sleep inside a return-probed function and come back on any CPU.
     fn a_probed_call_may_sleep_and_migrate() {
         static GATE: WaitQueue = WaitQueue::new();
         static OPEN: AtomicBool = AtomicBool::new(false);
@@ -254,15 +254,15 @@ guest_test! {
         }
         RUNS.store(0, SeqCst);
         OPEN.store(false, SeqCst);
-        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("sleeping_target").maxactive(30).handler(count_return))).unwrap();
-        let sleepers: Vec<_> = (1..=30).map(|n| spawn(move || assert_eq!(sleeping_target(n), n * 2))).collect();
-        while INSIDE.load(SeqCst) < 30 {
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("sleeping_target").maxactive(100).handler(count_return))).unwrap();
+        let sleepers: Vec<_> = (1..=100).map(|n| spawn(move || assert_eq!(sleeping_target(n), n * 2))).collect();
+        while INSIDE.load(SeqCst) < 100 {
             task::schedule();
         }
         OPEN.store(true, SeqCst);
         GATE.wake_all();
         sleepers.iter().for_each(|sleeper| sleeper.wait_released());
-        assert_eq!((RUNS.load(SeqCst), probe.hits(), probe.nmissed()), (30, 30, 0));
+        assert_eq!((RUNS.load(SeqCst), probe.hits(), probe.nmissed()), (100, 100, 0));
         drop(probe);
     }
 

@@ -41,6 +41,7 @@ mod calls;
 mod concurrency;
 mod errors;
 mod handler_rules;
+mod hits;
 mod instruction_forms;
 mod kallsyms;
 mod machine;

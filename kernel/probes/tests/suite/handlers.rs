@@ -471,3 +471,150 @@ fn a_hit_costs_one_trap_or_two_when_stepped() {
     PROBES.unregister(probe).unwrap();
     PROBES.unregister(with_post).unwrap();
 }
+
+#[test]
+fn post_handlers_see_where_branches_calls_and_returns_have_led() {
+    let _machine = boot();
+    static SEEN: std::sync::Mutex<(PtRegs, u64)> = std::sync::Mutex::new((PtRegs::new(), 0));
+    fn see(_: &Kprobe, regs: &mut PtRegs, zero: u64) {
+        // SAFETY: the bench's stack has words there.
+        let top = unsafe { (regs.sp as *const u64).read() };
+        *SEEN.lock().unwrap() = (*regs, top);
+        journal::note(1 + zero);
+    }
+    let mut bench = Bench::new();
+    // Instruction, CF and rcx before it, how far it moves RSP, where it leads. Behind it and at +32 are exits.
+    let table: [(&[u8], u64, i64, u64); 9] = [
+        (&[0xeb, 0x1e], 0, 0, 32),           // jmp +32
+        (&[0xe9, 0x1b, 0, 0, 0], 0, 0, 32),  // jmp +32
+        (&[0x72, 0x1e], 1, 0, 32),           // jc +32, taken
+        (&[0x72, 0x1e], 0, 0, 2),            // jc +32, not taken
+        (&[0xe2, 0x1e], 0, 0, 32),           // loop +32, with rcx = 2
+        (&[0xe8, 0x1b, 0, 0, 0], 0, -8, 32), // call +32
+        (&[0xff, 0xd7], 0, -8, 32),          // call rdi
+        (&[0xff, 0xe7], 0, 0, 32),           // jmp rdi
+        (&[0x57], 0, -8, 1),                 // push rdi
+    ];
+    for (bytes, carry, moved, to) in &table {
+        let code = Code::new(|start| {
+            let mut code = bytes.to_vec();
+            code.extend(exit(start + code.len() as u64, 1));
+            assert!(code.len() <= 32);
+            code.resize(32, 0xcc);
+            code.extend(exit(start + 32, 2));
+            code
+        });
+        let registers = Registers {
+            cx: 2,
+            di: code.start + 32,
+            flags: PLAIN_FLAGS | carry,
+            ..Registers::default()
+        };
+        let bare = bench.run(code.start, registers);
+        let probe = leak(Kprobe::new().at(code.start).post(see));
+        PROBES.register(probe).unwrap();
+        assert_eq!(bench.run(code.start, registers), bare, "{bytes:x?}");
+        PROBES.unregister(probe).unwrap();
+        assert_eq!(journal::take(), [1], "{bytes:x?}");
+        let (seen, top) = *SEEN.lock().unwrap();
+        assert_eq!(seen.ip, code.start + to, "{bytes:x?}");
+        assert_eq!(
+            seen.sp,
+            bench.sp().wrapping_add_signed(*moved),
+            "{bytes:x?}"
+        );
+        if *moved == -8 {
+            let pushed = if bytes.len() == 1 {
+                registers.di
+            } else {
+                code.start + bytes.len() as u64
+            };
+            assert_eq!(top, pushed, "{bytes:x?}");
+        }
+    }
+    // push rdi; ret: back to where rdi says.
+    for ret in [&[0xc3][..], &[0xc2, 8, 0]] {
+        let code = Code::new(|start| {
+            let mut code = vec![0x57];
+            code.extend(ret);
+            code.resize(32, 0xcc);
+            code.extend(exit(start + 32, 2));
+            code
+        });
+        let registers = Registers {
+            di: code.start + 32,
+            ..Registers::default()
+        };
+        let probe = leak(Kprobe::new().at(code.start + 1).post(see));
+        PROBES.register(probe).unwrap();
+        let outcome = bench.run(code.start, registers);
+        PROBES.unregister(probe).unwrap();
+        assert_eq!((outcome.end, journal::take()), (End::Exit(2), vec![1]));
+        let seen = SEEN.lock().unwrap().0;
+        let discarded = if ret.len() == 1 { 0 } else { 8 };
+        assert_eq!(
+            (seen.ip, seen.sp),
+            (code.start + 32, bench.sp() + discarded)
+        );
+    }
+}
+
+#[test]
+fn a_nested_hit_leaves_the_registers_of_the_outer_one_alone() {
+    let _machine = boot();
+    fn nests(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        let before = *regs;
+        // A push, a call and a return among the instructions that are hit.
+        journal::note(step_by_step(1) + chain_a(1));
+        journal::note((*regs == before).into());
+        PreVerdict::Execute
+    }
+    fn nests_after(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+        let before = *regs;
+        journal::note(step_by_step(1) + chain_a(1));
+        journal::note((*regs == before).into());
+    }
+    let code = Code::with_exit(&[0x57, 0x5e]); // push rdi; pop rsi
+    let inner: Vec<_> = STEP_BY_STEP
+        .iter()
+        .map(|offset| Kprobe::new().symbol("step_by_step").offset(*offset))
+        .chain([0, 4, 9].map(|offset| Kprobe::new().symbol("chain_a").offset(offset)))
+        .map(|probe| leak(probe.pre(pre::<9>).post(post::<9>)))
+        .collect();
+    let outer = leak(Kprobe::new().at(code.start).pre(nests).post(nests_after));
+    PROBES.register_batch(&inner).unwrap();
+    PROBES.register(outer).unwrap();
+    let mut bench = Bench::new();
+    let mut registers = Registers::default();
+    for n in 0..16 {
+        registers.set(n, 0x3333_0000_0000_0000 + n as u64);
+    }
+    (registers.sp, registers.flags) = (bench.sp(), PLAIN_FLAGS);
+    let outcome = bench.run(code.start, registers);
+    assert_eq!(outcome.end, End::Exit(1));
+    assert_eq!(
+        outcome.registers,
+        Registers {
+            si: registers.di,
+            ..registers
+        }
+    );
+    assert_eq!(journal::take(), [17, 1, 17, 1]);
+    PROBES.unregister(outer).unwrap();
+    PROBES.unregister_batch(&inner).unwrap();
+}
+
+#[test]
+fn a_gone_sibling_is_passed_over() {
+    let _machine = boot();
+    let code = Code::new(|_| vec![0x90, 0xc3]); // nop; ret
+    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>));
+    PROBES.register(probe).unwrap();
+    code.call(0, 0);
+    assert_eq!(journal::take(), [1, 2]);
+    PROBES.text_freed(code.start..code.start + 2);
+    // Freed text is not executed any more; here it still can be, with the breakpoint in it.
+    code.call(0, 0);
+    assert_eq!(journal::take(), []);
+    PROBES.unregister(probe).unwrap();
+}

@@ -805,3 +805,15 @@ fn every_instruction_of_a_function_can_be_probed_at_once() {
     );
     PROBES.unregister_batch(&probes).unwrap();
 }
+
+#[test]
+fn nothing_is_registered_before_the_probes_are_initialised() {
+    let _machine = boot();
+    static FRESH: probes::Probes<process::Process> = probes::Probes::new();
+    let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>));
+    let error = FRESH.register(probe).unwrap_err();
+    assert_eq!((error.name(), error.errno()), ("NotReady", 16), "{error}");
+    assert_eq!((probe.is_registered(), probe.addr()), (false, 0));
+    PROBES.register(probe).unwrap();
+    PROBES.unregister(probe).unwrap();
+}

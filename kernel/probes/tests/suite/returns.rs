@@ -853,3 +853,32 @@ fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
         "{printed}"
     );
 }
+
+#[test]
+fn an_unbalanced_return_names_the_probe_of_the_newest_call() {
+    let printed = in_doomed_process(
+        "suite::returns::an_unbalanced_return_names_the_probe_of_the_newest_call",
+        || {
+            let _machine = boot();
+            extern "C" fn return_twice(_: u64) {
+                // The trampoline's address where no call has left it, on a stack of its own.
+                let trampoline = Code::with_exit(
+                    &[
+                        &[0x48, 0xb8][..], // mov rax, trampoline
+                        &address("kretprobe_trampoline").to_le_bytes(),
+                        &[0x50, 0xc3], // push rax; ret
+                    ]
+                    .concat(),
+                );
+                Bench::new().run(trampoline.start, Registers::default());
+            }
+            let call = leak(Kretprobe::<()>::new().symbol("calls_back"));
+            PROBES.register(call).unwrap();
+            calls_back(return_twice, 1);
+        },
+    );
+    let (_, probe) = printed
+        .split_once("kretprobe BUG!: Processing kretprobe 0x")
+        .unwrap_or_else(|| panic!("{printed}"));
+    assert!(!probe.starts_with("0 "), "{printed}");
+}

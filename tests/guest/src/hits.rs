@@ -1,0 +1,372 @@
+//! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
+
+use crate::guest_test;
+use abi::{WaitStatus, signal};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::{
+    arch::{asm, naked_asm},
+    hint::{self, black_box},
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+use kernel::{
+    arch::{percpu, smp},
+    backtrace,
+    mm::paging::{self, TEXT_POOL_END, TEXT_POOL_START},
+    probes::{
+        EntryVerdict, FaultVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
+        PtRegs, jprobe, register, survey,
+    },
+    symbols,
+    task::{exec::run_program, kthread::spawn_kthread_on, sleep::sleep_ns},
+    time::NSEC_PER_MSEC,
+};
+use x86_64::instructions::interrupts;
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hit_target(a: u64) -> u64 {
+    black_box(a + 1)
+}
+
+fn pass(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    PreVerdict::Execute
+}
+
+fn pass_after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
+
+fn pass_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
+
+guest_test! {
+    /// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
+    fn a_programs_breakpoint_is_no_hit() {
+        let asked = || (0..smp::online_cpus()).map(|cpu| percpu::of(cpu).probes.breakpoints.load(SeqCst)).sum::<u64>();
+        let before = asked();
+        let status = run_program("/bin/exercise", &["raise", "breakpoint"]).expect("the program starts");
+        assert_eq!(status, WaitStatus::killed(signal::TRAP));
+        assert_eq!(asked(), before);
+        // The counter counts: a hit of the kernel's shows.
+        let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
+        hit_target(black_box(1));
+        drop(probe);
+        assert_eq!(asked(), before + 1);
+    }
+
+    /// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up; sleepers come back.
+    fn the_idle_loop_can_be_probed() {
+        let idle = symbols::lookup_name("kernel::task::scheduler::idle").expect("it is not inlined");
+        let probes: Vec<_> = survey::function(&idle)
+            .unwrap()
+            .iter()
+            .filter(|judged| judged.verdict.is_ok())
+            .map(|judged| register(Box::new(Kprobe::new().at(judged.insn.ip()).pre(pass))).unwrap())
+            .collect();
+        for _ in 0..10 {
+            sleep_ns(5 * NSEC_PER_MSEC);
+        }
+        let hit = probes.iter().filter(|probe| probe.hits() > 0).count();
+        assert!(hit >= 3, "{hit} of {} probed instructions were executed", probes.len());
+        drop(probes);
+    }
+
+    /// With probes of every kind in place no page is writable and executable, and all that the probes execute lies within
+    /// 2 GiB of the text.
+    fn slots_are_near_the_text_and_never_writable_where_executed() {
+        let probes = [
+            register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap(),
+            register(Box::new(Kprobe::new().symbol("hit_target").post(pass_after))).unwrap(),
+        ];
+        let mut slots = 0;
+        let text = (pass as *const ()).addr() as u64;
+        paging::for_each_kernel_mapping(|mapping| {
+            assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
+            let page = mapping.page.as_u64();
+            if (TEXT_POOL_START..TEXT_POOL_END).contains(&page) {
+                assert!(mapping.executable && !mapping.user, "{mapping:x?}");
+                assert!(page.abs_diff(text) < 1 << 31);
+                slots += 1;
+            }
+        });
+        assert!(slots > 0, "there are slots, as there are probes");
+        drop(probes);
+    }
+}
+
+/// How far below the probed code's stack pointer handlers of each kind ran.
+static DEEPEST: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+/// Notes how much of the stack lies between the probed code and a handler.
+#[inline(always)]
+fn note_depth(kind: usize, probed: u64) {
+    let here: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
+    DEEPEST[kind].fetch_max(probed - here, SeqCst);
+}
+
+fn depth_before(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    note_depth(0, regs.sp);
+    PreVerdict::Execute
+}
+
+fn depth_after(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+    note_depth(1, regs.sp);
+}
+
+fn depth_at_entry(_: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+    note_depth(2, regs.sp);
+    EntryVerdict::Track
+}
+
+fn depth_at_return(_: &mut KretprobeInstance<u64>, regs: &mut PtRegs) {
+    note_depth(3, regs.sp);
+}
+
+fn depth_at_fault(probe: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
+    note_depth(4, regs.sp);
+    skip_faulting_instruction(probe, regs, vector)
+}
+
+/// The bytes of stack that a hit may use before its handler begins: two levels of re-entry are then a small part of the
+/// smallest stack, and handlers have the rest.
+const MOST_STACK: u64 = 1024;
+
+guest_test! {
+    /// What a hit puts on the stack of the probed code is bounded, for each kind of handler.
+    fn a_hit_takes_little_of_the_stack() {
+        let kprobe = register(Box::new(Kprobe::new().symbol("hit_target").pre(depth_before).post(depth_after))).unwrap();
+        let call = register(Box::new(
+            Kretprobe::new().symbol("hit_target").entry(depth_at_entry).handler(depth_at_return),
+        )).unwrap();
+        let faults = register(Box::new(Kprobe::new().symbol("faulting_instructions").pre(pass).fault(depth_at_fault))).unwrap();
+        assert_eq!(hit_target(black_box(1)), 2);
+        LEN.store(3, SeqCst);
+        // SAFETY: the fault handler has it go on behind the first instruction, which loads from nowhere, at a `ret`.
+        unsafe { faulting_instructions(0x10, 0, 0, 0) };
+        drop((faults, call, kprobe));
+        let depths = DEEPEST.each_ref().map(|depth| depth.load(SeqCst));
+        kernel::pr_info!("bytes of stack before a pre, post, entry, return and fault handler: {depths:?}");
+        for depth in depths {
+            assert!((1..=MOST_STACK).contains(&depth), "{depths:?}");
+        }
+    }
+}
+
+/// Instructions that raise an exception each; see [`FAULTING`].
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn faulting_instructions(_: u64, _: u64, _: u64, _: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rax, [rdi]", // +0
+        "ret",
+        "div ecx", // +4
+        "ret",
+        ".byte 0x0f, 0x57, 0xc0", // +7  xorps xmm0, xmm0
+        "ret",
+        ".byte 0xd9, 0xe8", // +11 fld1
+        "ret",
+        "mov ds, ecx", // +14
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// What one of the instructions raises.
+struct Faulting {
+    offset: u32,
+    len: u64,
+    di: u64,
+    cx: u64,
+    vector: u8,
+}
+
+const fn faulting(offset: u32, len: u64, di: u64, cx: u64, vector: u8) -> Faulting {
+    Faulting {
+        offset,
+        len,
+        di,
+        cx,
+        vector,
+    }
+}
+
+const NON_CANONICAL: u64 = 0x8000_0000_0000_0000;
+
+const FAULTING: [Faulting; 6] = [
+    faulting(0, 3, 0x10, 1, 14),
+    faulting(0, 3, NON_CANONICAL, 1, 13),
+    faulting(4, 2, 0, 0, 0),
+    // CR4.OSFXSR is clear.
+    faulting(7, 3, 0, 1, 6),
+    // CR0.EM is set.
+    faulting(11, 2, 0, 1, 7),
+    // A selector that is none.
+    faulting(14, 2, 0, 0xfff0, 13),
+];
+
+static LEN: AtomicU64 = AtomicU64::new(0);
+static SEEN_AT: AtomicU64 = AtomicU64::new(0);
+static SEEN_VECTOR: AtomicU64 = AtomicU64::new(0);
+static SEEN_TIMES: AtomicU64 = AtomicU64::new(0);
+static COMPLETED: AtomicU64 = AtomicU64::new(0);
+
+fn skip_faulting_instruction(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
+    SEEN_AT.store(regs.ip, SeqCst);
+    SEEN_VECTOR.store(vector.into(), SeqCst);
+    SEEN_TIMES.fetch_add(1, SeqCst);
+    regs.ip += LEN.load(SeqCst);
+    regs.ax = 0xbad;
+    FaultVerdict::Handled
+}
+
+fn complete(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    COMPLETED.fetch_add(1, SeqCst);
+}
+
+guest_test! {
+    /// Whatever a probed instruction raises, its fault handler is told the vector and the probed address, and may go on.
+    fn each_exception_of_a_probed_instruction_reaches_its_fault_handler() {
+        let start = symbols::lookup_name("faulting_instructions").unwrap().start;
+        for shape in [0, 1] {
+            for case in &FAULTING {
+                let probe = Kprobe::new().symbol("faulting_instructions").offset(case.offset).fault(skip_faulting_instruction);
+                let probe = register(Box::new(if shape == 0 { probe } else { probe.post(complete) })).unwrap();
+                LEN.store(case.len, SeqCst);
+                SEEN_TIMES.store(0, SeqCst);
+                let at = start + u64::from(case.offset);
+                // SAFETY: an instruction that the fault handler skips, and a `ret`.
+                let run: extern "C" fn(u64, u64, u64, u64) -> u64 = unsafe { core::mem::transmute(at) };
+                assert_eq!(run(black_box(case.di), 0, 0, black_box(case.cx)), 0xbad, "vector {}", case.vector);
+                let seen = [&SEEN_TIMES, &SEEN_AT, &SEEN_VECTOR].map(|seen| seen.load(SeqCst));
+                assert_eq!(seen, [1, at, case.vector.into()]);
+                assert!(!percpu::in_probe_handler() && interrupts::are_enabled());
+                drop(probe);
+            }
+        }
+        assert_eq!(COMPLETED.load(SeqCst), 0, "none of the instructions was completed");
+    }
+}
+
+/// Reads, sets or changes the interrupt flag, and the others.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn changes_flags(which: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, 1",
+        "je 2f",
+        "cmp rdi, 2",
+        "je 3f",
+        "cmp rdi, 3",
+        "je 4f",
+        "cmp rdi, rsp",
+        "ret",
+        "2: cli",
+        "ret",
+        "3: sti",
+        "ret",
+        "4: std",
+        "stc",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Calls `changes_flags(which)` with these flags and returns the flags behind the call.
+#[unsafe(naked)]
+unsafe extern "C" fn flags_after(which: u64, flags: u64) -> u64 {
+    naked_asm!(
+        "pushfq",
+        "push rsi",
+        "popfq",
+        "call changes_flags",
+        "pushfq",
+        "pop rax",
+        "popfq",
+        "ret",
+    )
+}
+
+guest_test! {
+    /// Functions that are called with interrupts off, that switch them off or on, and that leave other flags: the caller finds the
+    /// flags that it finds without a return probe.
+    fn a_caller_finds_its_flags_after_a_probed_return() {
+        const PLAIN: u64 = 0x202;
+        let cases: Vec<(u64, u64)> = (0..4)
+            .flat_map(|which| [PLAIN, PLAIN & !0x200, PLAIN | 0x8d5].map(|flags| (which, flags)))
+            .collect();
+        // SAFETY: the flags are put back before the return.
+        let run = |&(which, flags): &(u64, u64)| unsafe { flags_after(black_box(which), black_box(flags)) };
+        let bare: Vec<_> = cases.iter().map(run).collect();
+        assert!(bare.iter().any(|flags| flags & 0x200 == 0) && bare.iter().any(|flags| flags & 0x401 == 0x401));
+        let call = register(Box::new(Kretprobe::<u64>::new().symbol("changes_flags").handler(pass_return))).unwrap();
+        assert_eq!(cases.iter().map(run).collect::<Vec<_>>(), bare);
+        assert_eq!(call.hits(), cases.len() as u64);
+        let function = symbols::lookup_name("changes_flags").unwrap();
+        let probes: Vec<_> = survey::function(&function)
+            .unwrap()
+            .iter()
+            .filter(|judged| judged.verdict.is_ok())
+            .map(|judged| register(Box::new(Kprobe::new().at(judged.insn.ip()).pre(pass).post(pass_after))).unwrap())
+            .collect();
+        assert_eq!(cases.iter().map(run).collect::<Vec<_>>(), bare, "with each instruction probed, too");
+        drop((probes, call));
+    }
+}
+
+/// The functions that a jprobe's handler has found above itself.
+static ABOVE: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+jprobe! {
+    fn mirror_that_walks(_a: u64) {
+        for (place, frame) in ABOVE.iter().zip(backtrace::walk_current()) {
+            place.store(frame.code_address(), Relaxed);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn calls_hit_target(a: u64) -> u64 {
+    black_box(hit_target(black_box(a)) + 1)
+}
+
+guest_test! {
+    /// A jprobe's handler stands in for the function: its caller is the function's.
+    fn a_jprobes_backtrace_shows_the_functions_caller() {
+        let probe = register(Box::new(Jprobe::new().symbol("hit_target").entry(mirror_that_walks))).unwrap();
+        assert_eq!(calls_hit_target(black_box(1)), 3);
+        drop(probe);
+        let names: Vec<String> = ABOVE
+            .iter()
+            .filter_map(|address| symbols::lookup_addr(address.load(Relaxed)))
+            .map(|symbol| alloc::format!("{symbol}"))
+            .collect();
+        let names = names.join(" ");
+        assert!(names.contains("mirror_that_walks calls_hit_target guest_tests::hits"), "{names}");
+    }
+
+    /// The stack of a task that runs on another CPU is not walked.
+    fn a_running_task_shows_nothing() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static RUNS: AtomicBool = AtomicBool::new(false);
+        let spinner = spawn_kthread_on(1 << 1, "spinner", || {
+            x86_64::instructions::interrupts::without_interrupts(|| {
+                RUNS.store(true, SeqCst);
+                while !STOP.load(SeqCst) {
+                    hint::spin_loop();
+                }
+            });
+        })
+        .expect("memory for a thread");
+        while !RUNS.load(SeqCst) {
+            kernel::task::schedule();
+        }
+        assert_eq!(backtrace::walk_task(&spinner).count(), 0);
+        STOP.store(true, SeqCst);
+        spinner.wait_released();
+    }
+}
