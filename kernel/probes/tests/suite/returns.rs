@@ -882,3 +882,26 @@ fn an_unbalanced_return_names_the_probe_of_the_newest_call() {
         .unwrap_or_else(|| panic!("{printed}"));
     assert!(!probe.starts_with("0 "), "{printed}");
 }
+
+#[test]
+fn a_return_costs_no_trap() {
+    let _machine = boot();
+    let traps = || {
+        let cpu = &cpu::this().probes;
+        (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
+    };
+    let calls = [1, 2].map(|_| leak(Kretprobe::new().symbol("add").handler(returned::<1, ()>)));
+    PROBES.register_batch(&calls).unwrap();
+    for _ in 0..5 {
+        let before = traps();
+        assert_eq!(add(1, 2), 3);
+        let after = traps();
+        // That of the entry, and of its step.
+        assert_eq!(
+            (after.0 - before.0, after.1 - before.1),
+            (1, stepping().into())
+        );
+        assert_eq!(journal::take(), [1, 1]);
+    }
+    PROBES.unregister_batch(&calls).unwrap();
+}
