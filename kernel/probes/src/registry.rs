@@ -39,8 +39,8 @@ use crate::{
     address_table::{AddressTable, Fill, RetiredTable},
     error::{MAX_INSTANCE_DATA, ProbeError},
     insn::{
-        self, BoundaryError, Class, DecodeError, Ending, FlagsOp, Insn, Instructions,
-        SavedFlagsOperand, find_boundary, landing_pad_len, step_copy, translate,
+        self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
+        SavedFlagsOperand, landing_pad_len, step_copy, translate,
     },
     instance::{Holder, TaskTable},
     jprobe::Jprobe,
@@ -195,6 +195,15 @@ struct Target {
     addr: u64,
     insn: Insn,
     class: Class,
+}
+
+/// The function that was probed last, so that a batch decodes it once. Text does not change before a batch is all linked.
+#[derive(Default)]
+struct Function {
+    start: u64,
+    /// Its bytes as they are without probes.
+    bytes: Vec<u8>,
+    walk: BoundaryWalk,
 }
 
 impl<P: Platform> Default for Probes<P> {
@@ -471,8 +480,9 @@ impl<P: Platform> Probes<P> {
             return Err(ProbeError::NotReady);
         }
         let mut touched = Touched::new();
+        let mut function = Function::default();
         for (index, probe) in probes.iter().enumerate() {
-            if let Err(error) = self.link(&mut state, *probe, &mut touched) {
+            if let Err(error) = self.link(&mut state, *probe, &mut touched, &mut function) {
                 touched.clear();
                 if index > 0 {
                     self.remove(&mut state, &probes[..index], Removal::Rollback);
@@ -499,6 +509,7 @@ impl<P: Platform> Probes<P> {
         state: &mut State,
         probe: &T,
         touched: &mut Touched,
+        function: &mut Function,
     ) -> Result<(), ProbeError> {
         let kprobe = probe.kprobe();
         let (addr, symbol) = self.resolve(kprobe)?;
@@ -507,7 +518,7 @@ impl<P: Platform> Probes<P> {
         let fresh = match existing {
             Some(_) => None,
             None => Some(NonNull::from(Box::leak(
-                self.make_site(state, &self.target(addr, &symbol)?)?,
+                self.make_site(state, &self.target(addr, &symbol, function)?)?,
             ))),
         };
         let Some(place) = existing.or(fresh) else {
@@ -645,25 +656,37 @@ impl<P: Platform> Probes<P> {
     }
 
     /// The instruction at `addr`, if it may be probed.
-    fn target(&self, addr: u64, symbol: &Symbol) -> Result<Target, ProbeError> {
-        let bytes = self.pristine(symbol.start..symbol.start + symbol.size)?;
-        let insn = find_boundary(&bytes, symbol.start, addr).map_err(|error| match error {
-            BoundaryError::MidInstruction { at, start } => {
-                ProbeError::MidInstruction { addr: at, start }
-            }
-            BoundaryError::Undecodable { at, cause } => ProbeError::Undecodable { addr: at, cause },
-            // A function that ends with its landing pad has no instruction behind it.
-            BoundaryError::Outside { at, .. } => ProbeError::Undecodable {
-                addr: at,
-                cause: DecodeError::Truncated { ip: at },
-            },
-        })?;
-        let rest = (insn.next_ip() - symbol.start) as usize;
-        let following = bytes
-            .get(rest..)
-            .and_then(|rest| Instructions::new(rest, insn.next_ip()).next());
-        let following = following.and_then(Result::ok);
-        let class = insn::classify(&insn, following.as_ref())
+    fn target(
+        &self,
+        addr: u64,
+        symbol: &Symbol,
+        function: &mut Function,
+    ) -> Result<Target, ProbeError> {
+        let end = symbol.start + symbol.size;
+        if function.start != symbol.start || function.bytes.len() as u64 != symbol.size {
+            *function = Function {
+                start: symbol.start,
+                bytes: self.pristine(symbol.start..end)?,
+                walk: BoundaryWalk::new(),
+            };
+        }
+        let Function { start, bytes, walk } = function;
+        let insn = walk
+            .find(bytes, *start, addr)
+            .map_err(|error| match error {
+                BoundaryError::MidInstruction { at, start } => {
+                    ProbeError::MidInstruction { addr: at, start }
+                }
+                BoundaryError::Undecodable { at, cause } => {
+                    ProbeError::Undecodable { addr: at, cause }
+                }
+                // A function that ends with its landing pad has no instruction behind it.
+                BoundaryError::Outside { at, .. } => ProbeError::Undecodable {
+                    addr: at,
+                    cause: DecodeError::Truncated { ip: at },
+                },
+            })?;
+        let class = insn::classify(&insn, walk.following(bytes, *start))
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
         Ok(Target { addr, insn, class })
     }

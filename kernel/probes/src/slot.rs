@@ -121,18 +121,20 @@ impl<P: Platform> SlotPool<P> {
 
     /// Fills a slot that nobody executes yet, and notes whose it is.
     pub(crate) fn write(&self, slot: u64, owner: *const Site, code: &[u8]) {
+        const { assert!(P::SLOT_BYTES.is_multiple_of(8)) };
         debug_assert!(code.len() <= P::SLOT_BYTES);
         let Some((page, index, _)) = self.locate(slot) else {
             return;
         };
-        for offset in 0..P::SLOT_BYTES {
-            let byte = code.get(offset).copied().unwrap_or(0xcc);
-            // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`), the slot is inside it, and it was
-            // just taken, so nobody else writes it.
+        for (number, word) in (0..P::SLOT_BYTES / 8).zip(words(code)) {
+            // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`), the slot is inside it and at a multiple of its
+            // size, and it was just taken, so nobody else writes it.
             unsafe {
                 page.alias
-                    .add(index * P::SLOT_BYTES + offset)
-                    .write_volatile(byte)
+                    .add(index * P::SLOT_BYTES)
+                    .cast::<u64>()
+                    .add(number)
+                    .write_volatile(word)
             };
         }
         page.owners[index].store(owner.cast_mut(), Ordering::Release);
@@ -168,4 +170,16 @@ impl<P: Platform> SlotPool<P> {
             offset,
         ))
     }
+}
+
+/// `code` in words of memory, with breakpoints behind it.
+fn words(code: &[u8]) -> impl Iterator<Item = u64> {
+    let mut chunks = code.chunks(8);
+    core::iter::from_fn(move || {
+        let mut bytes = [0xcc; 8];
+        if let Some(chunk) = chunks.next() {
+            bytes[..chunk.len()].copy_from_slice(chunk);
+        }
+        Some(u64::from_le_bytes(bytes))
+    })
 }

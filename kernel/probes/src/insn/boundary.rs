@@ -100,29 +100,86 @@ pub fn find_boundary(
     function_start: u64,
     target: u64,
 ) -> Result<Insn, BoundaryError> {
-    let offset = target.wrapping_sub(function_start);
-    if offset >= function_bytes.len() as u64 {
-        return Err(BoundaryError::Outside {
-            at: target,
-            start: function_start,
-            end: function_start.wrapping_add(function_bytes.len() as u64),
-        });
+    BoundaryWalk::new().find(function_bytes, function_start, target)
+}
+
+/// [`find_boundary`] for several targets in one function. It goes on where it stopped, so that targets in ascending order cost one
+/// decoding of the function altogether.
+#[derive(Clone, Debug, Default)]
+pub struct BoundaryWalk {
+    /// The instruction found last.
+    found: Option<Insn>,
+    /// The one behind it, if it was asked for.
+    following: Option<Insn>,
+}
+
+impl BoundaryWalk {
+    /// A walk that begins at the function's start.
+    pub const fn new() -> Self {
+        Self {
+            found: None,
+            following: None,
+        }
     }
-    let mut prefix_start = None;
-    for insn in Instructions::new(function_bytes, function_start) {
-        let insn = insn.map_err(|cause| BoundaryError::Undecodable { at: target, cause })?;
-        let start = prefix_start.take().unwrap_or(insn.ip());
-        if insn.is_forced_emulation_prefix() {
-            prefix_start = Some(start);
+
+    /// As [`find_boundary`]. All calls of one walk are about the same function.
+    ///
+    /// # Errors
+    /// Those of [`find_boundary`].
+    pub fn find(
+        &mut self,
+        function_bytes: &[u8],
+        function_start: u64,
+        target: u64,
+    ) -> Result<Insn, BoundaryError> {
+        let offset = target.wrapping_sub(function_start);
+        if offset >= function_bytes.len() as u64 {
+            return Err(BoundaryError::Outside {
+                at: target,
+                start: function_start,
+                end: function_start.wrapping_add(function_bytes.len() as u64),
+            });
         }
-        if start == target {
-            return Ok(insn);
+        let following = self.following.take();
+        // Behind a prefix the instruction is none of its own, so there the walk starts anew.
+        let from = match self.found.take() {
+            Some(found) if found.next_ip() <= target && !found.is_forced_emulation_prefix() => {
+                found.next_ip()
+            }
+            _ => function_start,
+        };
+        let ahead = following.filter(|insn| insn.ip() == from);
+        let undecoded = ahead.as_ref().map_or(from, Insn::next_ip);
+        let rest = &function_bytes[undecoded.wrapping_sub(function_start) as usize..];
+        let mut prefix_start = None;
+        for insn in ahead
+            .map(Ok)
+            .into_iter()
+            .chain(Instructions::new(rest, undecoded))
+        {
+            let insn = insn.map_err(|cause| BoundaryError::Undecodable { at: target, cause })?;
+            let start = prefix_start.take().unwrap_or(insn.ip());
+            if insn.is_forced_emulation_prefix() {
+                prefix_start = Some(start);
+            }
+            if start == target {
+                self.found = Some(insn);
+                return Ok(insn);
+            }
+            if insn.next_ip().wrapping_sub(function_start) > offset {
+                return Err(BoundaryError::MidInstruction { at: target, start });
+            }
         }
-        if insn.next_ip().wrapping_sub(function_start) > offset {
-            return Err(BoundaryError::MidInstruction { at: target, start });
-        }
+        unreachable!("instructions cover the bytes without a gap, and the target is among them")
     }
-    unreachable!("instructions cover the bytes without a gap, and the target is among them")
+
+    /// The instruction behind the one found last, if there is one.
+    pub fn following(&mut self, function_bytes: &[u8], function_start: u64) -> Option<&Insn> {
+        let next_ip = self.found.as_ref()?.next_ip();
+        let rest = function_bytes.get(next_ip.wrapping_sub(function_start) as usize..)?;
+        self.following = Instructions::new(rest, next_ip).next().and_then(Result::ok);
+        self.following.as_ref()
+    }
 }
 
 /// Length of the landing pad at the start of a function: 4 for `endbr64`, or for the 4-byte no-op that replaces

@@ -33,7 +33,7 @@ mod sequence;
 mod step;
 mod translate;
 
-pub use boundary::{BoundaryError, Instructions, find_boundary, landing_pad_len};
+pub use boundary::{BoundaryError, BoundaryWalk, Instructions, find_boundary, landing_pad_len};
 pub use classify::{Class, classify};
 pub use decode::{DecodeError, Insn, MAX_INSN_BYTES, decode};
 pub use flags::{FlagsOp, OperandSize};

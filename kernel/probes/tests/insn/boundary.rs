@@ -1,7 +1,7 @@
 //! Where instructions start and end.
 
 use probes::insn::{
-    BoundaryError, DecodeError, Instructions, decode, find_boundary, landing_pad_len,
+    BoundaryError, BoundaryWalk, DecodeError, Instructions, decode, find_boundary, landing_pad_len,
 };
 
 const START: u64 = 0xffff_ffff_8010_0000;
@@ -244,6 +244,43 @@ fn the_instruction_behind_a_forced_emulation_prefix_belongs_to_it() {
             find_boundary(&function, START, START + 8).unwrap().bytes(),
             [0xc3]
         );
+    }
+}
+
+#[test]
+fn a_walk_answers_in_any_order_as_a_search_from_the_start_does() {
+    let function = [
+        0x55, // push rbp
+        0x48, 0x89, 0xe5, // mov rbp, rsp
+        0x0f, 0x0b, b'x', b'e', b'n', // forced emulation of
+        0x0f, 0xa2, // cpuid
+        0xfb, // sti
+        0x90, // nop
+        0x06, // no instruction
+        0xc3,
+    ];
+    let end = function.len() as u64 + 1;
+    let answer = |at| {
+        let fresh = find_boundary(&function, START, START + at);
+        fresh.map(|insn| (insn.ip(), insn.len()))
+    };
+    let targets =
+        (0..end).flat_map(|a| (0..end).flat_map(move |b| (0..end).map(move |c| [a, b, c])));
+    for (number, order) in targets.enumerate() {
+        let mut walk = BoundaryWalk::new();
+        for at in order {
+            let found = walk.find(&function, START, START + at);
+            if let Ok(insn) = found
+                && number % 2 == 0
+            {
+                let rest = (insn.next_ip() - START) as usize;
+                let next = decode(&function[rest..], insn.next_ip()).ok();
+                let following = walk.following(&function, START);
+                assert_eq!(following.map(|insn| insn.ip()), next.map(|insn| insn.ip()));
+            }
+            let found = found.map(|insn| (insn.ip(), insn.len()));
+            assert_eq!(found, answer(at), "{order:?} at {at}");
+        }
     }
 }
 
