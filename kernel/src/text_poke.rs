@@ -19,8 +19,8 @@
 
 use core::{
     arch::x86_64::__cpuid,
-    hint,
-    sync::atomic::{AtomicU64, Ordering},
+    hint, ptr,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
 use x86_64::{VirtAddr, instructions::interrupts};
@@ -48,16 +48,28 @@ static ANSWERS: [Answer; percpu::MAX_CPUS] = [const {
     }
 }; percpu::MAX_CPUS];
 
+/// The page of text that was stored to last, and its alias: breakpoints of a batch lie close together. Text is never mapped
+/// elsewhere while it is live. Written under the registration lock.
+static LAST_PAGE: AtomicU64 = AtomicU64::new(0);
+static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
 /// Stores one byte of kernel text through the writable alias of its page.
 ///
 /// # Safety
 /// 1. `addr` is live kernel text.
 /// 2. An instruction starts there, with the old byte and with the new one; so a CPU that fetches it meanwhile decodes one of
 ///    the two.
-/// 3. Nobody else writes it now.
+/// 3. Nobody else calls this function now.
 pub unsafe fn store(addr: u64, byte: u8) {
-    // SAFETY: the alias of live text (1) is mapped and writable, and one byte cannot tear.
-    unsafe { paging::text_alias(VirtAddr::new(addr)).write_volatile(byte) };
+    const PAGE_BYTES: u64 = 4096;
+    let (page, offset) = (addr & !(PAGE_BYTES - 1), addr % PAGE_BYTES);
+    if page != LAST_PAGE.load(Ordering::Relaxed) {
+        LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
+        LAST_PAGE.store(page, Ordering::Relaxed);
+    }
+    let alias = LAST_ALIAS.load(Ordering::Relaxed);
+    // SAFETY: the alias of live text (1) is mapped and writable to the end of the page, and one byte cannot tear.
+    unsafe { alias.add(offset as usize).write_volatile(byte) };
 }
 
 /// The synchronising IPI has arrived; `quiescent`: it found its CPU outside slots and probe handlers. Interrupts off.

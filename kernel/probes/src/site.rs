@@ -114,8 +114,7 @@ impl Places {
         let mut places = Self::NONE;
         let mut unused = places.0.iter_mut();
         let mut last = Place::PROBED;
-        for offset in 0..code.code().len() {
-            let position = code.position(offset);
+        for (offset, position) in code.positions() {
             let ip = match position.ip {
                 ResumeIp::Known(ip) => {
                     PlaceIp::Near((ip.wrapping_sub(code.probed_ip()) as i64).try_into().ok()?)

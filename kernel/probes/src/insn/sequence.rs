@@ -129,6 +129,17 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
             .map(|mark| mark.position)
     }
 
+    /// The positions that were stated, and from which offset on they hold. One that holds for no byte is superseded by the next one.
+    pub fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
+        let marks = &self.marks[..self.mark_count];
+        let next = marks.iter().skip(1).map(|mark| Some(mark.offset));
+        marks
+            .iter()
+            .zip(next.chain([None]))
+            .filter(|(mark, next)| *next != Some(mark.offset))
+            .map(|(mark, _)| (usize::from(mark.offset), mark.position))
+    }
+
     /// States the position at the next instruction to be appended.
     pub fn mark(&mut self, position: Position) -> Result<(), Refusal> {
         let slot = self.marks.get_mut(self.mark_count).ok_or(Refusal::NoRoom)?;

@@ -108,6 +108,11 @@ impl Translation {
             .unwrap_or(Position::known(self.ip, 0))
     }
 
+    /// The offsets at which the position changes, in ascending order, and the positions from there on.
+    pub fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
+        self.sequence.positions()
+    }
+
     /// What to add to RSP at `offset` to get the probed code's stack pointer.
     pub fn rsp_correction(&self, offset: usize) -> i32 {
         self.position(offset).rsp_correction
