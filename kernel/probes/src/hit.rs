@@ -437,6 +437,8 @@ impl<P: Platform> Probes<P> {
     /// are behind it, and of no instruction in a slot.
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         const BS: u64 = 1 << 14;
+        /// A breakpoint or watchpoint of the debug registers has matched, too.
+        const MATCHED: u64 = 0b1111;
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
         // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
@@ -462,7 +464,7 @@ impl<P: Platform> Probes<P> {
         cpu.finishing.store(null_mut(), Relaxed);
         self.run_post(cpu, site, regs);
         cpu.leave();
-        saved & TF == 0
+        saved & TF == 0 && dr6 & MATCHED == 0
     }
 
     /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the

@@ -9,7 +9,7 @@ use std::{
     arch::naked_asm,
     fmt::{self, Write},
     sync::atomic::{
-        AtomicPtr,
+        AtomicPtr, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -59,6 +59,13 @@ pub fn nmi_storm(hook: Hook, work: impl FnOnce()) {
     NMI.store(std::ptr::null_mut(), Release);
 }
 
+/// Has the next debug traps say that debug registers have matched as well: bits 0 to 3.
+pub fn match_debug_registers(bits: u64) {
+    MATCHED.store(bits, Release);
+}
+
+static MATCHED: AtomicU64 = AtomicU64::new(0);
+
 /// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is none of an exception.
 pub fn on_interrupt(hook: Hook) {
     INTERRUPT.store(hook as *mut (), Release);
@@ -66,6 +73,7 @@ pub fn on_interrupt(hook: Hook) {
 
 /// Takes all hooks back.
 pub fn clear_hooks() {
+    match_debug_registers(0);
     for hook in [&EXCEPTION, &NMI, &INTERRUPT] {
         hook.store(std::ptr::null_mut(), Release);
     }
@@ -266,7 +274,7 @@ extern "C" fn trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_voi
         enter(context, true, |regs, vector| {
             let handled = match vector {
                 BREAKPOINT => PROBES.on_breakpoint(regs),
-                _ => PROBES.on_debug(regs, u64::from(stepped) << 14),
+                _ => PROBES.on_debug(regs, u64::from(stepped) << 14 | MATCHED.load(Acquire)),
             };
             if !handled && !run(&EXCEPTION, regs, vector) {
                 die(format_args!(

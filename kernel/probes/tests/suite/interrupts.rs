@@ -10,7 +10,7 @@ use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 use super::{targets::*, *};
 use crate::process::{
     PROBES, boot,
-    code::{Bench, Code, Registers},
+    code::{Bench, Code, End, Registers, data},
     cpu, journal,
     traps::{self, DEBUG, TF},
 };
@@ -298,4 +298,34 @@ fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
         assert!(!PROBES.on_debug(&mut regs, dr6));
         assert_eq!(regs, before);
     }
+}
+
+#[test]
+fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() {
+    let _machine = boot();
+    if !stepping() {
+        return;
+    }
+    let code = Code::with_exit(&[0x48, 0x89, 0x37]); // mov [rdi], rsi
+    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>));
+    PROBES.register(probe).unwrap();
+    let mut bench = Bench::new();
+    traps::on_exception(debugger);
+    traps::match_debug_registers(1);
+    STEPS.lock().unwrap().clear();
+    let registers = Registers {
+        di: data(),
+        si: 0x1234,
+        ..Registers::default()
+    };
+    let outcome = bench.run(code.start, registers);
+    assert_eq!(outcome.end, End::Exit(1));
+    assert_eq!(outcome.data[..8], 0x1234u64.to_le_bytes());
+    assert_eq!(
+        *STEPS.lock().unwrap(),
+        [code.start + 3],
+        "behind the instruction, not in its copy"
+    );
+    assert_eq!(journal::take(), [1, 2]);
+    PROBES.unregister(probe).unwrap();
 }
