@@ -11,6 +11,7 @@
 mod blacklist;
 pub mod debugfs;
 pub mod handler_rules;
+mod names;
 pub mod survey;
 
 pub use ::probes::{
@@ -19,11 +20,6 @@ pub use ::probes::{
     registry::{Owner, Probe, StepMethod},
 };
 
-use alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
 use core::{arch::asm, fmt, ops::Range};
 
 use ::probes::{
@@ -41,7 +37,7 @@ use crate::{
     arch::{gdt, percpu, smp},
     errno::Errno,
     mm::{frame::Frame, init_text, kernel_stack, paging},
-    symbols::{self, Kind, LookupError},
+    symbols::{self, Kind},
     sync::RawMutex,
     task, text_poke,
 };
@@ -115,36 +111,7 @@ unsafe impl Platform for Kernel {
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
-        symbols::lookup_name(name)
-            .map(|symbol| symbol.start)
-            .map_err(|error| {
-                let name = name.to_string();
-                match error {
-                    LookupError::Ambiguous { candidates, .. } => {
-                        let list = candidates
-                            .iter()
-                            .map(|symbol| symbol.name)
-                            .collect::<Vec<_>>();
-                        ProbeError::AmbiguousSymbol {
-                            name,
-                            candidates: list.join(", "),
-                        }
-                    }
-                    LookupError::NoTable => ProbeError::NotReady,
-                    LookupError::Unknown { nearest, .. } => {
-                        let list = nearest.iter().map(ToString::to_string).collect::<Vec<_>>();
-                        let meant = if list.is_empty() {
-                            String::new()
-                        } else {
-                            format!("did you mean {}? ", list.join(", "))
-                        };
-                        ProbeError::UnknownSymbol {
-                            name,
-                            hint: meant + "It may have been inlined: then probe a caller of it",
-                        }
-                    }
-                }
-            })
+        names::lookup(name)
     }
 
     fn symbol_at(addr: u64) -> Option<Symbol> {

@@ -15,7 +15,7 @@
 //! units has one local symbol in each. A name that fits several addresses is refused ([`LookupError::Ambiguous`]).
 //!
 //! # Contexts
-//! [`Table::symbol_at`] neither allocates nor locks: any context. Looking up names allocates only to report an error.
+//! [`Table::symbol_at`] neither allocates nor locks: any context. Looking up names takes memory, and says so where there is none.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -164,6 +164,8 @@ impl core::error::Error for ReadError {}
 pub enum LookupError<'a> {
     /// There is no table yet, or none at all.
     NoTable,
+    /// There is no memory for the symbols found, or for the names to be offered.
+    OutOfMemory,
     /// No symbol has the name.
     Unknown {
         /// What was asked for.
@@ -184,6 +186,9 @@ impl fmt::Display for LookupError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoTable => f.write_str("the kernel's symbol table has not been read"),
+            Self::OutOfMemory => {
+                f.write_str("out of memory for looking a name up; free some and try again")
+            }
             Self::Unknown { name, nearest } => {
                 write!(f, "no symbol {name}")?;
                 for (index, symbol) in nearest.iter().enumerate() {
@@ -416,57 +421,76 @@ impl<'a> Table<'a> {
 
     /// Finds a symbol by its name: mangled, demangled with or without hash, or plain.
     pub fn lookup(&self, name: &str) -> Result<Symbol<'a>, LookupError<'a>> {
-        let mut found = self.by_linker_name(name);
+        let mut found = self.by_linker_name(name)?;
         // Every demangled name is a path.
         if found.is_empty() && name.contains("::") {
-            found = self.by_demangled_name(name);
+            found = self.by_demangled_name(name)?;
         }
         match found[..] {
             [] => Err(LookupError::Unknown {
-                name: name.into(),
-                nearest: nearest::nearest(self, name),
+                name: try_string(name)?,
+                nearest: nearest::nearest(self, name)?,
             }),
             [symbol] => Ok(symbol),
             _ => Err(LookupError::Ambiguous {
-                name: name.into(),
+                name: try_string(name)?,
                 candidates: found,
             }),
         }
     }
 
     /// The symbols of that very name, one for each address.
-    fn by_linker_name(&self, name: &str) -> Vec<Symbol<'a>> {
+    fn by_linker_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
         let name_at = |&index: &u32| self.name_bytes(&self.entries[index as usize]);
         let first = self
             .by_name
             .partition_point(|index| name_at(index) < name.as_bytes());
-        let mut found: Vec<_> = self.by_name[first..]
-            .iter()
-            .take_while(|index| name_at(index) == name.as_bytes())
-            .map(|&index| self.symbol(&self.entries[index as usize]))
-            .collect();
+        let mut found = try_collect(
+            self.by_name[first..]
+                .iter()
+                .take_while(|index| name_at(index) == name.as_bytes())
+                .map(|&index| self.symbol(&self.entries[index as usize])),
+        )?;
         found.sort_unstable_by_key(|symbol| symbol.start);
         found.dedup_by_key(|symbol| symbol.start);
-        found
+        Ok(found)
     }
 
     /// The symbols of that demangled name, one for each address; with the hash if any fits so, else without.
-    fn by_demangled_name(&self, name: &str) -> Vec<Symbol<'a>> {
+    fn by_demangled_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
         let demangled = |fits: &dyn Fn(&Demangle<'a>) -> bool| {
-            let mut found: Vec<_> = self
-                .iter()
-                .filter(|symbol| try_demangle(symbol.name).is_ok_and(|name| fits(&name)))
-                .collect();
+            let mut found = try_collect(
+                self.iter()
+                    .filter(|symbol| try_demangle(symbol.name).is_ok_and(|name| fits(&name))),
+            )?;
             found.dedup_by_key(|symbol| symbol.start);
-            found
+            Ok(found)
         };
-        let with_hash = demangled(&|candidate| prints_as(format_args!("{candidate}"), name));
+        let with_hash = demangled(&|candidate| prints_as(format_args!("{candidate}"), name))?;
         if with_hash.is_empty() {
             demangled(&|candidate| prints_as(format_args!("{candidate:#}"), name))
         } else {
-            with_hash
+            Ok(with_hash)
         }
     }
+}
+
+fn try_collect<'a, T>(items: impl Iterator<Item = T>) -> Result<Vec<T>, LookupError<'a>> {
+    let mut all = Vec::new();
+    for item in items {
+        all.try_reserve(1).map_err(|_| LookupError::OutOfMemory)?;
+        all.push(item);
+    }
+    Ok(all)
+}
+
+fn try_string<'a>(text: &str) -> Result<String, LookupError<'a>> {
+    let mut string = String::new();
+    string
+        .try_reserve_exact(text.len())
+        .map_err(|_| LookupError::OutOfMemory)?;
+    string.push_str(text);
+    Ok(string)
 }
 
 /// Whether `text` prints as `wanted`. Stops at the first difference.

@@ -3,9 +3,9 @@
 //! Similarity is the edit distance (Levenshtein): insertions, deletions and replacements of one byte. A name without a path
 //! is compared with the last segments of paths, so `printk` finds `kernel::log::printk`.
 
-use crate::{Symbol, Table};
-use alloc::{string::String, vec::Vec};
-use core::fmt::Write;
+use crate::{LookupError, Symbol, Table, try_collect};
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
 
 /// How many names are offered.
 const OFFERED: usize = 3;
@@ -14,23 +14,56 @@ const OFFERED: usize = 3;
 const MAX_LEN: usize = 255;
 
 /// The functions of `table` with the names most like `name`, the nearest first.
-pub fn nearest<'a>(table: &Table<'a>, name: &str) -> Vec<Symbol<'a>> {
-    let mut offers: Vec<(usize, Symbol<'a>)> = Vec::new();
-    let mut printed = String::new();
+pub fn nearest<'a>(table: &Table<'a>, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
+    let mut offers = [(usize::MAX, None); OFFERED];
     for symbol in table.functions() {
-        printed.clear();
-        // Writing to a string cannot fail.
-        let _ = write!(printed, "{symbol}");
-        let Some(distance) = likeness(name, &printed) else {
+        let mut printed = ShortName::default();
+        // A name that is too long is not compared anyway.
+        let distance = match write!(printed, "{symbol}") {
+            Ok(()) => likeness(name, printed.as_str()),
+            Err(fmt::Error) => None,
+        };
+        let Some(distance) = distance else {
             continue;
         };
         let at = offers.partition_point(|&(other, _)| other <= distance);
         if at < OFFERED {
-            offers.insert(at, (distance, symbol));
-            offers.truncate(OFFERED);
+            offers[at..].rotate_right(1);
+            offers[at] = (distance, Some(symbol));
         }
     }
-    offers.into_iter().map(|(_, symbol)| symbol).collect()
+    try_collect(offers.into_iter().filter_map(|(_, symbol)| symbol))
+}
+
+/// A name of at most [`MAX_LEN`] bytes.
+struct ShortName {
+    bytes: [u8; MAX_LEN],
+    len: usize,
+}
+
+impl Default for ShortName {
+    fn default() -> Self {
+        Self {
+            bytes: [0; MAX_LEN],
+            len: 0,
+        }
+    }
+}
+
+impl ShortName {
+    fn as_str(&self) -> &str {
+        // Whole strings were written, so this is text.
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl Write for ShortName {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        let rest = self.bytes.get_mut(self.len..self.len + piece.len());
+        rest.ok_or(fmt::Error)?.copy_from_slice(piece.as_bytes());
+        self.len += piece.len();
+        Ok(())
+    }
 }
 
 /// How far `candidate` is from what was asked for; `None`: too far to offer.

@@ -12,7 +12,11 @@
 //! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and
 //! changes nothing.
 
-use crate::{errno::Errno, mm::paging::phys_to_virt, sync::SpinLock};
+use crate::{
+    errno::Errno,
+    mm::{paging::phys_to_virt, shortage},
+    sync::SpinLock,
+};
 use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
 use core::{
     fmt,
@@ -65,10 +69,14 @@ impl Frame {
     }
 
     fn alloc_below(limit: u64) -> Result<Self, OutOfMemory> {
+        if shortage::refuses() {
+            return Err(OutOfMemory);
+        }
         let number = FRAMES
             .lock()
             .take(limit as usize / FRAME_SIZE)
             .ok_or(OutOfMemory)?;
+        shortage::taken(FRAME_SIZE);
         Ok(Self(PhysAddr::new((number * FRAME_SIZE) as u64)))
     }
 
@@ -106,6 +114,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
+        shortage::given_back(FRAME_SIZE);
         FRAMES.lock().give(self.0.as_u64() as usize / FRAME_SIZE);
     }
 }

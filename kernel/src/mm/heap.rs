@@ -6,6 +6,7 @@
 use super::{
     frame::{FRAME_SIZE, Frame},
     paging::{self, HEAP_END, HEAP_START, Protection},
+    shortage,
 };
 use crate::{
     probes::handler_rules::{self, Rule},
@@ -63,21 +64,28 @@ fn grow(heap: &mut Heap, bytes: usize) -> bool {
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         handler_rules::check(Rule::Allocation);
-        let mut heap = self.0.lock();
-        if let Ok(block) = heap.allocate_first_fit(layout) {
-            return block.as_ptr();
-        }
-        let enough = layout.size() + layout.align() + 4 * size_of::<usize>();
-        if !grow(&mut heap, enough) {
+        if shortage::refuses() {
             return ptr::null_mut();
         }
-        heap.allocate_first_fit(layout)
-            .map_or(ptr::null_mut(), NonNull::as_ptr)
+        let mut heap = self.0.lock();
+        let enough = layout.size() + layout.align() + 4 * size_of::<usize>();
+        let mut block = heap.allocate_first_fit(layout);
+        if block.is_err() && grow(&mut heap, enough) {
+            block = heap.allocate_first_fit(layout);
+        }
+        match block {
+            Ok(block) => {
+                shortage::taken(layout.size());
+                block.as_ptr()
+            }
+            Err(()) => ptr::null_mut(),
+        }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         handler_rules::check(Rule::Allocation);
         if let Some(block) = NonNull::new(block) {
+            shortage::given_back(layout.size());
             // SAFETY: the caller got `block` from `alloc` with this layout.
             unsafe { self.0.lock().deallocate(block, layout) };
         }

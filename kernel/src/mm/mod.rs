@@ -6,6 +6,7 @@ pub mod heap;
 pub mod init_text;
 pub mod kernel_stack;
 pub mod paging;
+pub mod shortage;
 pub mod uaccess;
 pub mod user_space;
 

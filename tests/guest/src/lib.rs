@@ -53,6 +53,7 @@ mod programs;
 mod registry;
 mod runner;
 mod self_test;
+mod shortage;
 mod tasks;
 mod trouble;
 

@@ -1,0 +1,73 @@
+//! Names of functions, as a registration is given them, and what it tells if a name is no good.
+//!
+//! A name that nobody has is answered with the nearest ones, and with the usual reason; one that several functions have, with
+//! all of them. The texts need memory, and where there is none the answer is that.
+//!
+//! # Contexts
+//! Task context.
+
+use alloc::string::String;
+use core::fmt::{self, Write};
+
+use crate::symbols::{self, LookupError, Symbol};
+use ::probes::ProbeError;
+
+/// The address of the symbol called `name`: plain, mangled or demangled.
+///
+/// # Errors
+/// [`ProbeError::UnknownSymbol`], [`ProbeError::AmbiguousSymbol`], [`ProbeError::NotReady`] before there are symbols,
+/// [`ProbeError::OutOfMemory`].
+pub fn lookup(name: &str) -> Result<u64, ProbeError> {
+    match symbols::lookup_name(name) {
+        Ok(symbol) => Ok(symbol.start),
+        Err(LookupError::NoTable) => Err(ProbeError::NotReady),
+        Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
+        Err(LookupError::Ambiguous { name, candidates }) => Err(ProbeError::AmbiguousSymbol {
+            name,
+            candidates: try_format(format_args!("{}", List(&candidates, |symbol| symbol.name)))?,
+        }),
+        Err(LookupError::Unknown { name, nearest }) => {
+            let list = List(&nearest, |symbol| symbol.demangled());
+            let (before, after) = match nearest[..] {
+                [] => ("", ""),
+                _ => ("did you mean ", "? "),
+            };
+            Err(ProbeError::UnknownSymbol {
+                name,
+                hint: try_format(format_args!(
+                    "{before}{list}{after}It may have been inlined: then probe a caller of it"
+                ))?,
+            })
+        }
+    }
+}
+
+/// Prints something of each symbol, with commas between.
+struct List<'a, 's, T>(&'a [Symbol<'s>], fn(&Symbol<'s>) -> T);
+
+impl<T: fmt::Display> fmt::Display for List<'_, '_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, symbol) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", (self.1)(symbol))?;
+        }
+        Ok(())
+    }
+}
+
+/// A string that is refused where `format!` would end the kernel.
+fn try_format(text: fmt::Arguments<'_>) -> Result<String, ProbeError> {
+    struct Fallible(String);
+    impl Write for Fallible {
+        fn write_str(&mut self, piece: &str) -> fmt::Result {
+            self.0.try_reserve(piece.len()).map_err(|_| fmt::Error)?;
+            self.0.push_str(piece);
+            Ok(())
+        }
+    }
+    let mut string = Fallible(String::new());
+    string
+        .write_fmt(text)
+        .map_err(|fmt::Error| ProbeError::OutOfMemory)?;
+    Ok(string.0)
+}

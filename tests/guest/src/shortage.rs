@@ -1,0 +1,186 @@
+//! Registrations while memory is short: every allocation of this kernel's fails once, and nothing comes of it.
+//!
+//! What the crate itself allocates is tried in a process, too; here the kernel's part of it comes in: names, symbols,
+//! frames and page tables for slots, the heap.
+
+use crate::guest_test;
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use core::hint::black_box;
+use kernel::{
+    mm::shortage::{Outcome, with_room_for},
+    probes::{
+        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, ProbeError,
+        PtRegs, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,
+    },
+    symbols,
+};
+
+macro_rules! targets {
+    ($($name:ident $value:literal)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $name(a: u64) -> u64 {
+                black_box(a + $value)
+            }
+        )+
+    };
+}
+
+targets! { short_one 101 short_two 102 short_three 103 }
+
+const TARGETS: [&str; 3] = ["short_one", "short_two", "short_three"];
+
+fn nothing(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    PreVerdict::Execute
+}
+
+fn nothing_after(_probe: &Kprobe, _regs: &mut PtRegs, _zero: u64) {}
+
+fn returned(_call: &mut KretprobeInstance<u64>, _regs: &mut PtRegs) {}
+
+jprobe! {
+    fn mirror(_a: u64) {}
+}
+
+/// What a registration could leave behind besides memory: listed probes, slots, and text.
+fn state() -> (Vec<u64>, usize, Vec<u8>) {
+    let mut listed = Vec::new();
+    PROBES.for_each(|each| listed.push(each.probe.addr()));
+    let text = TARGETS.map(|name| {
+        let symbol = symbols::lookup_name(name).expect("a function of this file");
+        // SAFETY: kernel text is mapped and readable for ever.
+        unsafe { core::slice::from_raw_parts(symbol.start as *const u8, symbol.size as usize) }
+    });
+    (listed, PROBES.slots_in_use(), text.concat())
+}
+
+/// Has `work` fail for want of memory at its first allocation, at its second, and so on until that is not its answer any more.
+/// Returns that answer, and how many allocations it took.
+fn with_ever_more_memory<T>(
+    mut work: impl FnMut() -> Result<T, ProbeError>,
+    mut kept: impl FnMut(u64, i64),
+) -> (Result<T, ProbeError>, u64) {
+    for room in 0.. {
+        let before = state();
+        let Outcome {
+            result,
+            refused,
+            kept: bytes,
+        } = with_room_for(room, &mut work);
+        if !matches!(result, Err(ProbeError::OutOfMemory)) {
+            assert_eq!(refused, 0, "an allocation was refused and nobody was told");
+            return (result, room);
+        }
+        assert!(refused > 0);
+        assert_eq!(result.map(drop).unwrap_err().errno(), 12);
+        assert_eq!(state(), before, "allocation {room} has left a trace");
+        kept(room, bytes);
+    }
+    unreachable!("memory is finite")
+}
+
+/// Registers with every allocation failing once in turn: first while pools grow, then, after that registration is undone,
+/// again; then no failure may keep a byte.
+fn registered_at_last<T>(
+    mut register: impl FnMut() -> Result<T, ProbeError>,
+    undo: impl FnOnce(T),
+) -> T {
+    let (first, _) = with_ever_more_memory(&mut register, |_, _| {});
+    undo(first.unwrap());
+    let (again, allocations) = with_ever_more_memory(register, |room, bytes| {
+        assert_eq!(bytes, 0, "bytes kept by the failure at allocation {room}");
+    });
+    assert!(allocations > 0);
+    again.unwrap()
+}
+
+fn batch<T: Probe>(probes: [&'static T; 3]) {
+    registered_at_last(
+        || PROBES.register_batch(&probes),
+        |()| PROBES.unregister_batch(&probes).unwrap(),
+    );
+    for target in [short_one, short_two, short_three] {
+        target(black_box(1));
+    }
+    PROBES.unregister_batch(&probes).unwrap();
+}
+
+fn owned<T: Probe + Send + 'static>(probe: T) {
+    let probe = Arc::new(probe);
+    let handle = registered_at_last(|| register(Arc::clone(&probe)), drop);
+    short_one(black_box(1));
+    drop(handle);
+    assert_eq!(Arc::strong_count(&probe), 1);
+}
+
+fn leak<T>(probe: T) -> &'static T {
+    Box::leak(Box::new(probe))
+}
+
+guest_test! {
+    /// Batches of each kind, by name and by address, with and without post handlers.
+    fn each_allocation_of_a_batch_may_fail() {
+        batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing))));
+        batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing).post(nothing_after))));
+        let address = |name| symbols::lookup_name(name).unwrap().start;
+        batch(TARGETS.map(|name| leak(Kprobe::new().at(address(name)).pre(nothing))));
+        batch(TARGETS.map(|name| leak(Kretprobe::<u64>::new().symbol(name).handler(returned))));
+        batch(TARGETS.map(|name| leak(Jprobe::new().symbol(name).entry(mirror))));
+        assert_eq!(PROBES.slots_in_use(), 0);
+    }
+
+    /// Handles of each kind, alone at their address and beside others.
+    fn each_allocation_of_an_owned_probe_may_fail() {
+        let kinds = || {
+            owned(Kprobe::new().symbol("short_one").pre(nothing));
+            owned(Kprobe::new().symbol("short_one").post(nothing_after));
+            owned(Kretprobe::<u64>::new().symbol("short_one").handler(returned));
+            owned(Jprobe::new().symbol("short_one").entry(mirror));
+            owned(Kprobe::new().symbol("short_one").disabled());
+        };
+        kinds();
+        let resident = register(Box::new(Kprobe::new().symbol("short_one").pre(nothing))).unwrap();
+        kinds();
+        drop(resident);
+    }
+
+    /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals. Without memory that is the
+    /// answer.
+    fn each_allocation_for_a_name_may_fail() {
+        owned(Kprobe::new().symbol("kernel::init::load_modules").pre(nothing));
+        let answer = |name: &'static str| {
+            let probe = leak(Kprobe::new().symbol(name));
+            let (answer, allocations) = with_ever_more_memory(|| PROBES.register(probe), |room, bytes| {
+                assert_eq!(bytes, 0, "bytes kept by the failure at allocation {room}");
+            });
+            assert!(allocations > 2, "{name} is answered with texts");
+            answer.unwrap_err()
+        };
+        let unknown = answer("short_on");
+        assert_eq!((unknown.name(), unknown.errno()), ("UnknownSymbol", 2));
+        let ambiguous: String = symbols::functions()
+            .map(|symbol| alloc::format!("{symbol}"))
+            .find(|name| matches!(symbols::lookup_name(name), Err(symbols::LookupError::Ambiguous { .. })))
+            .expect("some generic function is there twice");
+        let ambiguous = answer(ambiguous.leak());
+        assert_eq!((ambiguous.name(), ambiguous.errno()), ("AmbiguousSymbol", 99));
+    }
+
+    /// Enabling, disabling, the knob and unregistering need none.
+    fn all_but_registering_needs_no_memory() {
+        static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing).post(nothing_after);
+        let handle = register(Box::new(Kretprobe::<u64>::new().symbol("short_one").handler(returned))).unwrap();
+        PROBES.register(&PROBE).unwrap();
+        let outcome = with_room_for(0, || {
+            disable_kprobe(&PROBE).unwrap();
+            enable_kprobe(&PROBE).unwrap();
+            PROBES.set_enabled(false).unwrap();
+            PROBES.set_enabled(true).unwrap();
+            unregister_kprobe(&PROBE).unwrap();
+            drop(handle);
+        });
+        assert_eq!(outcome.refused, 0);
+        assert_eq!(state().0, []);
+    }
+}
