@@ -30,6 +30,9 @@ use unwind::Stacks;
 /// The most frames that a walk visits: deeper is a loop or a runaway recursion, whose top tells enough.
 const MAX_FRAMES: usize = 64;
 
+/// How the return trampoline shows, as on Linux.
+const RETURN_PROBED: &str = "\n [unknown/kretprobe'd]";
+
 /// The functions on a stack, innermost first.
 #[derive(Clone, Debug)]
 pub struct Walk {
@@ -229,7 +232,12 @@ impl fmt::Display for Trace {
             if interrupted {
                 write!(f, "\n {} <interrupted>", Address::of_instruction(ip))?;
             } else {
-                write!(f, "\n {}", Address::of_return(ip))?;
+                match probes::in_return_trampoline(ip.wrapping_sub(1)) {
+                    // The probes' own frame, in a trace from inside a handler, and all that is known of a call whose true caller
+                    // is not.
+                    true => f.write_str(RETURN_PROBED)?,
+                    false => write!(f, "\n {}", Address::of_return(ip))?,
+                }
             }
         }
         match self.len {

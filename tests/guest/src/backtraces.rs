@@ -1,7 +1,12 @@
 //! Backtraces: the caller is right from every instruction, in every handler, and through borrowed return addresses.
 
 use crate::guest_test;
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::{
     hint::{self, black_box},
     sync::atomic::{
@@ -73,7 +78,7 @@ targets! {
         };
         black_box(n + 1)
     }
-    trace_inner(a) { black_box(a + 1) }
+    trace_inner(a) { black_box(a + 1001) }
     trace_middle(a) { black_box(trace_inner(black_box(a)) + 1) }
     trace_outer(a) { black_box(trace_middle(black_box(a)) + 1) }
 }
@@ -175,6 +180,22 @@ guest_test! {
 }
 
 guest_test! {
+    /// The trampoline itself is nobody's caller, and has no name in a printed trace.
+    fn the_trampoline_has_a_fixed_mark_in_a_printed_trace() {
+        static TRACE: SpinLock<Option<backtrace::Trace>> = SpinLock::new(None);
+        fn trace_own(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+            *TRACE.lock() = Some(backtrace::walk_current().into());
+        }
+        let probe = Kretprobe::<u64>::new().symbol("trace_inner").handler(trace_own);
+        let probe = register(Box::new(probe)).unwrap();
+        trace_outer(black_box(1));
+        drop(probe);
+        let printed = TRACE.lock().take().expect("the handler ran").to_string();
+        let (_, callers) = printed.split_once("[unknown/kretprobe'd]\n").expect("the mark");
+        assert!(callers.starts_with(" trace_middle+"), "{printed}");
+        assert!(!printed.contains("kretprobe_trampoline"), "{printed}");
+    }
+
     /// A handler's own backtrace goes through the trap to the probed code.
     fn a_handler_finds_its_way_down_through_the_trap() {
         fn note_through_trap(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {

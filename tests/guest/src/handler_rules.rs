@@ -15,7 +15,7 @@ use kernel::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn ruled_target(a: u64) -> u64 {
-    black_box(a + 1)
+    black_box(a + 31)
 }
 
 static LOCK: Mutex<u64> = Mutex::new(0);

@@ -51,6 +51,7 @@ mod probe_files;
 mod program_probes;
 mod programs;
 mod registry;
+mod regressions;
 mod runner;
 mod self_test;
 mod shortage;

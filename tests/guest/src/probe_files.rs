@@ -21,7 +21,7 @@ use kernel::{
     log,
     mm::init_text,
     probes::{
-        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, disable_kprobe,
+        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, debugfs, disable_kprobe,
         enable_kprobe, jprobe, register, register_kprobe, register_kretprobe, unregister_kprobe,
         unregister_kprobes, unregister_kretprobe,
     },
@@ -184,6 +184,12 @@ guest_test! {
         let probe = register(Box::new(Kprobe::new().at(symbol.start))).unwrap();
         assert_eq!(read(LIST), format!("{:016x}  k  {}+0x0    \n", symbol.start, symbol.name));
         drop(probe);
+    }
+
+    /// What the third column shows of a place that has no symbol.
+    fn place_without_symbol_shows_as_its_address() {
+        assert_eq!(debugfs::SymbolAt(0x1234).to_string(), "0x1234");
+        assert_eq!(debugfs::SymbolAt(address("listed_one") + 2).to_string(), "listed_one+0x2");
     }
 
     /// A probe on text that was freed stays listed, and is marked.
