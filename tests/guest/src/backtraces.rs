@@ -157,7 +157,7 @@ guest_test! {
         let returns = ["trace_inner", "trace_middle", "trace_outer"]
             .map(|name| register(Box::new(Kretprobe::<u64>::new().symbol(name))).unwrap());
         let probe = register(Box::new(Kprobe::new().symbol("trace_inner").pre(note_before))).unwrap();
-        assert_eq!(trace_outer(black_box(1)), 4);
+        assert_eq!(trace_outer(black_box(1)), 1004);
         assert_eq!(chain(3), ["trace_inner", "trace_middle", "trace_outer"]);
         drop((probe, returns));
     }
@@ -168,11 +168,11 @@ guest_test! {
     fn a_return_handler_sees_its_true_callers() {
         let outer = register(Box::new(Kretprobe::<u64>::new().symbol("trace_middle"))).unwrap();
         let inner = register(Box::new(Kretprobe::<u64>::new().symbol("trace_inner").handler(note_return))).unwrap();
-        assert_eq!(trace_outer(black_box(1)), 4);
+        assert_eq!(trace_outer(black_box(1)), 1004);
         assert_eq!(chain(2), ["trace_middle", "trace_outer"]);
         drop(inner);
         let inner = register(Box::new(Kretprobe::<u64>::new().symbol("trace_inner").handler(note_own))).unwrap();
-        assert_eq!(trace_outer(black_box(1)), 4);
+        assert_eq!(trace_outer(black_box(1)), 1004);
         let all = chain(8).join(" ");
         assert!(all.contains("kretprobe_trampoline trace_middle trace_outer"), "{all}");
         drop((inner, outer));
@@ -203,7 +203,7 @@ guest_test! {
             PreVerdict::Execute
         }
         let probe = register(Box::new(Kprobe::new().symbol("trace_inner").pre(note_through_trap))).unwrap();
-        assert_eq!(trace_outer(black_box(1)), 4);
+        assert_eq!(trace_outer(black_box(1)), 1004);
         drop(probe);
         let all = chain(8).join(" ");
         assert!(all.contains("trace_inner trace_middle trace_outer"), "{all}");
