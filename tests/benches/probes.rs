@@ -89,33 +89,31 @@ fn machines(options: &Options, kernel: &Kernel) -> Result<Vec<Machine>> {
     if let Some(rounds) = options.rounds {
         words += &format!(" bench.rounds={rounds}");
     }
-    let sets: Vec<String> = match options.smp {
-        Some(_) => vec!["bench.set=rates kprobes.optimize=0".into()],
-        None => SETS
-            .iter()
-            .map(|set| (set, selected(set, &options.rows)))
-            .filter(|(_, rows)| !rows.is_empty())
-            .map(|(set, rows)| {
-                let mut words = format!("bench.set={} {}", set.name, set.cmdline);
-                if rows.len() < set.rows.len() {
-                    words += &format!(" bench.rows={}", rows.join(","));
-                }
-                words
-            })
-            .collect(),
-    };
     let base = Machine {
         accelerator: options.accel,
-        cpus: options.smp.unwrap_or(1),
         memory_mib: 512,
         icount: exact,
         ..Machine::new(kernel.image(Firmware::Bios)?)
     };
-    let machine = |set: &String| Machine {
-        cmdline: format!("{words} {set}"),
+    let machine = |cpus, set: &str, more: &str| Machine {
+        cpus,
+        cmdline: format!("{words} bench.set={set} {more}"),
         ..base.clone()
     };
-    Ok(sets.iter().map(machine).collect())
+    if let Some(cpus) = options.smp {
+        return Ok(vec![machine(cpus, "rates", "kprobes.optimize=0")]);
+    }
+    let sets = SETS.iter().map(|set| (set, selected(set, &options.rows)));
+    Ok(sets
+        .filter(|(_, rows)| !rows.is_empty())
+        .map(|(set, rows)| {
+            let mut more = String::from(set.cmdline);
+            if rows.len() < set.rows.len() {
+                more += &format!(" bench.rows={}", rows.join(","));
+            }
+            machine(set.cpus, set.name, &more)
+        })
+        .collect())
 }
 
 fn measure(machines: &[Machine], options: &Options) -> Result<Results> {

@@ -45,14 +45,14 @@ kernel::module! {
     description: "Measures what probes cost, and powers off",
     params: {
         /// What to measure: breakpoint (everything served by breakpoints), optimised, four, three (the return paths of 2005), or
-        /// rates (hits per second).
+        /// memory, or rates (hits per second).
         set: &str = "breakpoint",
         /// Names of the rows to measure, separated by commas. Empty: all of the set.
         rows: &str = "",
         /// Whether ticks are instructions: then equal measurements must agree to the tick.
         exact: bool = true,
         /// How many times 10,000 probes are registered and unregistered to see that no memory is lost.
-        rounds: u32 = 3,
+        rounds: u32 = 100,
     },
     init: init,
     exit: no_exit,
@@ -72,10 +72,11 @@ fn init() -> Result<(), ProbeError> {
         }
         "four" => rows::measure_available(rows::FOUR, unavailable)?,
         "three" => rows::measure_available(rows::THREE, unavailable)?,
+        "memory" => registration::measure_memory()?,
         "rates" => rates::measure()?,
         other => {
             pr_err!(
-                "bench.set={other} is unknown; breakpoint, optimised, four, three and rates are known"
+                "bench.set={other} is unknown; breakpoint, optimised, four, three, memory and rates are known"
             );
             exit(ExitCode::Failure);
         }

@@ -13,63 +13,76 @@ use crate::{crowd::Crowd, params, stopwatch, tell, wanted};
 /// How many probes are registered at once.
 const PROBES: usize = 10_000;
 
-/// Measures what is asked for.
+/// Measures the cost, if it is asked for.
+///
+/// # Errors
+/// That of the first probe that is refused.
+///
+/// # Panics
+/// If two equal rounds differ.
+pub fn measure() -> Result<(), ProbeError> {
+    if !(wanted("register_10000") || wanted("unregister_10000")) {
+        return Ok(());
+    }
+    let mut crowd = Crowd::new(PROBES);
+    // The first time the pools grow, which is not what is measured.
+    round(&mut crowd)?;
+    let (first, again) = (round(&mut crowd)?, round(&mut crowd)?);
+    assert!(
+        !params().exact || first == again,
+        "two equal rounds took {first:?} and {again:?} ticks"
+    );
+    tell(Quantity::Cost, "register_10000", first.0, PROBES as u64);
+    tell(Quantity::Cost, "unregister_10000", first.1, PROBES as u64);
+    Ok(())
+}
+
+/// Registers and unregisters all of `crowd`. Returns the ticks that each took.
+fn round(crowd: &mut Crowd) -> Result<(u64, u64), ProbeError> {
+    let (mut registered, mut unregistered) = (Ok(()), Ok(()));
+    let register = stopwatch::ticks_of(|| registered = crowd.register_up_to(PROBES));
+    registered?;
+    let unregister = stopwatch::ticks_of(|| unregistered = crowd.unregister());
+    unregistered?;
+    Ok((register, unregister))
+}
+
+/// Measures memory: of many probes, and after many rounds of registering and unregistering them.
 ///
 /// # Errors
 /// That of the first probe that is refused.
 ///
 /// # Panics
 /// If memory is lost.
-pub fn measure() -> Result<(), ProbeError> {
-    if ["register_10000", "unregister_10000"]
-        .iter()
-        .any(|name| wanted(name))
-    {
-        measure_kprobes()?;
-        measure_instances()?;
-    }
-    Ok(())
-}
-
-fn measure_kprobes() -> Result<(), ProbeError> {
+pub fn measure_memory() -> Result<(), ProbeError> {
     let mut crowd = Crowd::new(PROBES);
-    // The first time the pools grow, which is not what is measured.
     let before = memory();
     crowd.register_up_to(PROBES)?;
     let taken = memory() - before;
     crowd.unregister()?;
     let left = memory();
-
-    let mut round = || -> Result<(u64, u64), ProbeError> {
-        let (mut registered, mut unregistered) = (Ok(()), Ok(()));
-        let register = stopwatch::ticks_of(|| registered = crowd.register_up_to(PROBES));
-        registered?;
-        let unregister = stopwatch::ticks_of(|| unregistered = crowd.unregister());
-        unregistered?;
-        Ok((register, unregister))
-    };
-    let first = round()?;
-    for _ in 1..params().rounds.max(2) {
-        let again = round()?;
-        assert!(
-            !params().exact || first == again,
-            "two equal rounds took {first:?} and {again:?} ticks"
+    for round in 1..=params().rounds {
+        crowd.register_up_to(PROBES)?;
+        crowd.unregister()?;
+        assert_eq!(
+            left,
+            memory(),
+            "bytes in use before and after round {round}"
         );
     }
-    let after = memory();
-    assert_eq!(left, after, "bytes in use before and after the rounds");
-
-    tell(Quantity::Cost, "register_10000", first.0, PROBES as u64);
-    tell(Quantity::Cost, "unregister_10000", first.1, PROBES as u64);
-    let own = PROBES * size_of::<Kprobe>();
-    tell(Quantity::Memory, "kprobe", own as u64, PROBES as u64);
     tell(
         Quantity::Memory,
-        "kprobe_registered",
-        (own + taken) as u64,
+        "memory_kprobe",
+        size_of::<Kprobe>() as u64,
+        1,
+    );
+    tell(
+        Quantity::Memory,
+        "memory_registered",
+        taken as u64,
         PROBES as u64,
     );
-    Ok(())
+    measure_instances()
 }
 
 fn measure_instances() -> Result<(), ProbeError> {
@@ -85,7 +98,12 @@ fn measure_instances() -> Result<(), ProbeError> {
         Ok(taken)
     };
     let (few, many) = (with(1000)?, with(2000)?);
-    tell(Quantity::Memory, "instance", (many - few) as u64, 1000);
+    tell(
+        Quantity::Memory,
+        "memory_instance",
+        (many - few) as u64,
+        1000,
+    );
     Ok(())
 }
 

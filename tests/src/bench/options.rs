@@ -24,7 +24,7 @@ pub struct Options {
     /// Measure all in a second boot too, and fail unless it gives the same figures
     #[arg(long)]
     pub twice: bool,
-    /// How many times 10,000 probes are registered and unregistered to see that no memory is lost [default: 3]
+    /// How many times 10,000 probes are registered and unregistered to see that no memory is lost [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub rounds: Option<u32>,
     /// Seconds after which a boot has failed

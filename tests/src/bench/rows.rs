@@ -9,15 +9,18 @@ pub struct Set {
     pub name: &'static str,
     /// What else goes on the kernel's command line.
     pub cmdline: &'static str,
+    /// How many CPUs the machine has: one, save where each of them takes memory.
+    pub cpus: u32,
     pub rows: &'static [&'static str],
 }
 
 /// All sets, in the order in which they are measured.
 #[rustfmt::skip]
-pub static SETS: [Set; 4] = [
+pub static SETS: [Set; 5] = [
     Set {
         name: "breakpoint",
         cmdline: "kprobes.optimize=0",
+        cpus: 1,
         rows: &[
             "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "j_int3", "kr_int3", "jr_int3",
             "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push", "base_mid_load", "k_mid_load",
@@ -32,17 +35,26 @@ pub static SETS: [Set; 4] = [
     Set {
         name: "optimised",
         cmdline: "kprobes.optimize=1",
+        cpus: 1,
         rows: &["k_opt", "r_opt", "r_opt_entry", "kr_opt", "rec8_r_opt"],
     },
     Set {
         name: "four",
         cmdline: "kprobes.step=tf kprobes.return=trap4 kprobes.optimize=0",
+        cpus: 1,
         rows: &["r_2005_four"],
     },
     Set {
         name: "three",
         cmdline: "kprobes.step=tf kprobes.return=trap3 kprobes.optimize=0",
+        cpus: 1,
         rows: &["r_2005_three"],
+    },
+    Set {
+        name: "memory",
+        cmdline: "kprobes.optimize=0",
+        cpus: 4,
+        rows: &["memory_kprobe", "memory_registered", "memory_instance"],
     },
 ];
 

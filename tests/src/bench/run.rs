@@ -82,9 +82,10 @@ impl Results {
             .map(|(name, reason)| (name.as_str(), reason.as_str()))
     }
 
-    /// Whether the row `name` has a cost or a reason to have none.
+    /// Whether the row `name` has a figure or a reason to have none.
     pub fn accounts_for(&self, name: &str) -> bool {
-        self.get(Quantity::Cost, name).is_some() || self.skipped().any(|(other, _)| other == name)
+        self.measured.iter().any(|(_, other, _)| other == name)
+            || self.skipped().any(|(other, _)| other == name)
     }
 
     /// The names of what differs from `other`.

@@ -50,9 +50,9 @@ pub fn table(results: &Results, unit: Unit) -> String {
     }
     for (name, bytes) in results.of(Quantity::Memory) {
         let what = match name {
-            "kprobe" => "the object of a kprobe",
-            "kprobe_registered" => "a registered kprobe, all included",
-            "instance" => "a return instance",
+            "memory_kprobe" => "a kprobe, an object of its user",
+            "memory_registered" => "what the kernel keeps for a registered kprobe, on 4 CPUs",
+            "memory_instance" => "a return instance",
             other => other,
         };
         line(format!("memory: {what}: {bytes} bytes"));
