@@ -146,7 +146,7 @@ impl Walk {
     fn above(&self, frame: &Frame) -> Option<Frame> {
         let mut above = unwind::step(frame).ok()?;
         if above.interrupted {
-            if is_breakpoint_stub(frame.code_address()) {
+            if is_hit(frame.code_address()) {
                 above.registers[register::IP] = probes::before_breakpoint(above.ip());
             }
         } else {
@@ -177,8 +177,9 @@ impl Walk {
     }
 }
 
-/// The frame as the probed code has it, if it was interrupted in the slot of a probe.
+/// The frame as the probed code has it, if it was interrupted in the slot of a probe; and where it is described, if that is elsewhere.
 fn as_probed(mut frame: Frame) -> Frame {
+    frame.registers[register::IP] = probes::described_ip(frame.ip());
     if frame.interrupted {
         let read = |address| Stacks.read(address);
         let (ip, sp) = probes::original_position(frame.ip(), frame.sp(), read);
@@ -188,9 +189,14 @@ fn as_probed(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Whether `code` is in the entry stub of #BP, above which the interrupted ip is behind a breakpoint.
-fn is_breakpoint_stub(code: u64) -> bool {
-    crate::symbols::lookup_addr(code).is_some_and(|symbol| symbol.name == "asm_breakpoint")
+/// Whether `code` is in the entry stub of #BP or in a detour, above which the interrupted ip is behind a breakpoint.
+fn is_hit(code: u64) -> bool {
+    crate::symbols::lookup_addr(code).is_some_and(|symbol| {
+        matches!(
+            symbol.name,
+            "asm_breakpoint" | "kprobe_detour" | "kprobe_detour_at_entry"
+        )
+    })
 }
 
 impl Iterator for Walk {

@@ -36,7 +36,7 @@ use x86_64::{
 use crate::{
     arch::{gdt, percpu, smp},
     errno::Errno,
-    mm::{frame::Frame, init_text, kernel_stack, paging},
+    mm::{frame::Frame, init_text, kernel_stack, paging, uaccess},
     symbols::{self, Kind},
     sync::RawMutex,
     task, text_poke,
@@ -153,6 +153,16 @@ unsafe impl Platform for Kernel {
         text_poke::synchronize_hits();
     }
 
+    fn may_fault(range: Range<u64>) -> bool {
+        uaccess::may_fault_in(range)
+    }
+
+    fn wait_for_preempted(inside: &dyn Fn(u64) -> bool) {
+        while task::scheduler::is_preempted_in(inside) {
+            task::schedule();
+        }
+    }
+
     fn log(message: fmt::Arguments<'_>) {
         crate::pr_info!("{message}");
     }
@@ -182,7 +192,15 @@ pub fn init() {
             StepMethod::Translate
         }
     };
-    PROBES.init(method);
+    let optimize = match crate::cmdline::get("kprobes.optimize") {
+        Some("1") => true,
+        None | Some("0") => false,
+        Some(other) => {
+            crate::pr_warn!("kprobes.optimize={other} is unknown; 0 and 1 are known. Using 0");
+            false
+        }
+    };
+    PROBES.init(method, optimize);
 }
 
 /// Registers a probe of any kind that the returned handle owns. Task context, may sleep.
@@ -304,6 +322,12 @@ pub fn init_text_freed(range: Range<u64>) {
 /// The address that code found at `ip` really is at: the probed instruction for an ip in a slot. Any context.
 pub fn original_ip(ip: u64) -> u64 {
     PROBES.original_ip(ip)
+}
+
+/// Where the code is whose call frame information describes the code at `ip`: elsewhere for the detours of optimised probes. Any
+/// context.
+pub fn described_ip(ip: u64) -> u64 {
+    PROBES.described_ip(ip)
 }
 
 /// What the word `value` in the return slot at `slot_addr` of `task`'s stack really returns to. Any context.

@@ -79,6 +79,19 @@ impl<T: Linked> Queue<T> {
         unsafe { self.head.as_ref() }
     }
 
+    /// Whether `wanted` is true for any element.
+    pub fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
+        let mut current = self.head;
+        // SAFETY: elements live while they are queued (2 of `insert_before`).
+        while let Some(queued) = unsafe { current.as_ref() } {
+            if wanted(queued) {
+                return true;
+            }
+            current = queued.link().next();
+        }
+        false
+    }
+
     /// Appends `element`.
     ///
     /// # Safety

@@ -134,6 +134,11 @@ impl AddressTable {
         }
     }
 
+    /// Whether no site was ever inserted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current.load(Ordering::Relaxed).is_null()
+    }
+
     /// Makes room for `more` further sites. Returns the old table if it was replaced.
     pub(crate) fn reserve(
         &self,

@@ -245,8 +245,11 @@ macro_rules! entry_points {
             static jprobe_return_breakpoint: u8;
         }
 
+        $crate::detour_templates! { $platform, cs = $cs, ss = $ss }
+
         fn probe_entry_points() -> $crate::platform::EntryPoints {
             $crate::platform::EntryPoints {
+                detours: detour_templates(),
                 trampoline: kretprobe_trampoline as *const () as u64,
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return: (&raw const jprobe_return_breakpoint) as u64,

@@ -38,6 +38,7 @@ use crate::{
     pt_regs::PtRegs,
     registry::Probes,
     site::{Emulated, Site},
+    slot::in_slot_region,
 };
 
 /// RFLAGS.TF: trap after the next instruction.
@@ -74,6 +75,7 @@ impl<P: Platform> Probes<P> {
                     let verdict = pre(probe, regs);
                     cpu.running.store(null_mut(), Relaxed);
                     if verdict == PreVerdict::Resume {
+                        regs.ip = self.executable_ip(regs.ip);
                         cpu.leave();
                         return true;
                     }
@@ -92,7 +94,7 @@ impl<P: Platform> Probes<P> {
 
     /// Counts a hit that runs no handlers, for each probe that would have run.
     #[cold]
-    fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) {
+    pub(crate) fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) {
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             probe.nmissed.fetch_add(1, Relaxed);
         }
@@ -129,10 +131,11 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// Resumes in the plain slot.
+    /// Resumes in the displaced instruction.
     #[inline(always)]
     fn run_slot(&self, site: &Site, regs: &mut PtRegs) -> bool {
-        regs.ip = site.slot;
+        // Acquire: what it leads to is written.
+        regs.ip = site.run.load(Acquire);
         true
     }
 
@@ -206,7 +209,7 @@ impl<P: Platform> Probes<P> {
 
     /// Takes up a call for a kretprobe: borrows its return address.
     #[inline(always)]
-    fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
+    pub(crate) fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
         // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
         let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
         // SAFETY: cells are part of the static table.
@@ -443,7 +446,7 @@ impl<P: Platform> Probes<P> {
         bump(&cpu.debug_traps);
         // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
         let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
-            return dr6 & BS != 0 && self.slots.contains(regs.ip);
+            return dr6 & BS != 0 && in_slot_region::<P>(regs.ip);
         };
         let Some((_, copy)) = &site.step else {
             return false;
@@ -470,23 +473,20 @@ impl<P: Platform> Probes<P> {
     /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
     /// instruction; then fault handlers are asked. True: handled, resume from `regs`. Interrupts off, kernel mode.
     pub fn on_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
+        let handled = self.handle_fault(regs, vector);
+        if handled {
+            regs.ip = self.executable_ip(regs.ip);
+        }
+        handled
+    }
+
+    fn handle_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
         let cpu = P::this_cpu();
-        if self.slots.contains(regs.ip) {
-            let Some((site, offset)) = self.slots.owner(regs.ip) else {
+        if in_slot_region::<P>(regs.ip) {
+            let Some(site) = self.rewind(cpu, regs) else {
                 return false;
             };
-            let slot = regs.ip - offset as u64;
-            if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
-                // Interrupted with the guard held: end the hit as if it had not been.
-                let saved = cpu.saved_flags.load(Relaxed);
-                regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
-                cpu.finishing.store(null_mut(), Relaxed);
-                cpu.leave();
-            }
-            let correction = site.place(slot, offset).rsp_correction;
-            regs.sp = regs.sp.wrapping_add_signed(correction.into());
-            regs.ip = site.addr();
-            if !cpu.is_busy() {
+            if !cpu.is_busy() && regs.ip == site.addr() {
                 cpu.enter();
                 let handled = site
                     .probes()
@@ -499,7 +499,7 @@ impl<P: Platform> Probes<P> {
                 cpu.leave();
                 return handled;
             }
-            // The instruction of a missed hit: part of the handler that ran into it.
+            // The instruction of a missed hit, part of the handler that ran into it; or one behind the probed one, in a detour.
         }
         // SAFETY: a probe is live while its handler runs.
         let running = unsafe {
@@ -513,13 +513,37 @@ impl<P: Platform> Probes<P> {
             .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
     }
 
-    /// Whether the context that an interrupt found at `ip` may be switched away from: not in a slot, no hit under way.
-    #[inline]
-    pub fn may_preempt(&self, ip: u64) -> bool {
-        !self.slots.contains(ip) && !P::this_cpu().is_busy()
+    /// Makes `regs`, of a fault in a slot or detour, those that the original instruction would have faulted with. Returns the site.
+    fn rewind(&self, cpu: &PerCpu, regs: &mut PtRegs) -> Option<&Site> {
+        if let Some((detour, offset)) = self.detours.owner(regs.ip) {
+            let (site, place) = (detour.site(), detour.place(offset));
+            regs.sp = regs.sp.wrapping_add_signed(place.rsp_correction.into());
+            regs.ip = place.ip(site.addr(), regs.sp, |_| None);
+            return Some(site);
+        }
+        let (site, offset) = self.slots.owner(regs.ip)?;
+        let slot = regs.ip - offset as u64;
+        if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
+            // Interrupted with the guard held: end the hit as if it had not been.
+            let saved = cpu.saved_flags.load(Relaxed);
+            regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
+            cpu.finishing.store(null_mut(), Relaxed);
+            cpu.leave();
+        }
+        let correction = site.place(slot, offset).rsp_correction;
+        regs.sp = regs.sp.wrapping_add_signed(correction.into());
+        regs.ip = site.addr();
+        Some(site)
     }
 
-    /// Whether a CPU that an IPI found at `ip` is outside every slot and handler: the grace period's question.
+    /// Whether the context that an interrupt found at `ip` may be switched away from: not in a slot or detour, not under a jump, no hit
+    /// under way.
+    #[inline]
+    pub fn may_preempt(&self, ip: u64) -> bool {
+        !in_slot_region::<P>(ip) && !P::this_cpu().is_busy() && !self.is_covered(ip)
+    }
+
+    /// Whether a CPU that an IPI found at `ip` is outside every slot, detour and handler, and not under a jump: the grace period's question.
     #[inline]
     pub fn is_quiescent(&self, ip: u64) -> bool {
         self.may_preempt(ip)
@@ -558,27 +582,44 @@ impl<P: Platform> Probes<P> {
         Some((probe, entry))
     }
 
-    /// Where the code that is found at `ip` really is: the probed address for an ip in a slot. Any context.
+    /// Where the code that is found at `ip` really is: the probed address for an ip in a slot or detour. Any context.
     pub fn original_ip(&self, ip: u64) -> u64 {
-        self.slots.owner(ip).map_or(ip, |(site, _)| site.addr())
+        let site = self.slots.owner(ip).map(|(site, _)| site);
+        let site = site.or_else(|| Some(self.detours.owner(ip)?.0.site()));
+        site.map_or(ip, Site::addr)
     }
 
     /// The instruction and the stack pointer of the probed code, for code that is found at `ip` with stack pointer `sp`: those
-    /// that it would have without the probe. They are `ip` and `sp` outside slots. `read` reads a word of the stack. Any context.
+    /// that it would have without the probe. They are `ip` and `sp` outside slots,
+    /// and in the part of a detour that [`Probes::described_ip`] knows. `read` reads a word of the stack. Any context.
     pub fn original_position(
         &self,
         ip: u64,
         sp: u64,
         read: impl FnOnce(u64) -> Option<u64>,
     ) -> (u64, u64) {
-        let Some((site, offset)) = self.slots.owner(ip) else {
+        let (site, place) = if let Some((site, offset)) = self.slots.owner(ip) {
+            (site, site.place(ip - offset as u64, offset))
+        } else if let Some((detour, offset)) = self.detours.owner(ip)
+            && detour.described(offset).is_none()
+        {
+            (detour.site(), detour.place(offset))
+        } else {
             return (ip, sp);
         };
-        let place = site.place(ip - offset as u64, offset);
         (
             place.ip(site.addr(), sp, read),
             sp.wrapping_add_signed(place.rsp_correction.into()),
         )
+    }
+
+    /// Where the code is whose call frame information describes the code at `ip`: in a template for a copy of it, else there. Any
+    /// context.
+    pub fn described_ip(&self, ip: u64) -> u64 {
+        self.detours
+            .owner(ip)
+            .and_then(|(detour, offset)| detour.described(offset))
+            .unwrap_or(ip)
     }
 
     /// What the caller of a frame really is: for the return slot at `frame` of `task`, holding `value`. Any context.

@@ -21,6 +21,7 @@
 extern crate alloc;
 
 pub mod address_table;
+pub mod detour;
 pub mod entry;
 pub mod error;
 pub mod hit;
@@ -29,6 +30,7 @@ pub mod instance;
 pub mod jprobe;
 pub mod kprobe;
 pub mod kretprobe;
+pub mod optimize;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;

@@ -9,8 +9,8 @@ use core::{
 };
 
 use crate::{
-    error::ProbeError, instance::TaskCell, jprobe::JprobeFrame, kprobe::Kprobe, registry::Probes,
-    site::Site,
+    detour::Templates, error::ProbeError, instance::TaskCell, jprobe::JprobeFrame, kprobe::Kprobe,
+    registry::Probes, site::Site,
 };
 
 /// The symbol that covers an address.
@@ -57,6 +57,8 @@ pub struct EntryPoints {
     pub post_stub: u64,
     /// The breakpoint at the end of `jprobe_return`.
     pub jprobe_return: u64,
+    /// What detours are made from.
+    pub detours: Templates,
 }
 
 /// A kernel, as the probes see it.
@@ -124,10 +126,15 @@ pub unsafe trait Platform: Sized + 'static {
     /// Why the function at `addr` may not be probed at its return, if it may not.
     fn return_blacklisted(addr: u64) -> Option<&'static str>;
 
+    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range` faults: an entry of an exception
+    /// table.
+    fn may_fault(range: Range<u64>) -> bool;
+
     /// Stores one byte of text through a writable alias.
     ///
     /// # Safety
-    /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one.
+    /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one; or it is behind a
+    ///    breakpoint, where no CPU executes.
     /// 2. The registration lock is held.
     unsafe fn write_text(addr: u64, byte: u8);
 
@@ -139,6 +146,10 @@ pub unsafe trait Platform: Sized + 'static {
 
     /// See clause 4 of the safety list. May sleep.
     fn synchronize_hits();
+
+    /// Returns when no task that was switched away from by an interrupt's exit is to resume at an ip for which `inside` holds. Such
+    /// tasks do not become more meanwhile: [`Probes::may_preempt`] is false there. `inside` may run with any lock held. May sleep.
+    fn wait_for_preempted(inside: &dyn Fn(u64) -> bool);
 
     /// Tells the kernel's log.
     fn log(message: fmt::Arguments<'_>);
@@ -199,6 +210,12 @@ impl PerCpu {
     /// Whether a hit is under way on this CPU.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Relaxed) != 0
+    }
+
+    /// With the guard just taken: whether a hit was under way already.
+    #[inline(always)]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.busy.load(Relaxed) > 1
     }
 
     /// Where the guard is, from the GS base.

@@ -28,7 +28,7 @@ use core::{
     ops::{Deref, Range},
     ptr::{NonNull, null_mut},
     sync::atomic::{
-        AtomicPtr, AtomicU64,
+        AtomicPtr, AtomicU64, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -37,6 +37,7 @@ use lock_api::Mutex;
 
 use crate::{
     address_table::{AddressTable, Fill, RetiredTable},
+    detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
@@ -46,13 +47,14 @@ use crate::{
     jprobe::Jprobe,
     kprobe::{Kind, Kprobe, flags},
     kretprobe::{Kretprobe, KretprobeCore},
+    optimize::{Optimizer, Visit, needs_breakpoint},
     platform::{PerCpu, Platform, Symbol, Text},
     site::{Emulated, Places, Site},
     slot::{FreeSlots, SlotPool},
 };
 
 /// The breakpoint instruction.
-const INT3: u8 = 0xcc;
+pub(crate) const INT3: u8 = 0xcc;
 
 /// How the displaced instruction is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,14 +149,17 @@ impl<'a> Listed<'a> {
 /// The probes of one kernel. See the module's text and [`hit`](crate::hit) for the other half.
 pub struct Probes<P: Platform> {
     pub(crate) table: AddressTable,
-    pub(crate) slots: SlotPool<P>,
+    pub(crate) slots: SlotPool<P, Site>,
     pub(crate) tasks: TaskTable,
     pub(crate) entry: EntryAddresses,
     /// Instances of calls that never returned, found when a frame above them did.
     pub(crate) stale_instances: AtomicU64,
     /// Handles that were dropped where nobody may wait: a stack of them.
     deferred: AtomicPtr<Deferred>,
-    state: Mutex<P::RawMutex, State>,
+    /// Detours that sites point to: 0 lets most questions about them be answered at once.
+    pub(crate) detour_count: AtomicUsize,
+    pub(crate) detours: SlotPool<P, Detour>,
+    pub(crate) state: Mutex<P::RawMutex, State>,
     _platform: PhantomData<fn() -> P>,
 }
 
@@ -165,13 +170,14 @@ pub(crate) struct EntryAddresses {
 }
 
 /// What the lock protects.
-struct State {
+pub(crate) struct State {
     ready: bool,
     /// The global knob.
-    enabled: bool,
+    pub(crate) enabled: bool,
     method: StepMethod,
     fill: Fill,
     slots: FreeSlots,
+    pub(crate) optimizer: Optimizer,
     /// Tables that were replaced; dropped after the next grace period.
     retired: Vec<RetiredTable>,
     /// Holders of unregistered kretprobes whose calls are still in flight.
@@ -218,6 +224,8 @@ impl<P: Platform> Probes<P> {
         Self {
             table: AddressTable::new(),
             slots: SlotPool::new(),
+            detour_count: AtomicUsize::new(0),
+            detours: SlotPool::new(),
             tasks: TaskTable::new(),
             entry: EntryAddresses {
                 trampoline: AtomicU64::new(0),
@@ -231,6 +239,7 @@ impl<P: Platform> Probes<P> {
                 method: StepMethod::Translate,
                 fill: Fill::new(),
                 slots: FreeSlots::new(),
+                optimizer: Optimizer::new(),
                 retired: Vec::new(),
                 holders: Vec::new(),
             }),
@@ -239,13 +248,15 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration.
-    pub fn init(&self, method: StepMethod) {
+    /// `optimize`: whether breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
+    pub fn init(&self, method: StepMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();
         self.entry.trampoline.store(entry.trampoline, Relaxed);
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
         let mut state = self.state.lock();
         state.method = method;
+        state.optimizer.on = optimize;
         state.ready = true;
     }
 
@@ -351,7 +362,8 @@ impl<P: Platform> Probes<P> {
                 Relaxed,
             )
         });
-        self.write_text(|visit| self.table.for_each(visit));
+        let all: Visit<'_> = &|visit| self.table.for_each(visit);
+        self.rewrite(&mut state, all);
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }
@@ -425,16 +437,18 @@ impl<P: Platform> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::OutOfMemory`].
-    fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+    pub(crate) fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+        let start = range.start;
         let mut bytes = Vec::new();
         bytes
             .try_reserve_exact((range.end - range.start) as usize)
             .map_err(|_| ProbeError::OutOfMemory)?;
         bytes.extend(range.map(|at| self.pristine_byte(at)));
+        self.undo_jumps(&mut bytes, start);
         Ok(bytes)
     }
 
-    /// The byte of live text at `at` as it is without probes.
+    /// The byte of live text at `at` as it is without breakpoints.
     fn pristine_byte(&self, at: u64) -> u8 {
         // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
         match unsafe { (at as *const u8).read_volatile() } {
@@ -448,7 +462,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Takes the lock and does what others had to leave undone.
-    fn lock(&self) -> Result<lock_api::MutexGuard<'_, P::RawMutex, State>, ProbeError> {
+    pub(crate) fn lock(&self) -> Result<lock_api::MutexGuard<'_, P::RawMutex, State>, ProbeError> {
         if !P::can_sleep() {
             return Err(ProbeError::AtomicContext);
         }
@@ -481,26 +495,69 @@ impl<P: Platform> Probes<P> {
         }
         let mut touched = Touched::new();
         let mut function = Function::default();
-        for (index, probe) in probes.iter().enumerate() {
-            if let Err(error) = self.link(&mut state, *probe, &mut touched, &mut function) {
-                touched.clear();
-                if index > 0 {
-                    self.remove(&mut state, &probes[..index], Removal::Rollback);
-                }
-                return Err(error);
+        self.prepare_breakpoints(&mut state, probes);
+        let linked = probes.iter().enumerate().try_for_each(|(index, probe)| {
+            self.link(&mut state, *probe, &mut touched, &mut function)
+                .map_err(|error| (index, error))
+        });
+        self.existing_sites(probes, |site| site.keeps_breakpoint.store(false, Relaxed));
+        if let Err((index, error)) = linked {
+            touched.clear();
+            if index > 0 {
+                self.remove(&mut state, &probes[..index], Removal::Rollback);
             }
+            let enabled = state.enabled;
+            self.optimize(&mut state.optimizer, enabled, &|visit| {
+                self.existing_sites(probes, visit)
+            });
+            return Err(error);
         }
         for site in touched.iter() {
             let arm = state.enabled && site.wants_arming() && !site.armed.load(Relaxed);
             site.to_write.store(arm, Relaxed);
         }
-        self.write_text(|visit| touched.iter().for_each(visit));
+        self.rewrite(&mut state, &|visit| touched.iter().for_each(visit));
         touched.clear();
         if !state.retired.is_empty() {
             P::synchronize_hits();
             state.retired.clear();
         }
         Ok(())
+    }
+
+    /// Before probes with post handlers and jprobes are linked: their sites become breakpoints again, and stay so.
+    fn prepare_breakpoints<T: Probe>(&self, state: &mut State, probes: &[&T]) {
+        self.existing_sites(probes, |site| site.keeps_breakpoint.store(true, Relaxed));
+        let enabled = state.enabled;
+        self.deoptimize(&mut state.optimizer, enabled, &|visit| {
+            self.existing_sites(probes, visit)
+        });
+    }
+
+    /// Visits the sites that exist already where those of `probes` go that need the breakpoint, as far as that can be told.
+    fn existing_sites<T: Probe>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
+        if self.table.is_empty() {
+            return;
+        }
+        for kprobe in probes.iter().map(|probe| probe.kprobe()) {
+            if !needs_breakpoint(kprobe) {
+                continue;
+            }
+            // SAFETY: a registered probe's site lives while the lock is held.
+            let own = unsafe { kprobe.site.load(Relaxed).as_ref() };
+            let site = own.or_else(|| self.table.find(self.resolve(kprobe).ok()?.0 + 1));
+            site.into_iter().for_each(&mut visit);
+        }
+    }
+
+    /// Brings the text of the visited sites, some marked `to_write`, into the state that is wanted: jumps that must go become
+    /// breakpoints, breakpoints come and go, and become jumps where they may.
+    fn rewrite(&self, state: &mut State, visit_all: Visit<'_>) {
+        let enabled = state.enabled;
+        self.deoptimize(&mut state.optimizer, enabled, visit_all);
+        self.write_text(visit_all);
+        self.optimize(&mut state.optimizer, enabled, visit_all);
+        self.free_detours_after_grace(&mut state.optimizer);
     }
 
     /// Checks one probe and links it to its site, without writing text.
@@ -613,6 +670,7 @@ impl<P: Platform> Probes<P> {
         for (byte, at) in pad[..len].iter_mut().zip(symbol.start..) {
             *byte = self.pristine_byte(at);
         }
+        self.undo_jumps(&mut pad[..len], symbol.start);
         symbol.start + landing_pad_len(&pad[..len]) as u64
     }
 
@@ -730,6 +788,7 @@ impl<P: Platform> Probes<P> {
         };
         site.insn = Some(target.insn);
         site.slot = self.slots.take(&mut state.slots)?;
+        site.run.store(site.slot, Relaxed);
         let filled = (|| {
             let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
@@ -877,7 +936,10 @@ impl<P: Platform> Probes<P> {
                     .store(null_mut(), Release)
             };
         }
-        self.write_text(|visit| touched.iter().for_each(visit));
+        let enabled = state.enabled;
+        let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
+        self.deoptimize(&mut state.optimizer, enabled, visit_touched);
+        self.write_text(visit_touched);
         for site in touched
             .iter()
             .filter(|site| site.first.load(Relaxed).is_null())
@@ -886,6 +948,7 @@ impl<P: Platform> Probes<P> {
         }
         P::synchronize_hits();
         state.retired.clear();
+        self.free_detours(&mut state.optimizer);
         for probe in probes {
             if let Some(core) = registered_kretprobe(*probe) {
                 let holder = core.holder.swap(null_mut(), Relaxed);
@@ -906,6 +969,9 @@ impl<P: Platform> Probes<P> {
             }
             kprobe.site.store(null_mut(), Release);
         }
+        self.optimize(&mut state.optimizer, enabled, &|visit| {
+            touched.iter().for_each(visit)
+        });
         touched.drain(|site| {
             // SAFETY: in this list only, and registered sites are live.
             let this = unsafe { &*site };
@@ -922,7 +988,7 @@ impl<P: Platform> Probes<P> {
     }
 
     fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {
-        let state = self.lock()?;
+        let mut state = self.lock()?;
         // SAFETY: a registered probe's site lives while the lock is held.
         let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
             return Err(ProbeError::NotRegistered);
@@ -938,12 +1004,12 @@ impl<P: Platform> Probes<P> {
         let wanted = state.enabled && site.wants_arming();
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
-        self.write_text(|visit| visit(site));
+        self.rewrite(&mut state, &|visit| visit(site));
         Ok(())
     }
 
     /// Flips the breakpoint of every visited site that is marked `to_write`. Returns when every CPU sees the new text.
-    fn write_text(&self, visit_all: impl Fn(&mut dyn FnMut(&Site))) {
+    fn write_text(&self, visit_all: Visit<'_>) {
         let mut any = false;
         for _round in 0..2 {
             visit_all(&mut |site| {

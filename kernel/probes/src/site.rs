@@ -14,8 +14,9 @@ use core::{
 };
 
 use crate::{
-    insn::{FlagsOp, Insn, ResumeIp, StepCopy, Translation},
-    kprobe::{Kind, Kprobe},
+    detour::Detour,
+    insn::{FlagsOp, Insn, Position, ResumeIp, StepCopy, Translation},
+    kprobe::{Kind, Kprobe, flags},
 };
 
 /// See the module's text.
@@ -25,6 +26,14 @@ pub struct Site {
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
     pub(crate) slot_places: Places,
+    /// Where a hit without a post handler goes on: `slot`; while there is a detour, its copy of the displaced instructions.
+    pub(crate) run: AtomicU64,
+    /// What a jump at the address leads to, from before the jump is written until after it is gone; null: nothing.
+    pub(crate) detour: AtomicPtr<Detour>,
+    /// No jump fits here, whatever else changes: found out once.
+    pub(crate) obstacle: AtomicBool,
+    /// A probe that needs the breakpoint is about to join.
+    pub(crate) keeps_breakpoint: AtomicBool,
     /// Where the translation that ends in the post stub is; 0 while no probe here has a post handler.
     pub(crate) post_slot: AtomicU64,
     pub(crate) post_places: Places,
@@ -89,11 +98,42 @@ enum PlaceIp {
 
 impl Place {
     /// The probed address itself.
-    const PROBED: Self = Self {
+    pub(crate) const PROBED: Self = Self {
         from: 0,
         rsp_correction: 0,
         ip: PlaceIp::Near(0),
     };
+
+    /// The probed address itself, with something on the stack.
+    pub(crate) const fn probed(rsp_correction: i32) -> Self {
+        Self {
+            rsp_correction,
+            ..Self::PROBED
+        }
+    }
+
+    /// The place that begins at offset `from` and is `position`, for a probe at `probed`; none if it is too far away.
+    pub(crate) fn new(from: u8, position: Position, probed: u64) -> Option<Self> {
+        let ip = match position.ip {
+            ResumeIp::Known(ip) => PlaceIp::Near((ip.wrapping_sub(probed) as i64).try_into().ok()?),
+            ResumeIp::Stacked(offset) => PlaceIp::Stacked(offset),
+        };
+        Some(Self {
+            from,
+            rsp_correction: position.rsp_correction,
+            ip,
+        })
+    }
+
+    /// Where it begins.
+    pub(crate) fn from(&self) -> usize {
+        self.from.into()
+    }
+
+    /// Whether both are the same but for where they begin.
+    pub(crate) fn looks_like(&self, other: &Self) -> bool {
+        (self.rsp_correction, self.ip) == (other.rsp_correction, other.ip)
+    }
 
     /// The instruction pointer of the probed code, which a probe at `probed` and RSP `sp` give.
     pub(crate) fn ip(&self, probed: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> u64 {
@@ -115,22 +155,9 @@ impl Places {
         let mut unused = places.0.iter_mut();
         let mut last = Place::PROBED;
         for (offset, position) in code.positions() {
-            let ip = match position.ip {
-                ResumeIp::Known(ip) => {
-                    PlaceIp::Near((ip.wrapping_sub(code.probed_ip()) as i64).try_into().ok()?)
-                }
-                ResumeIp::Stacked(offset) => PlaceIp::Stacked(offset),
-            };
-            let place = Place {
-                from: last.from,
-                rsp_correction: position.rsp_correction,
-                ip,
-            };
-            if place != last {
-                last = Place {
-                    from: offset as u8,
-                    ..place
-                };
+            let place = Place::new(offset as u8, position, code.probed_ip())?;
+            if !place.looks_like(&last) {
+                last = place;
                 *unused.next()? = last;
             }
         }
@@ -155,6 +182,10 @@ impl Site {
             key,
             slot: 0,
             slot_places: Places::NONE,
+            run: AtomicU64::new(0),
+            detour: AtomicPtr::new(null_mut()),
+            obstacle: AtomicBool::new(false),
+            keeps_breakpoint: AtomicBool::new(false),
             post_slot: AtomicU64::new(0),
             post_places: Places::NONE,
             retired_post_slot: AtomicU64::new(0),
@@ -191,6 +222,24 @@ impl Site {
     /// Whether any probe here wants to fire.
     pub(crate) fn wants_arming(&self) -> bool {
         !self.gone.load(Ordering::Relaxed) && self.probes().any(Kprobe::is_enabled)
+    }
+
+    /// What a jump at the address leads to, if there is one or is to be one. The caller keeps the site, and holds the registry's lock
+    /// or is where a grace period does not end.
+    pub(crate) fn detour(&self) -> Option<&Detour> {
+        // SAFETY: a detour is freed after a grace period since it was taken out of here, under the lock.
+        unsafe { self.detour.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Shows in the flags of all probes here whether the address is served by a jump.
+    pub(crate) fn mark_optimized(&self, optimized: bool) {
+        for probe in self.probes() {
+            if optimized {
+                probe.flags.fetch_or(flags::OPTIMIZED, Ordering::Relaxed);
+            } else {
+                probe.flags.fetch_and(!flags::OPTIMIZED, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Whether any probe here has a post handler.

@@ -25,7 +25,7 @@ use crate::{
 };
 use abi::{Stat, Timespec};
 use alloc::vec::Vec;
-use core::{arch::naked_asm, mem::MaybeUninit, slice};
+use core::{arch::naked_asm, mem::MaybeUninit, ops::Range, slice};
 use x86_64::instructions::interrupts::without_interrupts;
 
 /// Copies `len` bytes and returns how many were left when a fault stopped it; 0 if none did. `smap`: whether user
@@ -83,6 +83,13 @@ fn fixups() -> &'static [Fixup] {
 /// Whether the kernel may fault at `ip`. Any context.
 pub fn may_fault(ip: u64) -> bool {
     fixups().iter().any(|fixup| fixup.at == ip)
+}
+
+/// Whether the kernel may fault somewhere in `code`, or go on there after a fault. Any context.
+pub fn may_fault_in(code: Range<u64>) -> bool {
+    fixups()
+        .iter()
+        .any(|fixup| code.contains(&fixup.at) || code.contains(&fixup.resume))
 }
 
 /// Makes `regs`, at an instruction that may fault, go on at its fix-up. False: it is not one. Any context.

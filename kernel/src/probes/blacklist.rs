@@ -19,7 +19,7 @@ use probes::insn::Instructions;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 7] = [
+const ROOTS: [(&str, &str); 9] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -43,6 +43,14 @@ const ROOTS: [(&str, &str); 7] = [
     (
         "kprobe_post_stub",
         "a hit with a post handler runs through it",
+    ),
+    (
+        "kprobe_detour_at_entry",
+        "hits of optimised probes run through copies of it",
+    ),
+    (
+        "kprobe_detour",
+        "hits of optimised probes run through copies of it",
     ),
     ("jprobe_return", "a jprobe's handler ends in it"),
 ];

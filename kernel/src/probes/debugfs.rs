@@ -7,6 +7,9 @@
 //! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint`; the second address is behind the last |
 //! | `enabled` | 0600 | `1` or `0`; takes y, t, 1, on and n, f, 0, off, of which the first letter or two count |
 //!
+//! `/proc/sys/debug/kprobes-optimization`, mode 0644, reads 1 or 0: whether breakpoints become jumps where they can; writing the
+//! other turns it, and returns when all jumps are there or gone. Any number else is refused with EINVAL.
+//!
 //! The first, third and fourth have the formats of Linux. Symbols carry the linker's names, which contain no blanks, so
 //! that a line can be taken apart. The fifth field of `list`, a module's name on Linux, is always one blank: modules are
 //! part of the kernel here. Marks follow it without a gap, in this order: `[GONE]`, or else `[DISABLED]`; `[OPTIMIZED]`.
@@ -44,6 +47,29 @@ pub fn create_files() -> Result<(), Errno> {
         let path = alloc::format!("{directory}/{name}");
         pseudo::create(&path, permissions, Functions { show, store })?;
     }
+    let (show, store): (Option<Show>, Option<Store>) =
+        (Some(show_optimization), Some(store_optimization));
+    pseudo::create(
+        "/proc/sys/debug/kprobes-optimization",
+        0o644,
+        Functions { show, store },
+    )
+}
+
+/// Writes the content of `kprobes-optimization`.
+fn show_optimization(out: &mut dyn Write) -> fmt::Result {
+    writeln!(out, "{}", u8::from(PROBES.optimization()))
+}
+
+/// Obeys what is written to `kprobes-optimization`. EINVAL if it is neither 0 nor 1; then nothing has changed.
+fn store_optimization(text: &[u8]) -> Result<(), Errno> {
+    let number = str::from_utf8(text).map_err(|_| Errno::EINVAL)?.trim();
+    let on = match number.parse::<u64>() {
+        Ok(0) => false,
+        Ok(1) => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    PROBES.set_optimization(on)?;
     Ok(())
 }
 

@@ -121,6 +121,8 @@ pub struct Task {
     state: AtomicU8,
     /// Some CPU runs it, or has not finished switching away from it. Written under the run queue's lock.
     on_cpu: AtomicBool,
+    /// The instruction at which an interrupt found it on whose exit it was switched away from; else 0.
+    preempted_at: AtomicU64,
     /// The CPU that it last ran on.
     last_cpu: AtomicU32,
     /// Bit n: may run on CPU n.
@@ -217,6 +219,7 @@ impl Task {
             comm: [const { AtomicU64::new(0) }; 2],
             state: AtomicU8::new(State::Runnable as u8),
             on_cpu: AtomicBool::new(false),
+            preempted_at: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
             allowed_cpus: AtomicU64::new(u64::MAX),
             run_link: Link::new(),

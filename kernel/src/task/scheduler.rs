@@ -202,8 +202,20 @@ pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
         && percpu::this().need_resched()
         && probes::may_preempt(regs.ip)
     {
+        // SAFETY: the running task is alive (T1).
+        let task = unsafe { &*percpu::current_raw() };
+        task.preempted_at.store(regs.ip, Ordering::Relaxed);
         preempt();
+        task.preempted_at.store(0, Ordering::Relaxed);
     }
+}
+
+/// Whether a task that was preempted on an interrupt's exit, and waits to run again, is to resume at an ip for which `inside` holds.
+pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
+    // A task that was preempted waits in the queue (S4), unless it is idle, and under the lock it is there or on a CPU (S1).
+    let queue = RUN_QUEUE.lock();
+    let inside = |task: &Task| inside(task.preempted_at.load(Ordering::Relaxed));
+    queue.tasks.any(inside) || queue.idle_tasks.iter().flatten().any(|task| inside(task))
 }
 
 /// The tick: asks the running task to give way if another one waits.

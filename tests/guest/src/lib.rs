@@ -46,6 +46,7 @@ mod instruction_forms;
 mod kallsyms;
 mod machine;
 mod modules;
+mod optimization;
 mod printk;
 mod probe_files;
 mod program_probes;

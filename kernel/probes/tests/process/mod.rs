@@ -145,6 +145,12 @@ unsafe impl Platform for Process {
         cpu::synchronize_hits();
     }
 
+    fn may_fault(_: Range<u64>) -> bool {
+        false
+    }
+
+    fn wait_for_preempted(_: &dyn Fn(u64) -> bool) {}
+
     fn log(message: fmt::Arguments<'_>) {
         lock(&LOG).push(message.to_string());
     }
@@ -201,7 +207,7 @@ pub fn boot() -> Machine {
         cpu::set_up();
         traps::set_up();
         TEXT.get_or_init(text::image);
-        PROBES.init(crate::METHOD);
+        PROBES.init(crate::METHOD, false);
     });
     for count in [&TEXT_WRITES, &HIT_SYNCS, &CORE_SYNCS] {
         count.store(0, Relaxed);

@@ -1,0 +1,321 @@
+//! The instructions that a jump displaces, and whether it may.
+//!
+//! A jump is longer than most instructions: [`JUMP_BYTES`] replace the first instruction and the beginning of those behind it. That is
+//! sound only if nobody ever enters what the jump covers but by its first byte. The whole function is decoded to find out:
+//! where it branches to, what addresses of its own code it takes, and whether it jumps to where nobody can tell.
+//!
+//! What a function's bytes cannot say is left to the caller: other probes in the region, entries of an exception table, and code
+//! that was interrupted in the region before the jump was there.
+
+use core::fmt;
+
+use iced_x86::{FlowControl, Mnemonic, OpKind};
+
+use super::{
+    boundary::Instructions,
+    classify::{Class, classify},
+    decode::{DecodeError, Insn},
+    refusal::Refusal,
+};
+
+/// Length of `jmp rel32`.
+pub const JUMP_BYTES: usize = 5;
+
+/// The instructions that a jump displaces: all that begin under it.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    insns: [Insn; JUMP_BYTES],
+    count: usize,
+}
+
+impl Region {
+    /// The instructions, in order; at least one.
+    pub fn insns(&self) -> &[Insn] {
+        &self.insns[..self.count]
+    }
+}
+
+/// Why a jump may not replace the code at some address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The function cannot be decoded, so nobody knows where it branches to.
+    Undecodable(DecodeError),
+    /// The address is not that of an instruction of the function.
+    NoInstruction,
+    /// The function, and the padding behind it, end before the jump would.
+    TooShort,
+    /// The last instruction of the function is under the jump and runs on into what is behind it.
+    RunsOff,
+    /// The instruction at `at` refers to `to`, which is under the jump.
+    Entered { at: u64, to: u64 },
+    /// The instruction at `at` jumps to where nobody can tell.
+    IndirectJump { at: u64 },
+    /// The call at `at` returns to under the jump.
+    Call { at: u64 },
+    /// The instruction at `at` cannot be executed elsewhere.
+    Unmovable { at: u64, refusal: Refusal },
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Undecodable(error) => error.fmt(f),
+            Self::NoInstruction => f.write_str("no instruction of the function starts there"),
+            Self::TooShort => f.write_str("the function ends too soon for a jump"),
+            Self::RunsOff => f.write_str("the function runs on behind its end"),
+            Self::Entered { at, to } => write!(f, "the instruction at {at:#x} refers to {to:#x}"),
+            Self::IndirectJump { at } => {
+                write!(f, "the indirect jump at {at:#x} may lead to anywhere")
+            }
+            Self::Call { at } => write!(f, "the call at {at:#x} returns to under the jump"),
+            Self::Unmovable { at, refusal } => {
+                write!(f, "the instruction at {at:#x} cannot be moved: {refusal}")
+            }
+        }
+    }
+}
+
+/// The instructions that a jump at `addr` would displace in `function`, the original code at `start`. `behind` is what follows the
+/// function and belongs to nobody.
+///
+/// # Errors
+/// The [`Obstacle`] found first.
+pub fn region(function: &[u8], start: u64, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
+    let end = addr.wrapping_add(JUMP_BYTES as u64);
+    let covered = |target: u64| target.wrapping_sub(addr).wrapping_sub(1) < JUMP_BYTES as u64 - 1;
+    let mut region: Option<Region> = None;
+    let mut goes_on = true;
+    let mut previous: Option<Insn> = None;
+    let mut instructions = Instructions::new(function, start);
+    loop {
+        let insn = instructions
+            .next()
+            .transpose()
+            .map_err(Obstacle::Undecodable)?;
+        // The one before is judged now that its follower is known.
+        if let Some(displaced) = previous.take() {
+            goes_on = judge(&displaced, insn.as_ref(), end)?;
+        }
+        let Some(insn) = insn else { break };
+        let at = insn.ip();
+        if insn.instruction().flow_control() == FlowControl::IndirectBranch {
+            return Err(Obstacle::IndirectJump { at });
+        }
+        if let Some(to) = references(&insn).find(|target| covered(*target)) {
+            return Err(Obstacle::Entered { at, to });
+        }
+        if at == addr || (region.is_some() && goes_on && covered(at)) {
+            let region = region.get_or_insert(Region {
+                insns: [insn; JUMP_BYTES],
+                count: 0,
+            });
+            region.insns[region.count] = insn;
+            region.count += 1;
+            previous = Some(insn);
+        }
+    }
+    let region = region.ok_or(Obstacle::NoInstruction)?;
+    let function_end = start.wrapping_add(function.len() as u64);
+    let lacking = end.wrapping_sub(function_end);
+    if (1..JUMP_BYTES as u64).contains(&lacking) {
+        if goes_on {
+            return Err(Obstacle::RunsOff);
+        }
+        if padding(behind, function_end) < lacking as usize {
+            return Err(Obstacle::TooShort);
+        }
+    }
+    Ok(region)
+}
+
+/// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it. An error if it cannot be displaced.
+fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstacle> {
+    let at = insn.ip();
+    let class = classify(insn, following).map_err(|refusal| Obstacle::Unmovable { at, refusal })?;
+    if matches!(class, Class::Call | Class::IndirectCall) && insn.next_ip() < end {
+        return Err(Obstacle::Call { at });
+    }
+    Ok(class.falls_through())
+}
+
+/// Every address of code that `insn` names: as a branch target, as an operand relative to itself, as a number.
+fn references(insn: &Insn) -> impl Iterator<Item = u64> {
+    let instruction = *insn.instruction();
+    let relative = instruction
+        .is_ip_rel_memory_operand()
+        .then(|| instruction.ip_rel_memory_address());
+    let operands = (0..instruction.op_count()).filter_map(move |n| match instruction.op_kind(n) {
+        OpKind::NearBranch64 => Some(instruction.near_branch64()),
+        OpKind::Immediate64 | OpKind::Immediate32to64 => Some(instruction.immediate(n)),
+        _ => None,
+    });
+    operands.chain(relative)
+}
+
+/// How many bytes at the start of `bytes`, which are at `at`, do nothing: whole breakpoints and no-operations.
+fn padding(bytes: &[u8], at: u64) -> usize {
+    Instructions::new(bytes, at)
+        .map_while(Result::ok)
+        .take_while(|insn| insn.is_int3() || insn.instruction().mnemonic() == Mnemonic::Nop)
+        .map(|insn| insn.len())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::{vec, vec::Vec};
+
+    const START: u64 = 0xffff_ffff_8001_2340;
+
+    fn lengths(function: &[u8], behind: &[u8], offset: u64) -> Result<Vec<usize>, Obstacle> {
+        region(function, START, behind, START + offset)
+            .map(|region| region.insns().iter().map(Insn::len).collect())
+    }
+
+    #[test]
+    fn the_instructions_that_begin_under_the_jump_are_displaced() {
+        // push rbp; mov rbp, rsp; mov rax, rdi; pop rbp; ret
+        let function = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0xf8, 0x5d, 0xc3];
+        assert_eq!(lengths(&function, &[], 0), Ok(vec![1, 3, 3]));
+        assert_eq!(lengths(&function, &[], 4), Ok(vec![3, 1, 1]));
+    }
+
+    #[test]
+    fn a_long_first_instruction_is_displaced_alone() {
+        // movabs rax, imm; ret
+        let function = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xc3];
+        assert_eq!(lengths(&function, &[], 0), Ok(vec![10]));
+    }
+
+    #[test]
+    fn padding_behind_a_short_function_is_used_and_nothing_else() {
+        let function = [0x55, 0x5d, 0xc3];
+        assert_eq!(lengths(&function, &[0xcc; 2], 0), Ok(vec![1, 1, 1]));
+        assert_eq!(lengths(&function, &[0x66, 0x90], 0), Ok(vec![1, 1, 1]));
+        assert_eq!(lengths(&function, &[0xcc], 0), Err(Obstacle::TooShort));
+        assert_eq!(
+            lengths(&function, &[0xcc, 0x55], 0),
+            Err(Obstacle::TooShort)
+        );
+        assert_eq!(lengths(&[0xc3], &[0xcc; 4], 0), Ok(vec![1]));
+        // push rbp; pop rbp: whatever is behind is executed.
+        assert_eq!(
+            lengths(&function[..2], &[0xcc; 4], 0),
+            Err(Obstacle::RunsOff)
+        );
+    }
+
+    #[test]
+    fn code_behind_a_jump_that_nobody_refers_to_is_left_out() {
+        // jmp +3; int3 x 3; ret
+        assert_eq!(
+            lengths(&[0xeb, 3, 0xcc, 0xcc, 0xcc, 0xc3], &[], 0),
+            Ok(vec![2])
+        );
+    }
+
+    #[test]
+    fn branches_to_the_first_byte_are_welcome_and_to_the_others_not() {
+        // push rbp; pop rbp; nop x 6; and a branch back to `to`.
+        for (branch, name) in [
+            (&[0xeb][..], "jmp"),
+            (&[0x74], "je"),
+            (&[0xe2], "loop"),
+            (&[0xe3], "jrcxz"),
+        ] {
+            for to in 0..8u8 {
+                let mut function = vec![0x55, 0x5d, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90];
+                function.extend(branch);
+                function.push(to.wrapping_sub(function.len() as u8 + 1));
+                function.push(0xc3);
+                let found = lengths(&function, &[], 0);
+                let (at, to) = (START + 8, START + u64::from(to));
+                let expected = match to - START {
+                    1..=4 => Err(Obstacle::Entered { at, to }),
+                    _ => Ok(vec![1; 5]),
+                };
+                assert_eq!(found, expected, "{name} {to:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_and_addresses_that_point_under_the_jump_are_seen() {
+        let to = START + 2;
+        let tails: [(&[u8], i64); 3] = [
+            (&[0xe8], 5),             // call
+            (&[0x48, 0x8d, 0x05], 7), // lea rax, [rip + n]
+            (&[0x48, 0xc7, 0xc0], 0), // mov rax, n
+        ];
+        for (opcode, len) in tails {
+            let mut function = vec![0x90; 6];
+            let at = START + 6;
+            let field = match len {
+                0 => to as u32,
+                len => to.wrapping_sub(at.wrapping_add_signed(len)) as u32,
+            };
+            function.extend(opcode);
+            function.extend(field.to_le_bytes());
+            function.push(0xc3);
+            assert_eq!(
+                lengths(&function, &[], 0),
+                Err(Obstacle::Entered { at, to })
+            );
+            assert_eq!(
+                lengths(&function, &[], 1),
+                Err(Obstacle::Entered { at, to })
+            );
+            assert_eq!(lengths(&function, &[], 2).map(|_| ()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn indirect_jumps_and_unreadable_functions_are_refused() {
+        let nops = [0x90; 5];
+        let jump = [&nops[..], &[0xff, 0xe0]].concat();
+        let at = START + 5;
+        assert_eq!(lengths(&jump, &[], 0), Err(Obstacle::IndirectJump { at }));
+        let table = [&nops[..], &[0xff, 0x24, 0xc5, 0, 0, 0, 0x80]].concat();
+        assert_eq!(lengths(&table, &[], 0), Err(Obstacle::IndirectJump { at }));
+        let broken = [&nops[..], &[0x06, 0xc3]].concat();
+        let cause = DecodeError::Invalid { ip: at };
+        assert_eq!(lengths(&broken, &[], 0), Err(Obstacle::Undecodable(cause)));
+        assert_eq!(
+            lengths(&[0x48, 0x89, 0xf8, 0xc3], &[], 1),
+            Err(Obstacle::NoInstruction)
+        );
+    }
+
+    #[test]
+    fn a_call_is_displaced_only_if_it_returns_behind_the_jump() {
+        let near = [0xe8, 0, 1, 0, 0, 0xc3];
+        assert_eq!(lengths(&near, &[], 0), Ok(vec![5]));
+        let indirect = [0xff, 0xd0, 0x90, 0x90, 0x90, 0xc3];
+        assert_eq!(
+            lengths(&indirect, &[], 0),
+            Err(Obstacle::Call { at: START })
+        );
+        let last = [0x90, 0x90, 0x90, 0xff, 0xd0, 0xc3];
+        assert_eq!(lengths(&last, &[], 0), Ok(vec![1, 1, 1, 2]));
+    }
+
+    #[test]
+    fn instructions_that_cannot_be_moved_are_refused_under_the_jump_only() {
+        let function = [0x90, 0xf4, 0x90, 0x90, 0x90, 0x90, 0xc3];
+        let refused = Obstacle::Unmovable {
+            at: START + 1,
+            refusal: Refusal::Wait,
+        };
+        assert_eq!(lengths(&function, &[], 0), Err(refused));
+        assert_eq!(lengths(&function, &[], 2), Ok(vec![1; 5]));
+        // sti; hlt keep together, also where the hlt is just behind the region.
+        let shadow = [0x90, 0x90, 0x90, 0x90, 0xfb, 0xf4, 0xc3];
+        let refused = Obstacle::Unmovable {
+            at: START + 4,
+            refusal: Refusal::InterruptShadow,
+        };
+        assert_eq!(lengths(&shadow, &[], 0), Err(refused));
+    }
+}

@@ -1,0 +1,387 @@
+//! Jump optimisation: the breakpoint of a probe becomes a jump to its [detour](crate::detour), and a breakpoint again when it must.
+//!
+//! ```text
+//!                write the detour, point the site to it        wait until nobody is under the jump
+//!   breakpoint ─────────────────────────────────────► queued ──────────────────────────────────────► jump
+//!        ▲                                        int3; tail; first byte                              │
+//!        └────────────── int3; original tail; hits go through the slot again; grace period ───────────┘
+//! ```
+//!
+//! A site is optimised when its first bytes allow it ([`region`](crate::insn::region()), [`Platform::may_fault`]), a probe of it is enabled, none has a
+//! post handler or is a jprobe, none that is enabled lies under the jump, and the knobs are on. Every operation of the registry
+//! asks this again of the sites that it touched and of those whose jump would cover them: first for those that must go back,
+//! before text is written; then for those that may become jumps, after it.
+//!
+//! # Nobody under the jump
+//! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place, control gets there
+//! 1. from the slot of the first instruction: since the site points to the detour, hits execute the displaced copies there and
+//!    come out behind the jump;
+//! 2. in a task that an interrupt found there and that was switched away from: [`Probes::may_preempt`] is false there from the moment the site
+//!    has a detour, and [`Platform::wait_for_preempted`] waits for those that were before;
+//! 3. on a CPU that runs there now: [`Probes::is_quiescent`] is false there, so the grace period does not end;
+//! 4. because a handler or a fault sends it there: [`Probes::executable_ip`].
+//!
+//! Nothing returns there, as calls that would are not displaced, and no fault there sleeps, as functions with entries in the exception
+//! table are left alone.
+//!
+//! # Invariants
+//! O1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
+//! O2. Text is written as R4 of the registry says; tail bytes only behind a breakpoint that every CPU sees.
+//! O3. All sites of an operation share its waits.
+//!
+//! # Contexts
+//! Under the registry's lock, in task context. A detour that cannot be had for lack of memory leaves the breakpoint.
+
+use alloc::boxed::Box;
+use core::{
+    ptr::null_mut,
+    sync::atomic::Ordering::{Relaxed, Release},
+};
+
+use crate::{
+    detour::Detour,
+    error::ProbeError,
+    insn::{JUMP_BYTES, landing_pad_len, region},
+    kprobe::{Kind, Kprobe},
+    platform::{Platform, Text},
+    registry::{INT3, Probes},
+    site::Site,
+    slot::FreeSlots,
+};
+
+/// `jmp rel32`.
+const JUMP: u8 = 0xe9;
+
+/// What the registry's lock protects of this.
+pub(crate) struct Optimizer {
+    /// The knob.
+    pub(crate) on: bool,
+    free: FreeSlots,
+    /// Detours that nobody enters any more, to be freed after a grace period.
+    retired: Chain,
+}
+
+impl Optimizer {
+    pub(crate) const fn new() -> Self {
+        Self {
+            on: false,
+            free: FreeSlots::new(),
+            retired: Chain::new(),
+        }
+    }
+
+    /// How many detours are in use.
+    pub(crate) fn detours(&self) -> usize {
+        self.free.used()
+    }
+}
+
+/// Detours of the operation under way: a list through the detours themselves.
+struct Chain {
+    first: *mut Detour,
+}
+
+impl Chain {
+    const fn new() -> Self {
+        Self { first: null_mut() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// Adds a live detour that is in no list.
+    fn push(&mut self, detour: *mut Detour) {
+        // SAFETY: live, by the contract, and only the holder of the registry's lock uses the link.
+        unsafe { (*detour).next.store(self.first, Relaxed) };
+        self.first = detour;
+    }
+
+    /// The detours and their sites.
+    fn iter(&self) -> impl Iterator<Item = (&Site, &Detour)> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            // SAFETY: detours in a list live until they are taken out of it, and sites until after their detours.
+            let detour = unsafe { at.as_ref() }?;
+            at = detour.next.load(Relaxed);
+            // SAFETY: as above.
+            Some((unsafe { &*detour.site }, detour))
+        })
+    }
+
+    /// Takes one out.
+    fn pop(&mut self) -> Option<*mut Detour> {
+        let first = self.first;
+        // SAFETY: as in `iter`.
+        self.first = unsafe { first.as_ref() }?.next.load(Relaxed);
+        Some(first)
+    }
+}
+
+/// A visit of each site that an operation has touched; some may be visited twice.
+pub(crate) type Visit<'a> = &'a dyn Fn(&mut dyn FnMut(&Site));
+
+impl<P: Platform> Probes<P> {
+    /// Whether probes are optimised where they can be.
+    pub fn optimization(&self) -> bool {
+        self.state.lock().optimizer.on
+    }
+
+    /// Turns the optimisation on or off. When this returns, every jump is there, or is a breakpoint again.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn set_optimization(&self, on: bool) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        if state.optimizer.on == on {
+            return Ok(());
+        }
+        state.optimizer.on = on;
+        let enabled = state.enabled;
+        let all: Visit<'_> = &|visit| self.table.for_each(visit);
+        self.deoptimize(&mut state.optimizer, enabled, all);
+        self.optimize(&mut state.optimizer, enabled, all);
+        self.free_detours_after_grace(&mut state.optimizer);
+        P::log(format_args!(
+            "kprobe jump-optimization is {}",
+            if on {
+                "enabled. All kprobes are optimized if possible"
+            } else {
+                "disabled"
+            }
+        ));
+        Ok(())
+    }
+
+    /// How many probed addresses have a detour.
+    pub fn detours_in_use(&self) -> usize {
+        self.state.lock().optimizer.detours()
+    }
+
+    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`: the global knob.
+    fn may_jump(&self, optimizer: &Optimizer, enabled: bool, site: &Site) -> bool {
+        optimizer.on
+            && enabled
+            && !site.obstacle.load(Relaxed)
+            && !site.keeps_breakpoint.load(Relaxed)
+            && site.step.is_none()
+            && site.wants_arming()
+            && !site.probes().any(needs_breakpoint)
+            && !(1..JUMP_BYTES as u64).any(|behind| {
+                self.table
+                    .find(site.key + behind)
+                    .is_some_and(Site::wants_arming)
+            })
+    }
+
+    /// Visits the sites that `visit_all` does and those whose jumps would cover one of them.
+    fn visit_around(&self, visit_all: Visit<'_>, mut visit: impl FnMut(&Site)) {
+        visit_all(&mut |site| {
+            for before in 0..JUMP_BYTES as u64 {
+                if let Some(site) = self.table.find(site.key - before) {
+                    visit(site);
+                }
+            }
+        });
+    }
+
+    /// Turns into breakpoints the jumps at and around the visited sites that must not stay. When it returns no CPU finds one of them.
+    pub(crate) fn deoptimize(
+        &self,
+        optimizer: &mut Optimizer,
+        enabled: bool,
+        visit_all: Visit<'_>,
+    ) {
+        if self.detour_count.load(Relaxed) == 0 {
+            return;
+        }
+        let mut leaving = Chain::new();
+        self.visit_around(visit_all, |site| {
+            let Some(detour) = site.detour() else { return };
+            // One that leaves already is not installed any more.
+            if detour.installed.load(Relaxed) && !self.may_jump(optimizer, enabled, site) {
+                detour.installed.store(false, Relaxed);
+                leaving.push(site.detour.load(Relaxed));
+            }
+        });
+        if leaving.is_empty() {
+            return;
+        }
+        self.write_twice(&leaving, |site, _| (site.addr(), [INT3]));
+        self.write_twice(&leaving, |site, detour| {
+            (site.addr() + 1, tail(detour.original))
+        });
+        while let Some(detour) = leaving.pop() {
+            // SAFETY: live until it is freed, after the grace period.
+            let site = unsafe { &*(*detour).site };
+            site.run.store(site.slot, Release);
+            site.detour.store(null_mut(), Release);
+            site.mark_optimized(false);
+            self.detour_count.fetch_sub(1, Relaxed);
+            optimizer.retired.push(detour);
+        }
+    }
+
+    /// Turns into jumps the breakpoints at and around the visited sites that can be.
+    pub(crate) fn optimize(&self, optimizer: &mut Optimizer, enabled: bool, visit_all: Visit<'_>) {
+        if !optimizer.on || !enabled {
+            return;
+        }
+        let mut coming = Chain::new();
+        self.visit_around(visit_all, |site| {
+            let has = !site.detour.load(Relaxed).is_null();
+            if !has
+                && site.armed.load(Relaxed)
+                && self.may_jump(optimizer, enabled, site)
+                && let Some(detour) = self.make_detour(optimizer, site)
+            {
+                let detour = Box::into_raw(detour);
+                site.detour.store(detour, Release);
+                self.detour_count.fetch_add(1, Relaxed);
+                coming.push(detour);
+            }
+            site.mark_optimized(!site.detour.load(Relaxed).is_null());
+        });
+        if coming.is_empty() {
+            return;
+        }
+        // Every CPU sees the detours, and preempts nobody under the jumps.
+        P::synchronize_cores();
+        for (site, detour) in coming.iter() {
+            site.run.store(detour.block(), Release);
+        }
+        P::wait_for_preempted(&|ip| self.is_covered(ip));
+        P::synchronize_hits();
+        self.write_twice(&coming, |site, detour| {
+            (site.addr() + 1, tail(jump(site, detour)))
+        });
+        self.write_twice(&coming, |site, _| (site.addr(), [JUMP]));
+        while let Some(detour) = coming.pop() {
+            // SAFETY: live while its site points to it.
+            unsafe { (*detour).installed.store(true, Relaxed) };
+        }
+    }
+
+    /// Writes the same number of bytes at each site, as O2 says.
+    fn write_twice<const N: usize>(
+        &self,
+        chain: &Chain,
+        bytes_of: impl Fn(&Site, &Detour) -> (u64, [u8; N]),
+    ) {
+        for _round in 0..2 {
+            for (site, detour) in chain.iter() {
+                let (at, bytes) = bytes_of(site, detour);
+                for (at, byte) in (at..).zip(bytes) {
+                    // SAFETY: text of a site that is not gone, under the lock: its first byte, between a breakpoint and
+                    // another first byte; or bytes behind its breakpoint, where nobody is (see the module's text).
+                    unsafe { P::write_text(at, byte) };
+                }
+            }
+            P::synchronize_cores();
+        }
+    }
+
+    /// Makes and writes the detour of `site`, if the code there allows one.
+    fn make_detour(&self, optimizer: &mut Optimizer, site: &Site) -> Option<Box<Detour>> {
+        let addr = site.addr();
+        let symbol = P::symbol_at(addr)?;
+        let function = symbol.start..symbol.start + symbol.size;
+        let behind = self.unowned_behind(function.end);
+        let bytes = self.pristine(function.start..function.end + behind).ok()?;
+        let (bytes, behind) = bytes.split_at_checked(symbol.size as usize)?;
+        let at_entry = addr == function.start + landing_pad_len(bytes) as u64;
+        let offset = (addr - function.start) as usize;
+        let found = region(bytes, function.start, behind, addr);
+        let (Ok(found), Text::Kernel, false) = (found, symbol.text, P::may_fault(function)) else {
+            site.obstacle.store(true, Relaxed);
+            return None;
+        };
+        let mut original = [0; JUMP_BYTES];
+        let covered = bytes.iter().chain(behind).skip(offset);
+        original
+            .iter_mut()
+            .zip(covered)
+            .for_each(|(to, from)| *to = *from);
+        let start = self.detours.take(&mut optimizer.free).ok()?;
+        let templates = P::entry_points().detours;
+        match Detour::build(&templates, site, &found, original, at_entry, start) {
+            Some((detour, code)) => {
+                self.detours.write(start, &*detour, &code);
+                Some(detour)
+            }
+            None => {
+                self.detours.free(&mut optimizer.free, start);
+                None
+            }
+        }
+    }
+
+    /// How many bytes at `end`, where a function ends, belong to no symbol: as many as may be of use, on the function's last page.
+    fn unowned_behind(&self, end: u64) -> u64 {
+        let page = |at: u64| at >> 12;
+        (end..end + JUMP_BYTES as u64 - 1)
+            .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
+            .count() as u64
+    }
+
+    /// Frees the detours that were taken out of use, after a grace period of its own, if there are any.
+    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
+        if !optimizer.retired.is_empty() {
+            P::synchronize_hits();
+            self.free_detours(optimizer);
+        }
+    }
+
+    /// Frees the detours that were taken out of use before the grace period that has just ended.
+    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
+        while let Some(detour) = optimizer.retired.pop() {
+            // SAFETY: made by `Box::into_raw`, and out of every CPU's reach.
+            let detour = unsafe { Box::from_raw(detour) };
+            // Dropped after that: nobody finds it by an address any more.
+            self.detours.free(&mut optimizer.free, detour.start);
+        }
+    }
+
+    /// Replaces in `bytes`, read at `start`, what jumps have replaced. Under the registry's lock.
+    pub(crate) fn undo_jumps(&self, bytes: &mut [u8], start: u64) {
+        if self.detour_count.load(Relaxed) == 0 {
+            return;
+        }
+        let end = start + bytes.len() as u64;
+        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..end {
+            let first = addr.checked_sub(start).map(|offset| bytes[offset as usize]);
+            if first.is_some_and(|byte| byte != JUMP) {
+                continue;
+            }
+            let Some(detour) = self.table.find(addr + 1).and_then(Site::detour) else {
+                continue;
+            };
+            if !detour.installed.load(Relaxed) {
+                continue;
+            }
+            for (at, byte) in (addr..).zip(detour.original) {
+                if (start..end).contains(&at) {
+                    bytes[(at - start) as usize] = byte;
+                }
+            }
+        }
+    }
+}
+
+/// Whether `probe` keeps its address from being optimised.
+pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
+    probe.post_handler.is_some() || probe.kind == Kind::Jprobe
+}
+
+/// The jump to a detour.
+fn jump(site: &Site, detour: &Detour) -> [u8; JUMP_BYTES] {
+    // In reach: the slot region is within 2 GiB of all text.
+    let distance = detour.enter().wrapping_sub(site.addr() + JUMP_BYTES as u64) as u32;
+    let [a, b, c, d] = distance.to_le_bytes();
+    [JUMP, a, b, c, d]
+}
+
+/// All but the first byte.
+fn tail([_, a, b, c, d]: [u8; JUMP_BYTES]) -> [u8; JUMP_BYTES - 1] {
+    [a, b, c, d]
+}
