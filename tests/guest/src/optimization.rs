@@ -426,24 +426,24 @@ guest_test! {
     /// goes.
     #[cmdline("kprobes.optimize=1")]
     fn siblings_share_the_detour() {
-        static ORDER: SpinLock<Vec<u64>> = SpinLock::new(Vec::new());
+        static ORDER: AtomicU64 = AtomicU64::new(0);
         fn one(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            ORDER.lock().push(1);
+            ORDER.store(ORDER.load(SeqCst) * 10 + 1, SeqCst);
             PreVerdict::Execute
         }
         fn two(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            ORDER.lock().push(2);
+            ORDER.store(ORDER.load(SeqCst) * 10 + 2, SeqCst);
             PreVerdict::Execute
         }
         let first = register(Box::new(Kprobe::new().symbol("opt_rust").pre(one))).unwrap();
         let second = register(Box::new(Kprobe::new().symbol("opt_rust").pre(two))).unwrap();
         assert_eq!(read(LIST).matches("opt_rust+0x0    [OPTIMIZED]").count(), 2);
-        let order = || core::mem::take(&mut *ORDER.lock());
+        let order = || ORDER.swap(0, SeqCst);
         opt_rust(1, 2);
-        assert_eq!(order(), [2, 1]);
+        assert_eq!(order(), 21);
         PROBES.disable(&*second).unwrap();
         opt_rust(1, 2);
-        assert_eq!(order(), [1]);
+        assert_eq!(order(), 1);
         assert_eq!(read(LIST).matches("opt_rust+0x0    [DISABLED][OPTIMIZED]").count(), 1);
         PROBES.disable(&*first).unwrap();
         assert!(!is_jump("opt_rust"));
@@ -507,7 +507,7 @@ guest_test! {
             PreVerdict::Resume
         }
         fn to_another(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            regs.ip = address("opt_rust");
+            regs.ip = opt_rust as *const () as u64;
             PreVerdict::Resume
         }
         for (handler, expected) in [
