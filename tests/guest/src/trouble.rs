@@ -616,3 +616,17 @@ guest_test! {
         drop(ticks);
     }
 }
+
+guest_test! {
+    /// The same with displaced instructions single-stepped: the guard is held and interrupts are off until the step is done.
+    #[timeout(120)]
+    #[cmdline("kprobes.step=tf")]
+    fn single_stepped_hits_stand_the_same_trouble() {
+        a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();
+        a_probed_instruction_that_faults_pages_in_is_completed();
+        reads_in_handlers_never_fault_for_good();
+        an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
+        the_count_law_holds_under_nmis_from_another_cpu();
+        hits_nest_as_deep_as_they_come();
+    }
+}

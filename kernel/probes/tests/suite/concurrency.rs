@@ -37,7 +37,6 @@ fn start_counting() {
     OTHER.store(0, Relaxed);
 }
 
-// H19, H20, H47, H52
 #[test]
 fn hits_on_many_cpus_are_counted_exactly() {
     let _machine = boot();
@@ -66,7 +65,7 @@ fn hits_on_many_cpus_are_counted_exactly() {
     }
 }
 
-// H14, B13: misses are exact, too.
+// Misses are exact, too.
 #[test]
 fn misses_on_many_cpus_are_counted_exactly() {
     let _machine = boot();
@@ -105,7 +104,6 @@ fn misses_on_many_cpus_are_counted_exactly() {
     PROBES.unregister(outer).unwrap();
 }
 
-// K07, K08
 #[test]
 fn calls_on_many_cpus_share_the_instances_and_are_counted_exactly() {
     let _machine = boot();
@@ -143,7 +141,6 @@ fn calls_on_many_cpus_share_the_instances_and_are_counted_exactly() {
     }
 }
 
-// J18
 #[test]
 fn jprobes_on_many_cpus_keep_to_themselves() {
     let _machine = boot();
@@ -229,7 +226,6 @@ fn call_all(n: u64) {
     assert_eq!(recurse(3), 6);
 }
 
-// R32, H42, H45: peers 17 to 19
 #[test]
 fn probes_come_and_go_a_thousand_times_under_load() {
     let _machine = boot();
@@ -270,7 +266,6 @@ fn probes_come_and_go_a_thousand_times_under_load() {
     assert_eq!(USED_AFTER.load(Relaxed), 0);
 }
 
-// H45, R39, R40
 #[test]
 fn arming_and_disarming_under_load_loses_no_call() {
     let _machine = boot();
@@ -301,7 +296,7 @@ fn arming_and_disarming_under_load_loses_no_call() {
     PROBES.unregister(probe).unwrap();
 }
 
-// R34, B05: the count law of one probe holds while others at its address come and go.
+// The count law of one probe holds while others at its address come and go.
 #[test]
 fn siblings_come_and_go_without_a_gap() {
     let _machine = boot();
@@ -332,7 +327,7 @@ fn siblings_come_and_go_without_a_gap() {
     PROBES.unregister(stays).unwrap();
 }
 
-// H44, H42, H43: what a call promises holds for the other CPUs as soon as it returns.
+// What a call promises holds for the other CPUs as soon as it returns.
 #[test]
 fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
     let _machine = boot();
@@ -369,7 +364,6 @@ fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
     });
 }
 
-// R32
 #[test]
 fn an_unregistration_waits_for_handlers_that_run() {
     let _machine = boot();
@@ -436,7 +430,6 @@ fn an_unregistration_waits_for_handlers_that_run() {
     }
 }
 
-// R52
 #[test]
 fn registrations_from_many_cpus_leave_the_text_as_it_was() {
     let _machine = boot();
@@ -470,7 +463,7 @@ fn registrations_from_many_cpus_leave_the_text_as_it_was() {
     assert_eq!(list(), [""; 0]);
 }
 
-// H31, K24, H16: with real interrupts, at any place.
+// With real interrupts, at any place.
 #[test]
 fn interrupts_that_hit_probes_keep_the_counts_exact() {
     let _machine = boot();

@@ -26,7 +26,6 @@ fn fault<const N: u64>(_: &Kprobe, _: &mut PtRegs, vector: u8) -> FaultVerdict {
     FaultVerdict::Unhandled
 }
 
-// H36, H37, H38, B15
 #[test]
 fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
     let _machine = boot();
@@ -89,7 +88,6 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
     }
 }
 
-// H35, H39
 #[test]
 fn a_fault_handler_may_mend_the_cause_and_have_the_instruction_run_again() {
     let _machine = boot();
@@ -128,7 +126,6 @@ fn a_fault_handler_may_mend_the_cause_and_have_the_instruction_run_again() {
     }
 }
 
-// H35
 #[test]
 fn a_fault_handler_may_resume_elsewhere() {
     let _machine = boot();
@@ -151,7 +148,6 @@ fn a_fault_handler_may_resume_elsewhere() {
     }
 }
 
-// H35
 #[test]
 fn all_enabled_probes_of_the_instruction_are_asked_newest_first() {
     let _machine = boot();
@@ -185,7 +181,6 @@ fn mend_peek(regs: &mut PtRegs) {
     regs.ip += 3;
 }
 
-// H34, H35
 #[test]
 fn a_fault_inside_a_handler_goes_to_that_probes_fault_handler_alone() {
     let _machine = boot();
@@ -218,7 +213,6 @@ fn a_fault_inside_a_handler_goes_to_that_probes_fault_handler_alone() {
     PROBES.unregister_batch(&[sibling, peeks, newer]).unwrap();
 }
 
-// H34
 #[test]
 fn a_fault_inside_a_handler_that_nobody_takes_is_the_kernels() {
     let _machine = boot();
@@ -247,7 +241,7 @@ fn a_fault_inside_a_handler_that_nobody_takes_is_the_kernels() {
     PROBES.unregister(unhandled).unwrap();
 }
 
-// H14, H35: the instruction of a missed hit is part of the handler that has run into it.
+// The instruction of a missed hit is part of the handler that has run into it.
 #[test]
 fn a_fault_in_a_missed_hits_instruction_belongs_to_the_handler_around_it() {
     let _machine = boot();
@@ -277,7 +271,6 @@ fn a_fault_in_a_missed_hits_instruction_belongs_to_the_handler_around_it() {
     PROBES.unregister(outer).unwrap();
 }
 
-// E04
 #[test]
 fn a_string_instruction_that_faults_halfway_is_completed() {
     let _machine = boot();
@@ -326,7 +319,7 @@ fn a_string_instruction_that_faults_halfway_is_completed() {
     PROBES.unregister(probe).unwrap();
 }
 
-// E35: whoever resumes at such an address must not be the probes.
+// Whoever resumes at such an address must not be the probes.
 #[test]
 fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
     let _machine = boot();
@@ -371,7 +364,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
     }
 }
 
-// E32, E34, E37: stack instructions whose operand faults leave the stack alone.
+// Stack instructions whose operand faults leave the stack alone.
 #[test]
 fn stack_words_are_untouched_by_a_faulting_call() {
     let _machine = boot();

@@ -20,7 +20,6 @@ const AC: u64 = 1 << 18;
 /// RFLAGS with which code in tests runs: nothing set but what is always set.
 const PLAIN_FLAGS: u64 = 0x202;
 
-// H03, H05, H11
 #[test]
 fn handlers_see_the_registers_before_and_after_the_instruction() {
     let _machine = boot();
@@ -59,7 +58,6 @@ fn handlers_see_the_registers_before_and_after_the_instruction() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H24
 #[test]
 fn flags_survive_a_hit() {
     let _machine = boot();
@@ -87,7 +85,6 @@ fn flags_survive_a_hit() {
     journal::take();
 }
 
-// H27, K15
 #[test]
 fn handlers_find_an_aligned_stack_and_clean_flags() {
     let _machine = boot();
@@ -138,7 +135,6 @@ fn handlers_find_an_aligned_stack_and_clean_flags() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H06, B20
 #[test]
 fn a_pre_handlers_changes_are_taken_but_for_the_ip() {
     let _machine = boot();
@@ -153,7 +149,6 @@ fn a_pre_handlers_changes_are_taken_but_for_the_ip() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H07, H09
 #[test]
 fn a_pre_handler_may_say_where_to_go_on() {
     let _machine = boot();
@@ -193,7 +188,7 @@ fn a_pre_handler_may_say_where_to_go_on() {
     PROBES.unregister(call).unwrap();
 }
 
-// H07: the caller's mistake is its own, and does no harm to the probes.
+// The caller's mistake is its own, and does no harm to the probes.
 #[test]
 fn resuming_without_setting_the_ip_goes_on_behind_the_breakpoint() {
     let _machine = boot();
@@ -208,7 +203,6 @@ fn resuming_without_setting_the_ip_goes_on_behind_the_breakpoint() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H08, H10, H11
 #[test]
 fn both_chains_run_newest_first_and_skip_disabled_probes() {
     let _machine = boot();
@@ -230,7 +224,6 @@ fn both_chains_run_newest_first_and_skip_disabled_probes() {
     PROBES.unregister_batch(&[b, c]).unwrap();
 }
 
-// H04
 #[test]
 fn a_handler_gets_its_own_probe() {
     let _machine = boot();
@@ -255,7 +248,6 @@ fn a_handler_gets_its_own_probe() {
     PROBES.unregister_batch(&[a, b]).unwrap();
 }
 
-// H12
 #[test]
 fn a_post_handlers_changes_are_taken_and_the_ip_too() {
     let _machine = boot();
@@ -277,7 +269,6 @@ fn a_post_handlers_changes_are_taken_and_the_ip_too() {
     PROBES.unregister(probe).unwrap();
 }
 
-// B05, P23
 #[test]
 fn a_post_handler_may_come_and_go_while_another_probe_stays() {
     let _machine = boot();
@@ -297,7 +288,6 @@ fn a_post_handler_may_come_and_go_while_another_probe_stays() {
     PROBES.unregister(stays).unwrap();
 }
 
-// H14, H15
 #[test]
 fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     let _machine = boot();
@@ -321,7 +311,6 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H14, H16, B12
 #[test]
 fn every_enabled_probe_at_a_missed_address_counts_it() {
     let _machine = boot();
@@ -372,13 +361,12 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
         for probe in &disabled {
             assert_eq!(probe.nmissed(), 0);
         }
-        // K04: missed by the guard, not for want of an instance.
+        // Missed by the guard, not for want of an instance.
         assert_eq!(
             (call.kprobe().nmissed(), call.nmissed(), call.hits()),
             (round, 0, 0)
         );
     }
-    // R38
     PROBES.disable(inner[0]).unwrap();
     assert_eq!(inner[0].nmissed(), 3);
     PROBES.enable(inner[0]).unwrap();
@@ -389,7 +377,6 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
     PROBES.unregister(outer).unwrap();
 }
 
-// H21, H22
 #[test]
 fn handlers_run_with_interrupts_off_and_cannot_sleep() {
     let _machine = boot();
@@ -427,7 +414,6 @@ fn handlers_run_with_interrupts_off_and_cannot_sleep() {
     PROBES.unregister(probe).unwrap();
 }
 
-// H46
 #[test]
 fn a_foreign_breakpoint_is_handed_on_untouched() {
     let _machine = boot();
@@ -448,7 +434,7 @@ fn a_foreign_breakpoint_is_handed_on_untouched() {
     PROBES.unregister(probe).unwrap();
 }
 
-// design: one trap a hit
+// One trap a hit.
 #[test]
 fn a_hit_costs_one_trap_or_two_when_stepped() {
     let _machine = boot();

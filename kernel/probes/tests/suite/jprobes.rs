@@ -17,7 +17,6 @@ fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
     unsafe { JprobeEntry::new(handler as *const ()) }
 }
 
-// J07
 #[test]
 fn a_handler_sees_up_to_thirteen_arguments() {
     let _machine = boot();
@@ -70,7 +69,6 @@ fn a_handler_sees_up_to_thirteen_arguments() {
     }
 }
 
-// J07, J10
 #[test]
 fn arguments_of_any_type_and_writes_through_pointers() {
     let _machine = boot();
@@ -96,7 +94,6 @@ fn arguments_of_any_type_and_writes_through_pointers() {
     PROBES.unregister(jprobe).unwrap();
 }
 
-// J06, J08, J15, K15
 #[test]
 fn a_handler_runs_in_a_handlers_context_and_drops_its_locals() {
     let _machine = boot();
@@ -169,7 +166,6 @@ unsafe extern "C" {
     fn just_return();
 }
 
-// J09, J10, J11
 #[test]
 fn the_function_runs_as_if_its_handler_had_not() {
     let _machine = boot();
@@ -231,7 +227,6 @@ fn the_function_runs_as_if_its_handler_had_not() {
     PROBES.unregister(jprobe).unwrap();
 }
 
-// J01, J02, J03
 #[test]
 fn targets_that_a_jprobe_cannot_mirror_are_refused() {
     let _machine = boot();
@@ -285,7 +280,6 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
     PROBES.unregister(second).unwrap();
 }
 
-// J05
 #[test]
 fn jprobes_follow_the_rules_of_all_probes() {
     let _machine = boot();
@@ -316,7 +310,6 @@ fn jprobes_follow_the_rules_of_all_probes() {
     assert_eq!(journal::take(), [1]);
 }
 
-// J04, J16, J17, H08
 #[test]
 fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
     let _machine = boot();
@@ -342,7 +335,7 @@ fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
         assert_eq!(add(1, 2), 3);
         assert_eq!(journal::take(), [3, 2, 1, 103, 13, 11, 12]);
     }
-    // H09: a pre handler that goes on elsewhere keeps the jprobe from running.
+    // A pre handler that goes on elsewhere keeps the jprobe from running.
     fn elsewhere(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         regs.ip += 3;
         PreVerdict::Resume
@@ -360,7 +353,6 @@ fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
     PROBES.unregister(jprobe).unwrap();
 }
 
-// J08, J18, J19
 #[test]
 fn a_jprobe_hit_inside_a_handler_is_missed() {
     let _machine = boot();
@@ -381,7 +373,6 @@ fn a_jprobe_hit_inside_a_handler_is_missed() {
     PROBES.unregister(jprobe).unwrap();
 }
 
-// J12
 #[test]
 fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() {
     let printed = in_doomed_process(
@@ -400,7 +391,6 @@ fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() {
     assert_eq!(printed.matches("PtRegs {").count(), 2, "{printed}");
 }
 
-// J13
 #[test]
 fn a_handler_that_returns_like_a_function_is_found_out() {
     let printed = in_doomed_process(
@@ -421,7 +411,6 @@ fn a_handler_that_returns_like_a_function_is_found_out() {
     );
 }
 
-// J14
 #[test]
 fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint() {
     let printed = in_doomed_process(

@@ -83,7 +83,6 @@ fn call<const N: u64>() -> Kretprobe<u64> {
     Kretprobe::new().handler(returned::<N, u64>)
 }
 
-// R20, R48
 #[test]
 fn every_allocation_may_fail() {
     let _machine = boot();
@@ -108,7 +107,6 @@ fn every_allocation_may_fail() {
         .unwrap();
 }
 
-// R20, R29, R48
 #[test]
 fn every_allocation_of_a_batch_may_fail() {
     let _machine = boot();
@@ -126,7 +124,6 @@ fn every_allocation_of_a_batch_may_fail() {
     PROBES.unregister_batch(&jprobes).unwrap();
 }
 
-// R20
 #[test]
 fn every_allocation_for_an_owned_probe_may_fail() {
     let _machine = boot();
@@ -151,7 +148,6 @@ fn every_allocation_for_an_owned_probe_may_fail() {
     assert_eq!(journal::take(), [1, 2, 5]);
 }
 
-// R20, R36, R39
 #[test]
 fn only_registering_needs_memory() {
     let _machine = boot();
@@ -179,7 +175,7 @@ fn only_registering_needs_memory() {
     assert_eq!(list(), [""; 0]);
 }
 
-// R20: a batch large enough for tables and pages to grow in the middle of it.
+// A batch large enough for tables and pages to grow in the middle of it.
 #[test]
 fn a_batch_that_runs_out_of_memory_is_rolled_back() {
     let _machine = boot();
@@ -201,7 +197,6 @@ fn a_batch_that_runs_out_of_memory_is_rolled_back() {
     PROBES.unregister_batch(&batch).unwrap();
 }
 
-// R20
 #[test]
 fn registration_fails_cleanly_when_there_are_no_slots() {
     let _machine = boot();
@@ -247,7 +242,6 @@ fn registration_fails_cleanly_when_there_are_no_slots() {
     PROBES.unregister(last).unwrap();
 }
 
-// H02
 #[test]
 fn hits_allocate_nothing() {
     let _machine = boot();

@@ -108,7 +108,6 @@ fn a_forgotten_handle_leaves_the_probe_registered() {
     PROBES.unregister(probe).unwrap();
 }
 
-// R27
 #[test]
 fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     let _machine = boot();
@@ -136,7 +135,6 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     }
 }
 
-// R27
 #[test]
 fn a_kretprobes_handle_dropped_in_its_own_handlers_is_unregistered_later() {
     let _machine = boot();

@@ -17,7 +17,6 @@ use crate::process::{
 
 const INT3: u8 = 0xcc;
 
-// R01, R22
 #[test]
 fn symbol_and_address_together_are_refused() {
     let machine = boot();
@@ -29,7 +28,6 @@ fn symbol_and_address_together_are_refused() {
     drop(machine);
 }
 
-// R02
 #[test]
 fn a_probe_without_a_target_is_refused() {
     let _machine = boot();
@@ -39,7 +37,6 @@ fn a_probe_without_a_target_is_refused() {
     refused(leak(Jprobe::new()), "NoTarget", 22);
 }
 
-// R03
 #[test]
 fn an_unknown_symbol_is_refused() {
     let _machine = boot();
@@ -51,7 +48,6 @@ fn an_unknown_symbol_is_refused() {
     assert!(error.to_string().contains("no_such_function"));
 }
 
-// R04
 #[test]
 fn an_address_outside_every_symbol_is_refused() {
     let _machine = boot();
@@ -77,7 +73,6 @@ fn an_address_outside_every_symbol_is_refused() {
     symbols::remove(slots.start);
 }
 
-// R04
 #[test]
 fn data_is_refused() {
     let _machine = boot();
@@ -92,7 +87,6 @@ fn data_is_refused() {
     );
 }
 
-// R05
 #[test]
 fn offsets_count_from_symbols_and_addresses_alike() {
     let machine = boot();
@@ -117,7 +111,6 @@ fn offsets_count_from_symbols_and_addresses_alike() {
     drop(machine);
 }
 
-// R06
 #[test]
 fn an_offset_past_the_symbol_belongs_to_the_next_one() {
     let _machine = boot();
@@ -140,7 +133,6 @@ fn an_offset_past_the_symbol_belongs_to_the_next_one() {
     PROBES.unregister(its_entry).unwrap();
 }
 
-// R07, P21
 #[test]
 fn the_entry_of_a_function_is_behind_its_landing_pad() {
     let _machine = boot();
@@ -177,7 +169,6 @@ fn the_entry_of_a_function_is_behind_its_landing_pad() {
     }
 }
 
-// R08
 #[test]
 fn a_refused_probe_can_be_mended_and_registered() {
     let _machine = boot();
@@ -195,7 +186,6 @@ fn a_refused_probe_can_be_mended_and_registered() {
     PROBES.unregister(probe).unwrap();
 }
 
-// R09
 #[test]
 fn a_registered_probe_cannot_be_registered_again() {
     let _machine = boot();
@@ -214,7 +204,6 @@ fn a_registered_probe_cannot_be_registered_again() {
     PROBES.unregister(call).unwrap();
 }
 
-// R10, R35, B08, B09
 #[test]
 fn a_probe_can_be_registered_again_and_again() {
     let _machine = boot();
@@ -258,7 +247,6 @@ fn a_probe_can_be_registered_again_and_again() {
     assert_eq!(journal::take(), [2, 2]);
 }
 
-// R11, R13, R22
 #[test]
 fn blacklisted_functions_are_refused_at_every_byte() {
     let _machine = boot();
@@ -281,7 +269,6 @@ fn blacklisted_functions_are_refused_at_every_byte() {
     assert!(error.to_string().contains("a test asks for it"), "{error}");
 }
 
-// R15, R21, E06, E15, E21, E40, E41, E42, E44, E45, E48, E56, P17, P18, P19
 #[test]
 fn instructions_that_cannot_run_elsewhere_are_refused() {
     let _machine = boot();
@@ -324,7 +311,6 @@ fn instructions_that_cannot_run_elsewhere_are_refused() {
     }
 }
 
-// E13
 #[test]
 fn an_sti_whose_shadow_matters_is_refused() {
     let _machine = boot();
@@ -338,7 +324,6 @@ fn an_sti_whose_shadow_matters_is_refused() {
     PROBES.unregister(harmless).unwrap();
 }
 
-// R17, R18, P05
 #[test]
 fn only_instruction_starts_are_accepted_whatever_is_probed_already() {
     let _machine = boot();
@@ -378,7 +363,6 @@ fn only_instruction_starts_are_accepted_whatever_is_probed_already() {
     }
 }
 
-// R19, E40
 #[test]
 fn padding_inside_a_function_does_not_hide_what_follows() {
     let _machine = boot();
@@ -399,7 +383,6 @@ fn padding_inside_a_function_does_not_hide_what_follows() {
     PROBES.unregister(behind).unwrap();
 }
 
-// R17, P04
 #[test]
 fn nothing_behind_undecodable_bytes_is_accepted() {
     let _machine = boot();
@@ -417,7 +400,6 @@ fn nothing_behind_undecodable_bytes_is_accepted() {
     assert_eq!(journal::take(), [1]);
 }
 
-// P03, E57, B18
 #[test]
 fn the_last_instruction_of_the_mapping_can_be_probed() {
     let _machine = boot();
@@ -431,7 +413,6 @@ fn the_last_instruction_of_the_mapping_can_be_probed() {
     assert_eq!(journal::take(), [1, 1]);
 }
 
-// R23, R34, H04, H08
 #[test]
 fn a_thousand_probes_share_one_address_and_leave_one_by_one() {
     let _machine = boot();
@@ -456,7 +437,6 @@ fn a_thousand_probes_share_one_address_and_leave_one_by_one() {
     assert_eq!(byte_at(address("add")), 0x48, "the instruction is back");
 }
 
-// R24
 #[test]
 fn a_probe_without_handlers_arms_and_counts() {
     let _machine = boot();
@@ -468,7 +448,6 @@ fn a_probe_without_handlers_arms_and_counts() {
     PROBES.unregister(probe).unwrap();
 }
 
-// R25, R26, R36, R37
 #[test]
 fn text_is_armed_exactly_while_some_probe_there_is_enabled() {
     let _machine = boot();
@@ -508,7 +487,6 @@ fn text_is_armed_exactly_while_some_probe_there_is_enabled() {
     PROBES.unregister(b).unwrap();
 }
 
-// R36
 #[test]
 fn enabling_needs_a_registered_probe() {
     let _machine = boot();
@@ -522,7 +500,6 @@ fn enabling_needs_a_registered_probe() {
     assert_eq!(PROBES.enable(probe).unwrap_err(), ProbeError::NotRegistered);
 }
 
-// R39, R41, B07
 #[test]
 fn the_knob_takes_all_probes_out_and_puts_the_enabled_ones_back() {
     let _machine = boot();
@@ -568,7 +545,6 @@ fn the_knob_takes_all_probes_out_and_puts_the_enabled_ones_back() {
     assert_eq!(text_bytes(), (0x48, 0x55));
 }
 
-// R28, R29, R30
 #[test]
 fn a_batch_is_registered_whole_or_not_at_all() {
     let _machine = boot();
@@ -620,7 +596,6 @@ fn a_batch_is_registered_whole_or_not_at_all() {
     PROBES.unregister(resident).unwrap();
 }
 
-// R31, R33, B10, B11
 #[test]
 fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
     let _machine = boot();
@@ -651,7 +626,6 @@ fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
     PROBES.unregister(call).unwrap();
 }
 
-// R27, H55
 #[test]
 fn nothing_can_be_changed_from_inside_a_handler() {
     let _machine = boot();
@@ -682,7 +656,6 @@ fn nothing_can_be_changed_from_inside_a_handler() {
     assert_eq!(ProbeError::AtomicContext.errno(), 16);
 }
 
-// R43, R44, R45, R46, R48
 #[test]
 fn kretprobes_want_a_function_entry_and_reasonable_sizes() {
     let _machine = boot();
@@ -744,7 +717,6 @@ fn kretprobes_want_a_function_entry_and_reasonable_sizes() {
     refused(huge, "OutOfMemory", 12);
 }
 
-// R51
 #[test]
 fn freed_text_is_never_written_again() {
     let _machine = boot();
@@ -778,7 +750,7 @@ fn freed_text_is_never_written_again() {
     refused(leak(Kprobe::new().at(code.start)), "NoSymbolAt", 2);
 }
 
-// R05: a probe that is not on an instruction of its own function's flow still runs it right.
+// A probe that is not on an instruction of its own function's flow still runs it right.
 #[test]
 fn every_instruction_of_a_function_can_be_probed_at_once() {
     let _machine = boot();
