@@ -35,6 +35,11 @@ static POOL: SpinLock<Pool> = SpinLock::new(Pool {
     unused: None,
 });
 
+/// How many frames the stacks hold, those in use and those that wait to be used again. Task context.
+pub fn mapped_frames() -> usize {
+    POOL.lock().mapped as usize * (STACK_BYTES as usize / FRAME_SIZE)
+}
+
 /// A stack that belongs to the holder of this value. Dropping it gives it back, so nothing may run on it any more.
 #[derive(Debug)]
 pub struct KernelStack {

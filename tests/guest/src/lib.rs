@@ -40,6 +40,8 @@ mod boot;
 mod calls;
 mod concurrency;
 mod errors;
+mod everything;
+mod everything_probes;
 mod handler_rules;
 mod hits;
 mod instruction_forms;

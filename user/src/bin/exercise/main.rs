@@ -39,6 +39,7 @@ fn main(mut args: Args) -> i32 {
         "out_of_memory" => memory::out_of_memory(),
         "registers" => registers::registers(args),
         "fill_file_system" => memory::fill_file_system(),
+        "calls" => tasks::calls(args),
         "identity" => tasks::identity(),
         "wait" => tasks::wait(),
         "exec" => tasks::exec(),

@@ -320,6 +320,18 @@ pub fn rounds(mut args: Args) {
     }
 }
 
+/// Makes known numbers of calls each round: 3 of getpid, 2 of getppid, 1 of mkdir.
+pub fn calls(mut args: Args) {
+    let rounds: u32 = args.parse_next().expect("a number");
+    for _ in 0..rounds {
+        assert_eq!(syscall::getpid(), syscall::getpid());
+        assert!(syscall::getpid() > 1);
+        assert_eq!(syscall::getppid(), syscall::getppid());
+        syscall::mkdir(c"/tmp/calls", 0o755).expect("mkdir");
+        syscall::rmdir(c"/tmp/calls").expect("rmdir");
+    }
+}
+
 /// Forks until the kernel says that it is enough, then ends all children.
 pub fn fork_limit() {
     let mut children = [0; 4096];
