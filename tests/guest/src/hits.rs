@@ -382,4 +382,15 @@ guest_test! {
         a_caller_finds_its_flags_after_a_probed_return();
         a_jprobes_backtrace_shows_the_functions_caller();
     }
+
+    /// The same where jumps lead to detours.
+    #[cmdline("kprobes.optimize=1")]
+    fn optimized_hits_fit_into_the_kernel_as_well() {
+        the_idle_loop_can_be_probed();
+        slots_are_near_the_text_and_never_writable_where_executed();
+        a_hit_takes_little_of_the_stack();
+        each_exception_of_a_probed_instruction_reaches_its_fault_handler();
+        a_caller_finds_its_flags_after_a_probed_return();
+        a_jprobes_backtrace_shows_the_functions_caller();
+    }
 }

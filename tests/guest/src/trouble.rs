@@ -25,6 +25,7 @@ use kernel::{
     symbols,
     task::{TaskRef, exec::run_program, kthread::spawn_kthread_on},
 };
+use probes::kprobe::flags;
 
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "troubled", body).expect("memory for a thread")
@@ -46,6 +47,14 @@ extern "C" fn troubled_target(a: u64) -> u64 {
 #[inline(never)]
 extern "C" fn troubled_in_nmi(a: u64) -> u64 {
     black_box(a + 2)
+}
+
+/// Begins with instructions that a jump can replace.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn troubled_by_a_jump(a: u64) -> u64 {
+    let words = black_box([a, 1, 2]);
+    words[0] + words[1] + words[2]
 }
 
 /// The instruction at which the kernel touches user memory, as an offset into `copy_user`.
@@ -345,7 +354,7 @@ guest_test! {
         drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
     }
 
-    /// NMIs from another CPU come anywhere in the hits of four probes; all calls, those of the NMIs too, are followed or
+    /// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too, are followed or
     /// counted as missed.
     #[timeout(120)]
     fn the_count_law_holds_under_nmis_from_another_cpu() {
@@ -353,7 +362,9 @@ guest_test! {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         static DURING_HITS: AtomicU64 = AtomicU64::new(0);
         fn call_all(n: u64) -> bool {
-            troubled_target(black_box(n)) == n + 1 && troubled_in_nmi(black_box(n)) == n + 2
+            troubled_target(black_box(n)) == n + 1
+                && troubled_in_nmi(black_box(n)) == n + 2
+                && troubled_by_a_jump(black_box(n)) == n + 3
         }
         fn in_nmi(regs: &PtRegs) {
             if percpu::in_probe_handler() || PROBES.original_ip(regs.ip) != regs.ip {
@@ -372,6 +383,13 @@ guest_test! {
             Kretprobe::<u64>::new().symbol("troubled_target").handler(ignore_return).maxactive(4),
         )).unwrap();
         let jprobe = register(Box::new(Jprobe::new().symbol("troubled_in_nmi").entry(mirror))).unwrap();
+        let jumps = register(Box::new(Kprobe::new().symbol("troubled_by_a_jump").pre(count_before))).unwrap();
+        let jumping_call = register(Box::new(
+            Kretprobe::<u64>::new().symbol("troubled_by_a_jump").handler(ignore_return).maxactive(4),
+        )).unwrap();
+        if kernel::cmdline::get("kprobes.optimize") == Some("1") {
+            assert!(jumps.flags() & flags::OPTIMIZED != 0, "a jump leads to a detour");
+        }
         let victim = spawn_on(1, || {
             while !STOP.load(SeqCst) {
                 let n = CALLS.fetch_add(1, SeqCst);
@@ -398,12 +416,15 @@ guest_test! {
         assert_eq!(kprobe.hits() + kprobe.nmissed(), executions);
         assert_eq!(plain.hits() + plain.nmissed(), executions);
         assert_eq!(jprobe.kprobe().hits() + jprobe.kprobe().nmissed(), executions);
-        assert_eq!(call.hits() + call.nmissed() + call.kprobe().nmissed(), executions);
-        assert_eq!(BEFORE.load(SeqCst), kprobe.hits() + plain.hits());
+        assert_eq!(jumps.hits() + jumps.nmissed(), executions);
+        for call in [&call, &jumping_call] {
+            assert_eq!(call.hits() + call.nmissed() + call.kprobe().nmissed(), executions);
+        }
+        assert_eq!(BEFORE.load(SeqCst), kprobe.hits() + plain.hits() + jumps.hits());
         assert_eq!(AFTER.load(SeqCst), kprobe.hits());
         let during = DURING_HITS.load(SeqCst);
         assert!(during > 0, "no NMI of {} came during a hit", NMIS.load(SeqCst));
-        drop((jprobe, call, plain, kprobe));
+        drop((jumping_call, jumps, jprobe, call, plain, kprobe));
     }
 
     /// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault handler: hits three and
@@ -628,5 +649,19 @@ guest_test! {
         an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
         the_count_law_holds_under_nmis_from_another_cpu();
         hits_nest_as_deep_as_they_come();
+    }
+
+    /// The same with jumps to detours where the code allows them: interrupts may come during handlers.
+    #[timeout(120)]
+    #[cmdline("kprobes.optimize=1")]
+    fn optimized_hits_stand_the_same_trouble() {
+        a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();
+        a_probed_instruction_that_faults_pages_in_is_completed();
+        reads_in_handlers_never_fault_for_good();
+        an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
+        the_count_law_holds_under_nmis_from_another_cpu();
+        hits_nest_as_deep_as_they_come();
+        a_task_is_interrupted_but_not_switched_away_from_in_a_slot();
+        a_slot_below_interrupt_frames_outlives_its_probe();
     }
 }
