@@ -46,6 +46,8 @@ pub enum ProbeError {
     DataTooLarge { bytes: usize },
     /// A jprobe without a handler.
     NoHandler,
+    /// A jprobe's handler is not the first byte of a function in kernel text.
+    HandlerNotFunction { handler: u64 },
     /// An empty batch.
     EmptyBatch,
     /// No memory for a slot, a table or instances.
@@ -83,6 +85,7 @@ impl ProbeError {
             | Self::ReturnBlacklisted { .. }
             | Self::NotExternC { .. }
             | Self::NoHandler
+            | Self::HandlerNotFunction { .. }
             | Self::EmptyBatch => 22,
         }
     }
@@ -109,6 +112,7 @@ impl ProbeError {
             Self::SecondJprobe { .. } => "SecondJprobe",
             Self::DataTooLarge { .. } => "DataTooLarge",
             Self::NoHandler => "NoHandler",
+            Self::HandlerNotFunction { .. } => "HandlerNotFunction",
             Self::EmptyBatch => "EmptyBatch",
             Self::OutOfMemory => "OutOfMemory",
             Self::AtomicContext => "AtomicContext",
@@ -168,6 +172,10 @@ impl fmt::Display for ProbeError {
             Self::DataTooLarge { bytes } => write!(
                 f,
                 "{bytes} bytes of data per call are more than {MAX_INSTANCE_DATA}; keep a reference instead"
+            ),
+            Self::HandlerNotFunction { handler } => write!(
+                f,
+                "a jprobe's handler must be a function of the kernel, but {handler:#x} is not the first byte of one; make it with jprobe!"
             ),
             Self::NoHandler => f.write_str("a jprobe needs a handler; make one with jprobe! and give it with entry()"),
             Self::EmptyBatch => f.write_str("the batch is empty; give at least one probe"),

@@ -134,6 +134,11 @@ impl<P: Platform> Probes<P> {
     /// Resumes in the displaced instruction.
     #[inline(always)]
     fn run_slot(&self, site: &Site, regs: &mut PtRegs) -> bool {
+        if site.pops_flags() && regs.flags & TF == 0 {
+            // A TF that is popped traps after the next instruction, which in the slot would be the slot's jump.
+            self.carry_out(site, regs);
+            return true;
+        }
         // Acquire: what it leads to is written.
         regs.ip = site.run.load(Acquire);
         true
@@ -153,6 +158,17 @@ impl<P: Platform> Probes<P> {
 
     /// Carries out the instruction on the saved registers and runs the post handlers at once.
     fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+        if !self.carry_out(site, regs) {
+            cpu.leave();
+            return self.run_slot(site, regs);
+        }
+        self.run_post(cpu, site, regs);
+        cpu.leave();
+        true
+    }
+
+    /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
+    fn carry_out(&self, site: &Site, regs: &mut PtRegs) -> bool {
         // SAFETY: the word that `popf` or a return would pop, on the live stack above the trap's frame.
         let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
         match site.emulated {
@@ -165,13 +181,8 @@ impl<P: Platform> Probes<P> {
                 regs.sp = regs.sp.wrapping_add(8 + u64::from(discarded));
                 regs.ip = popped;
             }
-            _ => {
-                cpu.leave();
-                return self.run_slot(site, regs);
-            }
+            _ => return false,
         }
-        self.run_post(cpu, site, regs);
-        cpu.leave();
         true
     }
 

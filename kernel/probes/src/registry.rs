@@ -674,6 +674,13 @@ impl<P: Platform> Probes<P> {
         symbol.start + landing_pad_len(&pad[..len]) as u64
     }
 
+    /// Whether a function of the kernel begins at `addr`.
+    fn is_function(addr: u64) -> bool {
+        P::symbol_at(addr).is_some_and(|symbol| {
+            symbol.start == addr && matches!(symbol.text, Text::Kernel | Text::Init)
+        })
+    }
+
     /// What jprobes and kretprobes ask for beyond a kprobe.
     fn check_container<T: Probe>(
         &self,
@@ -692,6 +699,11 @@ impl<P: Platform> Probes<P> {
         match container {
             Container::None => Ok(()),
             Container::Jprobe(jprobe) if jprobe.entry.is_none() => Err(ProbeError::NoHandler),
+            Container::Jprobe(jprobe) if !Self::is_function(jprobe.entry_addr()) => {
+                Err(ProbeError::HandlerNotFunction {
+                    handler: jprobe.entry_addr(),
+                })
+            }
             Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
             Container::Jprobe(_) => match self.table.find(addr + 1) {
                 Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {

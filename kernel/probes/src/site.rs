@@ -281,6 +281,11 @@ impl Site {
         }
     }
 
+    /// Whether the instruction is `popf`, which is never run in the plain slot.
+    pub(crate) fn pops_flags(&self) -> bool {
+        matches!(self.emulated, Some(Emulated::Flags(FlagsOp::Pop(_))))
+    }
+
     /// What the probed code looks like at `offset` of this site's slot at `slot`.
     pub(crate) fn place(&self, slot: u64, offset: usize) -> Place {
         if slot == self.slot {

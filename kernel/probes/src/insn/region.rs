@@ -15,6 +15,7 @@ use super::{
     boundary::Instructions,
     classify::{Class, classify},
     decode::{DecodeError, Insn},
+    flags::FlagsOp,
     refusal::Refusal,
 };
 
@@ -52,6 +53,8 @@ pub enum Obstacle {
     IndirectJump { at: u64 },
     /// The call at `at` returns to under the jump.
     Call { at: u64 },
+    /// The `popf` at `at` may begin single-stepping, which is to step through the original.
+    TrapFlag { at: u64 },
     /// The instruction at `at` cannot be executed elsewhere.
     Unmovable { at: u64, refusal: Refusal },
 }
@@ -66,6 +69,9 @@ impl fmt::Display for Obstacle {
             Self::Entered { at, to } => write!(f, "the instruction at {at:#x} refers to {to:#x}"),
             Self::IndirectJump { at } => {
                 write!(f, "the indirect jump at {at:#x} may lead to anywhere")
+            }
+            Self::TrapFlag { at } => {
+                write!(f, "the popf at {at:#x} may begin single-stepping")
             }
             Self::Call { at } => write!(f, "the call at {at:#x} returns to under the jump"),
             Self::Unmovable { at, refusal } => {
@@ -134,6 +140,9 @@ fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstac
     let class = classify(insn, following).map_err(|refusal| Obstacle::Unmovable { at, refusal })?;
     if matches!(class, Class::Call | Class::IndirectCall) && insn.next_ip() < end {
         return Err(Obstacle::Call { at });
+    }
+    if matches!(class, Class::Flags(FlagsOp::Pop(_))) {
+        return Err(Obstacle::TrapFlag { at });
     }
     Ok(class.falls_through())
 }
@@ -299,6 +308,15 @@ mod tests {
         );
         let last = [0x90, 0x90, 0x90, 0xff, 0xd0, 0xc3];
         assert_eq!(lengths(&last, &[], 0), Ok(vec![1, 1, 1, 2]));
+    }
+
+    #[test]
+    fn flags_are_stored_but_not_loaded_under_a_jump() {
+        let stores = [0x9c, 0x58, 0x90, 0x90, 0x90, 0xc3];
+        assert_eq!(lengths(&stores, &[], 0), Ok(vec![1; 5]));
+        let loads = [0x50, 0x9d, 0x90, 0x90, 0x90, 0xc3];
+        let refused = Obstacle::TrapFlag { at: START + 1 };
+        assert_eq!(lengths(&loads, &[], 0), Err(refused));
     }
 
     #[test]

@@ -257,6 +257,15 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
         22,
     );
     refused(leak(Jprobe::new().symbol("add")), "NoHandler", 22);
+    let at = |addr: u64| {
+        // SAFETY: none of them is registered, and so none is called.
+        let entry = unsafe { JprobeEntry::new(std::ptr::without_provenance(addr as usize)) };
+        leak(Jprobe::new().symbol("add").entry(entry))
+    };
+    let data = std::ptr::from_ref(&journal::take).addr() as u64;
+    for nowhere in [1, address("spoil_everything") + 1, data] {
+        refused(at(nowhere), "HandlerNotFunction", 22);
+    }
     refused(leak(make().symbol("no_such_function")), "UnknownSymbol", 2);
     refused(leak(make().symbol("blacklisted")), "Blacklisted", 22);
 
