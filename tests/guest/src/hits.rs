@@ -23,7 +23,7 @@ use kernel::{
     task::{exec::run_program, kthread::spawn_kthread_on, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
 };
-use x86_64::instructions::interrupts;
+use x86_64::{instructions::interrupts, registers::rflags};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -36,8 +36,6 @@ fn pass(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
 }
 
 fn pass_after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
-
-fn pass_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
 
 guest_test! {
     /// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
@@ -290,31 +288,110 @@ unsafe extern "C" fn flags_after(which: u64, flags: u64) -> u64 {
     )
 }
 
+/// Handlers that ran, and those that found DF or AC set.
+static HANDLERS: AtomicU64 = AtomicU64::new(0);
+static SPOILT: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a handler, and whether it runs with the flags that Rust code wants.
+fn check_flags() {
+    const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
+    HANDLERS.fetch_add(1, SeqCst);
+    SPOILT.fetch_add(u64::from(rflags::read_raw() & DF_AND_AC != 0), SeqCst);
+}
+
+fn check_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    check_flags();
+    PreVerdict::Execute
+}
+
+fn check_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    check_flags();
+}
+
+fn check_entry(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+    check_flags();
+    EntryVerdict::Track
+}
+
+fn check_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+    check_flags();
+}
+
+const PLAIN: u64 = 0x202;
+const AC: u64 = 1 << 18;
+
 guest_test! {
     /// Functions that are called with interrupts off, that switch them off or on, and that leave other flags: the caller finds the
-    /// flags that it finds without a return probe.
+    /// flags that it finds without probes, and no handler sees DF or AC.
     fn a_caller_finds_its_flags_after_a_probed_return() {
-        const PLAIN: u64 = 0x202;
-        let cases: Vec<(u64, u64)> = (0..4)
-            .flat_map(|which| [PLAIN, PLAIN & !0x200, PLAIN | 0x8d5].map(|flags| (which, flags)))
-            .collect();
-        // SAFETY: the flags are put back before the return.
-        let run = |&(which, flags): &(u64, u64)| unsafe { flags_after(black_box(which), black_box(flags)) };
-        let bare: Vec<_> = cases.iter().map(run).collect();
-        assert!(bare.iter().any(|flags| flags & 0x200 == 0) && bare.iter().any(|flags| flags & 0x401 == 0x401));
-        let call = register(Box::new(Kretprobe::<u64>::new().symbol("changes_flags").handler(pass_return))).unwrap();
-        assert_eq!(cases.iter().map(run).collect::<Vec<_>>(), bare);
-        assert_eq!(call.hits(), cases.len() as u64);
-        let function = symbols::lookup_name("changes_flags").unwrap();
-        let probes: Vec<_> = survey::function(&function)
-            .unwrap()
+        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | AC, PLAIN | 0xcd5 | AC]);
+    }
+}
+
+/// Calls `changes_flags` with these flags, bare and with probes of every kind.
+fn flags_survive_probes(flags: &[u64]) {
+    HANDLERS.store(0, SeqCst);
+    SPOILT.store(0, SeqCst);
+    let cases: Vec<(u64, u64)> = (0..4)
+        .flat_map(|which| flags.iter().map(move |&flags| (which, flags)))
+        .collect();
+    // SAFETY: the flags are put back before the return.
+    let run =
+        |&(which, flags): &(u64, u64)| unsafe { flags_after(black_box(which), black_box(flags)) };
+    let bare: Vec<_> = cases.iter().map(run).collect();
+    assert!(
+        bare.iter().any(|flags| flags & 0x200 == 0)
+            && bare.iter().any(|flags| flags & 0x401 == 0x401)
+    );
+    let calls = [
+        register(Box::new(
+            Kretprobe::<u64>::new()
+                .symbol("changes_flags")
+                .handler(check_return),
+        ))
+        .unwrap(),
+        register(Box::new(
+            Kretprobe::<u64>::new()
+                .symbol("changes_flags")
+                .entry(check_entry)
+                .handler(check_return),
+        ))
+        .unwrap(),
+    ];
+    assert_eq!(cases.iter().map(run).collect::<Vec<_>>(), bare);
+    assert_eq!(
+        calls.each_ref().map(|call| call.hits()),
+        [cases.len() as u64; 2]
+    );
+    let function = symbols::lookup_name("changes_flags").unwrap();
+    let judged = survey::function(&function).unwrap();
+    let probe_all = |shape: fn() -> Kprobe| -> Vec<_> {
+        judged
             .iter()
             .filter(|judged| judged.verdict.is_ok())
-            .map(|judged| register(Box::new(Kprobe::new().at(judged.insn.ip()).pre(pass).post(pass_after))).unwrap())
-            .collect();
-        assert_eq!(cases.iter().map(run).collect::<Vec<_>>(), bare, "with each instruction probed, too");
-        drop((probes, call));
-    }
+            .map(|judged| register(Box::new(shape().at(judged.insn.ip()))).unwrap())
+            .collect()
+    };
+    let probes = probe_all(|| Kprobe::new().pre(check_before));
+    assert_eq!(
+        cases.iter().map(run).collect::<Vec<_>>(),
+        bare,
+        "with each instruction probed, too"
+    );
+    let more = probe_all(|| Kprobe::new().pre(check_before).post(check_after));
+    assert_eq!(
+        cases.iter().map(run).collect::<Vec<_>>(),
+        bare,
+        "with post handlers"
+    );
+    drop((more, probes, calls));
+    assert!(HANDLERS.load(SeqCst) > 100);
+    assert_eq!(
+        SPOILT.load(SeqCst),
+        0,
+        "of {} handlers",
+        HANDLERS.load(SeqCst)
+    );
 }
 
 /// The functions that a jprobe's handler has found above itself.
@@ -390,7 +467,8 @@ guest_test! {
         slots_are_near_the_text_and_never_writable_where_executed();
         a_hit_takes_little_of_the_stack();
         each_exception_of_a_probed_instruction_reaches_its_fault_handler();
-        a_caller_finds_its_flags_after_a_probed_return();
+        // At a function's entry a detour relies on the ABI: DF is clear there, and AC as well.
+        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5]);
         a_jprobes_backtrace_shows_the_functions_caller();
     }
 }

@@ -1,6 +1,7 @@
 //! Trouble in the middle of hits: faults, interrupts, NMIs, nesting, and probes that go while code is in their slots.
 
 use crate::guest_test;
+use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -20,7 +21,7 @@ use kernel::{
     },
     probes::{
         EntryVerdict, FaultVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES,
-        PreVerdict, PtRegs, jprobe, register,
+        PreVerdict, PtRegs, Registered, jprobe, register,
     },
     symbols,
     task::{TaskRef, exec::run_program, kthread::spawn_kthread_on},
@@ -635,6 +636,43 @@ guest_test! {
             drop(next);
         }
         drop(ticks);
+    }
+}
+
+/// Has the function that is entered return to the trampoline, although no return probe has taken up the call.
+fn forge_return(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    // SAFETY: the return address at a function's entry; that the way back is lost is the test.
+    unsafe { (regs.sp as *mut u64).write(TRAMPOLINE.load(Relaxed)) };
+    PreVerdict::Execute
+}
+
+static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
+
+fn forge_returns_of(function: &'static str) -> Registered<Box<Kprobe>> {
+    TRAMPOLINE.store(
+        symbols::lookup_name("kretprobe_trampoline").unwrap().start,
+        Relaxed,
+    );
+    register(Box::new(Kprobe::new().symbol(function).pre(forge_return))).unwrap()
+}
+
+guest_test! {
+    /// A program whose system call has lost its way back is killed; the kernel goes on.
+    fn a_program_that_returns_to_nowhere_is_killed() {
+        let probe = forge_returns_of("sys_mkdir");
+        let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
+        assert_eq!(status, WaitStatus::killed(signal::KILL));
+        assert_eq!(probe.hits(), 1);
+        drop(probe);
+        assert!(!percpu::in_probe_handler());
+        let status = run_program("/bin/exercise", &["identity"]).expect("the program starts");
+        assert_eq!(status.code(), Some(0));
+    }
+
+    #[should_panic("kretprobe BUG!: Processing kretprobe ")]
+    fn a_kernel_thread_that_returns_to_nowhere_ends_the_kernel() {
+        forget(forge_returns_of("troubled_target"));
+        troubled_target(black_box(1));
     }
 }
 
