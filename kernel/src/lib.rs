@@ -45,6 +45,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     log::read_cmdline();
     // SAFETY: the boot stacks are for this one call.
     unsafe { gdt::init(&gdt::InterruptStacks::of_boot_cpu()) };
+    probes::init_table(); // the entry of breakpoints searches it
     idt::init(); // from here on, faults are reported
     cpu::init(); // control registers
     syscall_entry::init();

@@ -34,7 +34,7 @@ use x86_64::{
 };
 
 use crate::{
-    arch::{gdt, percpu, smp},
+    arch::{entry, gdt, percpu, smp},
     errno::Errno,
     mm::{frame::Frame, init_text, kernel_stack, paging, uaccess},
     symbols::{self, Kind},
@@ -52,6 +52,13 @@ pub static PROBES: Probes<Kernel> = Probes::new();
 pub type Registered<O> = ::probes::Registered<Kernel, O>;
 
 ::probes::entry_points!(Kernel, cs = gdt::KERNEL_CS, ss = gdt::KERNEL_DS);
+::probes::breakpoint_entry!(
+    Kernel,
+    PROBES,
+    other = entry::asm_breakpoint_other,
+    // As `clac_if_smap` in the other stubs.
+    clear_ac = "77: .byte 0x0f, 0x1f, 0x00; .pushsection .clac_sites, \"a\", @progbits; .quad 77b; .popsection"
+);
 
 // SAFETY: clause by clause of `Platform`:
 // 1. per-CPU data hold one `probes` each, reached by nobody else. 2. `text_of` answers from the linker's bounds, and what was
@@ -107,7 +114,7 @@ unsafe impl Platform for Kernel {
     }
 
     fn entry_points() -> EntryPoints {
-        probe_entry_points()
+        with_breakpoint_entry(probe_entry_points())
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
@@ -177,6 +184,11 @@ fn text_of(kind: Kind) -> Text {
         Kind::Init => Text::Init,
         Kind::Rodata | Kind::Data | Kind::Bss => Text::No,
     }
+}
+
+/// Lets breakpoints be looked up. On the CPU that boots, before the IDT.
+pub fn init_table() {
+    PROBES.init_table();
 }
 
 /// Makes the probes ready. After heap, symbols and per-CPU data; before the first module.

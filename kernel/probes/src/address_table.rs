@@ -1,27 +1,48 @@
 //! From the address of a trap to its site, without locks.
 //!
 //! An open-addressed table of pointers to [`Site`]s, keyed by the instruction pointer that the processor reports
-//! (address + 1). It is never more than half full, so a hit almost always finds its site at the first look, and
-//! a breakpoint that is not ours finds an empty place soon.
+//! (address + 1). It is part of the registry, which is a static, so that a stub reaches an entry with one instruction. It is
+//! never more than half full, so a hit almost always finds its site at the first look, and a breakpoint that is not ours
+//! finds an empty place soon.
 //!
 //! # Invariants
-//! T1. Every entry points to a site: a real one, [`EMPTY`] or [`DELETED`]. So a reader tests no null.
-//! T2. At least half of the entries are [`EMPTY`], so every search ends.
-//! T3. A table that was replaced, and a site that was removed, is freed only after a grace period.
+//! T1. From [`AddressTable::clear`] on every entry points to a site: a real one, [`EMPTY`] or [`DELETED`]. So a reader tests no
+//!     null.
+//! T2. At most half of the entries are sites, and at least a quarter are [`EMPTY`], so every search ends.
+//! T3. A site that was removed is freed only after a grace period.
 //!
 //! # Contexts and ordering
 //! `find` runs anywhere. Writers hold the registry's lock. A site is stored with Release and loaded with Acquire, so who
-//! finds it finds it filled in; the same holds for a replaced table.
+//! finds it finds it filled in.
 
-use alloc::{boxed::Box, vec::Vec};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::{
+    mem::offset_of,
+    sync::atomic::{AtomicPtr, Ordering},
+};
 
 use crate::{error::ProbeError, site::Site};
 
-/// No site is or was here: a search ends. Its key is no trap's address.
+/// The number of bits of an index.
+pub const TABLE_BITS: u32 = 19;
+const ENTRIES: usize = 1 << TABLE_BITS;
+/// How many sites there can be at once.
+pub const MAX_SITES: usize = ENTRIES / 2;
+/// How many places may be other than empty: sites and the marks of removed ones.
+const MAX_USED: usize = ENTRIES / 4 * 3;
+
+/// 2^32 divided by the golden ratio: multiplying by it spreads neighbouring addresses over the table (Knuth, The Art of Computer
+/// Programming, vol. 3, 6.4).
+pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
+/// What is left of the product is its highest bits.
+pub(crate) const SHIFT: u32 = 32 - TABLE_BITS;
+
+/// No address that a trap can report: it is not canonical.
+const DELETED_KEY: u64 = 1 << 63;
+
+/// No site is or was here: a search ends. Its key is no trap's address either.
 static EMPTY: Site = Site::sentinel(0);
 /// A site was here: a search goes on.
-static DELETED: Site = Site::sentinel(1);
+static DELETED: Site = Site::sentinel(DELETED_KEY);
 
 fn empty() -> *mut Site {
     (&raw const EMPTY).cast_mut()
@@ -31,59 +52,15 @@ fn deleted() -> *mut Site {
     (&raw const DELETED).cast_mut()
 }
 
-struct Entries {
-    /// A power of two of them, at least 2.
-    entries: Box<[AtomicPtr<Site>]>,
-    /// 32 minus the number of bits of an index.
-    shift: u32,
-}
-
-impl Entries {
-    fn try_new(bits: u32) -> Result<Box<Self>, ProbeError> {
-        let mut entries = Vec::new();
-        entries
-            .try_reserve_exact(1 << bits)
-            .map_err(|_| ProbeError::OutOfMemory)?;
-        entries.resize_with(1 << bits, || AtomicPtr::new(empty()));
-        crate::registry::try_box(Self {
-            entries: entries.into_boxed_slice(),
-            shift: 32 - bits,
-        })
-    }
-
-    /// Where the search for `key` starts. Addresses of one kernel differ in their low 32 bits.
-    #[inline(always)]
-    fn home(&self, key: u64) -> usize {
-        ((key as u32).wrapping_mul(0x9E37_79B1) >> self.shift) as usize
-    }
-
-    #[inline(always)]
-    fn at(&self, index: usize) -> &AtomicPtr<Site> {
-        // SAFETY: the length is a power of two, so the masked index is below it.
-        unsafe { self.entries.get_unchecked(index & (self.entries.len() - 1)) }
-    }
-
-    /// Puts `site` in the first free place of its search. T2 leaves one.
-    fn insert(&self, site: *mut Site, key: u64) -> bool {
-        let mut index = self.home(key);
-        loop {
-            let old = self.at(index).load(Ordering::Relaxed);
-            if old == empty() || old == deleted() {
-                self.at(index).store(site, Ordering::Release);
-                return old == empty();
-            }
-            index += 1;
-        }
-    }
+fn is_address(key: u64) -> bool {
+    key != 0 && key != DELETED_KEY
 }
 
 /// See the module's text.
+#[repr(C)]
 pub struct AddressTable {
-    current: AtomicPtr<Entries>,
+    entries: [AtomicPtr<Site>; ENTRIES],
 }
-
-/// A table that was replaced; dropping it needs a grace period first.
-pub struct RetiredTable(#[allow(dead_code, reason = "held to be dropped")] Box<Entries>);
 
 /// What only writers need to know; kept under the registry's lock.
 #[derive(Default)]
@@ -108,24 +85,45 @@ impl Default for AddressTable {
 }
 
 impl AddressTable {
-    /// A table with no room yet.
+    /// A table that is not ready: all null, so that the static that it is part of takes no room in the program's file.
     pub const fn new() -> Self {
         Self {
-            current: AtomicPtr::new(core::ptr::null_mut()),
+            entries: [const { AtomicPtr::new(core::ptr::null_mut()) }; ENTRIES],
         }
+    }
+
+    /// Where the entries are, from the start of the table.
+    pub(crate) const fn entries_offset() -> usize {
+        offset_of!(Self, entries)
+    }
+
+    /// Makes the table ready, and empty. Once, before the first breakpoint exception of any CPU.
+    pub fn clear(&self) {
+        for entry in &self.entries {
+            entry.store(empty(), Ordering::Relaxed);
+        }
+    }
+
+    /// Where the search for `key` starts. Addresses of one kernel differ in their low 32 bits.
+    #[inline(always)]
+    fn home(key: u64) -> usize {
+        ((key as u32).wrapping_mul(MULTIPLIER) >> SHIFT) as usize
+    }
+
+    #[inline(always)]
+    fn at(&self, index: usize) -> &AtomicPtr<Site> {
+        &self.entries[index % ENTRIES]
     }
 
     /// The site whose breakpoint left `ip` in the trap frame. Any context; the site lives until a grace period begins.
     #[inline(always)]
     pub fn find(&self, ip: u64) -> Option<&Site> {
-        // SAFETY: set once to a live table, and replaced ones stay until a grace period is over (T3).
-        let entries = unsafe { self.current.load(Ordering::Acquire).as_ref() }?;
-        let mut index = entries.home(ip);
+        let mut index = Self::home(ip);
         loop {
-            // SAFETY: entries always point to sites (T1) that live until a grace period is over (T3).
-            let site = unsafe { &*entries.at(index).load(Ordering::Acquire) };
+            // SAFETY: sites live until a grace period is over (T3); null only before `clear`, when there is none.
+            let site = unsafe { self.at(index).load(Ordering::Acquire).as_ref() }?;
             if site.key == ip {
-                return Some(site).filter(|_| ip > 1);
+                return Some(site).filter(|_| is_address(ip));
             }
             if site.key == 0 {
                 return None;
@@ -134,91 +132,143 @@ impl AddressTable {
         }
     }
 
-    /// Whether no site was ever inserted.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.current.load(Ordering::Relaxed).is_null()
-    }
-
-    /// Makes room for `more` further sites. Returns the old table if it was replaced.
+    /// Makes sure that there is room for `more` further sites. `wait` returns when no search that began before is under way.
+    ///
+    /// # Errors
+    /// [`ProbeError::TooManySites`].
     pub(crate) fn reserve(
         &self,
         fill: &mut Fill,
         more: usize,
-    ) -> Result<Option<RetiredTable>, ProbeError> {
-        let old = self.current.load(Ordering::Relaxed);
-        // SAFETY: as in `find`; the caller holds the registry's lock, so nobody replaces it now.
-        let capacity = unsafe { old.as_ref() }.map_or(0, |entries| entries.entries.len());
-        if (fill.live + fill.deleted + more) * 2 <= capacity {
-            return Ok(None);
+        wait: impl Fn(),
+    ) -> Result<(), ProbeError> {
+        let full = Err(ProbeError::TooManySites { limit: MAX_SITES });
+        if fill.live + more > MAX_SITES {
+            return full;
         }
-        // Twice what is needed now, so that growing by one at a time stays cheap.
-        let bits = ((fill.live + more) * 4)
-            .next_power_of_two()
-            .trailing_zeros()
-            .max(6);
-        let new = Entries::try_new(bits)?;
-        self.for_each(|site| {
-            new.insert(core::ptr::from_ref(site).cast_mut(), site.key);
-        });
+        while fill.live + fill.deleted + more > MAX_USED {
+            if !self.sweep(fill, &wait) {
+                return full;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves each site to the first mark of a removed one that a search for it crosses. The marks gather at the ends of their
+    /// runs and become empty places, some with each sweep. Meanwhile a site may be in two places, never in none. Returns
+    /// whether there was a site to move.
+    fn sweep(&self, fill: &mut Fill, wait: impl Fn()) -> bool {
+        let mut moved = false;
+        for index in 0..ENTRIES {
+            let Some(site) = self.site_at(index) else {
+                continue;
+            };
+            let mut earlier = Self::home(site.key);
+            while earlier % ENTRIES != index {
+                if self.at(earlier).load(Ordering::Relaxed) == deleted() {
+                    self.at(earlier)
+                        .store(core::ptr::from_ref(site).cast_mut(), Ordering::Release);
+                    moved = true;
+                    break;
+                }
+                earlier += 1;
+            }
+        }
+        wait();
+        for index in 0..ENTRIES {
+            let Some(site) = self.site_at(index) else {
+                continue;
+            };
+            let mut first = Self::home(site.key);
+            while !core::ptr::eq(self.at(first).load(Ordering::Relaxed), site) {
+                first += 1;
+            }
+            if first % ENTRIES != index {
+                self.at(index).store(deleted(), Ordering::Release);
+            }
+        }
         fill.deleted = 0;
-        self.current.store(Box::into_raw(new), Ordering::Release);
-        // SAFETY: `old` came from `Box::into_raw` here and is no longer reachable for new searches; the caller waits before dropping.
-        Ok((!old.is_null()).then(|| RetiredTable(unsafe { Box::from_raw(old) })))
+        // Twice around, so that a run that crosses the end of the table is cleaned from its own end.
+        for index in (0..2 * ENTRIES).rev() {
+            if self.at(index).load(Ordering::Relaxed) == deleted()
+                && self.at(index + 1).load(Ordering::Relaxed) == empty()
+            {
+                self.at(index).store(empty(), Ordering::Release);
+            }
+        }
+        for entry in &self.entries {
+            fill.deleted += usize::from(entry.load(Ordering::Relaxed) == deleted());
+        }
+        moved
+    }
+
+    fn site_at(&self, index: usize) -> Option<&Site> {
+        // SAFETY: as in `find`.
+        unsafe { self.at(index).load(Ordering::Relaxed).as_ref() }
+            .filter(|site| is_address(site.key))
     }
 
     /// Publishes `site`. [`AddressTable::reserve`] has made room.
     pub(crate) fn insert(&self, fill: &mut Fill, site: &Site) {
-        // SAFETY: `reserve` has made a table, and the registry's lock is held.
-        let entries = unsafe { &*self.current.load(Ordering::Relaxed) };
-        if !entries.insert(core::ptr::from_ref(site).cast_mut(), site.key) {
-            fill.deleted -= 1;
-        }
-        fill.live += 1;
-    }
-
-    /// Unpublishes `site`. It may be freed after a grace period.
-    pub(crate) fn remove(&self, fill: &mut Fill, site: &Site) {
-        // SAFETY: a site was inserted, so there is a table, and the registry's lock is held.
-        let entries = unsafe { &*self.current.load(Ordering::Relaxed) };
-        let mut index = entries.home(site.key);
+        let mut index = Self::home(site.key);
         loop {
-            let at = entries.at(index).load(Ordering::Relaxed);
-            if core::ptr::eq(at, site) {
-                // Where the search would end anyway, the place becomes empty again.
-                let last = entries.at(index + 1).load(Ordering::Relaxed) == empty();
-                entries
-                    .at(index)
-                    .store(if last { empty() } else { deleted() }, Ordering::Release);
-                fill.deleted += usize::from(!last);
-                fill.live -= 1;
-                return;
-            }
-            if at == empty() {
+            let old = self.at(index).load(Ordering::Relaxed);
+            if old == empty() || old == deleted() {
+                self.at(index)
+                    .store(core::ptr::from_ref(site).cast_mut(), Ordering::Release);
+                fill.deleted -= usize::from(old == deleted());
+                fill.live += 1;
                 return;
             }
             index += 1;
         }
     }
 
-    /// Visits every site. Under the registry's lock.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Site)) {
-        // SAFETY: as in `find`.
-        let Some(entries) = (unsafe { self.current.load(Ordering::Relaxed).as_ref() }) else {
-            return;
-        };
-        for entry in &entries.entries {
-            // SAFETY: as in `find`.
-            let site = unsafe { &*entry.load(Ordering::Relaxed) };
-            if site.key > 1 {
-                visit(site);
+    /// Unpublishes `site`. It may be freed after a grace period.
+    pub(crate) fn remove(&self, fill: &mut Fill, site: &Site) {
+        let mut index = Self::home(site.key);
+        loop {
+            let at = self.at(index).load(Ordering::Relaxed);
+            if core::ptr::eq(at, site) {
+                break;
+            }
+            if at == empty() {
+                return;
+            }
+            index += 1;
+        }
+        fill.live -= 1;
+        fill.deleted += 1;
+        self.at(index).store(deleted(), Ordering::Release);
+        // Where a search would end anyway, the marks become empty places again.
+        if self.at(index + 1).load(Ordering::Relaxed) == empty() {
+            while self.at(index).load(Ordering::Relaxed) == deleted() {
+                self.at(index).store(empty(), Ordering::Release);
+                fill.deleted -= 1;
+                index = index.wrapping_sub(1);
             }
         }
     }
-}
 
+    /// Visits every site. Under the registry's lock.
+    pub(crate) fn for_each(&self, visit: impl FnMut(&Site)) {
+        (0..ENTRIES)
+            .filter_map(|index| self.site_at(index))
+            .for_each(visit);
+    }
+}
 #[cfg(test)]
 mod tests {
+    use alloc::{boxed::Box, vec::Vec};
+
     use super::*;
+
+    fn table() -> Box<AddressTable> {
+        // SAFETY: null pointers are valid entries.
+        let table: Box<AddressTable> = unsafe { Box::new_zeroed().assume_init() };
+        table.clear();
+        table
+    }
 
     fn sites(count: u64) -> Vec<Site> {
         (0..count)
@@ -228,26 +278,32 @@ mod tests {
 
     #[test]
     fn every_inserted_site_is_found_and_no_other() {
-        let (table, mut fill) = (AddressTable::new(), Fill::default());
+        let (table, mut fill) = (table(), Fill::default());
         assert!(table.find(5).is_none());
         let sites = sites(3000);
         for site in &sites {
-            drop(table.reserve(&mut fill, 1).unwrap());
+            table.reserve(&mut fill, 1, || {}).unwrap();
             table.insert(&mut fill, site);
         }
         for site in &sites {
             assert!(core::ptr::eq(table.find(site.key).unwrap(), site));
             assert!(table.find(site.key + 1).is_none());
         }
-        assert!(table.find(0).is_none() && table.find(1).is_none());
+        assert!(table.find(0).is_none() && table.find(DELETED_KEY).is_none());
+    }
+
+    #[test]
+    fn a_table_that_is_not_ready_finds_nothing() {
+        // SAFETY: as in `table`.
+        let table: Box<AddressTable> = unsafe { Box::new_zeroed().assume_init() };
+        assert!(table.find(0xffff_ffff_8000_0001).is_none());
     }
 
     #[test]
     fn removal_leaves_the_others_and_makes_room() {
-        let (table, mut fill) = (AddressTable::new(), Fill::default());
+        let (table, mut fill) = (table(), Fill::default());
         let sites = sites(500);
         for round in 0..20 {
-            drop(table.reserve(&mut fill, sites.len()).unwrap());
             for site in &sites {
                 table.insert(&mut fill, site);
             }
@@ -266,10 +322,56 @@ mod tests {
             }
             let mut left = 0;
             table.for_each(|_| left += 1);
-            assert_eq!((left, fill.live), (0, 0));
+            assert_eq!((left, fill.live, fill.deleted), (0, 0, 0));
         }
-        // SAFETY: nobody else uses the test's table.
-        let entries = unsafe { &*table.current.load(Ordering::Relaxed) };
-        assert!(entries.entries.len() <= 4096);
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_still_finds_everything() {
+        let (table, mut fill) = (table(), Fill::default());
+        let sites = sites(MAX_SITES as u64);
+        for site in &sites {
+            table.reserve(&mut fill, 1, || {}).unwrap();
+            table.insert(&mut fill, site);
+        }
+        assert!(matches!(
+            table.reserve(&mut fill, 1, || {}),
+            Err(ProbeError::TooManySites { limit: MAX_SITES })
+        ));
+        assert!(sites.iter().all(|site| table.find(site.key).is_some()));
+    }
+
+    #[test]
+    fn sweeping_keeps_every_site_and_drops_the_marks() {
+        let (table, mut fill) = (table(), Fill::default());
+        // All of them search from the last place of the table on, so the run crosses its end.
+        let inverse = {
+            let mut x = 1u32;
+            (0..5).for_each(|_| x = x.wrapping_mul(2u32.wrapping_sub(MULTIPLIER.wrapping_mul(x))));
+            x
+        };
+        let last = ((ENTRIES - 1) as u32) << SHIFT;
+        let sites: Vec<Site> = (0..200u32)
+            .map(|n| Site::sentinel(u64::from((last + n).wrapping_mul(inverse))))
+            .collect();
+        for site in &sites {
+            assert_eq!(AddressTable::home(site.key), ENTRIES - 1);
+            table.insert(&mut fill, site);
+        }
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            sites.iter().enumerate().partition(|(n, _)| n % 3 != 0);
+        for (_, site) in &gone {
+            table.remove(&mut fill, site);
+        }
+        assert!(fill.deleted > 100);
+        while table.sweep(&mut fill, || {
+            assert!(kept.iter().all(|(_, site)| table.find(site.key).is_some()));
+        }) {}
+        assert_eq!(fill.deleted, 0);
+        assert!(kept.iter().all(|(_, site)| table.find(site.key).is_some()));
+        assert!(gone.iter().all(|(_, site)| table.find(site.key).is_none()));
+        let mut left = 0;
+        table.for_each(|_| left += 1);
+        assert_eq!((left, fill.live), (kept.len(), kept.len()));
     }
 }

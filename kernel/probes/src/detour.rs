@@ -466,7 +466,7 @@ impl<P: Platform> Probes<P> {
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             match probe.kind {
                 Kind::Kprobe => {
-                    probe.hits.fetch_add(1, Relaxed);
+                    probe.hits.count(cpu);
                     let Some(pre) = probe.pre_handler else {
                         continue;
                     };

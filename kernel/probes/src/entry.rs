@@ -253,6 +253,9 @@ macro_rules! entry_points {
                 trampoline: kretprobe_trampoline as *const () as u64,
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
+                any_hit: 0,
+                one_kprobe: 0,
+                one_kretprobe: 0,
             }
         }
     };

@@ -52,6 +52,8 @@ pub enum ProbeError {
     EmptyBatch,
     /// No memory for a slot, a table or instances.
     OutOfMemory,
+    /// The address table is full.
+    TooManySites { limit: usize },
     /// Called with preemption or interrupts off, or from a probe handler.
     AtomicContext,
     /// The subsystem is not initialised yet.
@@ -67,7 +69,7 @@ impl ProbeError {
         match self {
             Self::UnknownSymbol { .. } | Self::NoSymbolAt { .. } => 2,
             Self::DataTooLarge { .. } => 7,
-            Self::OutOfMemory => 12,
+            Self::OutOfMemory | Self::TooManySites { .. } => 12,
             Self::AtomicContext | Self::NotReady => 16,
             Self::SecondJprobe { .. } => 17,
             Self::MidInstruction { .. } => 84,
@@ -115,6 +117,7 @@ impl ProbeError {
             Self::HandlerNotFunction { .. } => "HandlerNotFunction",
             Self::EmptyBatch => "EmptyBatch",
             Self::OutOfMemory => "OutOfMemory",
+            Self::TooManySites { .. } => "TooManySites",
             Self::AtomicContext => "AtomicContext",
             Self::NotReady => "NotReady",
         }
@@ -180,6 +183,7 @@ impl fmt::Display for ProbeError {
             Self::NoHandler => f.write_str("a jprobe needs a handler; make one with jprobe! and give it with entry()"),
             Self::EmptyBatch => f.write_str("the batch is empty; give at least one probe"),
             Self::OutOfMemory => f.write_str("out of memory for the probe; unregister others or free memory"),
+            Self::TooManySites { limit } => write!(f, "{limit} addresses are probed, and no more can be; unregister others"),
             Self::AtomicContext => f.write_str(
                 "probes cannot be changed with interrupts or preemption off or in a handler; do it from a task",
             ),

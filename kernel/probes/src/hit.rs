@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
-//! H2. The guard, [`PerCpu::busy`](crate::PerCpu), is held while any handler runs. Whoever finds it held runs the plain slot, which needs
+//! H2. The guard of [`PerCpu`] is held while any handler runs. Whoever finds it held runs the plain slot, which needs
 //!     no state of this CPU: hits nest to any depth.
 //! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
 //!
@@ -24,13 +24,13 @@ use core::{
     ptr::{null, null_mut},
     sync::atomic::{
         AtomicPtr,
-        Ordering::{Acquire, Relaxed},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 use crate::{
     insn::{StepProgress, flags::pushed_image},
-    instance::{self, Instance, TaskCell},
+    instance::{self, Instance, TaskCell, floor},
     jprobe::{Jprobe, STACK_WORDS},
     kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
     kretprobe::{EntryVerdict, KretprobeCore},
@@ -50,23 +50,36 @@ const IF: u64 = 1 << 9;
 
 impl<P: Platform> Probes<P> {
     /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
-    /// that came from the kernel.
+    /// that came from the kernel, unless [`breakpoint_entry!`](crate::breakpoint_entry!) is it.
     #[inline]
     pub fn on_breakpoint(&self, regs: &mut PtRegs) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.breakpoints);
-        let Some(site) = self.table.find(regs.ip) else {
-            return self.other_breakpoint(cpu, regs);
-        };
+        match self.table.find(regs.ip) {
+            Some(site) => {
+                self.serve(cpu, site, regs);
+                true
+            }
+            None => self.other_breakpoint(cpu, regs),
+        }
+    }
+
+    /// Serves a hit of `site`, whatever probes it has. Interrupts off.
+    #[inline(always)]
+    fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if cpu.is_busy() {
             self.miss(cpu, site, regs);
-            return self.run_slot(site, regs);
+            self.run_slot(site, regs);
+            return;
         }
         cpu.enter();
-        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+        for probe in site.probes() {
+            if !probe.is_enabled() {
+                continue;
+            }
             match probe.kind {
                 Kind::Kprobe => {
-                    probe.hits.fetch_add(1, Relaxed);
+                    probe.hits.count(cpu);
                     let Some(pre) = probe.pre_handler else {
                         continue;
                     };
@@ -77,19 +90,19 @@ impl<P: Platform> Probes<P> {
                     if verdict == PreVerdict::Resume {
                         regs.ip = self.executable_ip(regs.ip);
                         cpu.leave();
-                        return true;
+                        return;
                     }
                 }
                 Kind::Kretprobe => self.enter_call(cpu, probe, regs),
                 Kind::Jprobe => {
-                    probe.hits.fetch_add(1, Relaxed);
+                    probe.hits.count(cpu);
                     if self.enter_jprobe(cpu, site, probe, regs) {
-                        return true;
+                        return;
                     }
                 }
             }
         }
-        self.finish(cpu, site, regs)
+        self.finish(cpu, site, regs);
     }
 
     /// Counts a hit that runs no handlers, for each probe that would have run.
@@ -117,9 +130,10 @@ impl<P: Platform> Probes<P> {
 
     /// Executes the displaced instruction after the pre handlers. The guard is held.
     #[inline(always)]
-    fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+    fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if let Some((slot, _)) = &site.step {
-            return self.hold(cpu, site, regs, *slot, TF);
+            self.hold(cpu, site, regs, *slot, TF);
+            return;
         }
         match site.post_slot.load(Acquire) {
             0 if site.emulate.load(Relaxed) => self.emulate(cpu, site, regs),
@@ -133,38 +147,36 @@ impl<P: Platform> Probes<P> {
 
     /// Resumes in the displaced instruction.
     #[inline(always)]
-    fn run_slot(&self, site: &Site, regs: &mut PtRegs) -> bool {
+    fn run_slot(&self, site: &Site, regs: &mut PtRegs) {
         if site.pops_flags() && regs.flags & TF == 0 {
             // A TF that is popped traps after the next instruction, which in the slot would be the slot's jump.
             self.carry_out(site, regs);
-            return true;
+            return;
         }
         // Acquire: what it leads to is written.
         regs.ip = site.run.load(Acquire);
-        true
     }
 
     /// Resumes at `ip` with the guard held and interrupts off, until `on_post` or `on_debug` ends it.
     #[inline(always)]
-    fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) -> bool {
+    fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
         cpu.finishing
             .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
         cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
         cpu.saved_sp.store(regs.sp, Relaxed);
         regs.flags = regs.flags & !(IF | TF) | step;
         regs.ip = ip;
-        true
     }
 
     /// Carries out the instruction on the saved registers and runs the post handlers at once.
-    fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+    fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if !self.carry_out(site, regs) {
             cpu.leave();
-            return self.run_slot(site, regs);
+            self.run_slot(site, regs);
+            return;
         }
         self.run_post(cpu, site, regs);
         cpu.leave();
-        true
     }
 
     /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
@@ -218,32 +230,30 @@ impl<P: Platform> Probes<P> {
         false
     }
 
-    /// Takes up a call for a kretprobe: borrows its return address.
+    /// Takes up a call for a kretprobe: borrows its return address. The guard is held.
     #[inline(always)]
     pub(crate) fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
         // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
         let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
-        // SAFETY: cells are part of the static table.
-        let cell = unsafe { cpu.cell.load(Relaxed).as_ref() };
-        let slot = regs.sp as *mut u64;
-        // SAFETY: the word at rsp is the return address at a function's entry.
-        let mut ret_addr = unsafe { slot.read_unaligned() };
-        if let Some(cell) = cell {
-            ret_addr = self.true_return_address(cell, regs.sp, ret_addr);
-        }
-        // SAFETY: a linked kretprobe has a holder.
-        let instance = cell.map_or(null_mut(), |_| unsafe {
-            (*kretprobe.holder.load(Relaxed)).take()
-        });
-        let (Some(cell), false) = (cell, instance.is_null()) else {
+        let Some(cell) = cpu.cell() else {
             kretprobe.nmissed.fetch_add(1, Relaxed);
             return;
         };
+        let slot = regs.sp as *mut u64;
+        // SAFETY: the word at rsp is the return address at a function's entry.
+        let word = unsafe { slot.read_unaligned() };
+        let ret_addr = self.true_return_address(cell, regs.sp, word);
+        // SAFETY: a linked kretprobe has a holder.
+        let instance = unsafe { (*kretprobe.holder.load(Relaxed)).take() };
+        if instance.is_null() {
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        }
         // SAFETY: the instance is in hand, and the slot is where it was.
         unsafe {
             (*instance).ret_addr = ret_addr;
             (*instance).frame = regs.sp;
-            (*instance).task = cell.task();
+            (*instance).cell = cell;
             if let Some(reset) = kretprobe.reset {
                 reset(instance);
             }
@@ -261,8 +271,7 @@ impl<P: Platform> Probes<P> {
             (*instance).next.store(cell.head.load(Relaxed), Relaxed);
         }
         // Release: a stack walk on another CPU that finds the instance finds it filled in.
-        cell.head
-            .store(instance, core::sync::atomic::Ordering::Release);
+        cell.head.store(instance, Release);
     }
 
     /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
@@ -282,25 +291,26 @@ impl<P: Platform> Probes<P> {
     #[inline(always)]
     pub(crate) fn returning(&self, sp: u64) -> Returning {
         let frame = sp - 8;
-        // SAFETY: cells are part of the static table; a task that borrowed an address has one.
-        let Some(cell) = (unsafe { P::this_cpu().cell.load(Relaxed).as_ref() }) else {
-            self.orphan(null(), frame)
+        // A task that borrowed an address has a cell.
+        let Some(cell) = P::this_cpu().cell() else {
+            self.orphan(floor(), frame)
         };
-        let first = self.newest_of(cell, frame);
-        if first.is_null() {
+        if self.newest_of(cell, frame).is_none() {
             self.orphan(cell.head.load(Relaxed), frame);
         }
-        Returning { cell, first }
+        Returning {
+            cell,
+            first: cell.head.load(Relaxed),
+        }
     }
 
     /// The newest instance of the call whose return slot is at `frame`; it is then at the head of the chain, its siblings
-    /// behind it. Null if there is none.
+    /// behind it. None if there is none.
     #[inline(always)]
-    fn newest_of(&self, cell: &TaskCell, frame: u64) -> *mut Instance {
-        let newest = cell.head.load(Relaxed);
+    fn newest_of<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
-        match unsafe { newest.as_ref() } {
-            Some(instance) if instance.frame == frame => newest,
+        match unsafe { Instance::at(cell.head.load(Relaxed)) } {
+            Some(instance) if instance.frame == frame => Some(instance),
             _ => self.bring_to_front(cell, frame),
         }
     }
@@ -311,12 +321,12 @@ impl<P: Platform> Probes<P> {
     fn true_return_address(&self, cell: &TaskCell, frame: u64, word: u64) -> u64 {
         if word == self.entry.trampoline.load(Relaxed) {
             // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
-            // SAFETY: as in `newest_of`.
-            return unsafe { self.newest_of(cell, frame).as_ref() }
+            return self
+                .newest_of(cell, frame)
                 .map_or(word, |sibling| sibling.ret_addr);
         }
         // SAFETY: as in `newest_of`.
-        match unsafe { cell.head.load(Relaxed).as_ref() } {
+        match unsafe { Instance::at(cell.head.load(Relaxed)) } {
             Some(newest) if newest.frame <= frame => self.drop_abandoned(cell, frame + 1),
             _ => {}
         }
@@ -330,14 +340,14 @@ impl<P: Platform> Probes<P> {
         let stack = P::stack_of(end - 1);
         let mut place = &cell.head;
         // SAFETY: as in `newest_of`.
-        while let Some(instance) = unsafe { place.load(Relaxed).as_ref() } {
+        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
             if !stack.contains(&instance.frame) {
                 place = &instance.next;
             } else if instance.frame < end {
                 place.store(instance.next.load(Relaxed), Relaxed);
                 self.stale_instances.fetch_add(1, Relaxed);
                 // SAFETY: unlinked just now.
-                unsafe { instance::give_back(core::ptr::from_ref(instance).cast_mut()) };
+                unsafe { instance::give_back(instance) };
             } else {
                 return;
             }
@@ -346,28 +356,25 @@ impl<P: Platform> Probes<P> {
 
     /// Looks for the call whose return slot is at `frame` behind newer ones.
     #[cold]
-    fn bring_to_front(&self, cell: &TaskCell, frame: u64) -> *mut Instance {
+    fn bring_to_front<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
         self.drop_abandoned(cell, frame);
         let mut place = &cell.head;
-        loop {
-            let at = place.load(Relaxed);
-            // SAFETY: as in `newest_of`.
-            let Some(instance) = (unsafe { at.as_ref() }) else {
-                return null_mut();
-            };
+        // SAFETY: as in `newest_of`.
+        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
             if instance.frame == frame {
                 self.move_to_front(cell, place, instance);
-                return at;
+                return Some(instance);
             }
             place = &instance.next;
         }
+        None
     }
 
     /// Moves `first` and its siblings, which `place` points to, to the head of the chain.
     fn move_to_front(&self, cell: &TaskCell, place: &AtomicPtr<Instance>, first: &Instance) {
         let mut last = first;
         // SAFETY: as in `newest_of`.
-        while let Some(next) = unsafe { last.next.load(Relaxed).as_ref() }
+        while let Some(next) = unsafe { Instance::at(last.next.load(Relaxed)) }
             && next.frame == first.frame
         {
             last = next;
@@ -383,9 +390,9 @@ impl<P: Platform> Probes<P> {
 
     /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance, if it has any.
     #[cold]
-    fn orphan(&self, newest: *const Instance, frame: u64) -> ! {
+    fn orphan(&self, newest: *mut Instance, frame: u64) -> ! {
         // SAFETY: chained instances and their holders are live.
-        let probe = unsafe { newest.as_ref() }.map_or(null_mut(), |instance| unsafe {
+        let probe = unsafe { Instance::at(newest) }.map_or(null_mut(), |instance| unsafe {
             (*instance.holder).kretprobe.load(Relaxed)
         });
         // The platform may end the task, which sleeps: the hit is over.
@@ -411,6 +418,7 @@ impl<P: Platform> Probes<P> {
             frame.stack[n] = unsafe { (regs.sp as *const u64).add(n).read_unaligned() };
         }
         frame.regs = *regs;
+        cpu.running.store(null_mut(), Relaxed);
         frame.site = site;
         frame.kprobe = probe;
         regs.ip = entry.addr();
@@ -441,7 +449,8 @@ impl<P: Platform> Probes<P> {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
             unsafe { (regs.sp as *mut u64).add(n).write_unaligned(frame.stack[n]) };
         }
-        self.finish(cpu, site, regs)
+        self.finish(cpu, site, regs);
+        true
     }
 
     /// Whether a #DB belongs to the probes alone; then `regs` are where to resume. Interrupts off. `dr6` is the debug status
@@ -512,7 +521,10 @@ impl<P: Platform> Probes<P> {
             }
             // The instruction of a missed hit, part of the handler that ran into it; or one behind the probed one, in a detour.
         }
-        // SAFETY: a probe is live while its handler runs.
+        if !cpu.is_busy() {
+            return false;
+        }
+        // SAFETY: a probe is live while its handler runs, and the guard is held then.
         let running = unsafe {
             cpu.running
                 .load(Relaxed)
@@ -567,8 +579,9 @@ impl<P: Platform> Probes<P> {
 
     /// Whether this CPU runs a pre or entry handler now. Any context that keeps its CPU.
     pub fn in_pre_handler(&self) -> bool {
-        let running = P::this_cpu().running.load(Relaxed);
-        !running.is_null() && running.addr() & IN_POST == 0
+        let cpu = P::this_cpu();
+        let running = cpu.running.load(Relaxed);
+        cpu.is_busy() && !running.is_null() && running.addr() & IN_POST == 0
     }
 
     /// The probe whose handler runs on this CPU, and the address of its handler if it is a jprobe. None in fault handlers of the
@@ -646,7 +659,7 @@ impl<P: Platform> Probes<P> {
     pub fn task_switched(&self, task: u64) {
         let cell = self.tasks.find(task).or_else(|| self.tasks.claim(task));
         P::this_cpu().cell.store(
-            cell.map_or(null_mut(), |cell| core::ptr::from_ref(cell).cast_mut()),
+            core::ptr::from_ref(cell.unwrap_or(&instance::NO_CELL)).cast_mut(),
             Relaxed,
         );
     }
@@ -680,7 +693,8 @@ impl Returning {
         let mut at = self.first;
         core::iter::from_fn(move || {
             // SAFETY: as in `ret_addr`.
-            let instance = unsafe { at.as_ref() }.filter(|instance| instance.frame == frame)?;
+            let instance =
+                unsafe { Instance::at(at) }.filter(|instance| instance.frame == frame)?;
             Some(core::mem::replace(&mut at, instance.next.load(Relaxed)))
         })
     }
@@ -696,15 +710,13 @@ impl Returning {
             else {
                 continue;
             };
-            kretprobe.hits.fetch_add(1, Relaxed);
-            if let Some(handler) = kretprobe.handler {
-                let running = (&raw const kretprobe.kprobe).cast_mut();
-                cpu.running
-                    .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
-                // SAFETY: `KretprobeInstance<()>` begins with the instance.
-                handler(unsafe { &mut *instance.cast() }, regs);
-                cpu.running.store(null_mut(), Relaxed);
-            }
+            kretprobe.kprobe.hits.count(cpu);
+            let running = (&raw const kretprobe.kprobe).cast_mut();
+            cpu.running
+                .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
+            // SAFETY: `KretprobeInstance<()>` begins with the instance.
+            (kretprobe.handler)(unsafe { &mut *instance.cast() }, regs);
+            cpu.running.store(null_mut(), Relaxed);
         }
     }
 
@@ -726,6 +738,27 @@ impl Returning {
             }
         }
     }
+}
+
+/// Called by `kprobe_any_hit`.
+///
+/// # Safety
+/// `site` was found in the address table for the address of the trap whose frame is `regs`; interrupts are off.
+pub unsafe extern "C" fn serve<P: Platform>(site: *const Site, regs: *mut PtRegs) {
+    // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off hold up, and the frame is on this
+    // stack.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    P::probes().serve(P::this_cpu(), site, regs);
+}
+
+/// Called by `kprobe_one_kprobe` when the handler has set where to go on.
+///
+/// # Safety
+/// `regs` is the frame of the hit; the guard is held.
+pub unsafe extern "C" fn resume_as_told<P: Platform>(regs: *mut PtRegs) {
+    // SAFETY: by the contract.
+    let regs = unsafe { &mut *regs };
+    regs.ip = P::probes().executable_ip(regs.ip);
 }
 
 /// Called by `kretprobe_trampoline`.

@@ -39,7 +39,7 @@ use crate::{error::ProbeError, kretprobe::KretprobeCore};
 /// One borrowed return address; the call's private data follows it in memory.
 #[repr(C)]
 pub struct Instance {
-    /// The next older instance of the chain, or the next of the free list.
+    /// The next older instance of the chain, [`FLOOR`] at its end; or the next of the free list, null at its end.
     pub(crate) next: AtomicPtr<Instance>,
     /// Where it belongs. Constant.
     pub(crate) holder: *const Holder,
@@ -47,8 +47,51 @@ pub struct Instance {
     pub(crate) ret_addr: u64,
     /// The address of the stack slot that the return address was taken from.
     pub(crate) frame: u64,
-    /// The task that made the call.
-    pub(crate) task: u64,
+    /// The cell of the task that made the call.
+    pub(crate) cell: *const TaskCell,
+}
+
+// SAFETY: what an instance points to is made for sharing; its plain fields belong to whom I1 says.
+unsafe impl Sync for Instance {}
+
+/// The end of every chain: older than all calls, on every stack, so that no search needs to test for null.
+pub(crate) static FLOOR: Instance = Instance::bound(u64::MAX);
+/// The only instance of a CPU without a cell: it looks as if it had been abandoned, which takes hits off the fast path.
+static CEILING: Instance = Instance::bound(0);
+/// The cell of a CPU whose task has none.
+pub(crate) static NO_CELL: TaskCell = TaskCell {
+    task: AtomicU64::new(EMPTY),
+    head: AtomicPtr::new((&raw const CEILING).cast_mut()),
+};
+
+/// The end of every chain.
+pub(crate) const fn floor() -> *mut Instance {
+    (&raw const FLOOR).cast_mut()
+}
+
+impl Instance {
+    const fn bound(frame: u64) -> Self {
+        Self {
+            next: AtomicPtr::new(null_mut()),
+            holder: core::ptr::null(),
+            ret_addr: 0,
+            frame,
+            cell: core::ptr::null(),
+        }
+    }
+
+    /// The instance that a link of a chain leads to; none at the chain's end.
+    ///
+    /// # Safety
+    /// `link` was read from a chain, and the instance cannot be freed meanwhile (I4).
+    #[inline(always)]
+    pub(crate) unsafe fn at<'a>(link: *mut Self) -> Option<&'a mut Self> {
+        if core::ptr::eq(link, &FLOOR) {
+            return None;
+        }
+        // SAFETY: by the contract.
+        unsafe { link.as_mut() }
+    }
 }
 
 /// A stack of instances that any CPU may take from and give to, in any context.
@@ -169,7 +212,7 @@ impl Holder {
                     holder,
                     ret_addr: 0,
                     frame: 0,
-                    task: 0,
+                    cell: core::ptr::null(),
                 });
                 (*holder).free.push(instance);
             }
@@ -218,10 +261,11 @@ pub(crate) unsafe fn give_back(instance: *mut Instance) {
 }
 
 /// A task's place in the [`TaskTable`].
+#[repr(C)]
 pub struct TaskCell {
     /// The task, or one of the two marks below.
     task: AtomicU64,
-    /// The newest live instance of the task.
+    /// The newest live instance of the task; [`FLOOR`] if it has none, null in a cell that was never claimed.
     pub(crate) head: AtomicPtr<Instance>,
 }
 
@@ -230,6 +274,12 @@ impl TaskCell {
     #[inline(always)]
     pub(crate) fn task(&self) -> u64 {
         self.task.load(Ordering::Relaxed)
+    }
+
+    /// Whether this stands for the cell that a task could not get.
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        core::ptr::eq(self, &NO_CELL)
     }
 }
 
@@ -284,27 +334,27 @@ impl TaskTable {
 
     /// Claims a cell for a task that has none; none is free when there are too many tasks. Any context.
     pub(crate) fn claim(&self, task: u64) -> Option<&TaskCell> {
-        self.search(task).find(|cell| {
+        let cell = self.search(task).find(|cell| {
             let owner = cell.task.load(Ordering::Relaxed);
             owner <= RELEASED
                 && cell
                     .task
                     .compare_exchange(owner, task, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
-        })
+        })?;
+        cell.head.store(floor(), Ordering::Release);
+        Some(cell)
     }
 
     /// Gives back what a task that will never run again still holds, and its cell. Any context, once a task.
     pub(crate) fn release(&self, task: u64) {
         let Some(cell) = self.find(task) else { return };
-        let mut at = cell.head.swap(null_mut(), Ordering::Acquire);
-        while !at.is_null() {
-            // SAFETY: the task is gone, so its chain is in this CPU's hands.
-            unsafe {
-                let next = (*at).next.load(Ordering::Relaxed);
-                give_back(at);
-                at = next;
-            }
+        let mut at = cell.head.swap(floor(), Ordering::Acquire);
+        // SAFETY: the task is gone, so its chain is in this CPU's hands.
+        while let Some(instance) = unsafe { Instance::at(at) } {
+            at = instance.next.load(Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { give_back(instance) };
         }
         cell.task.store(RELEASED, Ordering::Release);
     }
@@ -316,7 +366,7 @@ impl TaskTable {
         // A running task may change its chain under a foreign reader: bound the walk.
         for _ in 0..4096 {
             // SAFETY: instances are memory of their holder, which is freed only after a grace period.
-            let instance = unsafe { at.as_ref() }?;
+            let instance = unsafe { Instance::at(at) }?;
             if instance.frame == frame {
                 return Some(instance.ret_addr);
             }
@@ -365,10 +415,10 @@ mod tests {
                         unsafe {
                             let (a, b) = ((*holder).take(), (*holder).take());
                             for i in [a, b].into_iter().filter(|i| !i.is_null()) {
-                                (*i).task = id;
+                                (*i).frame = id;
                             }
                             for i in [a, b].into_iter().filter(|i| !i.is_null()) {
-                                assert_eq!(core::ptr::read_volatile(&raw const (*i).task), id);
+                                assert_eq!(core::ptr::read_volatile(&raw const (*i).frame), id);
                                 give_back(i);
                             }
                         }

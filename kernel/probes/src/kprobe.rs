@@ -8,12 +8,16 @@
 //! not sleep, and what they call is not probed meanwhile: such hits count in [`Kprobe::nmissed`].
 
 use alloc::{borrow::Cow, string::String};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
 
-use crate::{pt_regs::PtRegs, site::Site};
+use crate::{counters::Counter, kretprobe::KretprobeCore, pt_regs::PtRegs, site::Site};
 
 /// What a pre handler wants next: Linux's return values 0 and non-zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum PreVerdict {
     /// Run the probed instruction. A changed `regs.ip` is ignored, every other change is taken.
     Execute,
@@ -32,11 +36,39 @@ pub enum FaultVerdict {
 }
 
 /// Runs before the probed instruction. `regs.ip` is the probe's address + 1, as after any breakpoint.
-pub type PreHandler = fn(&Kprobe, &mut PtRegs) -> PreVerdict;
+pub type PreHandler = extern "C" fn(&Kprobe, &mut PtRegs) -> PreVerdict;
 /// Runs after the probed instruction. `regs.ip` is where execution goes on. The last argument is always 0.
-pub type PostHandler = fn(&Kprobe, &mut PtRegs, u64);
+pub type PostHandler = extern "C" fn(&Kprobe, &mut PtRegs, u64);
 /// Runs when the probed instruction, or another handler of this probe, faults. The last argument is the vector.
 pub type FaultHandler = fn(&Kprobe, &mut PtRegs, u8) -> FaultVerdict;
+
+/// The one value of a function's own type: a function item, or a closure that captures nothing. It has no bytes, so it can be
+/// had again wherever its type is known, and a handler costs one direct call from the stubs.
+pub(crate) const fn function<F: Copy>() -> F {
+    const {
+        assert!(
+            size_of::<F>() == 0,
+            "a handler is a function or a closure that captures nothing, not a function pointer"
+        );
+    }
+    // SAFETY: nothing is read for a type without bytes. It is `Copy` and the builder was given a value of it.
+    unsafe { NonNull::<F>::dangling().read() }
+}
+
+extern "C" fn call_pre<F: Fn(&Kprobe, &mut PtRegs) -> PreVerdict + Copy>(
+    probe: &Kprobe,
+    regs: &mut PtRegs,
+) -> PreVerdict {
+    function::<F>()(probe, regs)
+}
+
+extern "C" fn call_post<F: Fn(&Kprobe, &mut PtRegs, u64) + Copy>(
+    probe: &Kprobe,
+    regs: &mut PtRegs,
+    flags: u64,
+) {
+    function::<F>()(probe, regs, flags);
+}
 
 /// Bits of [`Kprobe::flags`], with Linux's values.
 pub mod flags {
@@ -68,10 +100,15 @@ impl Kind {
 }
 
 /// A probe on one instruction. See the module's text.
+#[repr(C)]
 pub struct Kprobe {
+    /// The stub that serves a breakpoint hit while this probe is the first one of its site: see [`entry`](crate::entry).
+    pub(crate) stub: AtomicU64,
+    pub(crate) pre_handler: Option<PreHandler>,
+    /// How often the handlers ran; of a kretprobe, the return handler.
+    pub(crate) hits: Counter,
     pub(crate) symbol_name: Option<Cow<'static, str>>,
     pub(crate) offset: u32,
-    pub(crate) pre_handler: Option<PreHandler>,
     pub(crate) post_handler: Option<PostHandler>,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) kind: Kind,
@@ -81,7 +118,6 @@ pub struct Kprobe {
     pub(crate) addr: AtomicU64,
     pub(crate) flags: AtomicU32,
     pub(crate) nmissed: AtomicU64,
-    pub(crate) hits: AtomicU64,
     /// The site this probe is linked to; null while it is not registered. Written under the registry's lock.
     pub(crate) site: AtomicPtr<Site>,
     /// The next older probe of the same site. Written under the registry's lock, read by hits.
@@ -106,9 +142,11 @@ impl Kprobe {
 
     pub(crate) const fn of_kind(kind: Kind) -> Self {
         Self {
+            stub: AtomicU64::new(0),
+            pre_handler: None,
+            hits: Counter::new(),
             symbol_name: None,
             offset: 0,
-            pre_handler: None,
             post_handler: None,
             fault_handler: None,
             kind,
@@ -116,7 +154,6 @@ impl Kprobe {
             addr: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             nmissed: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
             site: AtomicPtr::new(core::ptr::null_mut()),
             next: AtomicPtr::new(core::ptr::null_mut()),
             container: AtomicPtr::new(core::ptr::null_mut()),
@@ -150,15 +187,23 @@ impl Kprobe {
         self
     }
 
-    /// Sets the handler that runs before the instruction.
-    pub const fn pre(mut self, handler: PreHandler) -> Self {
-        self.pre_handler = Some(handler);
+    /// Sets the handler that runs before the instruction: a function, or a closure that captures nothing.
+    pub const fn pre<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&Kprobe, &mut PtRegs) -> PreVerdict + Copy + 'static,
+    {
+        let _ = handler;
+        self.pre_handler = Some(call_pre::<F>);
         self
     }
 
-    /// Sets the handler that runs after the instruction.
-    pub const fn post(mut self, handler: PostHandler) -> Self {
-        self.post_handler = Some(handler);
+    /// Sets the handler that runs after the instruction: a function, or a closure that captures nothing.
+    pub const fn post<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&Kprobe, &mut PtRegs, u64) + Copy + 'static,
+    {
+        let _ = handler;
+        self.post_handler = Some(call_post::<F>);
         self
     }
 
@@ -201,9 +246,9 @@ impl Kprobe {
         self.nmissed.load(Ordering::Relaxed)
     }
 
-    /// How often the handlers ran since registration.
+    /// How often the handlers ran since registration; of the kprobe in a kretprobe: how many returns were handled. Any context.
     pub fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        self.hits.get()
     }
 
     /// Whether the probe is registered now.
@@ -216,6 +261,22 @@ impl Kprobe {
         self.kind
     }
 
+    /// Whether this is a kretprobe whose calls return to `trampoline` and need no handler and no data at their entry.
+    pub(crate) fn is_bare_kretprobe(&self, trampoline: u64) -> bool {
+        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it is linked.
+        self.kind == Kind::Kretprobe
+            && unsafe {
+                let kretprobe = &*self
+                    .container
+                    .load(Ordering::Relaxed)
+                    .cast::<KretprobeCore>();
+                kretprobe.entry_handler.is_none()
+                    && kretprobe.reset.is_none()
+                    && kretprobe.trampoline.load(Ordering::Relaxed) == trampoline
+            }
+    }
+
+    #[inline(always)]
     pub(crate) fn is_enabled(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & (flags::DISABLED | flags::GONE) == 0
     }

@@ -13,12 +13,13 @@ use core::{
 
 use crate::{
     instance::{Holder, Instance},
-    kprobe::{Kind, Kprobe, flags},
+    kprobe::{Kind, Kprobe, flags, function},
     pt_regs::PtRegs,
 };
 
 /// What an entry handler decides: Linux's return values 0 and non-zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum EntryVerdict {
     /// Follow this call to its return.
     Track,
@@ -27,9 +28,29 @@ pub enum EntryVerdict {
 }
 
 /// Runs when the function is called; `regs` as for a pre handler.
-pub type EntryHandler<D> = fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict;
+pub type EntryHandler<D> = extern "C" fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict;
 /// Runs when it has returned: `regs.return_value()`, and `regs.ip` is where the call came from.
-pub type ReturnHandler<D> = fn(&mut KretprobeInstance<D>, &mut PtRegs);
+pub type ReturnHandler<D> = extern "C" fn(&mut KretprobeInstance<D>, &mut PtRegs);
+
+extern "C" fn call_entry<D, F>(
+    instance: &mut KretprobeInstance<D>,
+    regs: &mut PtRegs,
+) -> EntryVerdict
+where
+    F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict + Copy,
+{
+    function::<F>()(instance, regs)
+}
+
+extern "C" fn call_return<D, F>(instance: &mut KretprobeInstance<D>, regs: &mut PtRegs)
+where
+    F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) + Copy,
+{
+    function::<F>()(instance, regs);
+}
+
+/// The handler of a kretprobe without one.
+extern "C" fn no_handler<D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {}
 
 /// A call in flight, as its handlers see it. Dereferences to the call's own `D`.
 #[repr(C)]
@@ -46,7 +67,8 @@ impl<D> KretprobeInstance<D> {
 
     /// The task that made the call, as the kernel numbers tasks for the probes.
     pub fn task(&self) -> u64 {
-        self.inner.task
+        // SAFETY: cells are part of a static table.
+        unsafe { (*self.inner.cell).task() }
     }
 
     /// The address of the stack slot that the return address lies in.
@@ -85,15 +107,14 @@ impl<D> DerefMut for KretprobeInstance<D> {
 #[repr(C)]
 pub struct KretprobeCore {
     pub(crate) kprobe: Kprobe,
+    pub(crate) holder: AtomicPtr<Holder>,
+    pub(crate) handler: ReturnHandler<()>,
     pub(crate) entry_handler: Option<EntryHandler<()>>,
-    pub(crate) handler: Option<ReturnHandler<()>>,
     /// Writes the default into the data of an instance.
     pub(crate) reset: Option<unsafe fn(*mut Instance)>,
     pub(crate) data: Layout,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
-    pub(crate) hits: AtomicU64,
-    pub(crate) holder: AtomicPtr<Holder>,
     /// What its calls return to, while it is registered.
     pub(crate) trampoline: AtomicU64,
 }
@@ -117,8 +138,9 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         Self {
             core: KretprobeCore {
                 kprobe: Kprobe::of_kind(Kind::Kretprobe),
+                holder: AtomicPtr::new(core::ptr::null_mut()),
+                handler: no_handler::<()>,
                 entry_handler: None,
-                handler: None,
                 reset: if size_of::<D>() == 0 {
                     None
                 } else {
@@ -127,8 +149,6 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
                 data: Layout::new::<D>(),
                 maxactive: AtomicI32::new(0),
                 nmissed: AtomicU64::new(0),
-                hits: AtomicU64::new(0),
-                holder: AtomicPtr::new(core::ptr::null_mut()),
                 trampoline: AtomicU64::new(0),
             },
             data: PhantomData,
@@ -175,20 +195,30 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self
     }
 
-    /// Sets the handler for the call.
-    pub const fn entry(mut self, handler: EntryHandler<D>) -> Self {
+    /// Sets the handler for the call: a function, or a closure that captures nothing.
+    pub const fn entry<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict + Copy + 'static,
+    {
+        let _ = handler;
         // SAFETY: the two function types differ in the pointee of one reference only, so their ABIs agree; it is only
         // called with instances whose data is a `D`, because they are made from this kretprobe's layout.
-        self.core.entry_handler =
-            Some(unsafe { core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(handler) });
+        self.core.entry_handler = Some(unsafe {
+            core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(call_entry::<D, F>)
+        });
         self
     }
 
-    /// Sets the handler for the return.
-    pub const fn handler(mut self, handler: ReturnHandler<D>) -> Self {
+    /// Sets the handler for the return: a function, or a closure that captures nothing.
+    pub const fn handler<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) + Copy + 'static,
+    {
+        let _ = handler;
         // SAFETY: as in `entry`.
-        self.core.handler =
-            Some(unsafe { core::mem::transmute::<ReturnHandler<D>, ReturnHandler<()>>(handler) });
+        self.core.handler = unsafe {
+            core::mem::transmute::<ReturnHandler<D>, ReturnHandler<()>>(call_return::<D, F>)
+        };
         self
     }
 
@@ -222,7 +252,7 @@ impl<D> Kretprobe<D> {
 
     /// How many returns were handled.
     pub fn hits(&self) -> u64 {
-        self.core.hits.load(Ordering::Relaxed)
+        self.core.kprobe.hits()
     }
 }
 

@@ -14,13 +14,15 @@
 //!
 //! # Where to look
 //! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
-//! [`hit`]: the way of one hit. [`site`], [`address_table`], [`slot`]: what a hit finds. [`instance`]: the
-//! ledger of borrowed return addresses. [`entry`]: the assembly. [`platform`]: what a kernel provides.
+//! [`hit`]: the way of one hit. [`site`], [`address_table`], [`slot`], [`counters`]: what a hit finds. [`instance`]: the
+//! ledger of borrowed return addresses. [`breakpoint`], [`entry`]: the assembly. [`platform`]: what a kernel provides.
 #![no_std]
 
 extern crate alloc;
 
 pub mod address_table;
+pub mod breakpoint;
+pub mod counters;
 pub mod detour;
 pub mod entry;
 pub mod error;

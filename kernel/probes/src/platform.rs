@@ -9,8 +9,14 @@ use core::{
 };
 
 use crate::{
-    detour::Templates, error::ProbeError, instance::TaskCell, jprobe::JprobeFrame, kprobe::Kprobe,
-    registry::Probes, site::Site,
+    counters::PART_BYTES,
+    detour::Templates,
+    error::ProbeError,
+    instance::{NO_CELL, TaskCell},
+    jprobe::JprobeFrame,
+    kprobe::Kprobe,
+    registry::Probes,
+    site::Site,
 };
 
 /// The symbol that covers an address.
@@ -59,6 +65,12 @@ pub struct EntryPoints {
     pub jprobe_return: u64,
     /// What detours are made from.
     pub detours: Templates,
+    /// In `kprobe_breakpoint`: what serves any hit. Like the next two 0 where a kernel has its own entry for breakpoints.
+    pub any_hit: u64,
+    /// What serves a site with one enabled kprobe that has no post handler.
+    pub one_kprobe: u64,
+    /// What serves a site with one enabled kretprobe that has no entry handler and no data.
+    pub one_kretprobe: u64,
 }
 
 /// A kernel, as the probes see it.
@@ -155,15 +167,21 @@ pub unsafe trait Platform: Sized + 'static {
     fn log(message: fmt::Arguments<'_>);
 }
 
+/// The guard while no hit is under way.
+const FREE: u32 = u32::MAX;
+
 /// What the probes keep for each CPU. Only its own CPU writes it, with interrupts off or in a nesting that
 /// restores what it found; so plain loads and stores do.
 #[repr(C, align(16))]
 pub struct PerCpu {
-    /// How many hits are under way here: the guard. Above 0, a further hit runs no handlers.
-    pub(crate) busy: AtomicU32,
-    /// The current task's chain of return instances.
+    /// The guard: how many hits are under way here, less 1, so that one `inc` takes it and tells whether it was free. A hit
+    /// that finds it taken runs no handlers.
+    pub(crate) guard: AtomicU32,
+    /// Where this CPU's part of a block of counters is, from the part of CPU 0.
+    pub(crate) counter_part: AtomicU64,
+    /// The current task's chain of return instances. Never null.
     pub(crate) cell: AtomicPtr<TaskCell>,
-    /// The probe whose handler runs, for its fault handler.
+    /// The probe whose handler runs, for its fault handler. Means nothing while the guard is free.
     pub(crate) running: AtomicPtr<Kprobe>,
     /// The site whose post slot or single step is under way.
     pub(crate) finishing: AtomicPtr<Site>,
@@ -194,8 +212,9 @@ impl PerCpu {
     /// A CPU that is in no hit.
     pub const fn new() -> Self {
         Self {
-            busy: AtomicU32::new(0),
-            cell: AtomicPtr::new(core::ptr::null_mut()),
+            guard: AtomicU32::new(FREE),
+            counter_part: AtomicU64::new(0),
+            cell: AtomicPtr::new((&raw const NO_CELL).cast_mut()),
             running: AtomicPtr::new(core::ptr::null_mut()),
             finishing: AtomicPtr::new(core::ptr::null_mut()),
             saved_flags: AtomicU64::new(0),
@@ -207,24 +226,56 @@ impl PerCpu {
         }
     }
 
-    /// Whether a hit is under way on this CPU.
-    pub fn is_busy(&self) -> bool {
-        self.busy.load(Relaxed) != 0
+    /// Tells it the number of its CPU, from 0, the one that [`Platform::per_cpu`] knows it by. Before the CPU's first hit.
+    pub fn init(&self, cpu: usize) {
+        self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
     }
 
     /// With the guard just taken: whether a hit was under way already.
     #[inline(always)]
     pub(crate) fn is_nested(&self) -> bool {
-        self.busy.load(Relaxed) > 1
+        self.guard.load(Relaxed) != 0
     }
 
-    /// Where the guard is, from the GS base.
+    /// Whether a hit is under way on this CPU.
+    #[inline(always)]
+    pub fn is_busy(&self) -> bool {
+        self.guard.load(Relaxed) != FREE
+    }
+
+    /// The cell of the current task, if it has one.
+    #[inline(always)]
+    pub(crate) fn cell(&self) -> Option<&'static TaskCell> {
+        // SAFETY: cells are static, and the pointer is never null.
+        Some(unsafe { &*self.cell.load(Relaxed) }).filter(|cell| !cell.is_none())
+    }
+
+    /// Where the guard is, from the GS base. So the others: what the stubs and the post slots use.
     #[doc(hidden)]
     pub const fn guard_gs_offset<P: Platform>() -> u32 {
-        P::PER_CPU_GS_OFFSET + offset_of!(Self, busy) as u32
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, guard) as u32
     }
 
-    /// Where the flags that a post slot's `pushf` stores are, from the GS base.
+    #[doc(hidden)]
+    pub const fn breakpoints_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, breakpoints) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn counter_part_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, counter_part) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn running_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, running) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn cell_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, cell) as u32
+    }
+
     pub(crate) const fn saved_flags_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_flags) as u32
     }
@@ -232,7 +283,8 @@ impl PerCpu {
     /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.
     #[inline(always)]
     pub(crate) fn enter(&self) {
-        self.busy.store(self.busy.load(Relaxed) + 1, Relaxed);
+        self.guard
+            .store(self.guard.load(Relaxed).wrapping_add(1), Relaxed);
         compiler_fence(core::sync::atomic::Ordering::SeqCst);
     }
 
@@ -240,7 +292,8 @@ impl PerCpu {
     #[inline(always)]
     pub(crate) fn leave(&self) {
         compiler_fence(core::sync::atomic::Ordering::SeqCst);
-        self.busy.store(self.busy.load(Relaxed) - 1, Relaxed);
+        self.guard
+            .store(self.guard.load(Relaxed).wrapping_sub(1), Relaxed);
     }
 }
 

@@ -25,18 +25,20 @@ use core::{
     alloc::Layout,
     fmt,
     marker::PhantomData,
+    mem::offset_of,
     ops::{Deref, Range},
     ptr::{NonNull, null_mut},
     sync::atomic::{
         AtomicPtr, AtomicU64, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{Acquire, Relaxed, Release, SeqCst},
     },
 };
 
 use lock_api::Mutex;
 
 use crate::{
-    address_table::{AddressTable, Fill, RetiredTable},
+    address_table::{AddressTable, Fill},
+    counters::FreeCounters,
     detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
     insn::{
@@ -49,7 +51,7 @@ use crate::{
     kretprobe::{Kretprobe, KretprobeCore},
     optimize::{Optimizer, Visit, needs_breakpoint},
     platform::{PerCpu, Platform, Symbol, Text},
-    site::{Emulated, Places, Site},
+    site::{self, Emulated, Places, Site},
     slot::{FreeSlots, SlotPool},
 };
 
@@ -130,16 +132,15 @@ pub struct Listed<'a> {
 impl<'a> Listed<'a> {
     /// Under the registry's lock, which keeps site, probe and container alive.
     fn new(site: &Site, probe: &'a Kprobe) -> Self {
-        let (mut hits, mut misses) = (probe.hits(), probe.nmissed());
+        let mut misses = probe.nmissed();
         if probe.kind == Kind::Kretprobe {
             // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
             let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
-            hits = kretprobe.hits.load(Relaxed);
             misses += kretprobe.nmissed.load(Relaxed);
         }
         Self {
             probe,
-            hits,
+            hits: probe.hits(),
             misses,
             armed: site.armed.load(Relaxed),
         }
@@ -147,6 +148,7 @@ impl<'a> Listed<'a> {
 }
 
 /// The probes of one kernel. See the module's text and [`hit`](crate::hit) for the other half.
+#[repr(C)]
 pub struct Probes<P: Platform> {
     pub(crate) table: AddressTable,
     pub(crate) slots: SlotPool<P, Site>,
@@ -178,8 +180,7 @@ pub(crate) struct State {
     fill: Fill,
     slots: FreeSlots,
     pub(crate) optimizer: Optimizer,
-    /// Tables that were replaced; dropped after the next grace period.
-    retired: Vec<RetiredTable>,
+    counters: FreeCounters,
     /// Holders of unregistered kretprobes whose calls are still in flight.
     holders: Vec<*mut Holder>,
 }
@@ -240,20 +241,32 @@ impl<P: Platform> Probes<P> {
                 fill: Fill::new(),
                 slots: FreeSlots::new(),
                 optimizer: Optimizer::new(),
-                retired: Vec::new(),
+                counters: FreeCounters::new(),
                 holders: Vec::new(),
             }),
             _platform: PhantomData,
         }
     }
 
-    /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration.
-    /// `optimize`: whether breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
+    /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint exception.
+    pub fn init_table(&self) {
+        self.table.clear();
+    }
+
+    /// Where the entries of the address table are, from the start of the registry.
+    #[doc(hidden)]
+    pub const fn table_offset() -> usize {
+        offset_of!(Self, table) + AddressTable::entries_offset()
+    }
+
+    /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration, after
+    /// [`Probes::init_table`]. `optimize`: whether breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
     pub fn init(&self, method: StepMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();
         self.entry.trampoline.store(entry.trampoline, Relaxed);
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
+        site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state.lock();
         state.method = method;
         state.optimizer.on = optimize;
@@ -518,10 +531,6 @@ impl<P: Platform> Probes<P> {
         }
         self.rewrite(&mut state, &|visit| touched.iter().for_each(visit));
         touched.clear();
-        if !state.retired.is_empty() {
-            P::synchronize_hits();
-            state.retired.clear();
-        }
         Ok(())
     }
 
@@ -536,9 +545,6 @@ impl<P: Platform> Probes<P> {
 
     /// Visits the sites that exist already where those of `probes` go that need the breakpoint, as far as that can be told.
     fn existing_sites<T: Probe>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
-        if self.table.is_empty() {
-            return;
-        }
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             if !needs_breakpoint(kprobe) {
                 continue;
@@ -583,8 +589,8 @@ impl<P: Platform> Probes<P> {
         };
         // SAFETY: sites in the table live while the lock is held; the fresh one is ours until the table has it.
         let site = unsafe { place.as_ref() };
-        let holder = match self.prepare(state, probe, site) {
-            Ok(holder) => holder,
+        let (holder, counter) = match self.prepare(state, probe, site) {
+            Ok(memory) => memory,
             Err(error) => {
                 if let Some(fresh) = fresh {
                     // SAFETY: leaked just above and not published.
@@ -598,7 +604,7 @@ impl<P: Platform> Probes<P> {
         kprobe.addr.store(addr, Relaxed);
         kprobe.flags.fetch_and(flags::DISABLED, Relaxed);
         kprobe.nmissed.store(0, Relaxed);
-        kprobe.hits.store(0, Relaxed);
+        kprobe.hits.start(counter);
         match probe.container() {
             Container::None => {}
             Container::Jprobe(jprobe) => kprobe
@@ -609,7 +615,6 @@ impl<P: Platform> Probes<P> {
                     .container
                     .store(core::ptr::from_ref(core).cast_mut().cast(), Relaxed);
                 core.nmissed.store(0, Relaxed);
-                core.hits.store(0, Relaxed);
                 core.maxactive.store(self.maxactive(core), Relaxed);
                 core.trampoline
                     .store(self.entry.trampoline.load(Relaxed), Relaxed);
@@ -619,7 +624,7 @@ impl<P: Platform> Probes<P> {
         kprobe
             .site
             .store(core::ptr::from_ref(site).cast_mut(), Release);
-        site.link(kprobe);
+        site.link(kprobe, &P::entry_points());
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
@@ -781,14 +786,8 @@ impl<P: Platform> Probes<P> {
     fn make_site(&self, state: &mut State, target: &Target) -> Result<Box<Site>, ProbeError> {
         let addr = target.addr;
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
-        state
-            .retired
-            .try_reserve(1)
-            .map_err(|_| ProbeError::OutOfMemory)?;
-        // A table that was replaced is still searched by hits: kept until a grace period. Growing doubles, so a few at most.
-        state
-            .retired
-            .extend(self.table.reserve(&mut state.fill, 1)?);
+        self.table
+            .reserve(&mut state.fill, 1, P::synchronize_hits)?;
         let mut site = try_box(Site::sentinel(addr + 1))?;
         site.opcode = target.insn.bytes()[0];
         site.next_ip = target.insn.next_ip();
@@ -845,37 +844,43 @@ impl<P: Platform> Probes<P> {
         })
     }
 
-    /// Takes the memory that a probe needs on its site: a post slot, instances. Returns the holder of a kretprobe.
+    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.
     fn prepare<T: Probe>(
         &self,
         state: &mut State,
         probe: &T,
         site: &Site,
-    ) -> Result<*mut Holder, ProbeError> {
-        if probe.kprobe().post_handler.is_some() && site.step.is_none() {
-            if site.emulated.is_some() {
-                site.emulate.store(true, Relaxed);
-            } else if site.post_slot.load(Relaxed) == 0
-                && let Some(insn) = &site.insn
+    ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
+        let counter = state.counters.take(cpus::<P>())?;
+        let holder = match probe.container() {
+            Container::Kretprobe(core) => self.make_holder(state, core),
+            _ => Ok(null_mut()),
+        };
+        let prepared = holder.and_then(|holder| {
+            if probe.kprobe().post_handler.is_some()
+                && site.step.is_none()
+                && let Err(error) = self.make_post_slot(state, site)
             {
-                let slot = self.slots.take(&mut state.slots)?;
-                match self.translate_post(insn, slot) {
-                    Ok(code) => self.slots.write(slot, site, code.code()),
-                    Err(error) => {
-                        self.slots.free(&mut state.slots, slot);
-                        return Err(error);
-                    }
-                }
-                if site.armed.load(Relaxed) {
-                    // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
-                    P::synchronize_cores();
-                }
-                site.post_slot.store(slot, Release);
+                // Only kretprobes have a holder, and they have no post handler.
+                debug_assert!(holder.is_null());
+                return Err(error);
+            }
+            Ok(holder)
+        });
+        match prepared {
+            Ok(holder) => Ok((holder, counter)),
+            Err(error) => {
+                state.counters.give_back(counter);
+                Err(error)
             }
         }
-        let Container::Kretprobe(core) = probe.container() else {
-            return Ok(null_mut());
-        };
+    }
+
+    fn make_holder(
+        &self,
+        state: &mut State,
+        core: &KretprobeCore,
+    ) -> Result<*mut Holder, ProbeError> {
         state
             .holders
             .try_reserve(1)
@@ -883,9 +888,33 @@ impl<P: Platform> Probes<P> {
         Holder::try_new(core, self.maxactive(core) as usize, core.data)
     }
 
+    /// Makes `site` ready for a post handler, if it is not yet.
+    fn make_post_slot(&self, state: &mut State, site: &Site) -> Result<(), ProbeError> {
+        if site.emulated.is_some() {
+            site.emulate.store(true, Relaxed);
+        } else if site.post_slot.load(Relaxed) == 0
+            && let Some(insn) = &site.insn
+        {
+            let slot = self.slots.take(&mut state.slots)?;
+            match self.translate_post(insn, slot) {
+                Ok(code) => self.slots.write(slot, site, code.code()),
+                Err(error) => {
+                    self.slots.free(&mut state.slots, slot);
+                    return Err(error);
+                }
+            }
+            if site.armed.load(Relaxed) {
+                // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
+                P::synchronize_cores();
+            }
+            site.post_slot.store(slot, Release);
+        }
+        Ok(())
+    }
+
     fn maxactive(&self, core: &KretprobeCore) -> i32 {
         match core.maxactive.load(Relaxed) {
-            ..=0 => (2 * (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count() as i32).max(10),
+            ..=0 => (2 * cpus::<P>() as i32).max(10),
             given => given,
         }
     }
@@ -920,7 +949,7 @@ impl<P: Platform> Probes<P> {
                 kprobe.set_addr(0);
                 continue;
             };
-            site.unlink(kprobe);
+            site.unlink(kprobe, &P::entry_points());
             touched.add(site);
         }
         if touched.is_empty() {
@@ -959,7 +988,6 @@ impl<P: Platform> Probes<P> {
             self.table.remove(&mut state.fill, site);
         }
         P::synchronize_hits();
-        state.retired.clear();
         self.free_detours(&mut state.optimizer);
         for probe in probes {
             if let Some(core) = registered_kretprobe(*probe) {
@@ -971,6 +999,9 @@ impl<P: Platform> Probes<P> {
                 }
             }
             let kprobe = probe.kprobe();
+            if let Some(counter) = kprobe.hits.stop() {
+                state.counters.give_back(counter);
+            }
             kprobe.next.store(null_mut(), Relaxed);
             if kprobe.is_registered() {
                 match removal {
@@ -1013,6 +1044,7 @@ impl<P: Platform> Probes<P> {
         } else {
             kprobe.flags.fetch_and(!flags::DISABLED, Relaxed);
         }
+        site.choose_stub(kprobe, &P::entry_points());
         let wanted = state.enabled && site.wants_arming();
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
@@ -1048,6 +1080,11 @@ impl<P: Platform> Probes<P> {
             }
         });
     }
+}
+
+/// The number of possible CPUs.
+fn cpus<P: Platform>() -> usize {
+    (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count()
 }
 
 fn registered_kretprobe<T: Probe>(probe: &T) -> Option<&KretprobeCore> {
@@ -1208,7 +1245,9 @@ impl<P: Platform, O: Owner> Drop for Registered<P, O> {
             unsafe { finish::<P, O>(probe.cast()) };
             return;
         }
-        self.kprobe().flags.fetch_or(flags::DISABLED, Relaxed);
+        let kprobe = self.kprobe();
+        kprobe.flags.fetch_or(flags::DISABLED, SeqCst);
+        kprobe.stub.store(P::entry_points().any_hit, SeqCst);
         let deferred = &P::probes().deferred;
         // SAFETY: as above; from the exchange on the node belongs to the list.
         unsafe { (*self.deferred).owner = probe.cast() };

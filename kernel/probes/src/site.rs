@@ -9,20 +9,29 @@
 //! I3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
 
 use core::{
+    mem::offset_of,
     ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence},
 };
 
 use crate::{
     detour::Detour,
     insn::{FlagsOp, Insn, Position, ResumeIp, StepCopy, Translation},
     kprobe::{Kind, Kprobe, flags},
+    platform::EntryPoints,
 };
 
+/// Stands for the probes of a site that has none: a hit may still be on its way to it.
+pub(crate) static IDLE: Kprobe = Kprobe::new();
+
 /// See the module's text.
+#[repr(C)]
 pub struct Site {
     /// The address + 1: what the processor reports after the breakpoint, and the key of the address table.
     pub(crate) key: u64,
+    /// The newest probe, or [`IDLE`]: its stub serves a hit. The stub knows the chain that begins with this probe, so reading
+    /// the probe once gives a hit a consistent view.
+    head: AtomicPtr<Kprobe>,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
     pub(crate) slot_places: Places,
@@ -180,6 +189,7 @@ impl Site {
     pub(crate) const fn sentinel(key: u64) -> Self {
         Self {
             key,
+            head: AtomicPtr::new((&raw const IDLE).cast_mut()),
             slot: 0,
             slot_places: Places::NONE,
             run: AtomicU64::new(0),
@@ -247,37 +257,84 @@ impl Site {
         self.probes().any(|probe| probe.post_handler.is_some())
     }
 
+    /// Where a stub finds the first probe.
+    pub(crate) const fn head_offset() -> usize {
+        offset_of!(Self, head)
+    }
+
     /// Links `probe` where I1 wants it. Under the registry's lock.
-    pub(crate) fn link(&self, probe: &Kprobe) {
+    pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
         let this = core::ptr::from_ref(probe).cast_mut();
         let mut place = &self.first;
         if probe.kind == Kind::Jprobe {
             // SAFETY: linked probes are live, by I2.
             while let Some(other) = unsafe { place.load(Ordering::Relaxed).as_ref() } {
+                other.stub.store(entry.any_hit, Ordering::Relaxed);
                 place = &other.next;
             }
         }
         probe
             .next
             .store(place.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.choose_stub(probe, entry);
         // Pairs with the Acquire of `probes`: who finds the probe finds it filled in.
         place.store(this, Ordering::Release);
+        self.head
+            .store(self.first.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Takes `probe` out of the list; its `next` stays, by I2. Under the registry's lock.
-    pub(crate) fn unlink(&self, probe: &Kprobe) {
+    pub(crate) fn unlink(&self, probe: &Kprobe, entry: &EntryPoints) {
+        let mut newer = None;
         let mut place = &self.first;
         loop {
             let at = place.load(Ordering::Relaxed);
             if core::ptr::eq(at, probe) {
                 place.store(probe.next.load(Ordering::Relaxed), Ordering::Release);
-                return;
+                break;
             }
             // SAFETY: linked probes are live, by I2.
             match unsafe { at.as_ref() } {
-                Some(other) => place = &other.next,
+                Some(other) => {
+                    newer = Some(other);
+                    place = &other.next;
+                }
                 None => return,
             }
+        }
+        match newer {
+            Some(newer) => self.choose_stub(newer, entry),
+            None => {
+                let first = self.first.load(Ordering::Relaxed);
+                let head = if first.is_null() {
+                    (&raw const IDLE).cast_mut()
+                } else {
+                    first
+                };
+                self.head.store(head, Ordering::Release);
+            }
+        }
+    }
+
+    /// Chooses the stub that serves hits while `probe` is the first one here. It depends on the probe's state and on what follows
+    /// it. Under the registry's lock.
+    pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
+        let alone = probe.next.load(Ordering::Relaxed).is_null()
+            && self.step.is_none()
+            && !self.pops_flags();
+        let stub = match probe.kind {
+            _ if !alone => entry.any_hit,
+            Kind::Kprobe if probe.pre_handler.is_some() && probe.post_handler.is_none() => {
+                entry.one_kprobe
+            }
+            Kind::Kretprobe if probe.is_bare_kretprobe(entry.trampoline) => entry.one_kretprobe,
+            _ => entry.any_hit,
+        };
+        probe.stub.store(stub, Ordering::Relaxed);
+        // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then the stub.
+        fence(Ordering::SeqCst);
+        if !probe.is_enabled() {
+            probe.stub.store(entry.any_hit, Ordering::Relaxed);
         }
     }
 

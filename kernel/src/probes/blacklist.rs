@@ -19,7 +19,8 @@ use probes::insn::Instructions;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 9] = [
+const ROOTS: [(&str, &str); 10] = [
+    ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",

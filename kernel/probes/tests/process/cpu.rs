@@ -205,8 +205,9 @@ fn membarrier(command: i32) {
 /// Prepares the process. Once, before the first CPU.
 pub fn set_up() {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE);
-    for cpu in &CPUS {
+    for (number, cpu) in CPUS.iter().enumerate() {
         cpu.this.store(std::ptr::from_ref(cpu).cast_mut(), Relaxed);
+        cpu.probes.init(number);
     }
 }
 

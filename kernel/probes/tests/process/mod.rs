@@ -207,6 +207,7 @@ pub fn boot() -> Machine {
         cpu::set_up();
         traps::set_up();
         TEXT.get_or_init(text::image);
+        PROBES.init_table();
         PROBES.init(crate::METHOD, false);
     });
     for count in [&TEXT_WRITES, &HIT_SYNCS, &CORE_SYNCS] {

@@ -98,6 +98,10 @@ global_asm!(
     save rdx
     save rcx
     save rax
+    save_r8_to_r15
+.endm
+
+.macro save_r8_to_r15
     save r8
     save r9
     save r10
@@ -219,17 +223,19 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
-begin_stub asm_breakpoint
-    begin_frame 5
-    push -1
-    .cfi_adjust_cfa_offset 8
-    save rdi
-    save rsi
-    save_rest
+# A breakpoint that is no probe's, from `kprobe_breakpoint`.
+begin_stub asm_breakpoint_other
+    begin_frame 11
+    .cfi_offset rdi, -56
+    .cfi_offset rsi, -64
+    .cfi_offset rdx, -72
+    .cfi_offset rcx, -80
+    .cfi_offset rax, -88
+    save_r8_to_r15
     enter_kernel
     call_with_frame {do_breakpoint}
     jmp exception_return
-end_stub asm_breakpoint
+end_stub asm_breakpoint_other
 
 begin_stub asm_debug
     begin_frame 5
@@ -464,7 +470,7 @@ exception_stubs:
     .quad asm_divide_error
     .quad asm_debug
     .quad asm_nmi
-    .quad asm_breakpoint
+    .quad kprobe_breakpoint
     .quad asm_overflow
     .quad asm_bound_range
     .quad asm_invalid_opcode
@@ -517,6 +523,8 @@ unsafe extern "C" {
     static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
     static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];
     fn asm_syscall();
+    /// Where a #BP goes that is no probe's: the stack holds the first words of its frame, from `ss` to `ax`.
+    pub fn asm_breakpoint_other();
 }
 
 const INTERRUPT_STUB_BYTES: usize = 16;

@@ -134,6 +134,7 @@ pub fn init(cpu: usize) {
     let address = ptr::from_ref(percpu);
     percpu.self_ptr.store(address.cast_mut(), Ordering::Relaxed);
     percpu.cpu_id.store(cpu as u32, Ordering::Relaxed);
+    percpu.probes.init(cpu);
     // SAFETY: a null GS is valid in 64-bit mode. It goes first, as it may clear the base.
     unsafe { GS::set_reg(SegmentSelector::NULL) };
     GsBase::write(VirtAddr::from_ptr(address));
