@@ -189,12 +189,15 @@ fn as_probed(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Whether `code` is in the entry stub of #BP or in a detour, above which the interrupted ip is behind a breakpoint.
+/// Whether `code` is in an entry stub of #BP or in a detour, above which the interrupted ip is behind a breakpoint.
 fn is_hit(code: u64) -> bool {
     crate::symbols::lookup_addr(code).is_some_and(|symbol| {
         matches!(
             symbol.name,
-            "asm_breakpoint" | "kprobe_detour" | "kprobe_detour_at_entry"
+            "kprobe_breakpoint"
+                | "asm_breakpoint_other"
+                | "kprobe_detour"
+                | "kprobe_detour_at_entry"
         )
     })
 }

@@ -88,6 +88,7 @@ macro_rules! breakpoint_entry {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn kprobe_breakpoint() {
             ::core::arch::naked_asm!(
+                // The assembler's adjustments forget what a `restore_state` has restored: hence the offsets after each.
                 ".cfi_startproc simple",
                 ".cfi_signal_frame",
                 ".cfi_def_cfa rsp, 40",
@@ -161,12 +162,14 @@ macro_rules! breakpoint_entry {
                 "jmp 4b",
                 // Inside another hit: not to be handled, but to be counted.
                 ".cfi_restore_state",
+                ".cfi_def_cfa_offset 168",
                 "5:",
                 "dec dword ptr gs:[{guard}]",
                 "jmp 6f",
 
                 // rcx: the site.
                 ".cfi_restore_state",
+                ".cfi_def_cfa_offset 88",
                 ".globl kprobe_any_hit",
                 "kprobe_any_hit:",
                 ".cfi_remember_state",
@@ -188,6 +191,7 @@ macro_rules! breakpoint_entry {
 
                 // rdi: the only probe, the kprobe of a kretprobe; rcx: the site.
                 ".cfi_restore_state",
+                ".cfi_def_cfa_offset 88",
                 ".globl kprobe_one_kretprobe",
                 "kprobe_one_kretprobe:",
                 "cmp dword ptr gs:[{guard}], -1",
@@ -228,6 +232,7 @@ macro_rules! breakpoint_entry {
                 ".cfi_adjust_cfa_offset -8",
                 "iretq",
                 ".cfi_restore_state",
+                ".cfi_def_cfa_offset 96",
                 // The slot is in the ledger already, or calls were abandoned: give the instance back, as `FreeList::push`.
                 "8:",
                 "mov rdi, [rax + {instance_holder}]",

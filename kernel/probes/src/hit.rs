@@ -588,6 +588,9 @@ impl<P: Platform> Probes<P> {
     /// displaced instruction. Any context that keeps its CPU.
     pub fn running_probe(&self) -> Option<(&Kprobe, Option<u64>)> {
         let cpu = P::this_cpu();
+        if !cpu.is_busy() {
+            return None;
+        }
         // SAFETY: this CPU's own; nothing that runs on top of a jprobe handler writes it.
         let frame = unsafe { &*cpu.jprobe.get() };
         let (probe, is_jprobe) = if frame.site.is_null() {

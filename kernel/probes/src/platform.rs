@@ -167,8 +167,8 @@ pub unsafe trait Platform: Sized + 'static {
     fn log(message: fmt::Arguments<'_>);
 }
 
-/// The guard while no hit is under way.
-const FREE: u32 = u32::MAX;
+/// The guard of a [`PerCpu`] while no hit is under way.
+pub const GUARD_FREE: u32 = u32::MAX;
 
 /// What the probes keep for each CPU. Only its own CPU writes it, with interrupts off or in a nesting that
 /// restores what it found; so plain loads and stores do.
@@ -212,7 +212,7 @@ impl PerCpu {
     /// A CPU that is in no hit.
     pub const fn new() -> Self {
         Self {
-            guard: AtomicU32::new(FREE),
+            guard: AtomicU32::new(GUARD_FREE),
             counter_part: AtomicU64::new(0),
             cell: AtomicPtr::new((&raw const NO_CELL).cast_mut()),
             running: AtomicPtr::new(core::ptr::null_mut()),
@@ -240,7 +240,7 @@ impl PerCpu {
     /// Whether a hit is under way on this CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {
-        self.guard.load(Relaxed) != FREE
+        self.guard.load(Relaxed) != GUARD_FREE
     }
 
     /// The cell of the current task, if it has one.

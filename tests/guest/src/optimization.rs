@@ -510,14 +510,17 @@ guest_test! {
             regs.ip = opt_rust as *const () as u64;
             PreVerdict::Resume
         }
-        for (handler, expected) in [
-            (to_the_caller as fn(&Kprobe, &mut PtRegs) -> PreVerdict, 77),
-            (over_the_first, 1001),
-            (to_another, 11),
+        fn probe() -> Kprobe {
+            Kprobe::new().symbol("opt_add")
+        }
+        for (with_handler, expected) in [
+            ((|| probe().pre(to_the_caller)) as fn() -> Kprobe, 77),
+            (|| probe().pre(over_the_first), 1001),
+            (|| probe().pre(to_another), 11),
         ] {
             for on in [false, true] {
                 let _knob = Optimization::set(on);
-                let probe = register(Box::new(Kprobe::new().symbol("opt_add").pre(handler))).unwrap();
+                let probe = register(Box::new(with_handler())).unwrap();
                 assert_eq!(is_jump("opt_add"), on);
                 assert_eq!(opt_add(black_box(3), black_box(2)), expected);
                 assert!(!percpu::this().probes.is_busy() && percpu::preemptible());

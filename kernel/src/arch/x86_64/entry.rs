@@ -322,6 +322,7 @@ begin_stub exception_return
     .cfi_adjust_cfa_offset -8
     iretq
     .cfi_restore_state
+    .cfi_def_cfa_offset 168
 2:  call_with_frame {exit_to_user}
     .globl return_to_user_by_iret
 return_to_user_by_iret:

@@ -204,7 +204,7 @@ pub fn in_probe_handler() -> bool {
     unsafe {
         asm!("mov {:e}, gs:[{}]", out(reg) depth, const GUARD, options(nostack, preserves_flags, readonly));
     }
-    depth != 0
+    depth != ::probes::platform::GUARD_FREE
 }
 
 /// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.
