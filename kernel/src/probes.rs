@@ -205,11 +205,11 @@ pub fn init() {
         }
     };
     let optimize = match crate::cmdline::get("kprobes.optimize") {
-        Some("1") => true,
-        None | Some("0") => false,
+        None | Some("1") => true,
+        Some("0") => false,
         Some(other) => {
-            crate::pr_warn!("kprobes.optimize={other} is unknown; 0 and 1 are known. Using 0");
-            false
+            crate::pr_warn!("kprobes.optimize={other} is unknown; 0 and 1 are known. Using 1");
+            true
         }
     };
     PROBES.init(method, optimize);

@@ -227,6 +227,7 @@ guest_test! {
     }
 
     /// Handlers run with preemption and interrupts off, on the CPU that hit.
+    #[cmdline("kprobes.optimize=0")]
     fn handlers_cannot_be_preempted() {
         fn look(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
             assert!(!task::may_sleep());

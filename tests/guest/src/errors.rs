@@ -202,6 +202,7 @@ static OFF: Kprobe = Kprobe::new().symbol("error_target").pre(nothing).disabled(
 
 guest_test! {
     /// A disabled probe leaves the text alone; enabling and disabling writes one byte.
+    #[cmdline("kprobes.optimize=0")]
     fn a_disabled_probe_is_not_in_the_text() {
         let before = text("error_target").to_vec();
         register_kprobe(&OFF).unwrap();

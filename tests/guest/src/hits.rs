@@ -39,6 +39,7 @@ fn pass_after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
 
 guest_test! {
     /// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
+    #[cmdline("kprobes.optimize=0")]
     fn a_programs_breakpoint_is_no_hit() {
         let asked = || (0..smp::online_cpus()).map(|cpu| percpu::of(cpu).probes.breakpoints.load(SeqCst)).sum::<u64>();
         let before = asked();

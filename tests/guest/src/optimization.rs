@@ -275,7 +275,6 @@ const DF: u64 = 1 << 10;
 
 guest_test! {
     /// Registers, flags, stack and results are those of the breakpoint, bit for bit.
-    #[cmdline("kprobes.optimize=1")]
     fn a_detour_shows_and_leaves_what_a_breakpoint_does() {
         let cases = [
             ("opt_add", 0), ("opt_add", 4), ("opt_stack", 0), ("opt_stack", 1), ("opt_carry", 0), ("opt_carry", 3),
@@ -300,7 +299,6 @@ guest_test! {
     }
 
     /// What a handler changes in registers and flags, the code gets.
-    #[cmdline("kprobes.optimize=1")]
     fn changes_of_a_handler_are_taken_over() {
         fn change(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
             regs.di = 100;
@@ -324,7 +322,6 @@ guest_test! {
     }
 
     /// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who asks for them.
-    #[cmdline("kprobes.optimize=1")]
     fn an_optimized_probe_traps_never_and_says_so() {
         let start = address("opt_rust");
         let original: Vec<u8> = (start..start + 8).map(byte_at).collect();
@@ -346,7 +343,6 @@ guest_test! {
     }
 
     /// The knob as a file: 0 brings every breakpoint back before the write returns, 1 every jump; anything else is refused.
-    #[cmdline("kprobes.optimize=1")]
     fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
         let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
         assert_eq!(read(KNOB), "1\n");
@@ -368,7 +364,6 @@ guest_test! {
     }
 
     /// A probe under another's jump, a post handler and a jprobe each take the jump away, and give it back when they go.
-    #[cmdline("kprobes.optimize=1")]
     fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
         jprobe! {
             fn mirror(_a: u64, _b: u64) {}
@@ -411,7 +406,6 @@ guest_test! {
     }
 
     /// A registration that is refused leaves the jump as it was.
-    #[cmdline("kprobes.optimize=1")]
     fn a_batch_that_fails_leaves_the_jump() {
         static POST: Kprobe = Kprobe::new().symbol("opt_add").post(after);
         static WRONG: Kprobe = Kprobe::new().symbol("no_such_function");
@@ -424,7 +418,6 @@ guest_test! {
 
     /// Several probes of one address run newest first from one detour; a disabled one is passed over, and with the last one the jump
     /// goes.
-    #[cmdline("kprobes.optimize=1")]
     fn siblings_share_the_detour() {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         fn one(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
@@ -456,7 +449,6 @@ guest_test! {
     }
 
     /// Where the code does not allow a jump the breakpoint stays, and works.
-    #[cmdline("kprobes.optimize=1")]
     fn code_that_allows_no_jump_keeps_the_breakpoint() {
         for (name, offset) in [("opt_loop", 0), ("opt_no_room", 0), ("opt_fill", 2)] {
             let probe = register(Box::new(Kprobe::new().symbol(name).offset(offset).pre(count)));
@@ -476,7 +468,6 @@ guest_test! {
     }
 
     /// A handler that calls the probed function: the inner call runs without handlers and counts as missed.
-    #[cmdline("kprobes.optimize=1")]
     fn a_hit_in_a_handler_is_missed_and_counted() {
         fn again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
             assert_eq!(opt_rust(black_box(4), black_box(2)), 14);
@@ -490,7 +481,6 @@ guest_test! {
     }
 
     /// A pre handler that has set the ip: to the caller, to the next instruction, which lies under the jump, and to another function.
-    #[cmdline("kprobes.optimize=1")]
     fn a_handler_may_send_the_code_elsewhere() {
         fn to_the_caller(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
             // SAFETY: at a function's entry.
@@ -530,7 +520,6 @@ guest_test! {
     }
 
     /// A return probe on an optimised entry: no trap at all, each return seen, with and without an entry handler, recursion included.
-    #[cmdline("kprobes.optimize=1")]
     fn return_probes_need_no_trap() {
         static SUM: AtomicU64 = AtomicU64::new(0);
         fn enter(call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
@@ -564,7 +553,6 @@ guest_test! {
 
     /// A fault in a displaced instruction is one at the original's address, for the probe's own fault handler and for that of a probe
     /// whose handler has run into it.
-    #[cmdline("kprobes.optimize=1")]
     fn faults_in_displaced_instructions_are_told_as_the_originals() {
         static GOOD: u64 = 40;
         static FAULT_IP: AtomicU64 = AtomicU64::new(0);
@@ -596,7 +584,6 @@ guest_test! {
     }
 
     /// From a handler in a detour the callers are found, by the registers and by the handler's own stack.
-    #[cmdline("kprobes.optimize=1")]
     fn a_backtrace_leads_through_a_detour() {
         static NAMES: SpinLock<[[u64; 16]; 2]> = SpinLock::new([[0; 16]; 2]);
         fn note(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
@@ -631,7 +618,6 @@ guest_test! {
 
     /// While a handler runs from a detour, with interrupts on top of it, its probe is being unregistered: that waits for the
     /// handler, and the detour is still there for the way back.
-    #[cmdline("kprobes.optimize=1")]
     fn unregistering_waits_for_a_handler_in_a_detour_under_interrupts() {
         static ENTERED: AtomicBool = AtomicBool::new(false);
         static TICKS: AtomicU64 = AtomicU64::new(0);
@@ -674,7 +660,6 @@ guest_test! {
 
     /// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump replaces, stay in the middle of
     /// it for long, and are preempted there.
-    #[cmdline("kprobes.optimize=1")]
     #[smp(4)]
     #[timeout(240)]
     fn jumps_come_and_go_under_fire() {

@@ -170,6 +170,7 @@ guest_test! {
         assert_eq!(read(LIST), "");
     }
 
+    #[cmdline("kprobes.optimize=0")]
     fn list_shows_offset_and_rust_name() {
         let offset = second_instruction("listed_two");
         let probe = register(Box::new(Kprobe::new().symbol("listed_two").offset(offset as u32))).unwrap();
@@ -285,6 +286,7 @@ guest_test! {
     }
 
     /// Off: every breakpoint leaves the text. On: those of enabled probes come back. No mark changes.
+    #[cmdline("kprobes.optimize=0")]
     fn knob_disarms_and_rearms_without_changing_any_probes_state() {
         HITS.store(0, SeqCst);
         let original = ["listed_one", "listed_two", "listed_three"].map(first_byte);
@@ -322,6 +324,7 @@ guest_test! {
     }
 
     /// Enabling and disabling one probe while the knob is off shows at once, and takes effect when it is turned on.
+    #[cmdline("kprobes.optimize=0")]
     fn one_probe_is_enabled_and_disabled_while_the_knob_is_off() {
         let original = first_byte("listed_one");
         let (first, second) = (
@@ -389,6 +392,7 @@ guest_test! {
     /// One CPU registers and unregisters; the other reads. Each reading has every probe that stays exactly once, siblings
     /// in their order, and no line is torn.
     #[timeout(120)]
+    #[cmdline("kprobes.optimize=0")]
     fn lists_are_whole_while_probes_come_and_go() {
         const STAY: usize = 24;
         let symbol = symbols::lookup_name("vfs_read").unwrap();

@@ -120,6 +120,7 @@ fn leak<T>(probe: T) -> &'static T {
 
 guest_test! {
     /// Batches of each kind, by name and by address, with and without post handlers.
+    #[cmdline("kprobes.optimize=0")]
     fn each_allocation_of_a_batch_may_fail() {
         batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing))));
         batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing).post(nothing_after))));
@@ -131,6 +132,7 @@ guest_test! {
     }
 
     /// Handles of each kind, alone at their address and beside others.
+    #[cmdline("kprobes.optimize=0")]
     fn each_allocation_of_an_owned_probe_may_fail() {
         let kinds = || {
             owned(Kprobe::new().symbol("short_one").pre(nothing));
@@ -147,6 +149,7 @@ guest_test! {
 
     /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals. Without memory that is the
     /// answer.
+    #[cmdline("kprobes.optimize=0")]
     fn each_allocation_for_a_name_may_fail() {
         owned(Kprobe::new().symbol("kernel::init::load_modules").pre(nothing));
         let answer = |name: &'static str| {
@@ -168,6 +171,7 @@ guest_test! {
     }
 
     /// Enabling, disabling, the knob and unregistering need none.
+    #[cmdline("kprobes.optimize=0")]
     fn all_but_registering_needs_no_memory() {
         static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing).post(nothing_after);
         let handle = register(Box::new(Kretprobe::<u64>::new().symbol("short_one").handler(returned))).unwrap();
