@@ -23,7 +23,12 @@ use kernel::{
     },
     symbols,
     sync::SpinLock,
-    task::kthread::{spawn_kthread, spawn_kthread_on},
+    task::{
+        kthread::{spawn_kthread, spawn_kthread_on},
+        schedule,
+        scheduler::is_preempted_in,
+    },
+    time::ktime_get,
 };
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
@@ -719,6 +724,92 @@ guest_test! {
             kernel::task::schedule();
         }
         assert_eq!(PROBES.detours_in_use(), 0);
+    }
+
+    /// A task that was preempted in the middle of what the jump will cover: the breakpoint is there at once, the jump only when that
+    /// task has moved on.
+    fn no_jump_is_written_over_a_preempted_task() {
+        static GO_ON: AtomicBool = AtomicBool::new(false);
+        let covered = |ip: u64| (address("opt_fill") + 1..address("opt_fill") + 5).contains(&ip);
+        let stop = Arc::new(AtomicBool::new(false));
+        let filler = {
+            let stop = stop.clone();
+            spawn_kthread_on(1 << 1, "fills", move || {
+                let mut buffer = vec![0u8; 1 << 20];
+                while !stop.load(SeqCst) {
+                    fill(buffer.as_mut_ptr(), 7, buffer.len());
+                }
+            })
+            .unwrap()
+        };
+        // Keeps CPU 1, once it has found the other one preempted in the right place.
+        let keeper = spawn_kthread_on(1 << 1, "keeps", move || {
+            loop {
+                percpu::preempt_disable();
+                if is_preempted_in(&covered) {
+                    break;
+                }
+                percpu::preempt_enable();
+                schedule();
+            }
+            IS_PARKED.store(true, SeqCst);
+            while !GO_ON.load(SeqCst) {
+                hint::spin_loop();
+            }
+            percpu::preempt_enable();
+        })
+        .unwrap();
+        static IS_PARKED: AtomicBool = AtomicBool::new(false);
+        while !IS_PARKED.load(SeqCst) {
+            schedule();
+        }
+        static PROBE: Kprobe = Kprobe::new().symbol("opt_fill").pre(count);
+        let registers = spawn_kthread_on(1, "registers", || kernel::probes::register_kprobe(&PROBE).unwrap()).unwrap();
+        while byte_at(address("opt_fill")) != 0xcc {
+            schedule();
+        }
+        let until = ktime_get() + 20_000_000;
+        while ktime_get() < until {
+            assert_eq!(byte_at(address("opt_fill")), 0xcc);
+            schedule();
+        }
+        GO_ON.store(true, SeqCst);
+        registers.wait_released();
+        assert!(is_jump("opt_fill"));
+        stop.store(true, SeqCst);
+        filler.wait_released();
+        keeper.wait_released();
+        kernel::probes::unregister_kprobe(&PROBE).unwrap();
+    }
+
+    /// However the jump comes and goes meanwhile, each call is counted once, also those that hit the breakpoint in between.
+    fn each_call_counts_once_while_the_knob_turns() {
+        let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let calls = Arc::new(AtomicU64::new(0));
+        let caller = {
+            let (stop, calls) = (stop.clone(), calls.clone());
+            spawn_kthread_on(1 << 1, "calls", move || {
+                while !stop.load(SeqCst) {
+                    assert_eq!(opt_rust(black_box(5), black_box(1)), 16);
+                    calls.fetch_add(1, SeqCst);
+                }
+            })
+            .unwrap()
+        };
+        for _ in 0..30 {
+            for on in [false, true] {
+                PROBES.set_optimization(on).unwrap();
+                let before = calls.load(SeqCst);
+                while calls.load(SeqCst) < before + 10 {
+                    hint::spin_loop();
+                }
+            }
+        }
+        stop.store(true, SeqCst);
+        caller.wait_released();
+        assert_eq!((probe.hits(), probe.nmissed()), (calls.load(SeqCst), 0));
+        drop(probe);
     }
 }
 
