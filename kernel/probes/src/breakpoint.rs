@@ -55,6 +55,8 @@ pub mod layout {
     pub const SITE_HEAD: usize = Site::head_offset();
     pub const SITE_RUN: usize = offset_of!(Site, run);
     pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
+    pub const PROBE_DETOUR_STUB: usize = offset_of!(Kprobe, detour_stub);
+    pub const PROBE_BARE: usize = offset_of!(Kprobe, bare);
     pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
     pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
     pub const KRETPROBE_HOLDER: usize = offset_of!(KretprobeCore, holder);
@@ -138,7 +140,7 @@ macro_rules! breakpoint_entry {
                 "pop rcx",
                 ".cfi_adjust_cfa_offset -8",
                 "test al, al",
-                "jnz 44f",
+                "jnz 92f",
                 "mov rax, [rcx + {run}]",
                 "mov [rsp + {ip}], rax",
                 "4:",
@@ -148,21 +150,18 @@ macro_rules! breakpoint_entry {
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
                 "iretq",
-                // The handler has set where to go on.
                 ".cfi_restore_state",
                 ".cfi_def_cfa_offset 168",
-                ".cfi_remember_state",
-                "44:",
+                // The handler has said where to go on: which may be under a jump.
+                "92:",
                 "mov rdi, rsp",
                 "push rcx",
                 ".cfi_adjust_cfa_offset 8",
-                "call {resume_as_told}",
+                "call {resume}",
                 "pop rcx",
                 ".cfi_adjust_cfa_offset -8",
                 "jmp 4b",
                 // Inside another hit: not to be handled, but to be counted.
-                ".cfi_restore_state",
-                ".cfi_def_cfa_offset 168",
                 "5:",
                 "dec dword ptr gs:[{guard}]",
                 "jmp 6f",
@@ -272,8 +271,8 @@ macro_rules! breakpoint_entry {
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
-                resume_as_told = sym $crate::hit::resume_as_told::<$platform>,
                 serve = sym $crate::hit::serve::<$platform>,
+                resume = sym $crate::detour::resume_at::<$platform>,
                 other = sym $other,
             )
         }

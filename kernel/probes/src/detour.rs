@@ -4,20 +4,23 @@
 //! [`PtRegs`], runs the handlers, restores the registers, executes the displaced instructions and jumps back behind them.
 //!
 //! ```text
-//!   start   leave    the way out for a handler that has set the instruction pointer: iretq from the frame
+//!   start   miss     what happens inside another hit
+//!           leave    the way out for a handler that has set the instruction pointer: iretq from the frame
 //!   enter   frame    push ss, rsp, rflags, cs, ip, -1 and the general registers
-//!           call     guard up; on_detour(regs, site); leave, if it says so; guard down
+//!           call     guard up; what the site's first probe names; leave, if it says so; guard down
 //!           restore  pop all, flags last
 //!   block            the displaced instructions, translated; a jump back
 //! ```
 //!
-//! `leave` to `restore` are a copy of one of two templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
+//! A function's entry with nothing but a return probe that wants nothing there has a shorter one, which builds no frame.
+//!
+//! `start` to `block` are a copy of one of three templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
 //! their call frame information: a stack walk that meets code in a detour asks the template about it
-//! ([`Detour::described`]). At a function's entry the stack is aligned and DF is clear by the ABI; the other template sees to
+//! ([`Detour::described`]). At a function's entry the stack is aligned and DF is clear by the ABI; the template for other places sees to
 //! both.
 //!
 //! # Invariants
-//! D1. The guard is up from before `on_detour` until after it, and detours lie in the slot region: a CPU is in no
+//! D1. The guard is up while handlers run, and detours lie in the slot region: a CPU is in no
 //!     detour when a grace period ends, and no task is switched away from inside one.
 //! D2. A detour is written before its site points to it, and freed a grace period after it does not any more.
 //! D3. While a site points to a detour, nobody is told to go on under the jump: [`Probes::executable_ip`] leads to the
@@ -37,20 +40,21 @@ use core::{
 };
 
 use crate::{
-    insn::{self, Block, Ending, JUMP_BYTES, Region},
+    insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
     kprobe::{Kind, PreVerdict},
-    platform::Platform,
+    platform::{EntryPoints, Platform},
     pt_regs::PtRegs,
     registry::Probes,
     site::{Place, Site},
 };
 
-/// Bytes of a detour. The longer template takes 190; displaced code of 5 to 19 bytes takes about twice that.
-pub(crate) const DETOUR_BYTES: usize = 256;
+/// Bytes of a detour: twelve to a page. The longest template takes about 240; displaced code of 5 to 19 bytes takes about twice that.
+pub(crate) const DETOUR_BYTES: usize = 336;
 
-/// Defines the templates of detours, `kprobe_detour_at_entry` and `kprobe_detour`, and their addresses. Part of
-/// [`entry_points!`](crate::entry_points).
+/// Defines the templates of detours, `kprobe_detour_at_entry`, `kprobe_detour` and `kretprobe_detour`, what the first two call, and their
+/// addresses. Part of [`entry_points!`](crate::entry_points).
 ///
+/// The frame of the first two:
 /// ```text
 ///   S       rsp of the probed code
 ///   S-0x08  ss               PtRegs, last field first
@@ -60,18 +64,18 @@ pub(crate) const DETOUR_BYTES: usize = 256;
 ///   S-0x28  rip              the probed address + 1
 ///   S-0x30  orig_ax (-1)
 ///   S-0x38  rdi ... down to
-///   S-0xa8  r15              <- rdi at the call
+///   S-0xa8  r15              <- rsi at the call
 /// ```
 #[doc(hidden)]
 #[macro_export]
 macro_rules! detour_templates {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
         $crate::detour_template! {
-            $platform, $cs, $ss, kprobe_detour_at_entry, kprobe_detour_at_entry_end,
+            $platform, $cs, $ss, kprobe_detour_at_entry, kprobe_detour_at_entry_enter, kprobe_detour_at_entry_end,
             before = [], after = []
         }
         $crate::detour_template! {
-            $platform, $cs, $ss, kprobe_detour, kprobe_detour_end,
+            $platform, $cs, $ss, kprobe_detour, kprobe_detour_enter, kprobe_detour_end,
             before = [
                 // Handlers run with DF and AC clear; hardly any code has one of them set.
                 "test dword ptr [rsp + 144], 0x40400",
@@ -92,18 +96,182 @@ macro_rules! detour_templates {
             ]
         }
 
+        /// The template of the detours of functions with a return probe alone that has no entry handler and no data; never executed
+        /// here. Builds no frame: takes an instance, borrows the return address, goes on. Whatever is unusual it leaves to
+        /// the breakpoint behind `8`, which stands for that at the function's entry.
+        ///
+        /// ```text
+        ///   S       return slot
+        ///   S-0x08  rflags
+        ///   S-0x10  rax
+        ///   S-0x18  rcx
+        ///   S-0x20  rdx
+        ///   S-0x28  rbx
+        ///   S-0x30  rdi
+        /// ```
+        ///
+        /// # Safety
+        /// Never called.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_detour() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_def_cfa rsp, 56",
+                ".cfi_offset rip, -8",
+                ".cfi_offset rax, -24",
+                ".cfi_offset rcx, -32",
+                ".cfi_offset rdx, -40",
+                ".cfi_offset rbx, -48",
+                ".cfi_offset rdi, -56",
+                // The slot is in the ledger already, or calls were abandoned: give the instance back, as `FreeList::push`.
+                "8:",
+                "mov rdi, [rax + {instance_holder}]",
+                "mov rdx, rax",
+                "mov rax, [rdi]",
+                "6:",
+                "mov [rdx + {next}], rax",
+                "lock cmpxchg [rdi], rdx",
+                "jne 6b",
+                // Nothing was done.
+                "9:",
+                "dec dword ptr gs:[{guard}]",
+                $crate::pop_registers!("rdi" "rbx" "rdx" "rcx" "rax"),
+                "popfq",
+                ".cfi_adjust_cfa_offset -8",
+                "int3",
+                ".globl kretprobe_detour_enter",
+                "kretprobe_detour_enter:",
+                "pushfq",
+                ".cfi_adjust_cfa_offset 8",
+                $crate::push_registers!("rax" "rcx" "rdx" "rbx" "rdi"),
+                "inc dword ptr gs:[{guard}]",
+                "jnz 9b",
+                "movabs rcx, {site}",
+                "mov rdi, [rcx + {head}]",
+                "cmp byte ptr [rdi + {bare}], 0",
+                "je 9b",
+                // Take an instance; see `FreeList::pop`.
+                "mov rdi, [rdi + {holder}]",
+                "mov rdx, [rdi + 8]",
+                "mov rax, [rdi]",
+                "7:",
+                "test rax, rax",
+                "jz 9b",
+                "mov rbx, [rax + {next}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [rdi]",
+                "jne 7b",
+                // rax: the instance; rdi: the task's cell; rbx: the return slot; rdx: the newest call; rcx: the return address.
+                "mov rdi, gs:[{cell}]",
+                "lea rbx, [rsp + 48]",
+                "mov rdx, [rdi + {cell_head}]",
+                "cmp [rdx + {frame}], rbx",
+                "jbe 8b",
+                "mov rcx, [rbx]",
+                "mov [rax + {ret_addr}], rcx",
+                "mov [rax + {frame}], rbx",
+                "mov [rax + {instance_cell}], rdi",
+                "mov [rax + {next}], rdx",
+                "movabs rdx, {trampoline}",
+                "cmp rcx, rdx",
+                "je 8b",
+                "mov [rbx], rdx",
+                "mov [rdi + {cell_head}], rax",
+                "dec dword ptr gs:[{guard}]",
+                $crate::pop_registers!("rdi" "rbx" "rdx" "rcx" "rax"),
+                "popfq",
+                ".cfi_adjust_cfa_offset -8",
+                ".globl kretprobe_detour_end",
+                "kretprobe_detour_end:",
+                ".cfi_endproc",
+                site = const $crate::detour::SITE_MARK,
+                trampoline = const $crate::detour::TRAMPOLINE_MARK,
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                bare = const $crate::breakpoint::layout::PROBE_BARE,
+                holder = const $crate::breakpoint::layout::KRETPROBE_HOLDER,
+                next = const $crate::breakpoint::layout::INSTANCE_NEXT,
+                instance_holder = const $crate::breakpoint::layout::INSTANCE_HOLDER,
+                ret_addr = const $crate::breakpoint::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::breakpoint::layout::INSTANCE_FRAME,
+                instance_cell = const $crate::breakpoint::layout::INSTANCE_CELL,
+                cell_head = const $crate::breakpoint::layout::CELL_HEAD,
+                guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+            )
+        }
+
+        /// What a detour calls while the first probe of its site is the only one, a kprobe, and enabled: counts the hit and runs the pre
+        /// handler. rdi: the probe; rsi: the frame; rcx: the site.
+        ///
+        /// # Safety
+        /// Detours only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_detour_one() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rax, [rdi + {hits}]",
+                "mov rdx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rdx]",
+                "mov gs:[{running}], rdi",
+                "jmp [rdi + {pre}]",
+                ".cfi_endproc",
+                pre = const $crate::breakpoint::layout::PROBE_PRE,
+                hits = const $crate::breakpoint::layout::PROBE_HITS,
+                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+            )
+        }
+
+        /// What a detour calls for any other probes.
+        ///
+        /// # Safety
+        /// Detours only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_detour_any() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rdi, rcx",
+                "jmp {serve}",
+                ".cfi_endproc",
+                serve = sym $crate::detour::serve_detour::<$platform>,
+            )
+        }
+
         fn detour_templates() -> $crate::detour::Templates {
+            let template = |start: *const (), enter: *const u8, end: *const u8| {
+                $crate::detour::Template {
+                    start: start as u64,
+                    enter: enter as u64,
+                    end: end as u64,
+                }
+            };
             $crate::detour::Templates {
-                at_entry: $crate::detour::Template {
-                    start: kprobe_detour_at_entry as *const () as u64,
-                    end: (&raw const kprobe_detour_at_entry_end) as u64,
-                },
-                anywhere: $crate::detour::Template {
-                    start: kprobe_detour as *const () as u64,
-                    end: (&raw const kprobe_detour_end) as u64,
-                },
-                on_detour: $crate::detour::on_detour::<$platform> as *const () as u64,
+                at_entry: template(
+                    kprobe_detour_at_entry as *const (),
+                    &raw const kprobe_detour_at_entry_enter,
+                    &raw const kprobe_detour_at_entry_end,
+                ),
+                anywhere: template(
+                    kprobe_detour as *const (),
+                    &raw const kprobe_detour_enter,
+                    &raw const kprobe_detour_end,
+                ),
+                bare_return: template(
+                    kretprobe_detour as *const (),
+                    &raw const kretprobe_detour_enter,
+                    &raw const kretprobe_detour_end,
+                ),
+                serve_one: kprobe_detour_one as *const () as u64,
+                serve_any: kprobe_detour_any as *const () as u64,
             }
+        }
+
+        unsafe extern "C" {
+            static kretprobe_detour_enter: u8;
+            static kretprobe_detour_end: u8;
         }
     };
 }
@@ -113,7 +281,7 @@ macro_rules! detour_templates {
 #[macro_export]
 macro_rules! detour_template {
     (
-        $platform:ty, $cs:expr, $ss:expr, $name:ident, $end:ident,
+        $platform:ty, $cs:expr, $ss:expr, $name:ident, $enter:ident, $end:ident,
         before = [$($before:literal),* $(,)?], after = [$($after:literal),* $(,)?]
     ) => {
         /// A template of detours; never executed here.
@@ -145,7 +313,27 @@ macro_rules! detour_template {
                 ".cfi_offset r13, -152",
                 ".cfi_offset r14, -160",
                 ".cfi_offset r15, -168",
+                // In another hit: nothing is handled, but counted.
                 "3:",
+                "add qword ptr [rsp + {sp}], 8",
+                "cld",
+                "mov rdi, rcx",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
+                "and rsp, -16",
+                "call {miss}",
+                "mov rsp, rbp",
+                ".cfi_def_cfa_register rsp",
+                "jmp 5f",
+                // A handler has said where to go on.
+                "4:",
+                "mov rdi, rsp",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
+                "and rsp, -16",
+                "call {resume}",
+                "mov rsp, rbp",
+                ".cfi_def_cfa_register rsp",
                 "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
                 "add rsp, 8",
@@ -156,6 +344,8 @@ macro_rules! detour_template {
                 ".cfi_startproc simple",
                 ".cfi_signal_frame",
                 ".cfi_def_cfa rsp, 0",
+                ::core::concat!(".globl ", ::core::stringify!($enter)),
+                ::core::concat!(::core::stringify!($enter), ":"),
                 "push {ss}",
                 ".cfi_adjust_cfa_offset 8",
                 "push rsp",
@@ -173,15 +363,19 @@ macro_rules! detour_template {
                 ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
                 "inc dword ptr gs:[{guard}]",
+                // None of these three changes a flag.
+                "movabs rcx, {site}",
+                "mov rsi, rsp",
+                "mov rdi, [rcx + {head}]",
+                "jnz 3b",
                 // What was pushed as rsp is one word too low.
                 "add qword ptr [rsp + {sp}], 8",
-                "mov rdi, rsp",
                 $($before,)*
-                "movabs rsi, {site}",
-                "call {on_detour}",
+                "call [rdi + {serve}]",
                 $($after,)*
                 "test al, al",
-                "jnz 3b",
+                "jnz 4b",
+                "5:",
                 "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
                 "lea rsp, [rsp + 24]",
@@ -198,11 +392,15 @@ macro_rules! detour_template {
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 site = const $crate::detour::SITE_MARK,
-                on_detour = sym $crate::detour::on_detour::<$platform>,
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                serve = const $crate::breakpoint::layout::PROBE_DETOUR_STUB,
+                miss = sym $crate::detour::miss_in_detour::<$platform>,
+                resume = sym $crate::detour::resume_at::<$platform>,
             )
         }
 
         unsafe extern "C" {
+            static $enter: u8;
             static $end: u8;
         }
     };
@@ -214,12 +412,17 @@ const _: () = assert!(size_of::<PtRegs>() == 168);
 /// Stands in a template for the address of the site.
 #[doc(hidden)]
 pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
+/// Stands in a template for the address of the return trampoline.
+#[doc(hidden)]
+pub const TRAMPOLINE_MARK: u64 = 0x7aa4_7aa4_7aa4_7aa4;
 
 /// Where a template is.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
-    /// Its first byte: where `leave` is.
+    /// Its first byte.
     pub start: u64,
+    /// Where the jump leads to.
+    pub enter: u64,
     /// Behind its last byte: where the displaced instructions follow.
     pub end: u64,
 }
@@ -231,55 +434,61 @@ pub struct Templates {
     pub at_entry: Template,
     /// For everywhere else.
     pub anywhere: Template,
-    /// What they call.
-    pub on_detour: u64,
+    /// For functions' entries with nothing but a return probe that wants nothing there.
+    pub bare_return: Template,
+    /// What the first two call for a single kprobe.
+    pub serve_one: u64,
+    /// What they call for any other probes.
+    pub serve_any: u64,
 }
 
-/// Bytes of `leave`: `dec gs:[disp32]`, fifteen pops, `add rsp, 8`, `iretq`.
-const ENTER: usize = 8 + 23 + 4 + 2;
 /// How deep the stack is at each instruction from `enter` on, until ip is pushed: offset from `enter`, bytes.
 const PROLOGUE: [(usize, i32); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
 /// From so many bytes behind `enter` on the call frame information finds the frame above.
 const FRAMED: usize = 11;
-/// Where the four bytes of the ip to be pushed are.
-const IP_FIELD: usize = ENTER + 7;
+/// The `push imm32` of the ip, from `enter`.
+const PUSH_IP: usize = 6;
 /// How deep the stack still is at the instructions at the end: `popfq; lea rsp, [rsp + 16]`. Bytes before the end, bytes.
 const EPILOGUE: [(usize, i32); 2] = [(6, 24), (5, 16)];
 
-/// A copy of a template that can be changed; executable code of the kernel, read as data.
-struct Copy {
-    code: Vec<u8>,
-}
-
-impl Copy {
-    /// The template with the fields of one detour at `start` filled in; none without memory, or if the template is not as
-    /// it should be.
-    fn of(template: Template, start: u64, on_detour: u64, site: *const Site) -> Option<Self> {
-        let len = template.end.checked_sub(template.start)? as usize;
+impl Template {
+    /// A copy for a detour at `start` of `site`; none without memory, or if its targets are out of reach.
+    fn copy(self, start: u64, site: &Site, trampoline: u64, bare: bool) -> Option<Vec<u8>> {
+        let len = self.end.checked_sub(self.start)? as usize;
+        // SAFETY: `entry_points!` gives the bounds of a function, which is mapped and readable, and never written.
+        let template = unsafe { core::slice::from_raw_parts(self.start as *const u8, len) };
         let mut code = Vec::new();
         code.try_reserve_exact(len).ok()?;
-        // SAFETY: `entry_points!` gives the bounds of a function, which is mapped and readable, and never written.
-        code.extend_from_slice(unsafe {
-            core::slice::from_raw_parts(template.start as *const u8, len)
-        });
-        let mark = SITE_MARK.to_le_bytes();
-        let field = code.windows(8).position(|bytes| bytes == mark)?;
-        let call = field + 9;
-        let (site_field, rest) = code.get_mut(field..)?.split_at_mut_checked(8)?;
-        site_field.copy_from_slice(&(site.addr() as u64).to_le_bytes());
-        let [0xe8, displacement @ ..] = rest else {
-            return None;
-        };
-        let from = start + call as u64 + 4;
-        let distance = i32::try_from(on_detour.wrapping_sub(from) as i64).ok()?;
-        displacement
-            .get_mut(..4)?
-            .copy_from_slice(&distance.to_le_bytes());
-        // SAFETY: the caller's site.
-        let key = unsafe { (*site).key } as u32;
-        code.get_mut(IP_FIELD..IP_FIELD + 4)?
-            .copy_from_slice(&key.to_le_bytes());
-        Some(Self { code })
+        code.extend_from_slice(template);
+        for (mark, value) in [
+            (SITE_MARK, core::ptr::from_ref(site).addr() as u64),
+            (TRAMPOLINE_MARK, trampoline),
+        ] {
+            let at = code
+                .windows(8)
+                .position(|bytes| bytes == mark.to_le_bytes());
+            if let Some(at) = at {
+                code[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        for insn in Instructions::new(template, self.start) {
+            let insn = insn.ok()?;
+            let Some(target) = insn.branch_target() else {
+                continue;
+            };
+            if (self.start..self.end).contains(&target) {
+                continue;
+            }
+            // What leads out is a call or jump with a 32-bit displacement at its end.
+            let end = (insn.next_ip() - self.start) as usize;
+            let distance = i32::try_from(target.wrapping_sub(start + end as u64) as i64).ok()?;
+            code[end - 4..end].copy_from_slice(&distance.to_le_bytes());
+        }
+        if !bare {
+            let field = (self.enter - self.start) as usize + PUSH_IP + 1;
+            code[field..field + 4].copy_from_slice(&(site.key as u32).to_le_bytes());
+        }
+        Some(code)
     }
 }
 
@@ -287,14 +496,20 @@ impl Copy {
 pub(crate) struct Detour {
     /// Where it is executed.
     pub(crate) start: u64,
+    /// Offset of where the jump leads to.
+    enter: usize,
     /// Offset of the displaced instructions: the length of the template.
     block: usize,
     /// The template that it begins with.
     template: u64,
+    /// Whether it serves a single return probe without a frame.
+    pub(crate) bare: bool,
+    /// Whether it is that of a function's entry.
+    pub(crate) at_entry: bool,
     /// The bytes that the jump replaces.
     pub(crate) original: [u8; JUMP_BYTES],
     /// For each address under the jump the offset of its displaced copy; 0 where no instruction begins.
-    copies: [u8; JUMP_BYTES],
+    copies: [u16; JUMP_BYTES],
     /// What the probed code looks like in the block, which begins with the first of them; `from` counts from the block.
     places: Vec<Place>,
     /// Whether the jump is in the text. Under the registry's lock.
@@ -309,19 +524,20 @@ impl Detour {
     /// Makes the detour of `site`, to be written to `start`. Returns it with its code. None: no memory, or the displaced instructions
     /// do not fit.
     pub(crate) fn build(
-        templates: &Templates,
+        entry: &EntryPoints,
         site: &Site,
         region: &Region,
         original: [u8; JUMP_BYTES],
         at_entry: bool,
         start: u64,
     ) -> Option<(Box<Self>, Vec<u8>)> {
-        let template = if at_entry {
-            templates.at_entry
-        } else {
-            templates.anywhere
+        let bare = at_entry && site.is_bare();
+        let template = match (bare, at_entry) {
+            (true, _) => entry.detours.bare_return,
+            (_, true) => entry.detours.at_entry,
+            (_, false) => entry.detours.anywhere,
         };
-        let Copy { mut code } = Copy::of(template, start, templates.on_detour, site)?;
+        let mut code = template.copy(start, site, entry.trampoline, bare)?;
         let at = code.len();
         let mut block = Block::new(start + at as u64);
         let mut copies = [0; JUMP_BYTES];
@@ -351,8 +567,11 @@ impl Detour {
         }
         let detour = crate::registry::try_box(Self {
             start,
+            enter: (template.enter - template.start) as usize,
             block: at,
             template: template.start,
+            bare,
+            at_entry,
             original,
             copies,
             places,
@@ -371,7 +590,12 @@ impl Detour {
 
     /// Where the jump leads to.
     pub(crate) fn enter(&self) -> u64 {
-        self.start + ENTER as u64
+        self.start + self.enter as u64
+    }
+
+    /// Whether `offset` is that of the breakpoint that stands for the one at the function's entry.
+    pub(crate) fn is_fallback(&self, offset: usize) -> bool {
+        self.bare && offset + 1 == self.enter
     }
 
     /// Where the displaced instructions are.
@@ -390,8 +614,12 @@ impl Detour {
     /// The template's instruction that the one at `offset` is a copy of, whose call frame information describes it. None in the displaced
     /// instructions and where `ip` is not on the stack.
     pub(crate) fn described(&self, offset: usize) -> Option<u64> {
-        let framed =
-            offset < ENTER || (ENTER + FRAMED..self.block - EPILOGUE[0].0).contains(&offset);
+        let framed = if self.bare {
+            offset < self.block
+        } else {
+            let frame = self.enter + FRAMED..self.block - EPILOGUE[0].0;
+            offset < self.enter || frame.contains(&offset)
+        };
         framed.then_some(self.template + offset as u64)
     }
 
@@ -401,7 +629,8 @@ impl Detour {
             let before = self.places.iter().take_while(|place| place.from() <= from);
             return before.last().copied().unwrap_or(Place::PROBED);
         }
-        let deep = match (self.block - offset, offset.checked_sub(ENTER)) {
+        let deep = match (self.block - offset, offset.checked_sub(self.enter)) {
+            _ if self.bare => 0,
             (1..=5, _) => EPILOGUE[1].1,
             (6, _) => EPILOGUE[0].1,
             (_, Some(from)) => {
@@ -441,49 +670,58 @@ impl<P: Platform> Probes<P> {
     }
 }
 
-/// Called by detours, with the guard up. True: leave by `regs`.
+/// Called by detours for any probes, with the guard up. True: a handler has set where to go on.
 ///
 /// # Safety
 /// 1. `regs` is the frame that the detour has built.
 /// 2. `site` is the detour's.
-pub unsafe extern "C" fn on_detour<P: Platform>(regs: *mut PtRegs, site: *const Site) -> bool {
-    // SAFETY: (1); the frame is on this stack and nobody else knows it.
-    let regs = unsafe { &mut *regs };
-    // SAFETY: (2); it outlives its detour.
-    let site = unsafe { &*site };
-    P::probes().run_detour(site, regs)
+pub unsafe extern "C" fn serve_detour<P: Platform>(site: *const Site, regs: *mut PtRegs) -> bool {
+    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site outlives its detour.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    let (probes, cpu) = (P::probes(), P::this_cpu());
+    regs.ip = site.key;
+    for probe in site.probes() {
+        if !probe.is_enabled() {
+            continue;
+        }
+        match probe.kind {
+            Kind::Kprobe => {
+                probe.hits.count(cpu);
+                let Some(pre) = probe.pre_handler else {
+                    continue;
+                };
+                cpu.running
+                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                let verdict = pre(probe, regs);
+                cpu.running.store(null_mut(), Relaxed);
+                if verdict == PreVerdict::Resume {
+                    return true;
+                }
+            }
+            Kind::Kretprobe => probes.enter_call(cpu, probe, regs),
+            // An address with a jprobe keeps its breakpoint.
+            Kind::Jprobe => {}
+        }
+    }
+    false
 }
 
-impl<P: Platform> Probes<P> {
-    /// Runs the handlers. True if one of them has set where to go on.
-    fn run_detour(&self, site: &Site, regs: &mut PtRegs) -> bool {
-        let cpu = P::this_cpu();
-        regs.ip = site.key;
-        if cpu.is_nested() {
-            self.miss(cpu, site, regs);
-            return false;
-        }
-        for probe in site.probes().filter(|probe| probe.is_enabled()) {
-            match probe.kind {
-                Kind::Kprobe => {
-                    probe.hits.count(cpu);
-                    let Some(pre) = probe.pre_handler else {
-                        continue;
-                    };
-                    cpu.running
-                        .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
-                    let verdict = pre(probe, regs);
-                    cpu.running.store(null_mut(), Relaxed);
-                    if verdict == PreVerdict::Resume {
-                        regs.ip = self.executable_ip(regs.ip);
-                        return true;
-                    }
-                }
-                Kind::Kretprobe => self.enter_call(cpu, probe, regs),
-                // An address with a jprobe keeps its breakpoint.
-                Kind::Jprobe => {}
-            }
-        }
-        false
-    }
+/// Called by detours that were entered with the guard up.
+///
+/// # Safety
+/// As for [`serve_detour`].
+pub unsafe extern "C" fn miss_in_detour<P: Platform>(site: *const Site, regs: *mut PtRegs) {
+    // SAFETY: as in `serve_detour`.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    P::probes().miss(P::this_cpu(), site, regs);
+}
+
+/// Called by detours, and by the entry of breakpoints, when a handler has set where to go on, with the guard still up.
+///
+/// # Safety
+/// `regs` is the frame of the hit.
+pub unsafe extern "C" fn resume_at<P: Platform>(regs: *mut PtRegs) {
+    // SAFETY: as in `serve_detour`.
+    let regs = unsafe { &mut *regs };
+    regs.ip = P::probes().executable_ip(regs.ip);
 }

@@ -219,6 +219,14 @@ impl<P: Platform> Probes<P> {
         if at == self.entry.jprobe_return.load(Relaxed) {
             return self.leave_jprobe(cpu, regs);
         }
+        if let Some((detour, offset)) = self.detours.owner(at)
+            && detour.is_fallback(offset)
+        {
+            let site = detour.site();
+            regs.ip = site.key;
+            self.serve(cpu, site, regs);
+            return true;
+        }
         // SAFETY: the processor has just fetched an instruction from there.
         if unsafe { (at as *const u8).read_volatile() } != 0xcc {
             // It was removed between the fetch and now: the original instruction is there to be run. Resuming restores
@@ -752,16 +760,6 @@ pub unsafe extern "C" fn serve<P: Platform>(site: *const Site, regs: *mut PtRegs
     // stack.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().serve(P::this_cpu(), site, regs);
-}
-
-/// Called by `kprobe_one_kprobe` when the handler has set where to go on.
-///
-/// # Safety
-/// `regs` is the frame of the hit; the guard is held.
-pub unsafe extern "C" fn resume_as_told<P: Platform>(regs: *mut PtRegs) {
-    // SAFETY: by the contract.
-    let regs = unsafe { &mut *regs };
-    regs.ip = P::probes().executable_ip(regs.ip);
 }
 
 /// Called by `kretprobe_trampoline`.

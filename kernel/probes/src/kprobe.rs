@@ -13,7 +13,9 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::{counters::Counter, kretprobe::KretprobeCore, pt_regs::PtRegs, site::Site};
+use crate::{
+    counters::Counter, kretprobe::KretprobeCore, platform::EntryPoints, pt_regs::PtRegs, site::Site,
+};
 
 /// What a pre handler wants next: Linux's return values 0 and non-zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,17 @@ pub mod flags {
     pub const OPTIMIZED: u32 = 4;
 }
 
+/// How the hits of a site are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Whatever probes there are.
+    Any,
+    /// One enabled kprobe with a pre handler, without a post handler.
+    OneKprobe,
+    /// One enabled kretprobe without entry handler and data.
+    OneKretprobe,
+}
+
 /// What a [`Kprobe`] is the front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -104,6 +117,10 @@ impl Kind {
 pub struct Kprobe {
     /// The stub that serves a breakpoint hit while this probe is the first one of its site: see [`entry`](crate::entry).
     pub(crate) stub: AtomicU64,
+    /// What a detour calls then.
+    pub(crate) detour_stub: AtomicU64,
+    /// Whether this is a return probe that wants nothing at its function's entry, and the only probe there: what its detour asks.
+    pub(crate) bare: AtomicBool,
     pub(crate) pre_handler: Option<PreHandler>,
     /// How often the handlers ran; of a kretprobe, the return handler.
     pub(crate) hits: Counter,
@@ -143,6 +160,8 @@ impl Kprobe {
     pub(crate) const fn of_kind(kind: Kind) -> Self {
         Self {
             stub: AtomicU64::new(0),
+            detour_stub: AtomicU64::new(0),
+            bare: AtomicBool::new(false),
             pre_handler: None,
             hits: Counter::new(),
             symbol_name: None,
@@ -259,6 +278,23 @@ impl Kprobe {
     /// The type of the probe in lists.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Has hits served so while this is the first probe of its site. Its address is known.
+    pub(crate) fn serve_by(&self, service: Service, entry: &EntryPoints) {
+        let (stub, detour_stub) = match service {
+            Service::Any => (entry.any_hit, entry.detours.serve_any),
+            // The ip that a detour pushes has 32 bits.
+            Service::OneKprobe if i32::try_from(self.addr() as i64 + 1).is_ok() => {
+                (entry.one_kprobe, entry.detours.serve_one)
+            }
+            Service::OneKprobe => (entry.one_kprobe, entry.detours.serve_any),
+            Service::OneKretprobe => (entry.one_kretprobe, entry.detours.serve_any),
+        };
+        self.stub.store(stub, Ordering::Relaxed);
+        self.detour_stub.store(detour_stub, Ordering::Relaxed);
+        self.bare
+            .store(service == Service::OneKretprobe, Ordering::Relaxed);
     }
 
     /// Whether this is a kretprobe whose calls return to `trampoline` and need no handler and no data at their entry.

@@ -167,6 +167,9 @@ impl<P: Platform> Probes<P> {
             && site.step.is_none()
             && site.wants_arming()
             && !site.probes().any(needs_breakpoint)
+            && site
+                .detour()
+                .is_none_or(|detour| detour.bare == (detour.at_entry && site.is_bare()))
             && !(1..JUMP_BYTES as u64).any(|behind| {
                 self.table
                     .find(site.key + behind)
@@ -303,8 +306,8 @@ impl<P: Platform> Probes<P> {
             .zip(covered)
             .for_each(|(to, from)| *to = *from);
         let start = self.detours.take(&mut optimizer.free).ok()?;
-        let templates = P::entry_points().detours;
-        match Detour::build(&templates, site, &found, original, at_entry, start) {
+        let entry = P::entry_points();
+        match Detour::build(&entry, site, &found, original, at_entry, start) {
             Some((detour, code)) => {
                 self.detours.write(start, &*detour, &code);
                 Some(detour)

@@ -231,12 +231,6 @@ impl PerCpu {
         self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
     }
 
-    /// With the guard just taken: whether a hit was under way already.
-    #[inline(always)]
-    pub(crate) fn is_nested(&self) -> bool {
-        self.guard.load(Relaxed) != 0
-    }
-
     /// Whether a hit is under way on this CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {

@@ -31,6 +31,7 @@ use core::{
     sync::atomic::{
         AtomicPtr, AtomicU64, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release, SeqCst},
+        fence,
     },
 };
 
@@ -47,7 +48,7 @@ use crate::{
     },
     instance::{Holder, TaskTable},
     jprobe::Jprobe,
-    kprobe::{Kind, Kprobe, flags},
+    kprobe::{Kind, Kprobe, Service, flags},
     kretprobe::{Kretprobe, KretprobeCore},
     optimize::{Optimizer, Visit, needs_breakpoint},
     platform::{PerCpu, Platform, Symbol, Text},
@@ -266,7 +267,7 @@ impl<P: Platform> Probes<P> {
         let entry = P::entry_points();
         self.entry.trampoline.store(entry.trampoline, Relaxed);
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
-        site::IDLE.stub.store(entry.any_hit, Relaxed);
+        site::IDLE.serve_by(Service::Any, &entry);
         let mut state = self.state.lock();
         state.method = method;
         state.optimizer.on = optimize;
@@ -1247,7 +1248,8 @@ impl<P: Platform, O: Owner> Drop for Registered<P, O> {
         }
         let kprobe = self.kprobe();
         kprobe.flags.fetch_or(flags::DISABLED, SeqCst);
-        kprobe.stub.store(P::entry_points().any_hit, SeqCst);
+        fence(SeqCst);
+        kprobe.serve_by(Service::Any, &P::entry_points());
         let deferred = &P::probes().deferred;
         // SAFETY: as above; from the exchange on the node belongs to the list.
         unsafe { (*self.deferred).owner = probe.cast() };

@@ -17,7 +17,7 @@ use core::{
 use crate::{
     detour::Detour,
     insn::{FlagsOp, Insn, Position, ResumeIp, StepCopy, Translation},
-    kprobe::{Kind, Kprobe, flags},
+    kprobe::{Kind, Kprobe, Service, flags},
     platform::EntryPoints,
 };
 
@@ -269,7 +269,7 @@ impl Site {
         if probe.kind == Kind::Jprobe {
             // SAFETY: linked probes are live, by I2.
             while let Some(other) = unsafe { place.load(Ordering::Relaxed).as_ref() } {
-                other.stub.store(entry.any_hit, Ordering::Relaxed);
+                other.serve_by(Service::Any, entry);
                 place = &other.next;
             }
         }
@@ -322,25 +322,32 @@ impl Site {
         let alone = probe.next.load(Ordering::Relaxed).is_null()
             && self.step.is_none()
             && !self.pops_flags();
-        let stub = match probe.kind {
-            _ if !alone => entry.any_hit,
+        let service = match probe.kind {
+            _ if !alone => Service::Any,
             Kind::Kprobe if probe.pre_handler.is_some() && probe.post_handler.is_none() => {
-                entry.one_kprobe
+                Service::OneKprobe
             }
-            Kind::Kretprobe if probe.is_bare_kretprobe(entry.trampoline) => entry.one_kretprobe,
-            _ => entry.any_hit,
+            Kind::Kretprobe if probe.is_bare_kretprobe(entry.trampoline) => Service::OneKretprobe,
+            _ => Service::Any,
         };
-        probe.stub.store(stub, Ordering::Relaxed);
+        probe.serve_by(service, entry);
         // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then the stub.
         fence(Ordering::SeqCst);
         if !probe.is_enabled() {
-            probe.stub.store(entry.any_hit, Ordering::Relaxed);
+            probe.serve_by(Service::Any, entry);
         }
     }
 
     /// Whether the instruction is `popf`, which is never run in the plain slot.
     pub(crate) fn pops_flags(&self) -> bool {
         matches!(self.emulated, Some(Emulated::Flags(FlagsOp::Pop(_))))
+    }
+
+    /// Whether the only probe here is a return probe that wants nothing at the function's entry, and is enabled.
+    pub(crate) fn is_bare(&self) -> bool {
+        // SAFETY: linked probes are live, by I2; the first one has the stubs of all.
+        unsafe { self.first.load(Ordering::Relaxed).as_ref() }
+            .is_some_and(|probe| probe.bare.load(Ordering::Relaxed))
     }
 
     /// What the probed code looks like at `offset` of this site's slot at `slot`.

@@ -19,7 +19,7 @@ use probes::insn::Instructions;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 10] = [
+const ROOTS: [(&str, &str); 13] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -53,6 +53,12 @@ const ROOTS: [(&str, &str); 10] = [
         "kprobe_detour",
         "hits of optimised probes run through copies of it",
     ),
+    (
+        "kretprobe_detour",
+        "hits of optimised return probes run through copies of it",
+    ),
+    ("kprobe_detour_one", "detours call it"),
+    ("kprobe_detour_any", "detours call it"),
     ("jprobe_return", "a jprobe's handler ends in it"),
 ];
 

@@ -505,17 +505,15 @@ guest_test! {
             regs.ip = opt_rust as *const () as u64;
             PreVerdict::Resume
         }
-        fn probe() -> Kprobe {
-            Kprobe::new().symbol("opt_add")
-        }
-        for (with_handler, expected) in [
-            ((|| probe().pre(to_the_caller)) as fn() -> Kprobe, 77),
-            (|| probe().pre(over_the_first), 1001),
-            (|| probe().pre(to_another), 11),
-        ] {
+        let cases: [(fn() -> Kprobe, u64); 3] = [
+            (|| Kprobe::new().pre(to_the_caller), 77),
+            (|| Kprobe::new().pre(over_the_first), 1001),
+            (|| Kprobe::new().pre(to_another), 11),
+        ];
+        for (probe, expected) in cases {
             for on in [false, true] {
                 let _knob = Optimization::set(on);
-                let probe = register(Box::new(with_handler())).unwrap();
+                let probe = register(Box::new(probe().symbol("opt_add"))).unwrap();
                 assert_eq!(is_jump("opt_add"), on);
                 assert_eq!(opt_add(black_box(3), black_box(2)), expected);
                 assert!(!percpu::this().probes.is_busy() && percpu::preemptible());
