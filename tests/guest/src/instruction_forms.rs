@@ -284,12 +284,19 @@ forms! {
     // System
     "cli": "", "cli", "pushfq\npop rax\nsti";
     "sti": "cli", "sti", "nop\npushfq\npop rax";
+    "in_the_shadow_of_sti": "cli\nsti", "nop", "pushfq\npop rax";
+    "in_the_shadow_of_ss": "mov eax, ss\nmov ss, eax", "add rax, rdx", "";
     "cpuid": "mov eax, 0\nmov ecx, 0", "cpuid", "";
     "mov_cr0": "", "mov rax, cr0", "";
     "mov_ds": "mov eax, ds", "mov ds, eax", "";
     "smsw": "", "smsw rax", "";
     "rdmsr": "mov ecx, 0xc0000080", "rdmsr", "";
+    "wrmsr": "mov ecx, 0xc0000080\nrdmsr", "wrmsr", "";
+    "rdtsc": "", "rdtsc", "xor eax, eax\nxor edx, edx";
     "invlpg": "", "invlpg [rsi]", "";
+    "out_al": "mov edx, 0x80\nmov al, 0", "out dx, al", "";
+    "stac": "", "stac", "pushfq\npop rax\nclac";
+    "clac": "stac", "clac", "pushfq\npop rax";
     "in_al": "mov edx, 0x64", "in al, dx", "mov al, 0";
     "gs_load": "", "mov rax, gs:[0]", "xor eax, eax";
     "pause": "", "pause", "";

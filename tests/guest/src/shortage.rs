@@ -187,4 +187,48 @@ guest_test! {
         assert_eq!(outcome.refused, 0);
         assert_eq!(state().0, []);
     }
+
+    /// With jump optimisation memory for the detour may be short as well: the probe is registered then, with a breakpoint,
+    /// and nothing is lost.
+    #[cmdline("kprobes.optimize=1")]
+    fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
+        static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
+        let start = symbols::lookup_name("short_one").unwrap().start as *const u8;
+        // SAFETY: kernel text is mapped and readable for ever.
+        let first_byte = || unsafe { start.read_volatile() };
+        let (mut refused, mut with_breakpoint) = (0, 0);
+        PROBES.register(&PROBE).unwrap();
+        assert_eq!(first_byte(), 0xe9, "with memory it is a jump");
+        PROBES.unregister(&PROBE).unwrap();
+        for room in 0.. {
+            let before = state();
+            let outcome = with_room_for(room, || match PROBES.register(&PROBE) {
+                Ok(()) => {
+                    let byte = first_byte();
+                    assert_eq!(short_one(black_box(1)), 102);
+                    PROBES.unregister(&PROBE).unwrap();
+                    Ok((byte, PROBE.hits()))
+                }
+                Err(error) => Err(error),
+            });
+            assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
+            assert_eq!(state(), before);
+            match outcome.result {
+                Err(error) => {
+                    assert_eq!(error, ProbeError::OutOfMemory);
+                    refused += 1;
+                }
+                Ok(shape) if outcome.refused > 0 => {
+                    assert_eq!(shape, (0xcc, 1));
+                    with_breakpoint += 1;
+                }
+                Ok(shape) => {
+                    assert_eq!(shape, (0xe9, 1));
+                    break;
+                }
+            }
+        }
+        assert!(refused > 0 && with_breakpoint > 0, "{refused}, {with_breakpoint}");
+        assert_eq!(PROBES.detours_in_use(), 0);
+    }
 }

@@ -10,6 +10,7 @@ mod memory;
 mod owned;
 mod refusals;
 mod registration;
+mod regressions;
 mod returns;
 mod targets;
 
