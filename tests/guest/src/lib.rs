@@ -36,6 +36,7 @@ extern crate alloc;
 
 mod acceptance;
 mod backtraces;
+mod blacklist;
 mod boot;
 mod calls;
 mod concurrency;

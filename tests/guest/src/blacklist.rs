@@ -1,0 +1,132 @@
+//! What may not be probed, from the other side: whatever a hit must not find in its way is refused.
+
+use crate::guest_test;
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use kernel::{
+    mm::init_text,
+    probes::{ProbeError, survey},
+    symbols::{self, Kind, Symbol},
+};
+
+/// An instruction and whether it may not be probed whatever it is, because of where it is.
+struct Placed {
+    instruction: Instruction,
+    blacklisted: bool,
+}
+
+/// The instructions of a function.
+fn instructions(symbol: &Symbol<'_>) -> Vec<Placed> {
+    survey::function(symbol)
+        .unwrap()
+        .into_iter()
+        .map(|judged| Placed {
+            instruction: Decoder::with_ip(
+                64,
+                judged.insn.bytes(),
+                judged.insn.ip(),
+                DecoderOptions::NONE,
+            )
+            .decode(),
+            blacklisted: matches!(judged.verdict, Err(ProbeError::Blacklisted { .. })),
+        })
+        .collect()
+}
+
+/// All functions of the kernel that are mapped; tests hold instructions that no kernel has.
+fn functions() -> impl Iterator<Item = Symbol<'static>> {
+    symbols::functions()
+        .filter(|symbol| symbol.kind == Kind::Text || !init_text::is_freed())
+        .filter(|symbol| {
+            !symbol.name.starts_with("form_") && !format!("{symbol}").contains("guest_tests")
+        })
+}
+
+/// Whether the instruction gives rsp a value that is not computed from rsp or the frame pointer.
+fn loads_stack_pointer(instruction: &Instruction) -> bool {
+    let is_stack_pointer = |n: u32| {
+        n < instruction.op_count()
+            && instruction.op_kind(n) == OpKind::Register
+            && instruction.op_register(n).full_register() == Register::RSP
+    };
+    match instruction.mnemonic() {
+        Mnemonic::Mov => {
+            is_stack_pointer(0)
+                && !(instruction.op_kind(1) == OpKind::Register
+                    && instruction.op1_register() == Register::RBP)
+        }
+        Mnemonic::Lea => {
+            is_stack_pointer(0)
+                && !matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+        }
+        Mnemonic::Pop => is_stack_pointer(0),
+        Mnemonic::Xchg | Mnemonic::Xadd => is_stack_pointer(0) || is_stack_pointer(1),
+        _ => false,
+    }
+}
+
+/// Functions that may be probed although refused ones lead to them: there a hit is over, or the kernel is, or an entry stub
+/// has saved the registers and goes on as ordinary code.
+const ENDS: [&str; 14] = [
+    "do_syscall",
+    "kernel::arch::x86_64::traps::do_double_fault",
+    "kernel::arch::x86_64::traps::do_interrupt",
+    "kernel::arch::x86_64::traps::do_nmi",
+    "kernel::arch::x86_64::traps::exit_to_user",
+    "kernel::task::scheduler::begin_task",
+    "kernel::arch::x86_64::traps::do_exception",
+    "do_page_fault",
+    "kernel::arch::x86_64::traps::unclaimed",
+    "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
+    "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",
+    "core::panicking::",
+    "core::fmt::",
+    "__rustc::rust_begin_unwind",
+];
+
+guest_test! {
+    /// Whoever switches stacks may not be probed: the hit would find neither its frame nor its task again.
+    fn what_switches_stacks_is_refused() {
+        let mut found = 0;
+        let mut free = Vec::new();
+        for symbol in functions() {
+            for placed in instructions(&symbol) {
+                if loads_stack_pointer(&placed.instruction) {
+                    found += 1;
+                    if !placed.blacklisted {
+                        free.push(format!("{:#x} in {symbol}", placed.instruction.ip()));
+                    }
+                }
+            }
+        }
+        assert!(found > 0, "the switch of tasks loads rsp");
+        assert!(free.is_empty(), "{free:#?}");
+    }
+
+    /// Functions that refused ones call or jump to are refused as well, up to those at which the hit is over.
+    fn what_a_hit_reaches_is_refused() {
+        let mut edges = 0;
+        let mut free = BTreeSet::<String>::new();
+        for symbol in functions() {
+            for placed in instructions(&symbol).iter().filter(|placed| placed.blacklisted) {
+                let instruction = &placed.instruction;
+                let is_direct = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+                let target = instruction.near_branch_target();
+                if !is_direct || (symbol.start..symbol.start + symbol.size).contains(&target) {
+                    continue;
+                }
+                edges += 1;
+                let Some(reached) = symbols::lookup_addr(target) else {
+                    panic!("{:#x} in {symbol} leads out of the kernel", instruction.ip());
+                };
+                let name = format!("{reached}");
+                let is_refused = instructions(&reached).iter().all(|placed| placed.blacklisted);
+                if !is_refused && !ENDS.iter().any(|end| name.starts_with(end)) {
+                    free.insert(format!("{symbol} reaches {name}"));
+                }
+            }
+        }
+        assert!(edges > 20, "{edges} calls and jumps between functions");
+        assert!(free.is_empty(), "{free:#?}");
+    }
+}
