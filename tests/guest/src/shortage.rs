@@ -31,6 +31,17 @@ targets! { short_one 101 short_two 102 short_three 103 }
 
 const TARGETS: [&str; 3] = ["short_one", "short_two", "short_three"];
 
+/// As much data as a call may have.
+#[derive(Clone, Copy)]
+#[expect(dead_code, reason = "only its size counts")]
+struct Large([u64; 512]);
+
+impl Default for Large {
+    fn default() -> Self {
+        Self([0; 512])
+    }
+}
+
 fn nothing(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
@@ -230,5 +241,32 @@ guest_test! {
         }
         assert!(refused > 0 && with_breakpoint > 0, "{refused}, {with_breakpoint}");
         assert_eq!(PROBES.detours_in_use(), 0);
+    }
+
+    /// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
+    /// there is room again.
+    #[timeout(120)]
+    fn memory_that_is_out_refuses_a_pool_and_comes_back() {
+        const CALLS: i32 = 1000;
+        let pool = || {
+            let call = Kretprobe::<Large>::new().symbol("short_two").maxactive(CALLS).handler(|_, _| {});
+            Box::new(call)
+        };
+        let mut pools = Vec::with_capacity(1000);
+        let error = loop {
+            match register(pool()) {
+                Ok(handle) => pools.push(handle),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.name(), error.errno()), ("OutOfMemory", 12));
+        assert!(pools.len() > 3, "{} pools of 4 MB", pools.len());
+        assert_eq!(short_two(black_box(1)), 103);
+        assert!(pools.iter().all(|call| (call.hits(), call.nmissed()) == (1, 0)));
+        let count = pools.len();
+        drop(pools);
+        let again: Vec<_> = (0..count).map(|_| register(pool()).unwrap()).collect();
+        assert_eq!(short_two(black_box(1)), 103);
+        assert!(again.iter().all(|call| call.hits() == 1));
     }
 }
