@@ -24,7 +24,7 @@ fn check(result: u64, expected: u64) {
     }
 }
 
-// H16, H18, H31, K25, K63: hits nest anywhere, NMIs nest strictly, and the count law holds.
+// Hits nest anywhere, NMIs nest strictly, and the count law holds.
 #[test]
 fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
     let _machine = boot();
@@ -126,7 +126,7 @@ fn journal_may_overflow() {
     journal::clear();
 }
 
-// H16, H25: an interrupt between trap and resumption waits; what it hits is a hit of its own.
+// An interrupt between trap and resumption waits; what it hits is a hit of its own.
 #[test]
 fn interrupts_wait_until_a_handler_is_done() {
     let _machine = boot();
@@ -163,7 +163,6 @@ fn interrupts_wait_until_a_handler_is_done() {
     PROBES.unregister(inner).unwrap();
 }
 
-// K24
 #[test]
 fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
     let _machine = boot();
@@ -195,7 +194,7 @@ fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
     PROBES.unregister(call).unwrap();
 }
 
-// H22, H23: return handlers run with the interrupts of the function; what hits meanwhile is missed.
+// Return handlers run with the interrupts of the function; what hits meanwhile is missed.
 #[test]
 fn an_interrupt_during_a_return_handler_misses_its_probes() {
     let _machine = boot();
@@ -229,7 +228,6 @@ fn debugger(regs: &mut PtRegs, vector: u8) -> bool {
     vector == DEBUG
 }
 
-// H50, E11
 #[test]
 fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
     let _machine = boot();
@@ -285,7 +283,6 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
     );
 }
 
-// H51
 #[test]
 fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
     let _machine = boot();

@@ -1,4 +1,4 @@
-//! What the probes promise, each promise a test, in both step methods. A tag such as `R01` names the requirement.
+//! What the probes promise, each promise a test, in both step methods.
 
 mod concurrency;
 mod faults;

@@ -15,7 +15,6 @@ use crate::process::{PROBES, Process, boot, journal};
 
 type Handle = Registered<Process, Box<Kprobe>>;
 
-// design 5.1
 #[test]
 fn dropping_the_handle_unregisters_the_probe() {
     let _machine = boot();

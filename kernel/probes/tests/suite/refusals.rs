@@ -40,7 +40,7 @@ fn with_text(name: &str, size: u64, text: Text, work: impl FnOnce()) {
     symbols::remove(start);
 }
 
-// R22: each pair of mistakes, in the order in which they are looked for.
+// Each pair of mistakes, in the order in which they are looked for.
 #[test]
 fn the_first_of_several_mistakes_is_told() {
     let _machine = boot();
@@ -80,7 +80,7 @@ fn the_first_of_several_mistakes_is_told() {
     refused(leak(Kprobe::new().at(behind.start + 1)), "Undecodable", 84);
 }
 
-// R22, R44: memory is asked for last.
+// Memory is asked for last.
 #[test]
 fn mistakes_are_told_even_without_memory() {
     let _machine = boot();
@@ -113,7 +113,6 @@ fn mistakes_are_told_even_without_memory() {
     PROBES.unregister(registered).unwrap();
 }
 
-// R21, P18, E53
 #[test]
 fn encodings_that_are_not_known_are_told_from_bytes_that_are_none() {
     let _machine = boot();
@@ -135,7 +134,6 @@ fn encodings_that_are_not_known_are_told_from_bytes_that_are_none() {
     refused(leak(Kprobe::new().at(pad.start)), "Undecodable", 84);
 }
 
-// R09, O16
 #[test]
 fn a_second_registration_is_logged_once() {
     let _machine = boot();
@@ -151,7 +149,7 @@ fn a_second_registration_is_logged_once() {
     PROBES.unregister(probe).unwrap();
 }
 
-// R27: in an interrupt nothing can be changed, and nothing is.
+// In an interrupt nothing can be changed, and nothing is.
 #[test]
 fn nothing_can_be_changed_from_an_interrupt() {
     let _machine = boot();
@@ -180,7 +178,6 @@ fn nothing_can_be_changed_from_an_interrupt() {
     PROBES.unregister(&REGISTERED).unwrap();
 }
 
-// R38, B30
 #[test]
 fn a_disabling_does_not_wait_for_handlers_that_run() {
     let _machine = boot();
@@ -230,7 +227,6 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
     PROBES.unregister(stays).unwrap();
 }
 
-// R47
 #[test]
 fn a_kretprobe_may_have_an_entry_handler_alone() {
     let _machine = boot();

@@ -15,7 +15,6 @@ use crate::process::{
     task::Coroutine,
 };
 
-// K01, K09, K10, K11
 #[test]
 fn both_handlers_see_the_call_and_its_true_return_address() {
     let _machine = boot();
@@ -86,7 +85,6 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     PROBES.unregister(call).unwrap();
 }
 
-// K02
 #[test]
 fn a_declined_call_is_let_go_and_costs_no_instance() {
     let _machine = boot();
@@ -116,7 +114,6 @@ fn a_declined_call_is_let_go_and_costs_no_instance() {
     PROBES.unregister(call).unwrap();
 }
 
-// K03, K20
 #[test]
 fn recursion_deeper_than_maxactive_is_followed_that_deep_and_counted() {
     let _machine = boot();
@@ -156,7 +153,6 @@ fn recursion_deeper_than_maxactive_is_followed_that_deep_and_counted() {
     }
 }
 
-// K05, K06
 #[test]
 fn each_call_has_data_of_its_own_that_starts_with_the_default() {
     let _machine = boot();
@@ -201,7 +197,6 @@ fn each_call_has_data_of_its_own_that_starts_with_the_default() {
     PROBES.unregister(call).unwrap();
 }
 
-// K12, K13
 #[test]
 fn the_caller_sees_what_a_return_handler_has_changed() {
     let _machine = boot();
@@ -237,7 +232,6 @@ fn the_caller_sees_what_a_return_handler_has_changed() {
     PROBES.unregister(call).unwrap();
 }
 
-// K14
 #[test]
 fn all_registers_survive_the_trampoline() {
     let _machine = boot();
@@ -263,7 +257,6 @@ fn all_registers_survive_the_trampoline() {
     PROBES.unregister(call).unwrap();
 }
 
-// K18, K11, K19, H08
 #[test]
 fn many_probes_of_every_kind_share_a_function() {
     let _machine = boot();
@@ -313,7 +306,6 @@ fn many_probes_of_every_kind_share_a_function() {
     PROBES.unregister(kprobe).unwrap();
 }
 
-// K21
 #[test]
 fn nested_calls_of_different_functions_return_in_order() {
     let _machine = boot();
@@ -328,7 +320,6 @@ fn nested_calls_of_different_functions_return_in_order() {
     PROBES.unregister_batch(&calls).unwrap();
 }
 
-// K22
 #[test]
 fn a_tail_call_returns_to_both_functions_handlers() {
     let _machine = boot();
@@ -358,7 +349,6 @@ fn a_tail_call_returns_to_both_functions_handlers() {
     PROBES.unregister(call_g).unwrap();
 }
 
-// K23
 #[test]
 fn two_kretprobes_of_one_function_run_out_separately() {
     let _machine = boot();
@@ -384,7 +374,6 @@ fn two_kretprobes_of_one_function_run_out_separately() {
     PROBES.unregister(many).unwrap();
 }
 
-// K26, R47
 #[test]
 fn a_kretprobe_without_handlers_follows_calls_all_the_same() {
     let _machine = boot();
@@ -397,7 +386,6 @@ fn a_kretprobe_without_handlers_follows_calls_all_the_same() {
     PROBES.unregister(call).unwrap();
 }
 
-// K16, K46, H14
 #[test]
 fn calls_from_entry_and_return_handlers_are_missed() {
     let _machine = boot();
@@ -438,7 +426,6 @@ fn calls_from_entry_and_return_handlers_are_missed() {
     PROBES.unregister(chain).unwrap();
 }
 
-// K45
 #[test]
 fn entry_every_return_instruction_and_the_return_can_be_probed_together() {
     let _machine = boot();
@@ -472,7 +459,6 @@ fn entry_every_return_instruction_and_the_return_can_be_probed_together() {
     PROBES.unregister_batch(&probes).unwrap();
 }
 
-// K33, K34, B16, B17
 #[test]
 fn abandoned_calls_are_given_back_and_the_others_find_home() {
     let _machine = boot();
@@ -519,7 +505,7 @@ fn abandoned_calls_are_given_back_and_the_others_find_home() {
     PROBES.unregister(call).unwrap();
 }
 
-// K33: with nothing probed below, abandoned calls are found by later, higher ones.
+// With nothing probed below, abandoned calls are found by later, higher ones.
 #[test]
 fn abandoned_calls_do_not_pile_up() {
     let _machine = boot();
@@ -556,7 +542,6 @@ fn abandoned_calls_do_not_pile_up() {
     PROBES.unregister(abandoned).unwrap();
 }
 
-// K30, K32, B10
 #[test]
 fn calls_in_flight_at_an_unregistration_return_quietly() {
     let _machine = boot();
@@ -591,7 +576,6 @@ fn calls_in_flight_at_an_unregistration_return_quietly() {
     PROBES.unregister(&CALL).unwrap();
 }
 
-// K31
 #[test]
 fn calls_in_flight_at_a_disabling_still_run_their_handler() {
     let _machine = boot();
@@ -628,7 +612,6 @@ fn yield_in_a_call(coroutine: &Coroutine) {
     journal::note((result == argument + 1).into());
 }
 
-// K17, K24, K57
 #[test]
 fn calls_of_many_tasks_interleave_and_change_cpus() {
     let _machine = boot();
@@ -668,7 +651,6 @@ fn calls_of_many_tasks_interleave_and_change_cpus() {
     PROBES.unregister(call).unwrap();
 }
 
-// K27, K29
 #[test]
 fn a_task_that_dies_inside_calls_gives_its_instances_back() {
     let _machine = boot();
@@ -695,7 +677,7 @@ fn a_task_that_dies_inside_calls_gives_its_instances_back() {
     PROBES.unregister(call).unwrap();
 }
 
-// K27: the last call of a dead task holds up what the unregistration has left.
+// The last call of a dead task holds up what the unregistration has left.
 #[test]
 fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     let _machine = boot();
@@ -709,7 +691,7 @@ fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     assert_eq!(PROBES.reap().unwrap(), 0);
 }
 
-// K35: a call that waits on another stack is not stale, however its frame compares.
+// A call that waits on another stack is not stale, however its frame compares.
 #[test]
 fn calls_on_other_stacks_of_the_task_are_left_alone() {
     let _machine = boot();
@@ -769,7 +751,6 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     PROBES.unregister(call).unwrap();
 }
 
-// K38, K40, K41
 #[test]
 fn a_stack_walk_finds_the_true_callers() {
     let _machine = boot();
@@ -830,7 +811,6 @@ fn a_stack_walk_finds_the_true_callers() {
     PROBES.unregister_batch(&calls).unwrap();
 }
 
-// K36, K37
 #[test]
 fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
     let printed = in_doomed_process(
