@@ -162,6 +162,8 @@ pub struct Holder {
     free: FreeList,
     /// The kretprobe, or null once it was unregistered: calls in flight then return quietly.
     pub(crate) kretprobe: AtomicPtr<KretprobeCore>,
+    /// The next of those whose calls are still in flight; see [`InFlight`](crate::in_flight::InFlight).
+    pub(crate) next: AtomicPtr<Holder>,
     count: usize,
     layout: Layout,
 }
@@ -199,6 +201,7 @@ impl Holder {
                     tag: UnsafeCell::new(0),
                 },
                 kretprobe: AtomicPtr::new(kretprobe.cast_mut()),
+                next: AtomicPtr::new(null_mut()),
                 count,
                 layout,
             });

@@ -27,6 +27,7 @@ pub mod detour;
 pub mod entry;
 pub mod error;
 pub mod hit;
+mod in_flight;
 pub mod insn;
 pub mod instance;
 pub mod jprobe;

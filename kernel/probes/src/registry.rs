@@ -42,6 +42,7 @@ use crate::{
     counters::FreeCounters,
     detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
+    in_flight::InFlight,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
         SavedFlagsOperand, landing_pad_len, step_copy, translate,
@@ -182,11 +183,10 @@ pub(crate) struct State {
     slots: FreeSlots,
     pub(crate) optimizer: Optimizer,
     counters: FreeCounters,
-    /// Holders of unregistered kretprobes whose calls are still in flight.
-    holders: Vec<*mut Holder>,
+    in_flight: InFlight,
 }
 
-// SAFETY: the holders are memory of the registry; nothing in it belongs to a thread.
+// SAFETY: what its lists lead to is memory of the registry; nothing in it belongs to a thread.
 unsafe impl Send for State {}
 
 /// Why probes are removed.
@@ -243,7 +243,7 @@ impl<P: Platform> Probes<P> {
                 slots: FreeSlots::new(),
                 optimizer: Optimizer::new(),
                 counters: FreeCounters::new(),
-                holders: Vec::new(),
+                in_flight: InFlight::new(),
             }),
             _platform: PhantomData,
         }
@@ -425,7 +425,7 @@ impl<P: Platform> Probes<P> {
     /// # Errors
     /// [`ProbeError::AtomicContext`].
     pub fn reap(&self) -> Result<usize, ProbeError> {
-        Ok(self.lock()?.holders.len())
+        Ok(self.lock()?.in_flight.free_returned())
     }
 
     /// Instances that were given back because their call was abandoned.
@@ -482,10 +482,7 @@ impl<P: Platform> Probes<P> {
         }
         self.run_deferred();
         let mut state = self.state.lock();
-        // SAFETY: cleared before the grace period that ended its unregistration.
-        state
-            .holders
-            .retain(|holder| !unsafe { Holder::try_free(*holder) });
+        state.in_flight.free_returned();
         Ok(state)
     }
 
@@ -854,7 +851,7 @@ impl<P: Platform> Probes<P> {
     ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
         let counter = state.counters.take(cpus::<P>())?;
         let holder = match probe.container() {
-            Container::Kretprobe(core) => self.make_holder(state, core),
+            Container::Kretprobe(core) => self.make_holder(core),
             _ => Ok(null_mut()),
         };
         let prepared = holder.and_then(|holder| {
@@ -877,15 +874,7 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    fn make_holder(
-        &self,
-        state: &mut State,
-        core: &KretprobeCore,
-    ) -> Result<*mut Holder, ProbeError> {
-        state
-            .holders
-            .try_reserve(1)
-            .map_err(|_| ProbeError::OutOfMemory)?;
+    fn make_holder(&self, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
         Holder::try_new(core, self.maxactive(core) as usize, core.data)
     }
 
@@ -993,11 +982,8 @@ impl<P: Platform> Probes<P> {
         for probe in probes {
             if let Some(core) = registered_kretprobe(*probe) {
                 let holder = core.holder.swap(null_mut(), Relaxed);
-                // SAFETY: cleared above, and the grace period is over.
-                if !unsafe { Holder::try_free(holder) } {
-                    // Room was made when it was registered.
-                    state.holders.push(holder);
-                }
+                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+                unsafe { state.in_flight.push(holder) };
             }
             let kprobe = probe.kprobe();
             if let Some(counter) = kprobe.hits.stop() {
@@ -1016,6 +1002,7 @@ impl<P: Platform> Probes<P> {
         self.optimize(&mut state.optimizer, enabled, &|visit| {
             touched.iter().for_each(visit)
         });
+        state.in_flight.free_returned();
         touched.drain(|site| {
             // SAFETY: in this list only, and registered sites are live.
             let this = unsafe { &*site };

@@ -10,7 +10,7 @@ use crate::process::{
 };
 use std::{
     cell::Cell,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
 };
 
 /// All that a registration could leave behind but memory: the list, slots, text.
@@ -146,6 +146,27 @@ fn every_allocation_for_an_owned_probe_may_fail() {
     try_all(call::<2>().symbol("add"));
     try_all(Jprobe::new().symbol("add").entry(arguments));
     assert_eq!(journal::take(), [1, 2, 5]);
+}
+
+/// Calls are in flight in more kretprobes than any list has room for by itself.
+#[test]
+fn unregistering_with_calls_in_flight_needs_no_memory() {
+    let _machine = boot();
+    static CALLS: OnceLock<Vec<&'static Kretprobe<u64>>> = OnceLock::new();
+    let calls = CALLS.get_or_init(|| {
+        let all = (0..40).map(|_| leak(call::<1>().symbol("calls_back")));
+        all.collect()
+    });
+    extern "C" fn unregister(_: u64) {
+        let calls = CALLS.get().expect("made above");
+        let (result, short) = with_room_for(0, || PROBES.unregister_batch(calls));
+        assert!(result.is_ok() && !short);
+        assert_eq!(PROBES.reap(), Ok(calls.len()));
+    }
+    PROBES.register_batch(calls).unwrap();
+    assert_eq!(calls_back(unregister, 6), 7);
+    assert_eq!(journal::take(), [], "they return quietly");
+    assert_eq!(PROBES.reap(), Ok(0));
 }
 
 #[test]
