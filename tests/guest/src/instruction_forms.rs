@@ -309,6 +309,21 @@ forms! {
     "nop14": "", ".byte 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
     "nop15": "", ".byte 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
     "endbr64": "nop", "endbr64", "";
+    // Long ones, across a page, and what depends on its neighbours
+    "lock_or_14": "push 1", ".byte 0x3e, 0xf0, 0x48, 0x81, 0x8c, 0x24, 0, 0, 0, 0, 0x10, 0x20, 0x30, 0x40", "pop rax";
+    "across_pages": "jmp 2f\n.balign 4096\n.skip 4094", "mov rax, 0x11223344", "";
+    "after_mov_ss": "mov eax, ss\nmov ss, eax", "inc rdx", "";
+    "after_sti": "cli\nsti", "inc rdx", "";
+    "pushfw": "stc", ".byte 0x66, 0x9c", ".byte 0x66, 0x58";
+    "popfw": ".byte 0x66, 0x68, 0xd7, 0x0a", ".byte 0x66, 0x9d", "";
+    "stac": "", "stac", "pushfq\npop rax\nclac";
+    "clac": "stac", "clac", "";
+    "lfence": "", "lfence", "";
+    "sfence": "", "sfence", "";
+    "clflush": "", "clflush [rsi]", "";
+    "prefetch": "", "prefetcht0 [rsi]", "";
+    "prefetch_nowhere": "xor eax, eax", "prefetcht0 [rax]", "";
+    "call_rex": "", ".byte 0x48, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
 }
 
 fn table() -> &'static [Form] {
