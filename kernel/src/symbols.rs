@@ -117,6 +117,16 @@ pub fn is_text(addr: u64) -> bool {
         || between(&raw const __init_text_start, &raw const __init_text_end)
 }
 
+/// Whether `addr` is in the kernel's image, text or data. Any context.
+pub fn is_image(addr: u64) -> bool {
+    unsafe extern "C" {
+        static __rodata_start: u8;
+        static __data_end: u8;
+    }
+    ((&raw const __rodata_start).addr() as u64..(&raw const __data_end).addr() as u64)
+        .contains(&addr)
+}
+
 /// Puts `/proc/kallsyms` into the tree: a line `ffffffff80012340 T vfs_read` for each symbol, by address, with the letters of
 /// `nm`. Once, at the end of the boot.
 ///

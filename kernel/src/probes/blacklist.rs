@@ -1,8 +1,8 @@
 //! What may not be probed: the code that a hit itself runs through.
 //!
 //! A probe there would need a hit to handle a hit. The list is not written by hand but derived, once in the boot, from the
-//! linked kernel: the closure of direct calls and jumps from a few [`ROOTS`], decoded from the text. It ends where a user's
-//! handler is called, as that is an indirect call, and at the functions of [`ENDS`], where a hit has either been
+//! linked kernel: the closure of calls and jumps from a few [`ROOTS`], decoded from the text; see [`closure`]. It ends where a
+//! user's handler is called, as nobody can say from the image which one that is, and at the functions of [`ENDS`], where a hit has either been
 //! handed on to the kernel or ended the kernel.
 //!
 //! By hand, with a reason, are only the roots, and [`STACK_SWITCHERS`].
@@ -11,10 +11,10 @@
 //! [`init`] once in the boot. [`reason`] and [`return_reason`] anywhere afterwards.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use closure::{Image, Rules};
 use spin::Once;
-
-use probes::insn::Instructions;
 
 use crate::symbols::{self, Symbol};
 
@@ -149,31 +149,32 @@ fn add(list: &mut Vec<Entry>, symbol: &Symbol<'_>, reason: &'static str) -> bool
     fresh
 }
 
-/// Adds `root` and everything that it reaches by direct calls and jumps.
-fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
-    let mut open = Vec::from([root]);
-    while let Some(symbol) = open.pop() {
-        if !add(list, &symbol, reason) {
-            continue;
-        }
-        // SAFETY: a function symbol of the kernel: mapped, readable, and not written before the first probe.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(symbol.start as *const u8, symbol.size as usize) };
-        for target in Instructions::new(bytes, symbol.start)
-            .map_while(Result::ok)
-            .filter_map(|insn| insn.branch_target())
-        {
-            if (symbol.start..symbol.start + symbol.size).contains(&target) {
-                continue;
-            }
-            if let Some(reached) = symbols::lookup_addr(target).filter(|reached| !is_end(reached)) {
-                open.push(reached);
-            }
-        }
+/// The running kernel, before its first probe.
+struct Running;
+
+impl Image for Running {
+    fn symbol_at(&self, address: u64) -> Option<Symbol<'_>> {
+        symbols::lookup_addr(address)
+    }
+
+    fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
+        // All that is asked for lies in one symbol, or is a word that the linker has filled in.
+        let len = range.end.checked_sub(range.start)?;
+        let known = symbols::is_image(range.start) && symbols::is_image(range.end - 1);
+        // SAFETY: between the first and the last address of the kernel's image: mapped, readable, and not written before the
+        // first probe where it is text or one of the linker's words.
+        known
+            .then(|| unsafe { core::slice::from_raw_parts(range.start as *const u8, len as usize) })
     }
 }
 
-fn is_end(symbol: &Symbol<'_>) -> bool {
-    let name = alloc::format!("{}", symbol.demangled());
-    ENDS.iter().any(|end| name.starts_with(end))
+/// Adds `root` and everything that it reaches.
+fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
+    let rules = Rules {
+        ends: &ENDS,
+        callers: &[],
+    };
+    closure::walk(&Running, &rules, root, |function, _| {
+        add(list, function, reason)
+    });
 }

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use iced_x86::{
-    Code, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction, OpKind, Register,
+    Code, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind,
+    Register,
 };
 
 use super::refusal::errno;
@@ -61,6 +62,17 @@ impl Prefixes {
     pub const fn rex_w(self) -> bool {
         self.rex & 8 != 0
     }
+}
+
+/// Where a near branch takes its target from, if not from itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndirectBranch {
+    /// The quad word at this address.
+    Word(u64),
+    /// One of the quad words from this address on.
+    Table(u64),
+    /// A register, or memory whose address is not known.
+    Unknown,
 }
 
 /// Why bytes are not an instruction.
@@ -183,6 +195,52 @@ impl Insn {
             OpKind::NearBranch64 => Some(self.instruction.near_branch64()),
             _ => None,
         }
+    }
+
+    /// Where an indirect near branch or call takes its target from; `None` for everything else.
+    pub fn indirect_branch(&self) -> Option<IndirectBranch> {
+        let instruction = &self.instruction;
+        let code = instruction.code();
+        if !code.is_jmp_near_indirect() && !code.is_call_near_indirect() {
+            return None;
+        }
+        let flat = instruction.op0_kind() == OpKind::Memory && self.segment_prefix().is_none();
+        let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        Some(match (flat, base, index) {
+            (true, Register::RIP | Register::None, Register::None) => {
+                IndirectBranch::Word(instruction.memory_displacement64())
+            }
+            (true, Register::None, _) if instruction.memory_index_scale() == 8 => {
+                IndirectBranch::Table(instruction.memory_displacement64())
+            }
+            _ => IndirectBranch::Unknown,
+        })
+    }
+
+    /// Whether it gives RSP a value that is neither its own, moved or aligned, nor that of the frame pointer.
+    pub fn switches_stacks(&self) -> bool {
+        let instruction = &self.instruction;
+        let is_rsp = |register: Register| register.full_register() == Register::RSP;
+        let writes = match instruction.mnemonic() {
+            Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Call | Mnemonic::Jmp => {
+                false
+            }
+            Mnemonic::Xchg | Mnemonic::Xadd => {
+                is_rsp(instruction.op0_register()) || is_rsp(instruction.op1_register())
+            }
+            _ => instruction.op0_kind() == OpKind::Register && is_rsp(instruction.op0_register()),
+        };
+        let of_the_frame = match instruction.mnemonic() {
+            Mnemonic::Add | Mnemonic::Sub | Mnemonic::And => {
+                instruction.op1_kind() != OpKind::Memory
+            }
+            Mnemonic::Lea => {
+                matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+            }
+            Mnemonic::Mov => instruction.op1_register() == Register::RBP,
+            _ => false,
+        };
+        writes && !of_the_frame
     }
 
     /// How many bytes of arguments a near return discards behind the return address; 0 for anything else.

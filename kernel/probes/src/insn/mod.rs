@@ -36,7 +36,7 @@ mod translate;
 
 pub use boundary::{BoundaryError, BoundaryWalk, Instructions, find_boundary, landing_pad_len};
 pub use classify::{Class, classify};
-pub use decode::{DecodeError, Insn, MAX_INSN_BYTES, decode};
+pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
 pub use flags::{FlagsOp, OperandSize};
 pub use refusal::Refusal;
 pub use region::{JUMP_BYTES, Obstacle, Region, region};

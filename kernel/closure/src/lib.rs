@@ -1,0 +1,207 @@
+//! The code that a hit of a probe itself runs through, derived from the linked kernel.
+//!
+//! A probe in that code would need a hit to handle a hit. So it may not be probed, and nothing in it may lead where the
+//! derivation cannot follow. Decoding starts at the roots and goes along direct calls and jumps, and along indirect ones
+//! through a word of the image that holds an address of text: those that the linker has left, and jump tables. It ends at
+//! the functions that [`Rules::ends`] names. Calls of handlers are where a hit leaves the code on purpose: only the
+//! functions that [`Rules::callers`] names may have indirect calls that cannot be followed.
+//!
+//! # Contexts
+//! Pure functions of an [`Image`]; they allocate. The kernel calls them once in its boot, the host on the ELF file.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::{format, string::String, vec::Vec};
+use core::{fmt, ops::Range};
+
+use kallsyms::Symbol;
+use probes::insn::{IndirectBranch, Insn, Instructions};
+
+/// A linked kernel: its symbols, and its bytes as they are without probes.
+pub trait Image {
+    /// The symbol that covers `address`.
+    fn symbol_at(&self, address: u64) -> Option<Symbol<'_>>;
+    /// The bytes at `range`, if the image holds them.
+    fn bytes(&self, range: Range<u64>) -> Option<&[u8]>;
+}
+
+/// Where a closure ends and what may be in it, by names as they are written in Rust.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// Beginnings of the names of functions that do not belong to it: from here on a hit was none, or the kernel is at its end.
+    pub ends: &'a [&'a str],
+    /// The functions that call handlers.
+    pub callers: &'a [&'a str],
+}
+
+/// What must not be in a closure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// An indirect call or jump whose target is not known.
+    Indirect { place: String },
+    /// A call of code that panics.
+    Panics { place: String, callee: String },
+    /// Bytes that are no instruction.
+    Undecodable { place: String },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Indirect { place } => write!(
+                f,
+                "{place} calls or jumps to where nobody knows, on the way of a hit; call the function directly, or name \
+                 this one among the callers of handlers if that is what it does"
+            ),
+            Self::Panics { place, callee } => write!(
+                f,
+                "{place} calls {callee}, on the way of a hit, which must not panic; use get, wrapping or checked operations"
+            ),
+            Self::Undecodable { place } => write!(
+                f,
+                "{place} is no instruction, on the way of a hit; put data out of the text, or end the function before it"
+            ),
+        }
+    }
+}
+
+/// What a function leads to.
+#[derive(Clone, Debug, Default)]
+pub struct Edges {
+    /// The addresses outside it that it calls or jumps to, each behind the offset from which it does.
+    pub targets: Vec<(u64, u64)>,
+    /// The offsets of its indirect calls and jumps that cannot be followed.
+    pub unknown: Vec<u64>,
+    /// The offset behind its last instruction, if that is not its end.
+    pub undecodable: Option<u64>,
+}
+
+/// Where `function` leads to.
+pub fn edges(image: &impl Image, function: &Symbol<'_>) -> Edges {
+    let own = function.start..function.start + function.size;
+    let mut edges = Edges::default();
+    let mut next = own.start;
+    for insn in
+        Instructions::new(image.bytes(own.clone()).unwrap_or(&[]), own.start).map_while(Result::ok)
+    {
+        next = insn.next_ip();
+        let target = match (insn.branch_target(), insn.indirect_branch()) {
+            (None, None) => continue,
+            (Some(target), _) => Some(target),
+            (None, Some(branch)) => follow(image, &own, branch),
+        };
+        match target {
+            Some(target) if own.contains(&target) => {}
+            Some(target) => edges.targets.push((insn.ip() - own.start, target)),
+            None => edges.unknown.push(insn.ip() - own.start),
+        }
+    }
+    edges.undecodable = (next != own.end).then(|| next - own.start);
+    edges
+}
+
+/// Where an indirect branch of the function `own` leads to, if words of the image tell. All entries of a jump table are taken
+/// to be in the function if the first one is.
+fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Option<u64> {
+    let word = |at: u64| {
+        let bytes = image.bytes(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    match branch {
+        IndirectBranch::Word(at) => {
+            word(at).filter(|target| image.symbol_at(*target).is_some_and(|s| s.kind.is_text()))
+        }
+        IndirectBranch::Table(at) => word(at).filter(|target| own.contains(target)),
+        IndirectBranch::Unknown => None,
+    }
+}
+
+/// Calls `visit` for each function of the closure of `root`, until it says `false` for one: that one is there already.
+pub fn walk<'a>(
+    image: &'a impl Image,
+    rules: &Rules<'_>,
+    root: Symbol<'a>,
+    mut visit: impl FnMut(&Symbol<'a>, &Edges) -> bool,
+) {
+    let mut open = Vec::from([root]);
+    while let Some(function) = open.pop() {
+        let edges = edges(image, &function);
+        if !visit(&function, &edges) {
+            continue;
+        }
+        for (_, target) in edges.targets {
+            let reached = image.symbol_at(target);
+            open.extend(reached.filter(|reached| !begins(reached, rules.ends)));
+        }
+    }
+}
+
+/// What is wrong in the closure of `roots`.
+pub fn violations<'a>(
+    image: &'a impl Image,
+    rules: &Rules<'_>,
+    roots: impl IntoIterator<Item = Symbol<'a>>,
+) -> Vec<Violation> {
+    let mut seen = Vec::new();
+    let mut found = Vec::new();
+    for root in roots {
+        walk(image, rules, root, |function, edges| {
+            if seen.contains(&function.start) {
+                return false;
+            }
+            seen.push(function.start);
+            let place = |offset: u64| format!("{function}+{offset:#x}");
+            if !begins(function, rules.callers) {
+                let unknown = edges.unknown.iter();
+                found.extend(unknown.map(|offset| Violation::Indirect {
+                    place: place(*offset),
+                }));
+            }
+            for (offset, target) in &edges.targets {
+                let callee = image.symbol_at(*target);
+                found.extend(callee.filter(panics).map(|callee| Violation::Panics {
+                    place: place(*offset),
+                    callee: format!("{callee}"),
+                }));
+            }
+            found.extend(edges.undecodable.map(|offset| Violation::Undecodable {
+                place: place(offset),
+            }));
+            true
+        });
+    }
+    found
+}
+
+/// The instructions of `function` that give RSP another value than pushes, pops, frames and their alignment do, by offset.
+pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
+    let own = function.start..function.start + function.size;
+    Instructions::new(image.bytes(own).unwrap_or(&[]), function.start)
+        .map_while(Result::ok)
+        .filter(Insn::switches_stacks)
+        .map(|insn| insn.ip() - function.start)
+        .collect()
+}
+
+fn panics(symbol: &Symbol<'_>) -> bool {
+    begins(
+        symbol,
+        &[
+            "core::panicking::",
+            "core::option::unwrap_failed",
+            "core::option::expect_failed",
+            "core::result::unwrap_failed",
+            "core::slice::index::slice_",
+        ],
+    )
+}
+
+fn begins(symbol: &Symbol<'_>, names: &[&str]) -> bool {
+    let name = format!("{symbol}");
+    names.iter().any(|begin| name.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests;
