@@ -443,13 +443,13 @@ pub struct Templates {
 }
 
 /// How deep the stack is at each instruction from `enter` on, until ip is pushed: offset from `enter`, bytes.
-const PROLOGUE: [(usize, i32); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
+const PROLOGUE: [(usize, i16); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
 /// From so many bytes behind `enter` on the call frame information finds the frame above.
 const FRAMED: usize = 11;
 /// The `push imm32` of the ip, from `enter`.
 const PUSH_IP: usize = 6;
 /// How deep the stack still is at the instructions at the end: `popfq; lea rsp, [rsp + 16]`. Bytes before the end, bytes.
-const EPILOGUE: [(usize, i32); 2] = [(6, 24), (5, 16)];
+const EPILOGUE: [(usize, i16); 2] = [(6, 24), (5, 16)];
 
 impl Template {
     /// A copy for a detour at `start` of `site`; none without memory, or if its targets are out of reach.

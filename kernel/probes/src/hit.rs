@@ -131,8 +131,8 @@ impl<P: Platform> Probes<P> {
     /// Executes the displaced instruction after the pre handlers. The guard is held.
     #[inline(always)]
     fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
-        if let Some((slot, _)) = &site.step {
-            self.hold(cpu, site, regs, *slot, TF);
+        if let Some(step) = &site.step {
+            self.hold(cpu, site, regs, step.0, TF);
             return;
         }
         match site.post_slot.load(Acquire) {
@@ -187,7 +187,7 @@ impl<P: Platform> Probes<P> {
             Some(Emulated::Flags(op)) => {
                 regs.flags = op.apply(regs.flags, popped);
                 regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
-                regs.ip = site.next_ip;
+                regs.ip = site.next_ip();
             }
             Some(Emulated::Return(discarded)) if is_canonical(popped) => {
                 regs.sp = regs.sp.wrapping_add(8 + u64::from(discarded));
@@ -476,7 +476,7 @@ impl<P: Platform> Probes<P> {
         let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
             return dr6 & BS != 0 && in_slot_region::<P>(regs.ip);
         };
-        let Some((_, copy)) = &site.step else {
+        let Some((_, copy)) = site.step.as_deref() else {
             return false;
         };
         if dr6 & BS == 0 {

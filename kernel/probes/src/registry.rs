@@ -470,7 +470,7 @@ impl<P: Platform> Probes<P> {
                 .table
                 .find(at + 1)
                 .filter(|site| site.armed.load(Relaxed))
-                .map_or(INT3, |site| site.opcode),
+                .map_or(INT3, |site| site.opcode()),
             byte => byte,
         }
     }
@@ -787,30 +787,29 @@ impl<P: Platform> Probes<P> {
         self.table
             .reserve(&mut state.fill, 1, P::synchronize_hits)?;
         let mut site = try_box(Site::sentinel(addr + 1))?;
-        site.opcode = target.insn.bytes()[0];
-        site.next_ip = target.insn.next_ip();
+        let len = target.insn.len();
+        site.bytes[..len].copy_from_slice(target.insn.bytes());
+        // At most 15.
+        site.len = len as u8;
         site.emulated = match target.class {
             Class::Flags(FlagsOp::Push(_)) => None,
             Class::Flags(op) => Some(Emulated::Flags(op)),
             Class::Return => Some(Emulated::Return(target.insn.discarded_arguments())),
             _ => None,
         };
-        site.insn = Some(target.insn);
         site.slot = self.slots.take(&mut state.slots)?;
         site.run.store(site.slot, Relaxed);
         let filled = (|| {
             let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, &*site, code.code());
-            // The offsets of the post slot follow from the instruction alone, so they are noted now, while nobody reads them.
-            let post = self.translate_post(&target.insn, site.slot)?;
-            site.post_places = Places::of(&post).ok_or(ProbeError::OutOfMemory)?;
             if state.method == StepMethod::TrapFlag {
                 let slot = self.slots.take(&mut state.slots)?;
                 let copy = step_copy(&target.insn, slot).map_err(refused);
-                let written = copy.map(|copy| {
-                    self.slots.write(slot, &*site, copy.code());
-                    site.step = Some((slot, copy));
+                let boxed = copy.and_then(|copy| try_box((slot, copy)));
+                let written = boxed.map(|step| {
+                    self.slots.write(slot, &*site, step.1.code());
+                    site.step = Some(step);
                 });
                 if written.is_err() {
                     self.slots.free(&mut state.slots, slot);
@@ -883,15 +882,12 @@ impl<P: Platform> Probes<P> {
         if site.emulated.is_some() {
             site.emulate.store(true, Relaxed);
         } else if site.post_slot.load(Relaxed) == 0
-            && let Some(insn) = &site.insn
+            && let Some(insn) = site.insn()
         {
             let slot = self.slots.take(&mut state.slots)?;
-            match self.translate_post(insn, slot) {
-                Ok(code) => self.slots.write(slot, site, code.code()),
-                Err(error) => {
-                    self.slots.free(&mut state.slots, slot);
-                    return Err(error);
-                }
+            if let Err(error) = self.fill_post_slot(site, &insn, slot) {
+                self.slots.free(&mut state.slots, slot);
+                return Err(error);
             }
             if site.armed.load(Relaxed) {
                 // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
@@ -899,6 +895,16 @@ impl<P: Platform> Probes<P> {
             }
             site.post_slot.store(slot, Release);
         }
+        Ok(())
+    }
+
+    fn fill_post_slot(&self, site: &Site, insn: &Insn, slot: u64) -> Result<(), ProbeError> {
+        let code = self.translate_post(insn, slot)?;
+        if site.post_places.load(Relaxed).is_null() {
+            let places = try_box(Places::of(&code).ok_or(ProbeError::OutOfMemory)?)?;
+            site.post_places.store(Box::into_raw(places), Release);
+        }
+        self.slots.write(slot, site, code.code());
         Ok(())
     }
 
@@ -911,7 +917,7 @@ impl<P: Platform> Probes<P> {
 
     /// Gives back a site that no hit can reach.
     fn free_site(&self, state: &mut State, site: Box<Site>) {
-        let step = site.step.as_ref().map_or(0, |(slot, _)| *slot);
+        let step = site.step.as_ref().map_or(0, |step| step.0);
         for slot in [
             site.slot,
             site.post_slot.load(Relaxed),
@@ -1050,7 +1056,7 @@ impl<P: Platform> Probes<P> {
                 }
                 any = true;
                 let byte = if site.armed.load(Relaxed) {
-                    site.opcode
+                    site.opcode()
                 } else {
                     INT3
                 };

@@ -8,6 +8,7 @@
 //! I2. A probe that was unlinked keeps its `next` until a grace period is over, so a hit can walk on from it.
 //! I3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
 
+use alloc::boxed::Box;
 use core::{
     mem::offset_of,
     ptr::null_mut,
@@ -16,7 +17,7 @@ use core::{
 
 use crate::{
     detour::Detour,
-    insn::{FlagsOp, Insn, Position, ResumeIp, StepCopy, Translation},
+    insn::{FlagsOp, Insn, MAX_INSN_BYTES, Position, ResumeIp, StepCopy, Translation, decode},
     kprobe::{Kind, Kprobe, Service, flags},
     platform::EntryPoints,
 };
@@ -34,43 +35,46 @@ pub struct Site {
     head: AtomicPtr<Kprobe>,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
-    pub(crate) slot_places: Places,
+    /// The newest probe.
+    pub(crate) first: AtomicPtr<Kprobe>,
+    pub(crate) slot_places: Places<4>,
     /// Where a hit without a post handler goes on: `slot`; while there is a detour, its copy of the displaced instructions.
     pub(crate) run: AtomicU64,
     /// What a jump at the address leads to, from before the jump is written until after it is gone; null: nothing.
     pub(crate) detour: AtomicPtr<Detour>,
-    /// No jump fits here, whatever else changes: found out once.
-    pub(crate) obstacle: AtomicBool,
-    /// A probe that needs the breakpoint is about to join.
-    pub(crate) keeps_breakpoint: AtomicBool,
     /// Where the translation that ends in the post stub is; 0 while no probe here has a post handler.
     pub(crate) post_slot: AtomicU64,
-    pub(crate) post_places: Places,
+    /// Its places; null before the first probe with a post handler. They follow from the instruction alone and stay as long as the
+    /// site.
+    pub(crate) post_places: AtomicPtr<Places<7>>,
     /// A post slot that nobody enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
-    /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
-    pub(crate) emulate: AtomicBool,
+    /// In single-step mode: the copy to step, and where it is.
+    pub(crate) step: Option<Box<(u64, StepCopy)>>,
+    /// The next site of the operation under way. The last one points to itself; null: in none.
+    pub(crate) touched: AtomicPtr<Site>,
+    /// The instruction as it is without probes.
+    pub(crate) bytes: [u8; MAX_INSN_BYTES],
+    /// Its length; 0 only in the table's sentinels.
+    pub(crate) len: u8,
     /// With a post handler the instruction is carried out on the saved registers, not in a slot.
     pub(crate) emulated: Option<Emulated>,
-    /// In single-step mode: the copy to step, and where it is.
-    pub(crate) step: Option<(u64, StepCopy)>,
-    /// The newest probe.
-    pub(crate) first: AtomicPtr<Kprobe>,
-    /// The first byte of the instruction.
-    pub(crate) opcode: u8,
-    /// The instruction as it is without probes. None only in the table's sentinels.
-    pub(crate) insn: Option<Insn>,
-    /// The address of the next instruction.
-    pub(crate) next_ip: u64,
+    /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
+    pub(crate) emulate: AtomicBool,
     /// Whether the breakpoint is in the text.
     pub(crate) armed: AtomicBool,
     /// The text was freed: never write it again.
     pub(crate) gone: AtomicBool,
     /// Whether the operation under way writes this site's text.
     pub(crate) to_write: AtomicBool,
-    /// The next site of the operation under way. The last one points to itself; null: in none.
-    pub(crate) touched: AtomicPtr<Site>,
+    /// No jump fits here, whatever else changes: found out once.
+    pub(crate) obstacle: AtomicBool,
+    /// A probe that needs the breakpoint is about to join.
+    pub(crate) keeps_breakpoint: AtomicBool,
 }
+
+// A registered probe takes 256 bytes at the most: this, a slot with the pointer back, a word for each CPU.
+const _: () = assert!(size_of::<Site>() <= 160);
 
 /// Instructions that are carried out on the saved registers where a post handler waits.
 #[derive(Clone, Copy, Debug)]
@@ -82,39 +86,34 @@ pub(crate) enum Emulated {
 }
 
 /// What the probed code looks like at each place of a slot. Kept apart from the translation, so that neither a fault nor a
-/// backtrace needs the translator.
+/// backtrace needs the translator. Slots that end in a jump back have 4 at the most, others 7.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places([Place; 7]);
+pub(crate) struct Places<const N: usize>([Place; N]);
 
-/// The probed code from one offset into a slot on, up to the next place.
+/// The probed code from one offset into a slot on, up to the next place: 8 bytes, as every probe has some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
+    /// How far the probed code's instruction pointer is from the probed address; if `stacked`, it is the quad word at that distance
+    /// from RSP.
+    ip: i32,
+    /// What to add to RSP to get the probed code's stack pointer.
+    pub(crate) rsp_correction: i16,
     /// 0: unused; what stands before the first place is the probed address, with nothing to add to RSP.
     from: u8,
-    /// What to add to RSP to get the probed code's stack pointer.
-    pub(crate) rsp_correction: i32,
-    ip: PlaceIp,
-}
-
-/// Where the probed code is: [`ResumeIp`] in 8 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PlaceIp {
-    /// That far from the probed address.
-    Near(i32),
-    /// The quad word at RSP + offset.
-    Stacked(i32),
+    stacked: bool,
 }
 
 impl Place {
     /// The probed address itself.
     pub(crate) const PROBED: Self = Self {
-        from: 0,
+        ip: 0,
         rsp_correction: 0,
-        ip: PlaceIp::Near(0),
+        from: 0,
+        stacked: false,
     };
 
     /// The probed address itself, with something on the stack.
-    pub(crate) const fn probed(rsp_correction: i32) -> Self {
+    pub(crate) const fn probed(rsp_correction: i16) -> Self {
         Self {
             rsp_correction,
             ..Self::PROBED
@@ -123,14 +122,18 @@ impl Place {
 
     /// The place that begins at offset `from` and is `position`, for a probe at `probed`; none if it is too far away.
     pub(crate) fn new(from: u8, position: Position, probed: u64) -> Option<Self> {
-        let ip = match position.ip {
-            ResumeIp::Known(ip) => PlaceIp::Near((ip.wrapping_sub(probed) as i64).try_into().ok()?),
-            ResumeIp::Stacked(offset) => PlaceIp::Stacked(offset),
+        let (ip, stacked) = match position.ip {
+            ResumeIp::Known(ip) => {
+                let distance = ip.wrapping_sub(probed) as i64;
+                (distance.try_into().ok()?, false)
+            }
+            ResumeIp::Stacked(offset) => (offset, true),
         };
         Some(Self {
-            from,
-            rsp_correction: position.rsp_correction,
             ip,
+            rsp_correction: position.rsp_correction.try_into().ok()?,
+            from,
+            stacked,
         })
     }
 
@@ -141,22 +144,22 @@ impl Place {
 
     /// Whether both are the same but for where they begin.
     pub(crate) fn looks_like(&self, other: &Self) -> bool {
-        (self.rsp_correction, self.ip) == (other.rsp_correction, other.ip)
+        (self.ip, self.stacked, self.rsp_correction)
+            == (other.ip, other.stacked, other.rsp_correction)
     }
 
     /// The instruction pointer of the probed code, which a probe at `probed` and RSP `sp` give.
     pub(crate) fn ip(&self, probed: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> u64 {
-        match self.ip {
-            PlaceIp::Near(distance) => probed.wrapping_add_signed(distance.into()),
-            PlaceIp::Stacked(offset) => {
-                read(sp.wrapping_add_signed(offset.into())).unwrap_or(probed)
-            }
+        if self.stacked {
+            read(sp.wrapping_add_signed(self.ip.into())).unwrap_or(probed)
+        } else {
+            probed.wrapping_add_signed(self.ip.into())
         }
     }
 }
 
-impl Places {
-    pub(crate) const NONE: Self = Self([Place::PROBED; 7]);
+impl<const N: usize> Places<N> {
+    pub(crate) const NONE: Self = Self([Place::PROBED; N]);
 
     /// The places of `code`; none if it needs more than fit, which no translation does.
     pub(crate) fn of(code: &Translation) -> Option<Self> {
@@ -191,31 +194,45 @@ impl Site {
             key,
             head: AtomicPtr::new((&raw const IDLE).cast_mut()),
             slot: 0,
+            first: AtomicPtr::new(null_mut()),
             slot_places: Places::NONE,
             run: AtomicU64::new(0),
             detour: AtomicPtr::new(null_mut()),
             obstacle: AtomicBool::new(false),
             keeps_breakpoint: AtomicBool::new(false),
             post_slot: AtomicU64::new(0),
-            post_places: Places::NONE,
+            post_places: AtomicPtr::new(null_mut()),
             retired_post_slot: AtomicU64::new(0),
-            emulate: AtomicBool::new(false),
-            emulated: None,
             step: None,
-            first: AtomicPtr::new(null_mut()),
-            opcode: 0,
-            insn: None,
-            next_ip: 0,
+            touched: AtomicPtr::new(null_mut()),
+            bytes: [0; MAX_INSN_BYTES],
+            len: 0,
+            emulated: None,
+            emulate: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             to_write: AtomicBool::new(false),
-            touched: AtomicPtr::new(null_mut()),
         }
     }
 
     /// The probed address.
     pub fn addr(&self) -> u64 {
         self.key - 1
+    }
+
+    /// The address of the next instruction.
+    pub(crate) fn next_ip(&self) -> u64 {
+        self.addr() + u64::from(self.len)
+    }
+
+    /// The first byte of the instruction.
+    pub(crate) fn opcode(&self) -> u8 {
+        self.bytes[0]
+    }
+
+    /// The instruction as it is without probes. For registration: it is decoded anew.
+    pub(crate) fn insn(&self) -> Option<Insn> {
+        decode(&self.bytes[..usize::from(self.len)], self.addr()).ok()
     }
 
     /// The probes here, newest first. Any context, for as long as the site cannot be freed.
@@ -354,10 +371,22 @@ impl Site {
     pub(crate) fn place(&self, slot: u64, offset: usize) -> Place {
         if slot == self.slot {
             self.slot_places.at(offset)
-        } else if self.step.as_ref().is_some_and(|(step, _)| *step == slot) {
+        } else if self.step.as_ref().is_some_and(|step| step.0 == slot) {
             Place::PROBED
         } else {
-            self.post_places.at(offset)
+            // SAFETY: set to a live box before anything leads to a post slot, and dropped with the site.
+            unsafe { self.post_places.load(Ordering::Acquire).as_ref() }
+                .map_or(Place::PROBED, |places| places.at(offset))
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let places = *self.post_places.get_mut();
+        if !places.is_null() {
+            // SAFETY: made by `Box::into_raw`, and the site was its only holder.
+            drop(unsafe { Box::from_raw(places) });
         }
     }
 }
@@ -365,7 +394,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::insn::{Ending, decode, translate};
+    use crate::insn::{Ending, translate};
 
     const PROBED: u64 = 0xffff_ffff_8001_2340;
     const SLOT: u64 = 0xffff_ffff_a000_0040;
@@ -404,15 +433,18 @@ mod tests {
                 let Ok(code) = translate(&insn, SLOT, ending) else {
                     continue;
                 };
-                let places = Places::of(&code).expect("room for all places");
+                let at = |offset| match ending {
+                    Ending::Post { .. } => Places::<7>::of(&code).expect("room").at(offset),
+                    _ => Places::<4>::of(&code).expect("room").at(offset),
+                };
                 for offset in 0..code.code().len() {
-                    let (place, position) = (places.at(offset), code.position(offset));
+                    let (place, position) = (at(offset), code.position(offset));
                     let ip = match position.ip {
                         ResumeIp::Known(ip) => ip,
                         ResumeIp::Stacked(at) => read(sp.wrapping_add_signed(at.into())).unwrap(),
                     };
                     assert_eq!(
-                        (place.rsp_correction, place.ip(PROBED, sp, read)),
+                        (place.rsp_correction.into(), place.ip(PROBED, sp, read)),
                         (position.rsp_correction, ip),
                         "{bytes:02x?} {ending:?} at {offset}"
                     );
