@@ -38,6 +38,7 @@ pub mod platform;
 pub mod pt_regs;
 pub mod registry;
 pub mod site;
+mod site_pool;
 pub mod slot;
 
 #[doc(hidden)]

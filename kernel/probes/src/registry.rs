@@ -54,6 +54,7 @@ use crate::{
     optimize::{Optimizer, Visit, needs_breakpoint},
     platform::{PerCpu, Platform, Symbol, Text},
     site::{self, Emulated, Places, Site},
+    site_pool::FreeSites,
     slot::{FreeSlots, SlotPool},
 };
 
@@ -182,6 +183,7 @@ pub(crate) struct State {
     fill: Fill,
     slots: FreeSlots,
     pub(crate) optimizer: Optimizer,
+    sites: FreeSites,
     counters: FreeCounters,
     in_flight: InFlight,
 }
@@ -242,6 +244,7 @@ impl<P: Platform> Probes<P> {
                 fill: Fill::new(),
                 slots: FreeSlots::new(),
                 optimizer: Optimizer::new(),
+                sites: FreeSites::new(),
                 counters: FreeCounters::new(),
                 in_flight: InFlight::new(),
             }),
@@ -578,9 +581,7 @@ impl<P: Platform> Probes<P> {
         let existing = self.table.find(addr + 1).map(NonNull::from);
         let fresh = match existing {
             Some(_) => None,
-            None => Some(NonNull::from(Box::leak(
-                self.make_site(state, &self.target(addr, &symbol, function)?)?,
-            ))),
+            None => Some(self.make_site(state, &self.target(addr, &symbol, function)?)?),
         };
         let Some(place) = existing.or(fresh) else {
             return Err(ProbeError::OutOfMemory);
@@ -591,8 +592,8 @@ impl<P: Platform> Probes<P> {
             Ok(memory) => memory,
             Err(error) => {
                 if let Some(fresh) = fresh {
-                    // SAFETY: leaked just above and not published.
-                    self.free_site(state, unsafe { Box::from_raw(fresh.as_ptr()) });
+                    // SAFETY: made just above and not published.
+                    unsafe { self.free_site(state, fresh) };
                 }
                 return Err(error);
             }
@@ -781,12 +782,14 @@ impl<P: Platform> Probes<P> {
     }
 
     /// A site with its slots filled, not published yet.
-    fn make_site(&self, state: &mut State, target: &Target) -> Result<Box<Site>, ProbeError> {
+    fn make_site(&self, state: &mut State, target: &Target) -> Result<NonNull<Site>, ProbeError> {
         let addr = target.addr;
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
         self.table
             .reserve(&mut state.fill, 1, P::synchronize_hits)?;
-        let mut site = try_box(Site::sentinel(addr + 1))?;
+        let mut place = state.sites.take(Site::sentinel(addr + 1))?;
+        // SAFETY: just taken, and ours alone until it is published.
+        let site = unsafe { place.as_mut() };
         let len = target.insn.len();
         site.bytes[..len].copy_from_slice(target.insn.bytes());
         // At most 15.
@@ -797,18 +800,18 @@ impl<P: Platform> Probes<P> {
             Class::Return => Some(Emulated::Return(target.insn.discarded_arguments())),
             _ => None,
         };
-        site.slot = self.slots.take(&mut state.slots)?;
-        site.run.store(site.slot, Relaxed);
         let filled = (|| {
+            site.slot = self.slots.take(&mut state.slots)?;
+            site.run.store(site.slot, Relaxed);
             let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
-            self.slots.write(site.slot, &*site, code.code());
+            self.slots.write(site.slot, site, code.code());
             if state.method == StepMethod::TrapFlag {
                 let slot = self.slots.take(&mut state.slots)?;
                 let copy = step_copy(&target.insn, slot).map_err(refused);
                 let boxed = copy.and_then(|copy| try_box((slot, copy)));
                 let written = boxed.map(|step| {
-                    self.slots.write(slot, &*site, step.1.code());
+                    self.slots.write(slot, site, step.1.code());
                     site.step = Some(step);
                 });
                 if written.is_err() {
@@ -819,9 +822,10 @@ impl<P: Platform> Probes<P> {
             Ok(())
         })();
         match filled {
-            Ok(()) => Ok(site),
+            Ok(()) => Ok(place),
             Err(error) => {
-                self.free_site(state, site);
+                // SAFETY: taken above and not published.
+                unsafe { self.free_site(state, place) };
                 Err(error)
             }
         }
@@ -915,8 +919,14 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// Gives back a site that no hit can reach.
-    fn free_site(&self, state: &mut State, site: Box<Site>) {
+    /// Gives back a site and its slots.
+    ///
+    /// # Safety
+    /// 1. `place` is from [`Probes::make_site`], once.
+    /// 2. No hit can reach it.
+    unsafe fn free_site(&self, state: &mut State, place: NonNull<Site>) {
+        // SAFETY: live by (1).
+        let site = unsafe { place.as_ref() };
         let step = site.step.as_ref().map_or(0, |step| step.0);
         for slot in [
             site.slot,
@@ -928,6 +938,8 @@ impl<P: Platform> Probes<P> {
                 self.slots.free(&mut state.slots, slot);
             }
         }
+        // SAFETY: by the contract.
+        unsafe { state.sites.give_back(place) };
     }
 
     fn unregister_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
@@ -1010,11 +1022,11 @@ impl<P: Platform> Probes<P> {
         });
         state.in_flight.free_returned();
         touched.drain(|site| {
-            // SAFETY: in this list only, and registered sites are live.
-            let this = unsafe { &*site };
+            // SAFETY: registered sites are live.
+            let this = unsafe { site.as_ref() };
             if this.first.load(Relaxed).is_null() {
-                // SAFETY: out of the table since before the grace period, and made by `Box::into_raw`.
-                self.free_site(state, unsafe { Box::from_raw(site) });
+                // SAFETY: out of the table since before the grace period, and handed out once by the list.
+                unsafe { self.free_site(state, site) };
             } else {
                 let slot = this.retired_post_slot.swap(0, Relaxed);
                 if slot != 0 {
@@ -1133,11 +1145,11 @@ impl Touched {
     }
 
     /// Empties the list, handing each site out once; it may be freed then.
-    fn drain(&mut self, mut visit: impl FnMut(*mut Site)) {
+    fn drain(&mut self, mut visit: impl FnMut(NonNull<Site>)) {
         let mut at = core::mem::replace(&mut self.first, core::ptr::null());
         // SAFETY: as in `iter`; the link is read before the site is handed out.
         while let Some(site) = unsafe { at.as_ref() } {
-            let this = at.cast_mut();
+            let this = NonNull::from(site);
             let next = site.touched.swap(null_mut(), Relaxed).cast_const();
             at = if core::ptr::eq(next, site) {
                 core::ptr::null()

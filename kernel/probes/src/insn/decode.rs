@@ -3,8 +3,7 @@
 use core::fmt;
 
 use iced_x86::{
-    Code, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind,
-    Register,
+    Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register,
 };
 
 use super::refusal::errno;
@@ -21,7 +20,8 @@ const FORCED_EMULATION: [[u8; 3]; 2] = [*b"xen", *b"kvm"];
 pub struct Insn {
     bytes: [u8; MAX_INSN_BYTES],
     instruction: Instruction,
-    offsets: ConstantOffsets,
+    /// Offset of the displacement, if the memory operand is relative to the instruction pointer.
+    displacement_offset: u8,
     prefixes: Prefixes,
 }
 
@@ -142,19 +142,26 @@ pub fn decode(bytes: &[u8], ip: u64) -> Result<Insn, DecodeError> {
         _ => {}
     }
     let mut decoder = Decoder::with_ip(64, window, ip, DecoderOptions::NONE);
-    let instruction = decoder.decode();
+    let mut insn = Insn {
+        bytes: [0; MAX_INSN_BYTES],
+        displacement_offset: 0,
+        instruction: Instruction::default(),
+        prefixes,
+    };
+    decoder.decode_out(&mut insn.instruction);
+    let instruction = &insn.instruction;
     if instruction.is_invalid() {
         return Err(match decoder.last_error() {
             DecoderError::NoMoreBytes => DecodeError::Truncated { ip },
             _ => DecodeError::Invalid { ip },
         });
     }
-    let mut insn = Insn {
-        bytes: [0; MAX_INSN_BYTES],
-        offsets: decoder.get_constant_offsets(&instruction),
-        instruction,
-        prefixes,
-    };
+    if instruction.is_ip_rel_memory_operand() {
+        // At most 15.
+        insn.displacement_offset = decoder
+            .get_constant_offsets(instruction)
+            .displacement_offset() as u8;
+    }
     let mut len = instruction.len();
     if let [0x0f, 0x0b, a, b, c, ..] = *window
         && FORCED_EMULATION.contains(&[a, b, c])
@@ -292,7 +299,7 @@ impl Insn {
     pub(super) fn ip_relative_offset(&self) -> Option<usize> {
         self.instruction
             .is_ip_rel_memory_operand()
-            .then(|| self.offsets.displacement_offset())
+            .then_some(self.displacement_offset.into())
     }
 
     /// Whether the memory operand's address is truncated to 32 bits (0x67).
