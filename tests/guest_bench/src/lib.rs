@@ -8,6 +8,7 @@
 //!   crowd          100,000 instructions for other probes to sit on
 //!   growth         a hit's cost among other probes
 //!   registration   cost of registering and unregistering, and what memory it takes
+//!   boot           what the way to the first hit takes
 //!   rates          hits per second on several CPUs
 //! ```
 //!
@@ -21,6 +22,7 @@
 
 extern crate alloc;
 
+mod boot;
 mod crowd;
 mod growth;
 mod handlers;
@@ -32,6 +34,7 @@ mod targets;
 
 use core::{fmt::Display, hint};
 
+pub use boot::note_entry;
 use kernel::{
     log::{self, Level},
     panic::{ExitCode, exit},
@@ -63,6 +66,7 @@ fn init() -> Result<(), ProbeError> {
     let unavailable = "this kernel has no such return path";
     match params().set {
         "breakpoint" => {
+            boot::measure()?;
             rows::measure_all(rows::BREAKPOINT)?;
             growth::measure()?;
             registration::measure()?;

@@ -17,15 +17,18 @@ pub enum Quantity {
     Memory,
     /// Hits per second.
     Rate,
+    /// Ticks of a boot.
+    Boot,
 }
 
 impl Quantity {
-    const ALL: [(Self, &str); 5] = [
+    const ALL: [(Self, &str); 6] = [
         (Self::Cost, "cost"),
         (Self::Worst, "worst"),
         (Self::Traps, "traps"),
         (Self::Memory, "memory"),
         (Self::Rate, "rate"),
+        (Self::Boot, "boot"),
     ];
 }
 

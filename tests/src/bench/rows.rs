@@ -22,6 +22,7 @@ pub static SETS: [Set; 5] = [
         cmdline: "kprobes.optimize=0",
         cpus: 1,
         rows: &[
+            "boot_to_first_hit",
             "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "j_int3", "kr_int3", "jr_int3",
             "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push", "base_mid_load", "k_mid_load",
             "base_mid_nop", "k_mid_nop", "base_mid_jcc_taken", "k_mid_jcc_taken",

@@ -48,6 +48,16 @@ pub fn table(results: &Results, unit: Unit) -> String {
     for (name, reason) in results.skipped() {
         line(format!("{name:<20} skipped: {reason}"));
     }
+    for (_, ticks) in results.of(Quantity::Boot) {
+        let what = match unit {
+            Unit::Instructions => "guest instructions",
+            Unit::Cycles => "cycles",
+        };
+        line(format!(
+            "boot: {:.1} million {what} from the kernel's entry to the first hit",
+            ticks.as_f64() / 1e6
+        ));
+    }
     for (name, bytes) in results.of(Quantity::Memory) {
         let what = match name {
             "memory_kprobe" => "a kprobe, an object of its user",
