@@ -201,9 +201,9 @@ enum Removal {
 }
 
 /// Where a probe goes, after all checks that need no memory.
-struct Target {
+struct Target<'a> {
     addr: u64,
-    insn: Insn,
+    insn: &'a Insn,
     class: Class,
 }
 
@@ -730,12 +730,12 @@ impl<P: Platform> Probes<P> {
     }
 
     /// The instruction at `addr`, if it may be probed.
-    fn target(
+    fn target<'a>(
         &self,
         addr: u64,
         symbol: &Symbol,
-        function: &mut Function,
-    ) -> Result<Target, ProbeError> {
+        function: &'a mut Function,
+    ) -> Result<Target<'a>, ProbeError> {
         let end = symbol.start + symbol.size;
         if function.start != symbol.start || function.bytes.len() as u64 != symbol.size {
             *function = Function {
@@ -745,8 +745,7 @@ impl<P: Platform> Probes<P> {
             };
         }
         let Function { start, bytes, walk } = function;
-        let insn = walk
-            .find(bytes, *start, addr)
+        walk.find(bytes, *start, addr)
             .map_err(|error| match error {
                 BoundaryError::MidInstruction { at, start } => {
                     ProbeError::MidInstruction { addr: at, start }
@@ -760,7 +759,10 @@ impl<P: Platform> Probes<P> {
                     cause: DecodeError::Truncated { ip: at },
                 },
             })?;
-        let class = insn::classify(&insn, walk.following(bytes, *start))
+        let (insn, following) = walk
+            .found(bytes, *start)
+            .ok_or(ProbeError::NotText { addr })?;
+        let class = insn::classify(insn, following)
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
         Ok(Target { addr, insn, class })
     }
@@ -782,7 +784,11 @@ impl<P: Platform> Probes<P> {
     }
 
     /// A site with its slots filled, not published yet.
-    fn make_site(&self, state: &mut State, target: &Target) -> Result<NonNull<Site>, ProbeError> {
+    fn make_site(
+        &self,
+        state: &mut State,
+        target: &Target<'_>,
+    ) -> Result<NonNull<Site>, ProbeError> {
         let addr = target.addr;
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
         self.table
@@ -803,12 +809,12 @@ impl<P: Platform> Probes<P> {
         let filled = (|| {
             site.slot = self.slots.take(&mut state.slots)?;
             site.run.store(site.slot, Relaxed);
-            let code = translate(&target.insn, site.slot, Ending::Resume).map_err(refused)?;
+            let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
             if state.method == StepMethod::TrapFlag {
                 let slot = self.slots.take(&mut state.slots)?;
-                let copy = step_copy(&target.insn, slot).map_err(refused);
+                let copy = step_copy(target.insn, slot).map_err(refused);
                 let boxed = copy.and_then(|copy| try_box((slot, copy)));
                 let written = boxed.map(|step| {
                     self.slots.write(slot, site, step.1.code());

@@ -100,7 +100,9 @@ pub fn find_boundary(
     function_start: u64,
     target: u64,
 ) -> Result<Insn, BoundaryError> {
-    BoundaryWalk::new().find(function_bytes, function_start, target)
+    BoundaryWalk::new()
+        .find(function_bytes, function_start, target)
+        .copied()
 }
 
 /// [`find_boundary`] for several targets in one function. It goes on where it stopped, so that targets in ascending order cost one
@@ -131,7 +133,7 @@ impl BoundaryWalk {
         function_bytes: &[u8],
         function_start: u64,
         target: u64,
-    ) -> Result<Insn, BoundaryError> {
+    ) -> Result<&Insn, BoundaryError> {
         let offset = target.wrapping_sub(function_start);
         if offset >= function_bytes.len() as u64 {
             return Err(BoundaryError::Outside {
@@ -163,8 +165,7 @@ impl BoundaryWalk {
                 prefix_start = Some(start);
             }
             if start == target {
-                self.found = Some(insn);
-                return Ok(insn);
+                return Ok(self.found.insert(insn));
             }
             if insn.next_ip().wrapping_sub(function_start) > offset {
                 return Err(BoundaryError::MidInstruction { at: target, start });
@@ -173,12 +174,19 @@ impl BoundaryWalk {
         unreachable!("instructions cover the bytes without a gap, and the target is among them")
     }
 
-    /// The instruction behind the one found last, if there is one.
-    pub fn following(&mut self, function_bytes: &[u8], function_start: u64) -> Option<&Insn> {
-        let next_ip = self.found.as_ref()?.next_ip();
-        let rest = function_bytes.get(next_ip.wrapping_sub(function_start) as usize..)?;
+    /// The instruction found last, and the one behind it, if there is one.
+    pub fn found(
+        &mut self,
+        function_bytes: &[u8],
+        function_start: u64,
+    ) -> Option<(&Insn, Option<&Insn>)> {
+        let found = self.found.as_ref()?;
+        let next_ip = found.next_ip();
+        let rest = function_bytes
+            .get(next_ip.wrapping_sub(function_start) as usize..)
+            .unwrap_or_default();
         self.following = Instructions::new(rest, next_ip).next().and_then(Result::ok);
-        self.following.as_ref()
+        Some((found, self.following.as_ref()))
     }
 }
 

@@ -269,13 +269,13 @@ fn a_walk_answers_in_any_order_as_a_search_from_the_start_does() {
     for (number, order) in targets.enumerate() {
         let mut walk = BoundaryWalk::new();
         for at in order {
-            let found = walk.find(&function, START, START + at);
+            let found = walk.find(&function, START, START + at).copied();
             if let Ok(insn) = found
                 && number % 2 == 0
             {
                 let rest = (insn.next_ip() - START) as usize;
                 let next = decode(&function[rest..], insn.next_ip()).ok();
-                let following = walk.following(&function, START);
+                let (_, following) = walk.found(&function, START).unwrap();
                 assert_eq!(following.map(|insn| insn.ip()), next.map(|insn| insn.ip()));
             }
             let found = found.map(|insn| (insn.ip(), insn.len()));
