@@ -124,7 +124,7 @@ pub(crate) type Visit<'a> = &'a dyn Fn(&mut dyn FnMut(&Site));
 impl<P: Platform> Probes<P> {
     /// Whether probes are optimised where they can be.
     pub fn optimization(&self) -> bool {
-        self.state.lock().optimizer.on
+        self.state().optimizer.on
     }
 
     /// Turns the optimisation on or off. When this returns, every jump is there, or is a breakpoint again.
@@ -155,7 +155,7 @@ impl<P: Platform> Probes<P> {
 
     /// How many probed addresses have a detour.
     pub fn detours_in_use(&self) -> usize {
-        self.state.lock().optimizer.detours()
+        self.state().optimizer.detours()
     }
 
     /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`: the global knob.

@@ -35,7 +35,7 @@ use core::{
     },
 };
 
-use lock_api::Mutex;
+use lock_api::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::{
     address_table::{AddressTable, Fill},
@@ -164,7 +164,8 @@ pub struct Probes<P: Platform> {
     /// Detours that sites point to: 0 lets most questions about them be answered at once.
     pub(crate) detour_count: AtomicUsize,
     pub(crate) detours: SlotPool<P, Detour>,
-    pub(crate) state: Mutex<P::RawMutex, State>,
+    /// Made at the first use. Until then the registry, table and all, is zero and takes no room in the program's file.
+    state: Mutex<P::RawMutex, Option<Box<State>>>,
     _platform: PhantomData<fn() -> P>,
 }
 
@@ -190,6 +191,22 @@ pub(crate) struct State {
 
 // SAFETY: what its lists lead to is memory of the registry; nothing in it belongs to a thread.
 unsafe impl Send for State {}
+
+impl State {
+    const fn new() -> Self {
+        Self {
+            ready: false,
+            enabled: true,
+            method: StepMethod::Translate,
+            fill: Fill::new(),
+            slots: FreeSlots::new(),
+            optimizer: Optimizer::new(),
+            sites: FreeSites::new(),
+            counters: FreeCounters::new(),
+            in_flight: InFlight::new(),
+        }
+    }
+}
 
 /// Why probes are removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -237,17 +254,7 @@ impl<P: Platform> Probes<P> {
             },
             stale_instances: AtomicU64::new(0),
             deferred: AtomicPtr::new(null_mut()),
-            state: Mutex::new(State {
-                ready: false,
-                enabled: true,
-                method: StepMethod::Translate,
-                fill: Fill::new(),
-                slots: FreeSlots::new(),
-                optimizer: Optimizer::new(),
-                sites: FreeSites::new(),
-                counters: FreeCounters::new(),
-                in_flight: InFlight::new(),
-            }),
+            state: Mutex::new(None),
             _platform: PhantomData,
         }
     }
@@ -271,7 +278,7 @@ impl<P: Platform> Probes<P> {
         self.entry.trampoline.store(entry.trampoline, Relaxed);
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
         site::IDLE.serve_by(Service::Any, &entry);
-        let mut state = self.state.lock();
+        let mut state = self.state();
         state.method = method;
         state.optimizer.on = optimize;
         state.ready = true;
@@ -359,7 +366,7 @@ impl<P: Platform> Probes<P> {
 
     /// The global knob.
     pub fn enabled(&self) -> bool {
-        self.state.lock().enabled
+        self.state().enabled
     }
 
     /// Turns the global knob: off takes every breakpoint out of the text, on puts those of enabled probes back. No
@@ -391,7 +398,7 @@ impl<P: Platform> Probes<P> {
     /// Visits every registered probe; those of one address newest first, a jprobe last. Task context, may sleep; the registry
     /// is locked meanwhile, so `visit` must not change it.
     pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
-        let _state = self.state.lock();
+        let _state = self.state();
         self.table.for_each(|site| {
             site.probes()
                 .for_each(|probe| visit(Listed::new(site, probe)));
@@ -404,7 +411,7 @@ impl<P: Platform> Probes<P> {
     /// [`ProbeError::NoSymbolAt`] where there is no kernel text; [`ProbeError::OutOfMemory`].
     pub fn original_text(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
         // Locked, so that no text is freed and no site disappears while it is read.
-        let _state = self.state.lock();
+        let _state = self.state();
         let addr = range.start;
         match P::symbol_at(addr) {
             Some(symbol)
@@ -419,7 +426,7 @@ impl<P: Platform> Probes<P> {
 
     /// How many slots are in use.
     pub fn slots_in_use(&self) -> usize {
-        self.state.lock().slots.used()
+        self.state().slots.used()
     }
 
     /// Frees what calls in flight at an unregistration have left behind, as far as they have returned. Returns how many
@@ -438,7 +445,7 @@ impl<P: Platform> Probes<P> {
 
     /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
     pub fn text_freed(&self, range: Range<u64>) {
-        let _state = self.state.lock();
+        let _state = self.state();
         self.table.for_each(|site| {
             if range.contains(&site.addr()) {
                 site.gone.store(true, Relaxed);
@@ -478,13 +485,20 @@ impl<P: Platform> Probes<P> {
         }
     }
 
+    /// Takes the lock.
+    pub(crate) fn state(&self) -> MappedMutexGuard<'_, P::RawMutex, State> {
+        MutexGuard::map(self.state.lock(), |state| {
+            &mut **state.get_or_insert_with(|| Box::new(State::new()))
+        })
+    }
+
     /// Takes the lock and does what others had to leave undone.
-    pub(crate) fn lock(&self) -> Result<lock_api::MutexGuard<'_, P::RawMutex, State>, ProbeError> {
+    pub(crate) fn lock(&self) -> Result<MappedMutexGuard<'_, P::RawMutex, State>, ProbeError> {
         if !P::can_sleep() {
             return Err(ProbeError::AtomicContext);
         }
         self.run_deferred();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         state.in_flight.free_returned();
         Ok(state)
     }
