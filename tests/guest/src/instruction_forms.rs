@@ -316,8 +316,6 @@ forms! {
     "after_sti": "cli\nsti", "inc rdx", "";
     "pushfw": "stc", ".byte 0x66, 0x9c", ".byte 0x66, 0x58";
     "popfw": ".byte 0x66, 0x68, 0xd7, 0x0a", ".byte 0x66, 0x9d", "";
-    "stac": "", "stac", "pushfq\npop rax\nclac";
-    "clac": "stac", "clac", "";
     "lfence": "", "lfence", "";
     "sfence": "", "sfence", "";
     "clflush": "", "clflush [rsi]", "";
