@@ -17,7 +17,7 @@ pub mod survey;
 pub use ::probes::{
     EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
     PreVerdict, ProbeError, PtRegs, jprobe, kprobe,
-    registry::{Owner, Probe, StepMethod},
+    registry::{Owner, Probe, ReturnMethod, StepMethod},
 };
 
 use core::{arch::asm, fmt, ops::Range};
@@ -194,25 +194,40 @@ pub fn init_table() {
 /// Makes the probes ready. After heap, symbols and per-CPU data; before the first module.
 pub fn init() {
     blacklist::init();
-    let method = match crate::cmdline::get("kprobes.step") {
-        Some("tf") => StepMethod::TrapFlag,
-        None | Some("translate") => StepMethod::Translate,
-        Some(other) => {
-            crate::pr_warn!(
-                "kprobes.step={other} is unknown; translate and tf are known. Using translate"
-            );
-            StepMethod::Translate
-        }
+    let step = choose(
+        "kprobes.step",
+        [
+            ("translate", StepMethod::Translate),
+            ("tf", StepMethod::TrapFlag),
+        ],
+    );
+    let returns = choose(
+        "kprobes.return",
+        [
+            ("asm", ReturnMethod::Asm),
+            ("trap3", ReturnMethod::Trap3),
+            ("trap4", ReturnMethod::Trap4),
+        ],
+    );
+    let optimize = choose("kprobes.optimize", [("1", true), ("0", false)]);
+    PROBES.init(step, returns, optimize);
+}
+
+/// The method that the command line names, or the first one.
+fn choose<T: Copy, const N: usize>(parameter: &str, methods: [(&str, T); N]) -> T {
+    let (default, method) = methods[0];
+    let Some(given) = crate::cmdline::get(parameter) else {
+        return method;
     };
-    let optimize = match crate::cmdline::get("kprobes.optimize") {
-        None | Some("1") => true,
-        Some("0") => false,
-        Some(other) => {
-            crate::pr_warn!("kprobes.optimize={other} is unknown; 0 and 1 are known. Using 1");
-            true
-        }
-    };
-    PROBES.init(method, optimize);
+    let known = methods.iter().find(|(name, _)| *name == given);
+    known.map_or_else(
+        || {
+            let names = methods.map(|(name, _)| name).join(", ");
+            crate::pr_warn!("{parameter}={given} is unknown; {names} are known. Using {default}");
+            method
+        },
+        |(_, method)| *method,
+    )
 }
 
 /// Registers a probe of any kind that the returned handle owns. Task context, may sleep.
@@ -353,10 +368,18 @@ impl From<ProbeError> for Errno {
     }
 }
 
-/// Whether `code` is an address in `kretprobe_trampoline`. Any context.
+/// Whether `code` is an address in a trampoline that return-probed functions return to. Any context.
 pub fn in_return_trampoline(code: u64) -> bool {
-    let start = kretprobe_trampoline as *const () as u64;
-    symbols::lookup_addr(code).is_some_and(|symbol| symbol.start == start)
+    let trampolines = [
+        kretprobe_trampoline,
+        kretprobe_trampoline_trap3,
+        kretprobe_trampoline_trap4,
+    ];
+    symbols::lookup_addr(code).is_some_and(|symbol| {
+        trampolines
+            .iter()
+            .any(|at| symbol.start == *at as *const () as u64)
+    })
 }
 
 /// Where the call of `task` returns to whose return slot, at `slot_addr`, is borrowed; `None` if it is not, or not any more. Any

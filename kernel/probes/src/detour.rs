@@ -700,7 +700,7 @@ pub unsafe extern "C" fn serve_detour<P: Platform>(site: *const Site, regs: *mut
             }
             Kind::Kretprobe => probes.enter_call(cpu, probe, regs),
             // An address with a jprobe keeps its breakpoint.
-            Kind::Jprobe => {}
+            Kind::Jprobe | Kind::Trampoline => {}
         }
     }
     false

@@ -1,7 +1,7 @@
 //! The assembly: where control comes back to the probes without an exception.
 //!
-//! [`entry_points!`](crate::entry_points!) defines three functions in the crate that implements the platform, so that
-//! they carry plain names in backtraces and lists. None of them is called like a function: the return
+//! [`entry_points!`](crate::entry_points!) defines a few functions in the crate that implements the platform, so that
+//! they carry plain names in backtraces and lists. None of them is called like a function: a return
 //! trampoline is entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a handler that will not
 //! be returned to.
 //!
@@ -65,8 +65,38 @@ macro_rules! pop_general_registers {
     };
 }
 
-/// Defines `kretprobe_trampoline`, `kprobe_post_stub` and `jprobe_return` for a [`Platform`](crate::Platform), and
-/// `ENTRY_POINTS`, their addresses. Once a program.
+/// Defines a trampoline that is one `nop`, for a kprobe of the probes' own.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! nop_trampoline {
+    ($name:ident) => {
+        /// Where a return-probed function returns to by one of the historic methods. See [`probes::historic`](::probes::historic).
+        ///
+        /// ```text
+        ///   S       rsp on arrival and on departure; the return slot, S-8, has been consumed
+        /// ```
+        ///
+        /// # Safety
+        /// Never called: the only way in is the `ret` of a call whose return address was borrowed.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            ::core::arch::naked_asm!(
+                // The frame above is that of the return slot's address, which is in the ledger.
+                ".cfi_startproc simple",
+                ".cfi_def_cfa rsp, 0",
+                ".cfi_offset rip, -8",
+                "nop",
+                // The kprobe on the nop never lets control come here.
+                "ud2",
+                ".cfi_endproc",
+            )
+        }
+    };
+}
+
+/// Defines `kretprobe_trampoline` and the two historic ones, `kprobe_post_stub` and `jprobe_return` for a
+/// [`Platform`](crate::Platform), and `probe_entry_points`, which has their addresses. Once a program.
 #[macro_export]
 macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
@@ -152,6 +182,9 @@ macro_rules! entry_points {
                 on_return = sym $crate::hit::on_return::<$platform>,
             )
         }
+
+        $crate::nop_trampoline!(kretprobe_trampoline_trap3);
+        $crate::nop_trampoline!(kretprobe_trampoline_trap4);
 
         /// Where a slot ends when a post handler waits. Interrupts are off and the guard is held.
         ///
@@ -251,6 +284,10 @@ macro_rules! entry_points {
             $crate::platform::EntryPoints {
                 detours: detour_templates(),
                 trampoline: kretprobe_trampoline as *const () as u64,
+                historic_trampolines: [
+                    kretprobe_trampoline_trap3 as *const () as u64,
+                    kretprobe_trampoline_trap4 as *const () as u64,
+                ],
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
                 any_hit: 0,

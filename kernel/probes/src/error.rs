@@ -42,6 +42,8 @@ pub enum ProbeError {
     NotExternC { addr: u64 },
     /// The function has a jprobe already.
     SecondJprobe { addr: u64 },
+    /// The function's other kretprobes have another return method.
+    MixedReturnMethods { addr: u64 },
     /// Per-call data of a kretprobe is limited.
     DataTooLarge { bytes: usize },
     /// A jprobe without a handler.
@@ -86,6 +88,7 @@ impl ProbeError {
             | Self::NotFunctionEntry { .. }
             | Self::ReturnBlacklisted { .. }
             | Self::NotExternC { .. }
+            | Self::MixedReturnMethods { .. }
             | Self::NoHandler
             | Self::HandlerNotFunction { .. }
             | Self::EmptyBatch => 22,
@@ -112,6 +115,7 @@ impl ProbeError {
             Self::ReturnBlacklisted { .. } => "ReturnBlacklisted",
             Self::NotExternC { .. } => "NotExternC",
             Self::SecondJprobe { .. } => "SecondJprobe",
+            Self::MixedReturnMethods { .. } => "MixedReturnMethods",
             Self::DataTooLarge { .. } => "DataTooLarge",
             Self::NoHandler => "NoHandler",
             Self::HandlerNotFunction { .. } => "HandlerNotFunction",
@@ -172,6 +176,10 @@ impl fmt::Display for ProbeError {
             Self::SecondJprobe { addr } => {
                 write!(f, "the function at {addr:#x} has a jprobe already; unregister it first, or use a kprobe")
             }
+            Self::MixedReturnMethods { addr } => write!(
+                f,
+                "the function at {addr:#x} has a kretprobe with another return method; give both the same one"
+            ),
             Self::DataTooLarge { bytes } => write!(
                 f,
                 "{bytes} bytes of data per call are more than {MAX_INSTANCE_DATA}; keep a reference instead"

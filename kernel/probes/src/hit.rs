@@ -78,7 +78,7 @@ impl<P: Platform> Probes<P> {
                 continue;
             }
             match probe.kind {
-                Kind::Kprobe => {
+                Kind::Kprobe | Kind::Trampoline => {
                     probe.hits.count(cpu);
                     let Some(pre) = probe.pre_handler else {
                         continue;
@@ -124,6 +124,11 @@ impl<P: Platform> Probes<P> {
             P::fatal(format_args!(
                 "jprobe at {:#x}: its handler has ended without jprobe_return\n{regs:x?}",
                 jprobe.addr()
+            ));
+        }
+        if site.is_trampoline() {
+            P::fatal(format_args!(
+                "a probed call returned while a handler ran on its CPU\n{regs:x?}"
             ));
         }
     }
@@ -327,7 +332,7 @@ impl<P: Platform> Probes<P> {
     /// slot afterwards.
     #[inline(always)]
     fn true_return_address(&self, cell: &TaskCell, frame: u64, word: u64) -> u64 {
-        if word == self.entry.trampoline.load(Relaxed) {
+        if self.entry.is_trampoline(word) {
             // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
             return self
                 .newest_of(cell, frame)
@@ -659,7 +664,7 @@ impl<P: Platform> Probes<P> {
 
     /// What the caller of a frame really is: for the return slot at `frame` of `task`, holding `value`. Any context.
     pub fn return_address(&self, task: u64, frame: u64, value: u64) -> u64 {
-        if value != self.entry.trampoline.load(Relaxed) {
+        if !self.entry.is_trampoline(value) {
             return value;
         }
         self.tasks.return_address(task, frame).unwrap_or(value)

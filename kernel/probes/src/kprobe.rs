@@ -14,7 +14,8 @@ use core::{
 };
 
 use crate::{
-    counters::Counter, kretprobe::KretprobeCore, platform::EntryPoints, pt_regs::PtRegs, site::Site,
+    counters::Counter, kretprobe::KretprobeCore, platform::EntryPoints, pt_regs::PtRegs,
+    registry::StepMethod, site::Site,
 };
 
 /// What a pre handler wants next: Linux's return values 0 and non-zero.
@@ -99,6 +100,8 @@ pub enum Kind {
     Kprobe,
     Jprobe,
     Kretprobe,
+    /// The probes' own, on a trampoline of [`historic`](crate::historic). In no list.
+    Trampoline,
 }
 
 impl Kind {
@@ -108,6 +111,7 @@ impl Kind {
             Kind::Kprobe => 'k',
             Kind::Jprobe => 'j',
             Kind::Kretprobe => 'r',
+            Kind::Trampoline => 't',
         }
     }
 }
@@ -129,6 +133,8 @@ pub struct Kprobe {
     pub(crate) post_handler: Option<PostHandler>,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) kind: Kind,
+    /// How the instruction is executed; none: as the registry does by default.
+    pub(crate) step: Option<StepMethod>,
     /// The address that the user gave. 0: none.
     pub(crate) given: AtomicU64,
     /// The same, or what it resolved to at the last registration.
@@ -169,6 +175,7 @@ impl Kprobe {
             post_handler: None,
             fault_handler: None,
             kind,
+            step: None,
             given: AtomicU64::new(0),
             addr: AtomicU64::new(0),
             flags: AtomicU32::new(0),
@@ -229,6 +236,13 @@ impl Kprobe {
     /// Sets the handler that runs when the instruction or another handler faults.
     pub const fn fault(mut self, handler: FaultHandler) -> Self {
         self.fault_handler = Some(handler);
+        self
+    }
+
+    /// Has the instruction executed by `method`, whatever the default is; for the first probe at an address, later ones
+    /// find the matter settled.
+    pub const fn step_method(mut self, method: StepMethod) -> Self {
+        self.step = Some(method);
         self
     }
 

@@ -15,6 +15,7 @@ use crate::{
     instance::{Holder, Instance},
     kprobe::{Kind, Kprobe, flags, function},
     pt_regs::PtRegs,
+    registry::{ReturnMethod, StepMethod},
 };
 
 /// What an entry handler decides: Linux's return values 0 and non-zero.
@@ -115,6 +116,8 @@ pub struct KretprobeCore {
     pub(crate) data: Layout,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
+    /// How its calls come back; none: as the registry has it by default.
+    pub(crate) method: Option<ReturnMethod>,
     /// What its calls return to, while it is registered.
     pub(crate) trampoline: AtomicU64,
 }
@@ -149,6 +152,7 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
                 data: Layout::new::<D>(),
                 maxactive: AtomicI32::new(0),
                 nmissed: AtomicU64::new(0),
+                method: None,
                 trampoline: AtomicU64::new(0),
             },
             data: PhantomData,
@@ -219,6 +223,18 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self.core.handler = unsafe {
             core::mem::transmute::<ReturnHandler<D>, ReturnHandler<()>>(call_return::<D, F>)
         };
+        self
+    }
+
+    /// Has its calls come back by `method`, whatever the default is. All kretprobes of one function have the same method.
+    pub const fn return_method(mut self, method: ReturnMethod) -> Self {
+        self.core.method = Some(method);
+        self
+    }
+
+    /// As [`Kprobe::step_method`].
+    pub const fn step_method(mut self, method: StepMethod) -> Self {
+        self.core.kprobe.step = Some(method);
         self
     }
 

@@ -14,8 +14,9 @@
 //!
 //! # Where to look
 //! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
-//! [`hit`]: the way of one hit. [`site`], [`address_table`], [`slot`], [`counters`]: what a hit finds. [`instance`]: the
-//! ledger of borrowed return addresses. [`breakpoint`], [`entry`]: the assembly. [`platform`]: what a kernel provides.
+//! [`hit`]: the way of one hit; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
+//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`breakpoint`], [`entry`]: the assembly.
+//! [`platform`]: what a kernel provides.
 #![no_std]
 
 extern crate alloc;
@@ -26,6 +27,7 @@ pub mod counters;
 pub mod detour;
 pub mod entry;
 pub mod error;
+pub mod historic;
 pub mod hit;
 mod in_flight;
 pub mod insn;
@@ -49,4 +51,4 @@ pub use kprobe::{FaultVerdict, Kprobe, PreVerdict};
 pub use kretprobe::{EntryVerdict, Kretprobe, KretprobeInstance};
 pub use platform::{PerCpu, Platform};
 pub use pt_regs::PtRegs;
-pub use registry::{Probe, Probes, Registered};
+pub use registry::{Probe, Probes, Registered, ReturnMethod, StepMethod};

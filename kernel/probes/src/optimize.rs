@@ -44,7 +44,7 @@ use crate::{
     insn::{JUMP_BYTES, landing_pad_len, region},
     kprobe::{Kind, Kprobe},
     platform::{Platform, Text},
-    registry::{INT3, Probes},
+    registry::{INT3, Probes, StepMethod},
     site::Site,
     slot::FreeSlots,
 };
@@ -373,7 +373,9 @@ impl<P: Platform> Probes<P> {
 
 /// Whether `probe` keeps its address from being optimised.
 pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
-    probe.post_handler.is_some() || probe.kind == Kind::Jprobe
+    probe.post_handler.is_some()
+        || matches!(probe.kind, Kind::Jprobe | Kind::Trampoline)
+        || probe.step == Some(StepMethod::TrapFlag)
 }
 
 /// The jump to a detour.

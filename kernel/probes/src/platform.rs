@@ -59,6 +59,8 @@ pub struct SlotPage {
 pub struct EntryPoints {
     /// `kretprobe_trampoline`: where probed functions return to.
     pub trampoline: u64,
+    /// `kretprobe_trampoline_trap3` and `kretprobe_trampoline_trap4`: the same, of [`historic`](crate::historic).
+    pub historic_trampolines: [u64; 2],
     /// `kprobe_post_stub`: where slots with a post handler end.
     pub post_stub: u64,
     /// The breakpoint at the end of `jprobe_return`.

@@ -42,6 +42,7 @@ use crate::{
     counters::FreeCounters,
     detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
+    historic::{self, Historic},
     in_flight::InFlight,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
@@ -69,6 +70,18 @@ pub enum StepMethod {
     Translate,
     /// Copied and single-stepped with EFLAGS.TF, as in 2005: two traps a hit.
     TrapFlag,
+}
+
+/// How a call comes back to the handlers of its kretprobes. See [`historic`] for the older ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReturnMethod {
+    /// It returns to assembly that calls the handlers: no trap.
+    #[default]
+    Asm,
+    /// It returns to a breakpoint, whose pre handler does everything: one trap.
+    Trap3,
+    /// It returns to a breakpoint, whose pre handler runs the handlers and whose post handler sends the call home: two traps.
+    Trap4,
 }
 
 /// Anything that can be registered.
@@ -157,6 +170,7 @@ pub struct Probes<P: Platform> {
     pub(crate) slots: SlotPool<P, Site>,
     pub(crate) tasks: TaskTable,
     pub(crate) entry: EntryAddresses,
+    pub(crate) historic: Historic,
     /// Instances of calls that never returned, found when a frame above them did.
     pub(crate) stale_instances: AtomicU64,
     /// Handles that were dropped where nobody may wait: a stack of them.
@@ -172,7 +186,17 @@ pub struct Probes<P: Platform> {
 /// The addresses that a hit compares with.
 pub(crate) struct EntryAddresses {
     pub(crate) trampoline: AtomicU64,
+    pub(crate) historic_trampolines: [AtomicU64; 2],
     pub(crate) jprobe_return: AtomicU64,
+}
+
+impl EntryAddresses {
+    /// Whether a word that was found in a return slot has been put there by a kretprobe.
+    #[inline(always)]
+    pub(crate) fn is_trampoline(&self, word: u64) -> bool {
+        let is = |trampoline: &AtomicU64| word == trampoline.load(Relaxed);
+        is(&self.trampoline) || self.historic_trampolines.iter().any(is)
+    }
 }
 
 /// What the lock protects.
@@ -180,12 +204,13 @@ pub(crate) struct State {
     ready: bool,
     /// The global knob.
     pub(crate) enabled: bool,
-    method: StepMethod,
-    fill: Fill,
-    slots: FreeSlots,
+    step: StepMethod,
+    returns: ReturnMethod,
+    pub(crate) fill: Fill,
+    pub(crate) slots: FreeSlots,
     pub(crate) optimizer: Optimizer,
     sites: FreeSites,
-    counters: FreeCounters,
+    pub(crate) counters: FreeCounters,
     in_flight: InFlight,
 }
 
@@ -197,7 +222,8 @@ impl State {
         Self {
             ready: false,
             enabled: true,
-            method: StepMethod::Translate,
+            step: StepMethod::Translate,
+            returns: ReturnMethod::Asm,
             fill: Fill::new(),
             slots: FreeSlots::new(),
             optimizer: Optimizer::new(),
@@ -218,7 +244,7 @@ enum Removal {
 }
 
 /// Where a probe goes, after all checks that need no memory.
-struct Target<'a> {
+pub(crate) struct Target<'a> {
     addr: u64,
     insn: &'a Insn,
     class: Class,
@@ -226,7 +252,7 @@ struct Target<'a> {
 
 /// The function that was probed last, so that a batch decodes it once. Text does not change before a batch is all linked.
 #[derive(Default)]
-struct Function {
+pub(crate) struct Function {
     start: u64,
     /// Its bytes as they are without probes.
     bytes: Vec<u8>,
@@ -250,8 +276,10 @@ impl<P: Platform> Probes<P> {
             tasks: TaskTable::new(),
             entry: EntryAddresses {
                 trampoline: AtomicU64::new(0),
+                historic_trampolines: [const { AtomicU64::new(0) }; 2],
                 jprobe_return: AtomicU64::new(0),
             },
+            historic: historic::probes::<P>(),
             stale_instances: AtomicU64::new(0),
             deferred: AtomicPtr::new(null_mut()),
             state: Mutex::new(None),
@@ -271,15 +299,25 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration, after
-    /// [`Probes::init_table`]. `optimize`: whether breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
-    pub fn init(&self, method: StepMethod, optimize: bool) {
+    /// [`Probes::init_table`]. `step` and `returns` serve the probes that do not ask for a method themselves. `optimize`: whether
+    /// breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
+    pub fn init(&self, step: StepMethod, returns: ReturnMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();
         self.entry.trampoline.store(entry.trampoline, Relaxed);
+        for (to, from) in self
+            .entry
+            .historic_trampolines
+            .iter()
+            .zip(entry.historic_trampolines)
+        {
+            to.store(from, Relaxed);
+        }
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
         site::IDLE.serve_by(Service::Any, &entry);
         let mut state = self.state();
-        state.method = method;
+        state.step = step;
+        state.returns = returns;
         state.optimizer.on = optimize;
         state.ready = true;
     }
@@ -382,7 +420,7 @@ impl<P: Platform> Probes<P> {
         state.enabled = on;
         self.table.for_each(|site| {
             site.to_write.store(
-                site.armed.load(Relaxed) != (on && site.wants_arming()),
+                site.armed.load(Relaxed) != ((on || site.is_trampoline()) && site.wants_arming()),
                 Relaxed,
             )
         });
@@ -401,6 +439,7 @@ impl<P: Platform> Probes<P> {
         let _state = self.state();
         self.table.for_each(|site| {
             site.probes()
+                .filter(|probe| probe.kind != Kind::Trampoline)
                 .for_each(|probe| visit(Listed::new(site, probe)));
         });
     }
@@ -424,7 +463,7 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// How many slots are in use.
+    /// How many slots the registered probes use.
     pub fn slots_in_use(&self) -> usize {
         self.state().slots.used()
     }
@@ -591,11 +630,20 @@ impl<P: Platform> Probes<P> {
     ) -> Result<(), ProbeError> {
         let kprobe = probe.kprobe();
         let (addr, symbol) = self.resolve(kprobe)?;
-        self.check_container(probe, addr, &symbol)?;
+        self.check_container(state, probe, addr, &symbol)?;
+        let trampoline = match probe.container() {
+            Container::Kretprobe(core) => {
+                self.ready_trampoline(state, core.method.unwrap_or(state.returns))?
+            }
+            _ => 0,
+        };
         let existing = self.table.find(addr + 1).map(NonNull::from);
         let fresh = match existing {
             Some(_) => None,
-            None => Some(self.make_site(state, &self.target(addr, &symbol, function)?)?),
+            None => {
+                let target = self.target(addr, &symbol, function)?;
+                Some(self.make_site(state, &target, kprobe.step.unwrap_or(state.step))?)
+            }
         };
         let Some(place) = existing.or(fresh) else {
             return Err(ProbeError::OutOfMemory);
@@ -629,8 +677,7 @@ impl<P: Platform> Probes<P> {
                     .store(core::ptr::from_ref(core).cast_mut().cast(), Relaxed);
                 core.nmissed.store(0, Relaxed);
                 core.maxactive.store(self.maxactive(core), Relaxed);
-                core.trampoline
-                    .store(self.entry.trampoline.load(Relaxed), Relaxed);
+                core.trampoline.store(trampoline, Relaxed);
                 core.holder.store(holder, Release);
             }
         }
@@ -702,6 +749,7 @@ impl<P: Platform> Probes<P> {
     /// What jprobes and kretprobes ask for beyond a kprobe.
     fn check_container<T: Probe>(
         &self,
+        state: &State,
         probe: &T,
         addr: u64,
         symbol: &Symbol,
@@ -733,6 +781,13 @@ impl<P: Platform> Probes<P> {
                 if let Some(reason) = P::return_blacklisted(addr) {
                     return Err(ProbeError::ReturnBlacklisted { addr, reason });
                 }
+                let method = core.method.unwrap_or(state.returns);
+                let trampoline = self.trampoline_of(method);
+                if let Some(site) = self.table.find(addr + 1)
+                    && kretprobes_of(site).any(|other| other.trampoline.load(Relaxed) != trampoline)
+                {
+                    return Err(ProbeError::MixedReturnMethods { addr });
+                }
                 match core.data.size() {
                     bytes @ MAX_INSTANCE_DATA.. if bytes > MAX_INSTANCE_DATA => {
                         Err(ProbeError::DataTooLarge { bytes })
@@ -744,7 +799,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// The instruction at `addr`, if it may be probed.
-    fn target<'a>(
+    pub(crate) fn target<'a>(
         &self,
         addr: u64,
         symbol: &Symbol,
@@ -798,10 +853,11 @@ impl<P: Platform> Probes<P> {
     }
 
     /// A site with its slots filled, not published yet.
-    fn make_site(
+    pub(crate) fn make_site(
         &self,
         state: &mut State,
         target: &Target<'_>,
+        step: StepMethod,
     ) -> Result<NonNull<Site>, ProbeError> {
         let addr = target.addr;
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
@@ -826,7 +882,7 @@ impl<P: Platform> Probes<P> {
             let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
-            if state.method == StepMethod::TrapFlag {
+            if step == StepMethod::TrapFlag {
                 let slot = self.slots.take(&mut state.slots)?;
                 let copy = step_copy(target.insn, slot).map_err(refused);
                 let boxed = copy.and_then(|copy| try_box((slot, copy)));
@@ -1079,7 +1135,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Flips the breakpoint of every visited site that is marked `to_write`. Returns when every CPU sees the new text.
-    fn write_text(&self, visit_all: Visit<'_>) {
+    pub(crate) fn write_text(&self, visit_all: Visit<'_>) {
         let mut any = false;
         for _round in 0..2 {
             visit_all(&mut |site| {
@@ -1109,8 +1165,16 @@ impl<P: Platform> Probes<P> {
 }
 
 /// The number of possible CPUs.
-fn cpus<P: Platform>() -> usize {
+pub(crate) fn cpus<P: Platform>() -> usize {
     (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count()
+}
+
+/// The kretprobes at a site. Under the registry's lock.
+fn kretprobes_of(site: &Site) -> impl Iterator<Item = &KretprobeCore> {
+    site.probes()
+        .filter(|probe| probe.kind == Kind::Kretprobe)
+        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked; it lives while linked.
+        .map(|probe| unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() })
 }
 
 fn registered_kretprobe<T: Probe>(probe: &T) -> Option<&KretprobeCore> {

@@ -269,6 +269,11 @@ impl Site {
         }
     }
 
+    /// Whether this is the probes' own site on a trampoline, which no knob disarms: calls in flight return to it.
+    pub(crate) fn is_trampoline(&self) -> bool {
+        self.probes().any(|probe| probe.kind == Kind::Trampoline)
+    }
+
     /// Whether any probe here has a post handler.
     pub(crate) fn has_post(&self) -> bool {
         self.probes().any(|probe| probe.post_handler.is_some())

@@ -81,9 +81,14 @@ impl FreeSlots {
         }
     }
 
-    /// How many slots are taken.
+    /// How many slots are taken, without those taken for ever.
     pub fn used(&self) -> usize {
         self.used
+    }
+
+    /// Tells that `count` of the slots that are taken never come back.
+    pub(crate) fn keep(&mut self, count: usize) {
+        self.used -= count;
     }
 }
 

@@ -4,3 +4,4 @@ mod process;
 mod suite;
 
 pub const METHOD: probes::registry::StepMethod = probes::registry::StepMethod::Translate;
+pub const RETURNS: probes::registry::ReturnMethod = probes::registry::ReturnMethod::Asm;

@@ -19,7 +19,7 @@ use spin::Once;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 13] = [
+const ROOTS: [(&str, &str); 15] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -39,6 +39,14 @@ const ROOTS: [(&str, &str); 13] = [
     ),
     (
         "kretprobe_trampoline",
+        "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_trampoline_trap3",
+        "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_trampoline_trap4",
         "return-probed functions return to it",
     ),
     (

@@ -86,6 +86,7 @@ impl fmt::Display for Culprit {
             Kind::Kprobe => "kprobe",
             Kind::Jprobe => "jprobe",
             Kind::Kretprobe => "kretprobe",
+            Kind::Trampoline => "return trampoline",
         };
         write!(
             f,

@@ -44,6 +44,7 @@ mod errors;
 mod everything;
 mod everything_probes;
 mod handler_rules;
+mod historic;
 mod hits;
 mod instruction_forms;
 mod kallsyms;

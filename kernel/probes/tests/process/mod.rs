@@ -50,7 +50,7 @@ use std::{
 };
 
 use probes::{
-    PerCpu, Platform, ProbeError, Probes,
+    Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod,
     platform::{EntryPoints, SlotPage, Symbol},
 };
 
@@ -206,9 +206,17 @@ pub fn boot() -> Machine {
         text::set_up();
         cpu::set_up();
         traps::set_up();
-        TEXT.get_or_init(text::image);
         PROBES.init_table();
-        PROBES.init(crate::METHOD, false);
+        PROBES.init(crate::METHOD, crate::RETURNS, false);
+        // Has the breakpoints that return methods need placed, which they keep.
+        let _online = cpu::Online::new();
+        for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
+            let first = Kretprobe::<()>::new().symbol("add").return_method(method);
+            PROBES
+                .register_owned(Box::new(first))
+                .expect("it is a function");
+        }
+        TEXT.get_or_init(text::image);
     });
     for count in [&TEXT_WRITES, &HIT_SYNCS, &CORE_SYNCS] {
         count.store(0, Relaxed);

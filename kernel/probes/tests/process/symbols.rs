@@ -14,6 +14,8 @@ use super::lock;
 /// Functions that may not be probed, with the reason.
 pub const BLACKLIST: &[(&str, &str)] = &[
     ("kretprobe_trampoline", "it is part of every hit"),
+    ("kretprobe_trampoline_trap3", "it is part of every hit"),
+    ("kretprobe_trampoline_trap4", "it is part of every hit"),
     ("kprobe_post_stub", "it is part of every hit"),
     ("jprobe_return", "it is part of every hit"),
     ("blacklisted", "a test asks for it"),

@@ -41,11 +41,13 @@ fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
         NMIS.fetch_add(1, Relaxed);
         let at = PROBES.original_ip(regs.ip);
         IN_SLOTS.fetch_add((at != regs.ip).into(), Relaxed);
-        let in_stub = ["kretprobe_trampoline", "kprobe_post_stub", "jprobe_return"]
-            .iter()
-            .any(|name| {
-                symbols::covering(regs.ip).is_some_and(|symbol| symbol.start == address(name))
-            });
+        let stubs = [
+            trampoline(),
+            address("kprobe_post_stub"),
+            address("jprobe_return"),
+        ];
+        let in_stub =
+            symbols::covering(regs.ip).is_some_and(|symbol| stubs.contains(&symbol.start));
         IN_STUBS.fetch_add(in_stub.into(), Relaxed);
         calls();
         true
@@ -83,9 +85,17 @@ fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
     });
     let nmis = NMIS.load(Relaxed);
     assert_eq!(WRONG.load(Relaxed), 0);
-    assert!(nmis > 1000, "{nmis} NMIs");
+    let (in_slots, in_stubs) = (IN_SLOTS.load(Relaxed), IN_STUBS.load(Relaxed));
+    println!("{nmis} NMIs, {in_slots} in slots, {in_stubs} in stubs");
+    // What a signal handler does is not stepped: less is, where calls come back through one.
+    let (least, least_in_stubs) = if returning_by_trap() {
+        (400, 20)
+    } else {
+        (1000, 300)
+    };
+    assert!(nmis > least);
     assert!(
-        IN_SLOTS.load(Relaxed) > 20 && IN_STUBS.load(Relaxed) > 300,
+        in_slots > 20 && in_stubs > least_in_stubs,
         "in the interesting places, too"
     );
     let executions = nmis + 2;
@@ -194,7 +204,7 @@ fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
     PROBES.unregister(call).unwrap();
 }
 
-// Return handlers run with the interrupts of the function; what hits meanwhile is missed.
+// Return handlers run with the interrupts of the function, unless a breakpoint has turned them off; what hits meanwhile is missed.
 #[test]
 fn an_interrupt_during_a_return_handler_misses_its_probes() {
     let _machine = boot();
@@ -212,8 +222,14 @@ fn an_interrupt_during_a_return_handler_misses_its_probes() {
     PROBES.register(inner).unwrap();
     PROBES.register(call).unwrap();
     assert_eq!(add(1, 2), 3);
-    assert_eq!(journal::take(), [104, 1]);
-    assert_eq!((inner.hits(), inner.nmissed()), (0, 1));
+    if returning_by_trap() {
+        // The interrupt waits until the handler, and with it the hit, is over.
+        assert_eq!(journal::take(), [1, 9, 104]);
+        assert_eq!((inner.hits(), inner.nmissed()), (1, 0));
+    } else {
+        assert_eq!(journal::take(), [104, 1]);
+        assert_eq!((inner.hits(), inner.nmissed()), (0, 1));
+    }
     PROBES.unregister(call).unwrap();
     PROBES.unregister(inner).unwrap();
 }

@@ -1,8 +1,9 @@
-//! What the probes promise, each promise a test, in both step methods.
+//! What the probes promise, each promise a test, in both step methods and in each return method.
 
 mod concurrency;
 mod faults;
 mod handlers;
+mod historic;
 mod interrupts;
 mod jprobes;
 mod limits;
@@ -16,7 +17,7 @@ mod targets;
 
 use probes::{
     EntryVerdict, Kprobe, KretprobeInstance, PreVerdict, Probe, ProbeError, PtRegs,
-    registry::StepMethod,
+    registry::{ReturnMethod, StepMethod},
 };
 
 use crate::process::{PROBES, TEXT_WRITES, at_failure, journal::note, symbols, text};
@@ -79,6 +80,20 @@ fn byte_at(addr: u64) -> u8 {
 /// Whether displaced instructions are single-stepped.
 fn stepping() -> bool {
     crate::METHOD == StepMethod::TrapFlag
+}
+
+/// Whether calls come back through a breakpoint.
+fn returning_by_trap() -> bool {
+    crate::RETURNS != ReturnMethod::Asm
+}
+
+/// What calls that are followed return to.
+fn trampoline() -> u64 {
+    address(match crate::RETURNS {
+        ReturnMethod::Asm => "kretprobe_trampoline",
+        ReturnMethod::Trap3 => "kretprobe_trampoline_trap3",
+        ReturnMethod::Trap4 => "kretprobe_trampoline_trap4",
+    })
 }
 
 /// All registered probes, as their list shows them: place, type, flags.

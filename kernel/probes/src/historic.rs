@@ -1,0 +1,152 @@
+//! The return paths of 2005: a probed call comes back to its handlers through a breakpoint.
+//!
+//! Both methods have the call return to a trampoline that is one `nop`, with a kprobe of the probes' own on it. They are kept to be
+//! seen at work and measured; what they do for the handlers is what the assembly does.
+//!
+//! ```text
+//!                      trap4                        trap3                        asm
+//!   call     #BP       borrow the return address    the same                     the same
+//!            #DB *     the entry's step is over     the same                     the same
+//!   return   #BP       pre: run the handlers        pre: run the handlers,       no trap: the trampoline calls
+//!                                                   release, go home             them and returns
+//!            #DB       post: release, go home
+//!
+//!   * with StepMethod::TrapFlag; translated, the entry's instruction costs no second trap
+//! ```
+//!
+//! Four interruptions and three, then, where displaced instructions are stepped. The `nop` itself is stepped by either step
+//! method: its kprobe asks for that.
+//!
+//! The one difference that handlers can see is `regs.ip`: behind the trampoline's breakpoint here, the true return address
+//! there. The ledger of borrowed addresses ([`instance`](crate::instance)) is the same, so calls of one task may come back by
+//! different methods; all kretprobes of one function have the same.
+//!
+//! # Invariants
+//! T1. A trampoline's kprobe is registered before the first return slot names the trampoline, and from then on it stays: calls in
+//!     flight outlive their kretprobes. It is in no list, the knob does not disarm it, and nobody can reach it to unregister it.
+//! T2. The guard is free when control comes to a trampoline: who was called while it was held was not followed.
+//!
+//! # Contexts
+//! The handlers below are kprobe handlers: guard held, interrupts off. [`Probes::ready_trampoline`] runs under the registry's
+//! lock.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::{
+    error::ProbeError,
+    hit::Returning,
+    kprobe::{Kind, Kprobe, PreVerdict},
+    platform::Platform,
+    pt_regs::PtRegs,
+    registry::{Function, Probes, ReturnMethod, State, StepMethod, cpus},
+};
+
+/// The kprobes on the trampolines.
+pub(crate) struct Historic {
+    trap3: Kprobe,
+    trap4: Kprobe,
+}
+
+/// The kprobes on the trampolines of a platform.
+pub(crate) const fn probes<P: Platform>() -> Historic {
+    Historic {
+        trap3: Kprobe::of_kind(Kind::Trampoline)
+            .pre(handle_and_go_home::<P>)
+            .step_method(StepMethod::TrapFlag),
+        trap4: Kprobe::of_kind(Kind::Trampoline)
+            .pre(handle::<P>)
+            .post(go_home::<P>)
+            .step_method(StepMethod::TrapFlag),
+    }
+}
+
+impl<P: Platform> Probes<P> {
+    /// What calls return to by `method`.
+    pub(crate) fn trampoline_of(&self, method: ReturnMethod) -> u64 {
+        let [trap3, trap4] = &self.entry.historic_trampolines;
+        match method {
+            ReturnMethod::Asm => &self.entry.trampoline,
+            ReturnMethod::Trap3 => trap3,
+            ReturnMethod::Trap4 => trap4,
+        }
+        .load(Relaxed)
+    }
+
+    /// What calls return to by `method`, ready for them: with the kprobe there that the method needs (T1).
+    ///
+    /// # Errors
+    /// [`ProbeError::OutOfMemory`] for that kprobe.
+    pub(crate) fn ready_trampoline(
+        &self,
+        state: &mut State,
+        method: ReturnMethod,
+    ) -> Result<u64, ProbeError> {
+        let addr = self.trampoline_of(method);
+        let kprobe = match method {
+            ReturnMethod::Asm => return Ok(addr),
+            ReturnMethod::Trap3 => &self.historic.trap3,
+            ReturnMethod::Trap4 => &self.historic.trap4,
+        };
+        if kprobe.is_registered() {
+            return Ok(addr);
+        }
+        let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
+        let mut function = Function::default();
+        let target = self.target(addr, &symbol, &mut function)?;
+        let counter = state.counters.take(cpus::<P>())?;
+        let site = match self.make_site(state, &target, StepMethod::TrapFlag) {
+            Ok(site) => site,
+            Err(error) => {
+                state.counters.give_back(counter);
+                return Err(error);
+            }
+        };
+        // For ever, with its two slots: one is for a translation, one for a copy to step.
+        // SAFETY: a site is memory of the registry, and this one is never given back.
+        let site = unsafe { site.as_ref() };
+        state.slots.keep(2);
+        kprobe.addr.store(addr, Relaxed);
+        kprobe.hits.start(counter);
+        kprobe
+            .site
+            .store(core::ptr::from_ref(site).cast_mut(), Release);
+        site.link(kprobe, &P::entry_points());
+        self.table.insert(&mut state.fill, site);
+        site.to_write.store(true, Relaxed);
+        self.write_text(&|visit| visit(site));
+        Ok(addr)
+    }
+}
+
+/// Runs the handlers of a call that is back. As in the assembly, they change general registers and flags, but not the stack
+/// pointer.
+fn run_handlers<P: Platform>(call: &Returning, regs: &mut PtRegs) {
+    let sp = regs.sp;
+    call.run_handlers(P::this_cpu(), regs);
+    regs.sp = sp;
+}
+
+/// Sends the call to where it came from. The address first: a stack walk in an NMI needs it or the ledger.
+fn leave(call: Returning, regs: &mut PtRegs) {
+    regs.ip = call.ret_addr();
+    call.release();
+}
+
+/// `trap3`, pre handler: everything, and the `nop` is not executed.
+fn handle_and_go_home<P: Platform>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    let call = P::probes().returning(regs.sp);
+    run_handlers::<P>(&call, regs);
+    leave(call, regs);
+    PreVerdict::Resume
+}
+
+/// `trap4`, pre handler.
+fn handle<P: Platform>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    run_handlers::<P>(&P::probes().returning(regs.sp), regs);
+    PreVerdict::Execute
+}
+
+/// `trap4`, post handler: the `nop` has been stepped, but control goes elsewhere.
+fn go_home<P: Platform>(_: &Kprobe, regs: &mut PtRegs, _flags: u64) {
+    leave(P::probes().returning(regs.sp), regs);
+}

@@ -1,0 +1,121 @@
+//! Kretprobes that ask for their own way back.
+
+use probes::{
+    EntryVerdict, Kretprobe, KretprobeInstance, PtRegs,
+    registry::{
+        ReturnMethod::{self, Asm, Trap3, Trap4},
+        StepMethod,
+    },
+};
+
+use super::{targets::*, *};
+use crate::process::{PROBES, boot, cpu, journal, symbols};
+use std::sync::atomic::Ordering::Relaxed;
+
+const METHODS: [ReturnMethod; 3] = [Asm, Trap3, Trap4];
+
+fn on(symbol: &'static str, method: ReturnMethod) -> Kretprobe<()> {
+    Kretprobe::new()
+        .symbol(symbol)
+        .step_method(StepMethod::TrapFlag)
+        .return_method(method)
+}
+
+/// #BP and #DB of this CPU so far.
+fn interruptions() -> (u64, u64) {
+    let cpu = &cpu::this().probes;
+    (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
+}
+
+// K51, K55, K61, K65: the same handlers in the same order, and as many interruptions as each method promises.
+#[test]
+fn each_method_costs_its_interruptions() {
+    let _machine = boot();
+    for (method, cost) in METHODS.into_iter().zip([(1, 1), (2, 1), (2, 2)]) {
+        let first = leak(on("add", method).handler(returned::<1, ()>));
+        let second = leak(on("add", method).handler(returned::<2, ()>));
+        PROBES.register_batch(&[first, second]).unwrap();
+        let before = interruptions();
+        assert_eq!(add(1, 2), 3);
+        let after = interruptions();
+        assert_eq!((after.0 - before.0, after.1 - before.1), cost, "{method:?}");
+        assert_eq!(journal::take(), [1, 2]);
+        PROBES.unregister_batch(&[first, second]).unwrap();
+    }
+}
+
+// K55: the return slot holds the trampoline of its own kretprobe, whatever else is in flight.
+#[test]
+fn calls_of_one_task_may_come_back_by_different_methods() {
+    let _machine = boot();
+    fn where_from(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        // By breakpoint, or called from the assembly.
+        journal::note((regs.ip != call.ret_addr()).into());
+    }
+    for methods in [
+        [Asm, Trap3, Trap4],
+        [Trap3, Trap4, Asm],
+        [Trap4, Asm, Trap3],
+    ] {
+        let calls = std::iter::zip(["chain_a", "chain_b", "chain_c"], methods)
+            .map(|(name, method)| leak(on(name, method).handler(where_from)));
+        let calls: Vec<_> = calls.collect();
+        PROBES.register_batch(&calls).unwrap();
+        assert_eq!(chain_a(1), 13);
+        let expected: Vec<_> = methods.iter().rev().map(|m| (*m != Asm).into()).collect();
+        assert_eq!(journal::take(), expected);
+        PROBES.unregister_batch(&calls).unwrap();
+        // Two functions that return through one slot, by a jump: the later one's trampoline serves both.
+        let calls = [
+            leak(on("tail_f", methods[0]).handler(returned::<1, ()>)),
+            leak(on("tail_g", methods[1]).handler(returned::<2, ()>)),
+        ];
+        PROBES.register_batch(&calls).unwrap();
+        assert_eq!(tail_f(4), 10);
+        assert_eq!(journal::take(), [2, 1]);
+        PROBES.unregister_batch(&calls).unwrap();
+    }
+}
+
+// R42, K60, B38
+#[test]
+fn trampolines_are_in_no_list_and_no_knob_disarms_them() {
+    let _machine = boot();
+    let trampolines = ["kretprobe_trampoline_trap3", "kretprobe_trampoline_trap4"];
+    let armed = || trampolines.map(|name| byte_at(address(name)));
+    assert_eq!(armed(), [0xcc; 2]);
+    assert!(list().is_empty());
+    PROBES.set_enabled(false).unwrap();
+    assert_eq!(armed(), [0xcc; 2]);
+    PROBES.set_enabled(true).unwrap();
+    assert_eq!(armed(), [0xcc; 2]);
+    for name in trampolines {
+        refused(leak(Kprobe::new().symbol(name)), "Blacklisted", 22);
+        let text = PROBES.original_text(address(name)..address(name) + 1);
+        assert_eq!(
+            text.unwrap(),
+            [0x90],
+            "{}",
+            symbols::describe(address(name))
+        );
+    }
+}
+
+#[test]
+fn kretprobes_of_one_function_have_one_method() {
+    let _machine = boot();
+    for method in METHODS {
+        let call = leak(on("add", method).handler(returned::<1, ()>));
+        PROBES.register(call).unwrap();
+        for other in METHODS.into_iter().filter(|other| *other != method) {
+            refused(leak(on("add", other)), "MixedReturnMethods", 22);
+        }
+        // A function that it jumps to, or calls, is another function.
+        let elsewhere = leak(on("chain_c", Asm).entry(|_, _| EntryVerdict::Decline));
+        PROBES.register(elsewhere).unwrap();
+        assert_eq!(add(1, 2), 3);
+        PROBES.unregister(elsewhere).unwrap();
+        PROBES.unregister(call).unwrap();
+    }
+    assert_eq!(journal::take(), [1; 3]);
+}

@@ -1,0 +1,8 @@
+//! The probes on a Linux process as they were in 2005: displaced instructions single-stepped (`StepMethod::TrapFlag`), calls coming back
+//! through a breakpoint (`ReturnMethod::Trap4`). See `process/mod.rs`.
+
+mod process;
+mod suite;
+
+pub const METHOD: probes::registry::StepMethod = probes::registry::StepMethod::TrapFlag;
+pub const RETURNS: probes::registry::ReturnMethod = probes::registry::ReturnMethod::Trap4;
