@@ -339,3 +339,43 @@ fn nearly_every_instruction_of_the_kernel_can_be_probed() {
     assert!(figure(r"outside the blacklist +([0-9.]+) % can be probed") >= 99.5);
     power_off(session);
 }
+
+/// A session without what may differ from build to build: numbers, and the instructions of a function.
+fn shape(text: &str) -> Vec<String> {
+    let number = Regex::new(r"0x[0-9a-f]+|\b[0-9a-f]{16}\b|\d+").unwrap();
+    let row = Regex::new(r"^( \+N (yes|no)).*").unwrap();
+    let mut lines: Vec<_> = text
+        .lines()
+        .map(|line| {
+            let line = number.replace_all(line, "N");
+            let words: Vec<_> = line.split_whitespace().collect();
+            row.replace(&format!(" {}", words.join(" ")), "$1").into()
+        })
+        .collect();
+    lines.dedup();
+    lines
+}
+
+#[test]
+fn the_readme_shows_a_real_session() {
+    let readme = include_str!("../README.md");
+    let shown = readme
+        .split("```text\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .find(|block| block.starts_with("# "))
+        .expect("a session is shown");
+    let mut session = session();
+    let mut real = String::new();
+    for command in shown.lines().filter_map(|line| line.strip_prefix("# ")) {
+        let said = match command {
+            "poweroff" => {
+                let (_, said) = session.last_command(command);
+                said.split_once("poweroff\n").expect(&said).1.into()
+            }
+            _ => session.command(command),
+        };
+        real += &format!("# {command}\n{said}");
+    }
+    assert_eq!(shape(&real), shape(shown), "the session is really\n{real}");
+}
