@@ -100,16 +100,17 @@ macro_rules! nop_trampoline {
 #[macro_export]
 macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
-        /// Where a return-probed function returns to. Builds a frame, asks `on_return` where to go, goes there.
+        /// Where a return-probed function returns to. Builds a frame, runs the handler of the call's one probe, gives its instance
+        /// back and goes to where the call came from; asks `on_return` to do that where the call is unusual.
         ///
         /// ```text
         ///   S       rsp on arrival and on departure
-        ///   S-0x08  return slot      0 until `on_return` answers; the final `ret` consumes it
+        ///   S-0x08  return slot      0 until the handlers are done; the final `ret` consumes it
         ///   S-0x10  ss               PtRegs, last field first: what the probed function left behind.
         ///   S-0x18  rsp (= S)        A handler may change the general registers and the flags,
         ///   S-0x20  rflags           and the caller sees that.
         ///   S-0x28  cs
-        ///   S-0x30  rip              set by `on_return`
+        ///   S-0x30  rip              where the call came from
         ///   S-0x38  orig_ax (-1)
         ///   S-0x40  rdi ... down to
         ///   S-0xb0  r15              <- rdi at the call
@@ -153,15 +154,48 @@ macro_rules! entry_points {
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
                 "2:",
-                "mov rdi, rsp",
                 "mov rbp, rsp",
                 ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
-                "call {on_return}",
+                // rbx: the task's cell; r12: its newest call; r13: the return slot; r14: the next older call.
+                "mov rbx, gs:[{cell}]",
+                "mov r12, [rbx + {cell_head}]",
+                "lea r13, [rbp + {slot}]",
+                // Another call is the newest, or this one has several probes: not here.
+                "cmp [r12 + {frame}], r13",
+                "jne 6f",
+                "mov r14, [r12 + {next}]",
+                "cmp [r14 + {frame}], r13",
+                "je 6f",
+                "mov rax, [r12 + {ret_addr}]",
+                "mov [rbp + {ip}], rax",
+                // r15: the holder; rdx: the kretprobe, null once it was unregistered.
+                "mov r15, [r12 + {holder}]",
+                "mov rdx, [r15 + {kretprobe}]",
+                "test rdx, rdx",
+                "jz 3f",
+                "mov rax, [rdx + {hits}]",
+                "mov rcx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rcx]",
+                "mov gs:[{running}], rdx",
+                "mov rdi, r12",
+                "mov rsi, rbp",
+                "call [rdx + {handler}]",
+                "3:",
+                // The address first: a stack walk in an NMI needs it or the ledger.
+                "mov rax, [r12 + {ret_addr}]",
+                "mov [r13], rax",
+                "mov [rbx + {cell_head}], r14",
+                // See `FreeList::push`.
+                "mov rax, [r15]",
+                "4:",
+                "mov [r12 + {next}], rax",
+                "lock cmpxchg [r15], r12",
+                "jne 4b",
+                "5:",
+                ".cfi_remember_state",
                 "mov rsp, rbp",
                 ".cfi_def_cfa_register rsp",
-                // The return address goes to the slot above the frame.
-                "mov [rsp + {slot}], rax",
                 "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
                 "lea rsp, [rsp + 24]",
@@ -171,9 +205,29 @@ macro_rules! entry_points {
                 "lea rsp, [rsp + 16]",
                 ".cfi_adjust_cfa_offset -16",
                 "ret",
+                // The assembler's adjustments forget what a `restore_state` has restored.
+                ".cfi_restore_state",
+                ".cfi_def_cfa rbp, {slot} + 8",
+                "6:",
+                "mov rdi, rbp",
+                "call {on_return}",
+                "mov [rbp + {slot}], rax",
+                "jmp 5b",
                 ".cfi_endproc",
                 ss = const $ss as i32,
                 cs = const $cs as i32,
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+                cell_head = const $crate::breakpoint::layout::CELL_HEAD,
+                frame = const $crate::breakpoint::layout::INSTANCE_FRAME,
+                next = const $crate::breakpoint::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::breakpoint::layout::INSTANCE_RET_ADDR,
+                holder = const $crate::breakpoint::layout::INSTANCE_HOLDER,
+                kretprobe = const $crate::breakpoint::layout::HOLDER_KRETPROBE,
+                hits = const $crate::breakpoint::layout::PROBE_HITS,
+                handler = const $crate::breakpoint::layout::KRETPROBE_HANDLER,
+                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
                 unwanted = const $crate::entry::DF_AND_AC,

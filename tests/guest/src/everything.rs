@@ -223,8 +223,8 @@ fn probe_everything() {
 }
 
 guest_test! {
-    /// One instruction in fifty and one function in fifty, on two CPUs.
-    #[cmdline("everything.stride=50")]
+    /// One instruction in fifty and one function in fifty, on two CPUs. By breakpoints: each hit is a trap then, so that the books close.
+    #[cmdline("everything.stride=50 kprobes.optimize=0")]
     #[memory(512)]
     #[timeout(120)]
     fn probes_all_over_the_kernel_leave_programs_alone() {
@@ -232,7 +232,7 @@ guest_test! {
     }
 
     /// One in five, on two CPUs.
-    #[cmdline("everything.stride=5")]
+    #[cmdline("everything.stride=5 kprobes.optimize=0")]
     #[memory(512)]
     #[timeout(600)]
     #[ignore]
@@ -241,7 +241,7 @@ guest_test! {
     }
 
     /// One in fifty, on four CPUs.
-    #[cmdline("everything.stride=50")]
+    #[cmdline("everything.stride=50 kprobes.optimize=0")]
     #[smp(4)]
     #[memory(512)]
     #[timeout(600)]
