@@ -144,7 +144,7 @@ static ASSEMBLY_WITH_OPERANDS: extern "C" fn() -> u64 = opt_relative;
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn opt_relative() -> u64 {
-    naked_asm!("nop", "mov rax, [rip + {word}]", "add rax, 1", "ret", word = sym WORD)
+    naked_asm!(".cfi_startproc", "nop", "mov rax, [rip + {word}]", "add rax, 1", "ret", ".cfi_endproc", word = sym WORD)
 }
 
 #[unsafe(no_mangle)]
