@@ -168,7 +168,6 @@ fn each_test_named_exists() {
 }
 
 #[test]
-#[ignore = "the table is not complete"]
 fn each_item_is_tested_or_does_not_apply() {
     let rows = rows();
     let open: Vec<_> = rows

@@ -7,7 +7,7 @@
 //!   session      types at the kernel's prompt and reads its answers
 //! ```
 //!
-//! [`bench`] is the benchmark, `cargo bench`. The suite itself (`suite.rs`) is an ordinary test binary in looks and options.
+//! [`mod@bench`] is the benchmark, `cargo bench`. The suite itself (`suite.rs`) is an ordinary test binary in looks and options.
 //! `test_protocol` has the guest's side.
 
 pub mod bench;
