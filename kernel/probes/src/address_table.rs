@@ -17,7 +17,7 @@
 
 use core::{
     mem::offset_of,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
 use crate::{error::ProbeError, site::Site};
@@ -60,7 +60,13 @@ fn is_address(key: u64) -> bool {
 #[repr(C)]
 pub struct AddressTable {
     entries: [AtomicPtr<Site>; ENTRIES],
+    /// How many sites each run of [`RUN`] entries holds, so that visiting all passes over those that hold none. Under the
+    /// registry's lock.
+    live_in: [AtomicU32; ENTRIES / RUN],
 }
+
+/// See [`AddressTable::live_in`].
+const RUN: usize = 512;
 
 /// What only writers need to know; kept under the registry's lock.
 #[derive(Default)]
@@ -89,6 +95,7 @@ impl AddressTable {
     pub const fn new() -> Self {
         Self {
             entries: [const { AtomicPtr::new(core::ptr::null_mut()) }; ENTRIES],
+            live_in: [const { AtomicU32::new(0) }; ENTRIES / RUN],
         }
     }
 
@@ -196,8 +203,16 @@ impl AddressTable {
                 self.at(index).store(empty(), Ordering::Release);
             }
         }
-        for entry in &self.entries {
-            fill.deleted += usize::from(entry.load(Ordering::Relaxed) == deleted());
+        for (run, live_in) in self.live_in.iter().enumerate() {
+            let places = run * RUN..(run + 1) * RUN;
+            fill.deleted += places
+                .clone()
+                .filter(|index| self.at(*index).load(Ordering::Relaxed) == deleted())
+                .count();
+            let live = places
+                .filter(|index| self.site_at(*index).is_some())
+                .count();
+            live_in.store(live as u32, Ordering::Relaxed);
         }
         moved
     }
@@ -216,6 +231,7 @@ impl AddressTable {
             if old == empty() || old == deleted() {
                 self.at(index)
                     .store(core::ptr::from_ref(site).cast_mut(), Ordering::Release);
+                self.live_in[index % ENTRIES / RUN].fetch_add(1, Ordering::Relaxed);
                 fill.deleted -= usize::from(old == deleted());
                 fill.live += 1;
                 return;
@@ -237,6 +253,7 @@ impl AddressTable {
             }
             index += 1;
         }
+        self.live_in[index % ENTRIES / RUN].fetch_sub(1, Ordering::Relaxed);
         fill.live -= 1;
         fill.deleted += 1;
         self.at(index).store(deleted(), Ordering::Release);
@@ -252,7 +269,11 @@ impl AddressTable {
 
     /// Visits every site. Under the registry's lock.
     pub(crate) fn for_each(&self, visit: impl FnMut(&Site)) {
-        (0..ENTRIES)
+        self.live_in
+            .iter()
+            .enumerate()
+            .filter(|(_, live)| live.load(Ordering::Relaxed) > 0)
+            .flat_map(|(run, _)| run * RUN..(run + 1) * RUN)
             .filter_map(|index| self.site_at(index))
             .for_each(visit);
     }
