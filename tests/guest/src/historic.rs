@@ -120,6 +120,7 @@ extern "C" fn turn_the_knob_off() {
 
 guest_test! {
     /// Four interruptions, three, two, one: as many as the methods promise, and the call is none the wiser.
+    #[cmdline("kprobes.optimize=0")]
     fn each_form_costs_its_interruptions() {
         for (step, method, breakpoints, steps) in FORMS {
             RETURNS.store(0, SeqCst);
@@ -136,6 +137,7 @@ guest_test! {
     }
 
     /// Each level of a recursion pays for itself and returns through its own instance.
+    #[cmdline("kprobes.optimize=0")]
     fn recursion_pays_for_each_call() {
         const CALLS: u64 = 20 + 1;
         for (step, method, breakpoints, steps) in FORMS {
@@ -148,6 +150,7 @@ guest_test! {
     }
 
     /// Recursion deeper than there are instances: those that have none are counted, and pay at the entry only.
+    #[cmdline("kprobes.optimize=0")]
     fn calls_without_an_instance_do_not_come_back_by_trap() {
         let probe = registered(on("historic_sum", TrapFlag, Trap3).maxactive(5).handler(note_result));
         let cost = interruptions(|| assert_eq!(historic_sum(20), 210));
@@ -156,6 +159,7 @@ guest_test! {
     }
 
     /// Several kretprobes on a function share the interruptions of one; of different methods they are refused.
+    #[cmdline("kprobes.optimize=0")]
     fn kretprobes_on_one_function_share_their_interruptions() {
         for (step, method, breakpoints, steps) in FORMS {
             LAST.store(0, SeqCst);
