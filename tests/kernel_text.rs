@@ -1,4 +1,4 @@
-//! What the text of the linked kernel does not hold, instruction by instruction.
+//! What the linked kernel does not hold: its text, instruction by instruction, and its data.
 //!
 //! Handlers run in the middle of any code, on its stack and with its registers. So nothing may be alive below the stack
 //! pointer, and nothing may live in registers that a hit does not save.
@@ -7,7 +7,17 @@ use std::fs;
 
 use boot::image::Kernel;
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
-use object::{Object, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+
+/// The address table alone would be 8 MiB, and a boot loader takes seconds for a megabyte.
+#[test]
+fn statics_that_are_zero_take_no_room_in_the_file() {
+    let kernel = Kernel::build("kernel").unwrap();
+    let bytes = fs::read(&kernel.elf).unwrap();
+    let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
+    let data = file.section_by_name(".data").unwrap().size();
+    assert!(data < 128 << 10, "{data} bytes");
+}
 
 /// All instructions of all functions, each with the name of its function.
 fn instructions() -> Vec<(String, Instruction)> {
@@ -20,7 +30,7 @@ fn instructions() -> Vec<(String, Instruction)> {
         .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
     {
         let section = symbol.section_index().expect("functions lie in sections");
-        let section = object::ObjectSection::data_range(
+        let section = ObjectSection::data_range(
             &file.section_by_index(section).unwrap(),
             symbol.address(),
             symbol.size(),

@@ -23,7 +23,7 @@ use core::{
 use crate::{error::ProbeError, site::Site};
 
 /// The number of bits of an index.
-pub const TABLE_BITS: u32 = 19;
+pub const TABLE_BITS: u32 = 20;
 const ENTRIES: usize = 1 << TABLE_BITS;
 /// How many sites there can be at once.
 pub const MAX_SITES: usize = ENTRIES / 2;

@@ -30,7 +30,14 @@
 //! The handlers below are kprobe handlers: guard held, interrupts off. [`Probes::ready_trampoline`] runs under the registry's
 //! lock.
 
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use alloc::boxed::Box;
+use core::{
+    ptr::null_mut,
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release},
+    },
+};
 
 use crate::{
     error::ProbeError,
@@ -38,25 +45,21 @@ use crate::{
     kprobe::{Kind, Kprobe, PreVerdict},
     platform::Platform,
     pt_regs::PtRegs,
-    registry::{Function, Probes, ReturnMethod, State, StepMethod, cpus},
+    registry::{Function, Probes, ReturnMethod, State, StepMethod, cpus, try_box},
 };
 
-/// The kprobes on the trampolines.
+/// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.
 pub(crate) struct Historic {
-    trap3: Kprobe,
-    trap4: Kprobe,
+    trap3: AtomicPtr<Kprobe>,
+    trap4: AtomicPtr<Kprobe>,
 }
 
-/// The kprobes on the trampolines of a platform.
-pub(crate) const fn probes<P: Platform>() -> Historic {
-    Historic {
-        trap3: Kprobe::of_kind(Kind::Trampoline)
-            .pre(handle_and_go_home::<P>)
-            .step_method(StepMethod::TrapFlag),
-        trap4: Kprobe::of_kind(Kind::Trampoline)
-            .pre(handle::<P>)
-            .post(go_home::<P>)
-            .step_method(StepMethod::TrapFlag),
+impl Historic {
+    pub(crate) const fn new() -> Self {
+        Self {
+            trap3: AtomicPtr::new(null_mut()),
+            trap4: AtomicPtr::new(null_mut()),
+        }
     }
 }
 
@@ -82,14 +85,19 @@ impl<P: Platform> Probes<P> {
         method: ReturnMethod,
     ) -> Result<u64, ProbeError> {
         let addr = self.trampoline_of(method);
-        let kprobe = match method {
+        let kprobe = Kprobe::of_kind(Kind::Trampoline).step_method(StepMethod::TrapFlag);
+        let (place, kprobe) = match method {
             ReturnMethod::Asm => return Ok(addr),
-            ReturnMethod::Trap3 => &self.historic.trap3,
-            ReturnMethod::Trap4 => &self.historic.trap4,
+            ReturnMethod::Trap3 => (&self.historic.trap3, kprobe.pre(handle_and_go_home::<P>)),
+            ReturnMethod::Trap4 => (
+                &self.historic.trap4,
+                kprobe.pre(handle::<P>).post(go_home::<P>),
+            ),
         };
-        if kprobe.is_registered() {
+        if !place.load(Relaxed).is_null() {
             return Ok(addr);
         }
+        let kprobe = try_box(kprobe)?;
         let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
         let mut function = Function::default();
         let target = self.target(addr, &symbol, &mut function)?;
@@ -101,7 +109,9 @@ impl<P: Platform> Probes<P> {
                 return Err(error);
             }
         };
-        // For ever, with its two slots: one is for a translation, one for a copy to step.
+        // For ever, with its kprobe and its two slots: one is for a translation, one for a copy to step.
+        let kprobe: &Kprobe = Box::leak(kprobe);
+        place.store(core::ptr::from_ref(kprobe).cast_mut(), Relaxed);
         // SAFETY: a site is memory of the registry, and this one is never given back.
         let site = unsafe { site.as_ref() };
         state.slots.keep(2);

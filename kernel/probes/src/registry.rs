@@ -42,7 +42,7 @@ use crate::{
     counters::FreeCounters,
     detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
-    historic::{self, Historic},
+    historic::Historic,
     in_flight::InFlight,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
@@ -72,7 +72,7 @@ pub enum StepMethod {
     TrapFlag,
 }
 
-/// How a call comes back to the handlers of its kretprobes. See [`historic`] for the older ways.
+/// How a call comes back to the handlers of its kretprobes. See [`historic`](crate::historic) for the older ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnMethod {
     /// It returns to assembly that calls the handlers: no trap.
@@ -279,7 +279,7 @@ impl<P: Platform> Probes<P> {
                 historic_trampolines: [const { AtomicU64::new(0) }; 2],
                 jprobe_return: AtomicU64::new(0),
             },
-            historic: historic::probes::<P>(),
+            historic: Historic::new(),
             stale_instances: AtomicU64::new(0),
             deferred: AtomicPtr::new(null_mut()),
             state: Mutex::new(None),

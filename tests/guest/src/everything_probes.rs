@@ -49,6 +49,11 @@ fn note(probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
+/// Costs as little as a handler can: its instructions are probed, too, and each hit runs into all of them.
+fn pass(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+    PreVerdict::Execute
+}
+
 fn note_return(_call: &mut KretprobeInstance<()>, _regs: &mut PtRegs) {}
 
 /// Prints the last probed addresses of each CPU, oldest first.
@@ -85,6 +90,15 @@ impl Everything {
     pub fn find() -> Self {
         let mut kprobes = Vec::new();
         let mut kretprobes = Vec::new();
+        let traced = cmdline::get("everything.trace") == Some("1");
+        let kprobe = |at| {
+            let kprobe = Kprobe::new().at(at).disabled();
+            if traced {
+                kprobe.pre(note)
+            } else {
+                kprobe.pre(pass)
+            }
+        };
         let mut last = 0;
         let mut functions = 0;
         let mut instructions = 0;
@@ -113,7 +127,7 @@ impl Everything {
                 // A return probe's entry is counted by the kprobe that shares its breakpoint.
                 let entry = returns && judged.insn.ip() == symbol.start;
                 if judged.verdict.is_ok() && (entry || is_chosen(symbol.name, instructions)) {
-                    kprobes.push(Kprobe::new().at(judged.insn.ip()).pre(note).disabled());
+                    kprobes.push(kprobe(judged.insn.ip()));
                 }
             }
         }
