@@ -20,10 +20,8 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-use crate::{error::ProbeError, site::Site};
+use crate::{error::ProbeError, limits::TABLE_BITS, site::Site};
 
-/// The number of bits of an index.
-pub const TABLE_BITS: u32 = 20;
 const ENTRIES: usize = 1 << TABLE_BITS;
 /// How many sites there can be at once.
 pub const MAX_SITES: usize = ENTRIES / 2;
@@ -66,7 +64,7 @@ pub struct AddressTable {
 }
 
 /// See [`AddressTable::live_in`].
-const RUN: usize = 512;
+const RUN: usize = 1 << TABLE_BITS.saturating_sub(11);
 
 /// What only writers need to know; kept under the registry's lock.
 #[derive(Default)]

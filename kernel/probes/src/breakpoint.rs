@@ -40,6 +40,7 @@ use crate::{
     instance::{Holder, Instance, TaskCell},
     kprobe::Kprobe,
     kretprobe::KretprobeCore,
+    limits::TABLE_BITS,
     site::Site,
 };
 
@@ -50,7 +51,7 @@ pub mod layout {
 
     pub const MULTIPLIER: u32 = address_table::MULTIPLIER;
     pub const SHIFT: u32 = address_table::SHIFT;
-    pub const INDEX_MASK: u32 = (1 << address_table::TABLE_BITS) - 1;
+    pub const INDEX_MASK: u32 = (1 << TABLE_BITS) - 1;
     pub const SITE_KEY: usize = offset_of!(Site, key);
     pub const SITE_HEAD: usize = Site::head_offset();
     pub const SITE_RUN: usize = offset_of!(Site, run);

@@ -57,7 +57,8 @@ impl FreeCounters {
         }
         let counter = self.free.pop().ok_or(ProbeError::OutOfMemory)?;
         for word in words(counter) {
-            word.store(0, Relaxed);
+            // Release: see `Counter::get`.
+            word.store(0, Release);
         }
         Ok(counter)
     }
@@ -134,7 +135,8 @@ impl Counter {
             let Some(counter) = NonNull::new(word) else {
                 return self.last.load(Acquire);
             };
-            let sum = words(counter).map(|word| word.load(Relaxed)).sum();
+            // Acquire: who sees what was stored after the counter was given back sees that it was.
+            let sum = words(counter).map(|word| word.load(Acquire)).sum();
             // If it was given back meanwhile, another probe may count there.
             if self.word.load(Acquire) == word {
                 return sum;
@@ -150,7 +152,7 @@ impl Counter {
         // SAFETY: a probe that is hit has a counter, with a part for each CPU (C1). C2 makes load and store do.
         unsafe {
             let word = &*word.byte_add(part);
-            word.store(word.load(Relaxed) + 1, Relaxed);
+            word.store(word.load(Relaxed) + 1, Release);
         }
     }
 }

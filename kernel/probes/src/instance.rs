@@ -27,14 +27,11 @@
 use alloc::alloc::{alloc, dealloc};
 use core::{
     alloc::Layout,
-    arch::asm,
-    cell::UnsafeCell,
-    mem::offset_of,
     ptr::null_mut,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use crate::{error::ProbeError, kretprobe::KretprobeCore};
+use crate::{error::ProbeError, free_list::FreeList, kretprobe::KretprobeCore};
 
 /// One borrowed return address; the call's private data follows it in memory.
 #[repr(C)]
@@ -94,68 +91,6 @@ impl Instance {
     }
 }
 
-/// A stack of instances that any CPU may take from and give to, in any context.
-///
-/// A pop compares the head and a tag that every pop raises, so an instance that went and came back in between is
-/// noticed. A push need not: whatever happened, the head it links to is the head.
-#[repr(C, align(16))]
-struct FreeList {
-    head: AtomicPtr<Instance>,
-    tag: UnsafeCell<u64>,
-}
-
-impl FreeList {
-    fn pop(&self) -> *mut Instance {
-        let popped: *mut Instance;
-        // SAFETY: `self` is 16-aligned by its `repr`. The tag is read before the head, so if both are unchanged at the
-        // exchange, no pop came between, the head was on the list all along and its `next` was constant. A head that
-        // another CPU pops meanwhile is still memory of the holder (I4). rbx, which LLVM reserves, is restored.
-        unsafe {
-            asm!(
-                "xchg {next}, rbx",
-                "mov rdx, [rdi + 8]",
-                "mov rax, [rdi]",
-                "2:",
-                "test rax, rax",
-                "jz 3f",
-                "mov rbx, [rax + {next_offset}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [rdi]",
-                "jne 2b",
-                "3:",
-                "xchg {next}, rbx",
-                // Named, so that it is none of those above: `in(reg)` may be rbx.
-                in("rdi") self,
-                next = inout(reg) 0u64 => _,
-                next_offset = const offset_of!(Instance, next),
-                out("rax") popped,
-                out("rcx") _,
-                out("rdx") _,
-                options(nostack),
-            );
-        }
-        popped
-    }
-
-    fn push(&self, instance: *mut Instance) {
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: the caller has the instance in hand (I1).
-            unsafe { (*instance).next.store(head, Ordering::Relaxed) };
-            // Release: who pops the instance finds what was done with it done.
-            match self.head.compare_exchange_weak(
-                head,
-                instance,
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-}
-
 /// The instances of one registration of a kretprobe. It outlives the registration while calls are in flight.
 #[repr(C)]
 pub struct Holder {
@@ -196,10 +131,7 @@ impl Holder {
         // SAFETY: fresh memory of a fitting layout.
         unsafe {
             holder.write(Self {
-                free: FreeList {
-                    head: AtomicPtr::new(null_mut()),
-                    tag: UnsafeCell::new(0),
-                },
+                free: FreeList::new(),
                 kretprobe: AtomicPtr::new(kretprobe.cast_mut()),
                 next: AtomicPtr::new(null_mut()),
                 count,
@@ -235,16 +167,9 @@ impl Holder {
     /// 1. The kretprobe was cleared and a grace period is over since: nobody takes any more.
     /// 2. On `true` the pointer is dead.
     pub(crate) unsafe fn try_free(holder: *mut Self) -> bool {
-        // SAFETY: live until freed here. Nobody pushes twice or pops, so counting the list is exact once all are back.
-        let (layout, all_back) = unsafe {
-            let mut back = 0;
-            let mut at = (*holder).free.head.load(Ordering::Acquire);
-            while let Some(instance) = at.as_ref() {
-                back += 1;
-                at = instance.next.load(Ordering::Relaxed);
-            }
-            ((*holder).layout, back == (*holder).count)
-        };
+        // SAFETY: live until freed here. Nobody takes any more (1).
+        let (layout, all_back) =
+            unsafe { ((*holder).layout, (*holder).free.len() == (*holder).count) };
         if all_back {
             // SAFETY: allocated with this layout; the exchange that brought the last instance back was the last access.
             unsafe { dealloc(holder.cast(), layout) };

@@ -1,0 +1,99 @@
+//! The free instances of a kretprobe: a stack without locks.
+//!
+//! A pop compares the head and a tag that every pop raises, so an instance that went and came back in between is
+//! noticed. A push need not: whatever happened, the head it links to is the head.
+//!
+//! # Contexts and ordering
+//! Any CPU, any context: no lock, no wait. An exchange that gives an instance back is a Release and one that takes it an Acquire, so
+//! who takes it finds done what was done with it. The stubs of [`breakpoint`](crate::breakpoint) and [`entry`](crate::entry) do the
+//! same with the same words in the same order.
+
+use core::{
+    arch::asm,
+    cell::UnsafeCell,
+    mem::offset_of,
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use crate::instance::Instance;
+
+/// See the module's text.
+#[repr(C, align(16))]
+pub(crate) struct FreeList {
+    head: AtomicPtr<Instance>,
+    tag: UnsafeCell<u64>,
+}
+
+impl FreeList {
+    /// A list without instances.
+    pub(crate) const fn new() -> Self {
+        Self {
+            head: AtomicPtr::new(null_mut()),
+            tag: UnsafeCell::new(0),
+        }
+    }
+
+    /// Takes an instance, or null if there is none.
+    pub(crate) fn pop(&self) -> *mut Instance {
+        let popped: *mut Instance;
+        // SAFETY: `self` is 16-aligned by its `repr`. The tag is read before the head, so if both are unchanged at the
+        // exchange, no pop came between, the head was on the list all along and its `next` was constant. A head that
+        // another CPU pops meanwhile is still memory of the holder (I4 of the ledger). rbx, which LLVM reserves, is restored.
+        unsafe {
+            asm!(
+                "xchg {next}, rbx",
+                "mov rdx, [rdi + 8]",
+                "mov rax, [rdi]",
+                "2:",
+                "test rax, rax",
+                "jz 3f",
+                "mov rbx, [rax + {next_offset}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [rdi]",
+                "jne 2b",
+                "3:",
+                "xchg {next}, rbx",
+                // Named, so that it is none of those above: `in(reg)` may be rbx.
+                in("rdi") self,
+                next = inout(reg) 0u64 => _,
+                next_offset = const offset_of!(Instance, next),
+                out("rax") popped,
+                out("rcx") _,
+                out("rdx") _,
+                options(nostack),
+            );
+        }
+        popped
+    }
+
+    /// Puts an instance on the list. The caller has it in hand (I1 of the ledger).
+    pub(crate) fn push(&self, instance: *mut Instance) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: in hand.
+            unsafe { (*instance).next.store(head, Ordering::Relaxed) };
+            // Release: who pops the instance finds what was done with it done.
+            match self.head.compare_exchange_weak(
+                head,
+                instance,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// How many instances are on the list, while nobody takes any. What those that it counts were used for is over.
+    pub(crate) fn len(&self) -> usize {
+        let mut at = self.head.load(Ordering::Acquire);
+        core::iter::from_fn(|| {
+            // SAFETY: on the list, and nobody takes it.
+            at = unsafe { at.as_ref() }?.next.load(Ordering::Relaxed);
+            Some(())
+        })
+        .count()
+    }
+}

@@ -1,0 +1,64 @@
+//! Models of the lock-free parts of the probes, checked in all interleavings and with every value that the memory model lets a load
+//! see. `cargo test -p models` runs them with a bound on preemptions, `cargo test -p models -- --ignored` with a higher one.
+//!
+//! The files of the probes and of the kernel are compiled as they are: this crate stands for everything that they name.
+//!
+//! ```text
+//!   core, alloc   this crate: what the standard library has, but `core::sync::atomic` is loom's (`atomic.rs`), and freed memory is
+//!                 remembered (`memory.rs`)
+//!   crate         this crate: the included files, and as much of the rest as they need (`stand_ins.rs`)
+//!   assembly      twins in Rust, with the same accesses in the same order: `free_list.rs`, and the readers in the models
+//! ```
+//!
+//! # Models can fail
+//! Each one names the [`Weakness`]es that it notices: an ordering left out in all files, a wait or a tag left out. The test runs the
+//! model with each of them and wants it to fail.
+//!
+//! # Limits
+//! The memory model is that of C11, in which loads and stores of different places may change order; the processor allows less. Plain
+//! fields are checked where a model says so ([`Content`](memory::Content)), by the place that stands for them.
+
+// What the included files call `core` and `alloc`. The functions of `alloc::alloc` are this crate's, as `alloc` in it is itself.
+extern crate self as alloc;
+extern crate self as core;
+
+pub use std::{
+    alloc::Layout, borrow, boxed, cell, fmt, iter, marker, mem, num, ops, option, ptr, string, vec,
+};
+
+mod atomic;
+mod explore;
+mod memory;
+pub mod models;
+mod stand_ins;
+
+#[path = "../../../kernel/probes/src/address_table.rs"]
+#[allow(dead_code)]
+mod address_table;
+#[path = "../../../kernel/probes/src/counters.rs"]
+#[allow(dead_code)]
+mod counters;
+mod free_list;
+#[path = "../../../kernel/probes/src/in_flight.rs"]
+#[allow(dead_code)]
+mod in_flight;
+#[path = "../../../kernel/probes/src/instance.rs"]
+#[allow(dead_code)]
+mod instance;
+#[path = "../../../kernel/probes/src/kprobe.rs"]
+#[allow(dead_code)]
+mod kprobe;
+#[path = "../../../kernel/probes/src/site.rs"]
+#[allow(dead_code)]
+mod site;
+#[path = "../../../kernel/src/text_poke.rs"]
+#[allow(dead_code)]
+mod text_poke;
+
+pub use explore::{Exploration, Weakness, explore};
+use memory::{alloc, alloc_zeroed, dealloc};
+use stand_ins::{
+    arch, detour, hint, insn, kretprobe, limits, mm, platform, pt_regs, registry, sync,
+};
+
+pub use probes::error;

@@ -1,0 +1,186 @@
+//! The models.
+
+mod counters;
+mod grace;
+mod instances;
+mod sites;
+mod table;
+
+use crate::Weakness;
+
+/// See the crate's text.
+pub struct Model {
+    pub name: &'static str,
+    pub run: fn(),
+    /// How many preemptions its interleavings have at the most, in the short form.
+    pub preemptions: usize,
+    /// What it fails without.
+    pub needs: &'static [Weakness],
+}
+
+use Weakness::{
+    Acquire, AlwaysQuiescent, ArmFirst, Exchange, Fence, Grace, HeadBeforeTag, Release, Tag,
+};
+
+pub const ALL: &[Model] = &[
+    Model {
+        name: "a_breakpoint_that_is_seen_has_its_site",
+        run: table::published,
+        preemptions: 3,
+        needs: &[Release, Acquire, ArmFirst],
+    },
+    Model {
+        name: "removal_keeps_the_others_and_frees_what_nobody_finds",
+        run: table::removed,
+        preemptions: 3,
+        needs: &[Grace, Fence],
+    },
+    Model {
+        name: "a_sweep_hides_no_site",
+        run: table::swept,
+        preemptions: 3,
+        needs: &[Grace],
+    },
+    Model {
+        name: "an_instance_is_in_one_hand",
+        run: instances::free_list,
+        preemptions: 3,
+        needs: &[Release, Acquire, Exchange, Tag],
+    },
+    Model {
+        name: "a_pop_reads_the_tag_first",
+        run: instances::reused,
+        preemptions: 3,
+        needs: &[HeadBeforeTag, Tag],
+    },
+    Model {
+        name: "each_task_has_one_cell",
+        run: instances::cells,
+        preemptions: 3,
+        needs: &[Exchange],
+    },
+    Model {
+        name: "a_dead_task_gives_its_instances_back",
+        run: instances::flushed,
+        preemptions: 3,
+        needs: &[Acquire, Release],
+    },
+    Model {
+        name: "a_holder_outlives_its_calls",
+        run: instances::reclaimed,
+        preemptions: 3,
+        needs: &[Grace, Fence],
+    },
+    Model {
+        name: "a_hit_sees_a_consistent_list_of_probes",
+        run: sites::linked,
+        preemptions: 3,
+        needs: &[Release, Acquire],
+    },
+    Model {
+        name: "an_unlinked_probe_is_left_alone",
+        run: sites::unlinked,
+        preemptions: 3,
+        needs: &[Grace, Fence],
+    },
+    Model {
+        name: "a_probe_that_is_disabled_has_no_stub_of_its_own",
+        run: sites::disabled,
+        preemptions: 3,
+        needs: &[Fence],
+    },
+    Model {
+        name: "a_count_is_that_of_its_probe",
+        run: counters::given_back,
+        preemptions: 3,
+        needs: &[Release, Acquire],
+    },
+    Model {
+        name: "text_is_new_after_the_wait",
+        run: grace::cores,
+        preemptions: 3,
+        needs: &[Release, Acquire],
+    },
+    Model {
+        name: "slots_are_left_after_the_wait",
+        run: grace::hits,
+        preemptions: 3,
+        needs: &[Release, Acquire, AlwaysQuiescent],
+    },
+];
+
+use crate::{explore::is_weak, memory::Content, site::Site};
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire as AcquireOrder, Relaxed, SeqCst},
+    fence,
+};
+use loom::thread::{self, JoinHandle};
+
+/// A CPU as the waits see it: in a hit, or not. Stands for the IPI, whose protocol has models of its own (`grace`).
+struct Cpu {
+    in_hit: AtomicBool,
+}
+
+impl Cpu {
+    fn new() -> Self {
+        Self {
+            in_hit: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs `hit` where no grace period ends.
+    fn hit<R>(&self, hit: impl FnOnce() -> R) -> R {
+        self.in_hit.store(true, Relaxed);
+        fence(SeqCst);
+        let result = hit();
+        self.in_hit
+            .store(false, std::sync::atomic::Ordering::Release);
+        result
+    }
+
+    /// Returns when a hit that was under way at the call is over.
+    fn grace(&self) {
+        fence(SeqCst);
+        while self.in_hit.load(AcquireOrder) && !is_weak(Grace) {
+            thread::yield_now();
+        }
+    }
+
+    fn touch(&self) {
+        self.in_hit.load(Relaxed);
+    }
+}
+
+/// A site and what stands for its fields.
+#[repr(C)]
+struct Filled {
+    site: Site,
+    content: Content,
+}
+
+impl Filled {
+    fn new(key: u64) -> Self {
+        Self {
+            site: Site::sentinel(key),
+            content: Content::new(),
+        }
+    }
+
+    /// What `site` is part of.
+    fn of(site: &Site) -> &Self {
+        // SAFETY: all sites of these models are the first fields of one.
+        unsafe { &*core::ptr::from_ref(site).cast() }
+    }
+}
+
+/// Puts something where all threads of an execution reach it.
+fn share<T>(value: T) -> &'static T {
+    crate::memory::keep(value)
+}
+
+/// Starts a thread of the model. All atomics were touched.
+fn start(body: impl FnOnce() + 'static) -> JoinHandle<()> {
+    crate::atomic::seal();
+    thread::spawn(body)
+}

@@ -1,0 +1,109 @@
+//! The waits of the kernel (`text_poke.rs`): a task that waits, and another CPU with its interrupts.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use super::{share, start};
+use crate::{
+    Weakness,
+    arch::{idt::vector::PROBES_SYNC, percpu::become_cpu, smp},
+    explore::is_weak,
+    memory::Content,
+    text_poke,
+};
+
+struct World {
+    /// A byte of text.
+    text: AtomicU64,
+    /// What a hit finds: 1, or 0 once it was unpublished.
+    published: AtomicBool,
+    /// A slot.
+    slot: Content,
+    waited: AtomicBool,
+}
+
+/// The world of an execution, all of its atomics touched. The calling thread is CPU 0.
+fn world() -> &'static World {
+    let world = share(World {
+        text: AtomicU64::new(0),
+        published: AtomicBool::new(true),
+        slot: Content::new(),
+        waited: AtomicBool::new(false),
+    });
+    smp::init();
+    world.text.load(Relaxed);
+    world.published.load(Relaxed);
+    world.waited.load(Relaxed);
+    for pending in &smp::PENDING[..smp::online_cpus()] {
+        pending.load(Relaxed);
+    }
+    become_cpu(1);
+    text_poke::on_ipi(true);
+    become_cpu(0);
+    world
+}
+
+/// Where interrupts are taken: the IPI is handled if it has come.
+fn window(in_slot: bool) {
+    if smp::PENDING[1].swap(false, Acquire) {
+        text_poke::on_ipi(!in_slot || is_weak(Weakness::AlwaysQuiescent));
+    }
+}
+
+/// The rest of the CPU's time: nothing but interrupts, until the other one has waited.
+fn idle(world: &World) {
+    window(false);
+    while !world.waited.load(Relaxed) {
+        smp::idle();
+        window(false);
+    }
+}
+
+fn end(world: &World) {
+    // Says nothing to the other CPU but that it can end.
+    world.waited.store(true, Relaxed);
+    smp::wake();
+}
+
+/// Text is stored to. After the wait the other CPU executes the new bytes, also if it answers to the IPI of an earlier wait.
+pub(super) fn cores() {
+    let world = world();
+    let cpu = start(move || {
+        become_cpu(1);
+        for _ in 0..2 {
+            window(false);
+            if world.waited.load(Relaxed) {
+                assert_eq!(world.text.load(Relaxed), 1, "old text after the wait");
+            }
+        }
+        idle(world);
+    });
+    smp::send_ipi(1, PROBES_SYNC);
+    world.text.store(1, Relaxed);
+    text_poke::synchronize_cores();
+    end(world);
+    cpu.join().expect("no panic");
+}
+
+/// What a hit found is used until the CPU is out of the slot. After the wait the slot is its owner's.
+pub(super) fn hits() {
+    let world = world();
+    let cpu = start(move || {
+        become_cpu(1);
+        window(false);
+        // The breakpoint exception has interrupts off.
+        if world.published.load(Relaxed) {
+            window(true);
+            assert_eq!(world.slot.read(), 0);
+            window(true);
+        }
+        idle(world);
+    });
+    world.published.store(false, Release);
+    text_poke::synchronize_hits();
+    world.slot.write(77);
+    end(world);
+    cpu.join().expect("no panic");
+}

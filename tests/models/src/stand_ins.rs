@@ -1,0 +1,158 @@
+//! What the included files name beside each other: types with the fields that they use, and hooks of the kernel.
+
+use std::cell::Cell;
+
+pub(crate) use probes::insn;
+
+pub(crate) mod limits {
+    /// Small, so that searches meet each other and run around the end.
+    pub(crate) const TABLE_BITS: u32 = 3;
+}
+
+pub(crate) mod pt_regs {
+    pub(crate) use probes::PtRegs;
+}
+
+pub(crate) mod registry {
+    pub(crate) use probes::StepMethod;
+}
+
+pub(crate) mod detour {
+    pub(crate) struct Detour;
+}
+
+pub(crate) mod platform {
+    use core::sync::atomic::AtomicU64;
+
+    pub(crate) struct PerCpu {
+        pub(crate) counter_part: AtomicU64,
+    }
+
+    pub(crate) struct DetourStubs {
+        pub(crate) serve_one: u64,
+        pub(crate) serve_any: u64,
+    }
+
+    pub(crate) struct EntryPoints {
+        pub(crate) trampoline: u64,
+        pub(crate) any_hit: u64,
+        pub(crate) one_kprobe: u64,
+        pub(crate) one_kretprobe: u64,
+        pub(crate) detours: DetourStubs,
+    }
+}
+
+pub(crate) mod kretprobe {
+    use core::sync::atomic::AtomicU64;
+
+    use crate::memory::Content;
+
+    pub(crate) struct KretprobeCore {
+        pub(crate) entry_handler: Option<()>,
+        pub(crate) reset: Option<()>,
+        pub(crate) trampoline: AtomicU64,
+        /// All that a return handler reads.
+        pub(crate) content: Content,
+    }
+}
+
+pub(crate) mod sync {
+    pub(crate) use crate::atomic;
+}
+
+pub(crate) mod hint {
+    /// Lets the others go on, or the model would spin for ever.
+    pub(crate) fn spin_loop() {
+        loom::thread::yield_now();
+    }
+}
+
+pub(crate) mod mm {
+    pub(crate) mod paging {
+        use x86_64::VirtAddr;
+
+        pub(crate) fn text_alias(_: VirtAddr) -> *mut u8 {
+            unreachable!("models store to text themselves")
+        }
+    }
+}
+
+loom::thread_local! {
+    static CPU: Cell<usize> = Cell::new(0);
+}
+
+pub(crate) mod arch {
+    pub(crate) use std::arch::x86_64;
+
+    pub(crate) mod idt {
+        pub(crate) mod vector {
+            pub(crate) const PROBES_SYNC: u8 = 0;
+        }
+    }
+
+    pub(crate) mod percpu {
+        pub(crate) const MAX_CPUS: usize = 2;
+
+        /// The calling thread is this CPU from now on.
+        pub(crate) fn become_cpu(cpu: usize) {
+            super::super::CPU.with(|this| this.set(cpu));
+        }
+
+        pub(crate) fn cpu_id() -> usize {
+            super::super::CPU.with(std::cell::Cell::get)
+        }
+
+        pub(crate) fn preempt_disable() {}
+        pub(crate) fn preempt_enable() {}
+    }
+
+    pub(crate) mod smp {
+        use core::sync::atomic::{AtomicBool, Ordering};
+        use std::cell::Cell;
+
+        use loom::sync::{Condvar, Mutex};
+
+        thread_local! {
+            static WAKE: Cell<Option<&'static (Mutex<bool>, Condvar)>> = const { Cell::new(None) };
+        }
+
+        /// For an execution.
+        pub(crate) fn init() {
+            WAKE.set(Some(crate::memory::keep((
+                Mutex::new(false),
+                Condvar::new(),
+            ))));
+        }
+
+        /// The other CPU idles until there is an interrupt, or the end of the model.
+        pub(crate) fn idle() {
+            let (awake, wake) = WAKE.get().expect("initialised");
+            let mut guard = awake.lock().expect("no panic");
+            while !*guard {
+                guard = wake.wait(guard).expect("no panic");
+            }
+            *guard = false;
+        }
+
+        pub(crate) fn wake() {
+            let (awake, wake) = WAKE.get().expect("initialised");
+            *awake.lock().expect("no panic") = true;
+            wake.notify_one();
+        }
+
+        pub(crate) fn online_cpus() -> usize {
+            super::percpu::MAX_CPUS
+        }
+
+        /// Whether the IPI is on its way to each CPU.
+        pub(crate) static PENDING: [AtomicBool; super::percpu::MAX_CPUS] =
+            [const { AtomicBool::new(false) }; super::percpu::MAX_CPUS];
+
+        /// What was stored before an interrupt is sent is seen by its handler: a message of the local APIC is ordered behind
+        /// stores (Intel SDM vol. 3A, 10.12.3 for the memory-mapped one).
+        pub(crate) fn send_ipi(cpu: usize, _vector: u8) {
+            PENDING[cpu].swap(true, Ordering::Release);
+            wake();
+        }
+    }
+}

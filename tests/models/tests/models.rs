@@ -1,0 +1,53 @@
+//! Each model, and each of its weaknesses, as a test of its own. The long form has more preemptions.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use models::{Weakness, explore, models::ALL};
+
+fn holds(model: fn(), preemptions: Option<usize>) -> Result<(), Failed> {
+    let result = explore(model, preemptions, None);
+    println!("{} interleavings", result.interleavings);
+    result.failure.map_or(Ok(()), |cause| Err(cause.into()))
+}
+
+fn fails(model: fn(), preemptions: usize, weakness: Weakness) -> Result<(), Failed> {
+    let result = explore(model, Some(preemptions), Some(weakness));
+    if result.is_found() {
+        println!(
+            "interleaving {}: {}",
+            result.interleavings,
+            result.failure.unwrap_or_default()
+        );
+        return Ok(());
+    }
+    let cause = result
+        .failure
+        .unwrap_or_else(|| "nothing was noticed".into());
+    Err(format!("{cause} in {} interleavings", result.interleavings).into())
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // What a failing execution prints belongs to it.
+    arguments.test_threads = Some(1);
+    let mut trials = Vec::new();
+    for model in ALL {
+        let run = model.run;
+        let (few, many) = (model.preemptions, model.preemptions + 1);
+        trials.push(Trial::test(model.name, move || holds(run, Some(few))));
+        trials.push(
+            Trial::test(format!("{}_with_more_preemptions", model.name), move || {
+                holds(run, Some(many))
+            })
+            .with_ignored_flag(true),
+        );
+        for &weakness in model.needs {
+            trials.push(Trial::test(
+                format!("{}_needs_{weakness:?}", model.name),
+                move || fails(run, few, weakness),
+            ));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
