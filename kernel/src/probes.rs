@@ -368,18 +368,24 @@ impl From<ProbeError> for Errno {
     }
 }
 
-/// Whether `code` is an address in a trampoline that return-probed functions return to. Any context.
-pub fn in_return_trampoline(code: u64) -> bool {
-    let trampolines = [
+/// The trampolines that return-probed functions return to. Any context.
+pub fn return_trampolines() -> [Range<u64>; 3] {
+    [
         kretprobe_trampoline,
         kretprobe_trampoline_trap3,
         kretprobe_trampoline_trap4,
-    ];
-    symbols::lookup_addr(code).is_some_and(|symbol| {
-        trampolines
-            .iter()
-            .any(|at| symbol.start == *at as *const () as u64)
+    ]
+    .map(|trampoline| {
+        let start = trampoline as *const () as u64;
+        start..start + symbols::lookup_addr(start).map_or(1, |symbol| symbol.size)
     })
+}
+
+/// Whether `code` is an address in a trampoline that return-probed functions return to. Any context.
+pub fn in_return_trampoline(code: u64) -> bool {
+    return_trampolines()
+        .iter()
+        .any(|trampoline| trampoline.contains(&code))
 }
 
 /// Where the call of `task` returns to whose return slot, at `slot_addr`, is borrowed; `None` if it is not, or not any more. Any

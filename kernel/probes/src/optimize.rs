@@ -34,6 +34,7 @@
 
 use alloc::boxed::Box;
 use core::{
+    fmt,
     ptr::null_mut,
     sync::atomic::Ordering::{Relaxed, Release},
 };
@@ -41,7 +42,7 @@ use core::{
 use crate::{
     detour::Detour,
     error::ProbeError,
-    insn::{JUMP_BYTES, landing_pad_len, region},
+    insn::{JUMP_BYTES, Obstacle, Region, landing_pad_len, region},
     kprobe::{Kind, Kprobe},
     platform::{Platform, Text},
     registry::{INT3, Probes, StepMethod},
@@ -116,6 +117,39 @@ impl Chain {
         self.first = unsafe { first.as_ref() }?.next.load(Relaxed);
         Some(first)
     }
+}
+
+/// Why the code at an address keeps the breakpoint of a probe there from becoming a jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoJump {
+    /// It is text of the boot, or none.
+    NotForGood,
+    /// An instruction of the function may fault on purpose.
+    MayFault,
+    /// What its instructions say.
+    Code(Obstacle),
+    /// Not the code: there is no memory to look at it.
+    OutOfMemory,
+}
+
+impl fmt::Display for NoJump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotForGood => f.write_str("it is not in text that stays"),
+            Self::MayFault => {
+                f.write_str("an instruction of the function may fault and go on elsewhere")
+            }
+            Self::Code(obstacle) => obstacle.fmt(f),
+            Self::OutOfMemory => f.write_str("there is no memory to look at the code"),
+        }
+    }
+}
+
+/// Code that a jump may displace.
+struct Displaceable {
+    region: Region,
+    original: [u8; JUMP_BYTES],
+    at_entry: bool,
 }
 
 /// A visit of each site that an operation has touched; some may be visited twice.
@@ -286,28 +320,24 @@ impl<P: Platform> Probes<P> {
 
     /// Makes and writes the detour of `site`, if the code there allows one.
     fn make_detour(&self, optimizer: &mut Optimizer, site: &Site) -> Option<Box<Detour>> {
-        let addr = site.addr();
-        let symbol = P::symbol_at(addr)?;
-        let function = symbol.start..symbol.start + symbol.size;
-        let behind = self.unowned_behind(function.end);
-        let bytes = self.pristine(function.start..function.end + behind).ok()?;
-        let (bytes, behind) = bytes.split_at_checked(symbol.size as usize)?;
-        let at_entry = addr == function.start + landing_pad_len(bytes) as u64;
-        let offset = (addr - function.start) as usize;
-        let found = region(bytes, function.start, behind, addr);
-        let (Ok(found), Text::Kernel, false) = (found, symbol.text, P::may_fault(function)) else {
-            site.obstacle.store(true, Relaxed);
-            return None;
+        let code = match self.displaceable(site.addr()) {
+            Ok(code) => code,
+            Err(NoJump::OutOfMemory) => return None,
+            Err(_) => {
+                site.obstacle.store(true, Relaxed);
+                return None;
+            }
         };
-        let mut original = [0; JUMP_BYTES];
-        let covered = bytes.iter().chain(behind).skip(offset);
-        original
-            .iter_mut()
-            .zip(covered)
-            .for_each(|(to, from)| *to = *from);
         let start = self.detours.take(&mut optimizer.free).ok()?;
         let entry = P::entry_points();
-        match Detour::build(&entry, site, &found, original, at_entry, start) {
+        match Detour::build(
+            &entry,
+            site,
+            &code.region,
+            code.original,
+            code.at_entry,
+            start,
+        ) {
             Some((detour, code)) => {
                 self.detours.write(start, &*detour, &code);
                 Some(detour)
@@ -317,6 +347,47 @@ impl<P: Platform> Probes<P> {
                 None
             }
         }
+    }
+
+    /// Whether the code at `addr` allows a jump there. What its probes want, those next to it and the knobs is another question. Task
+    /// context, may sleep.
+    ///
+    /// # Errors
+    /// [`NoJump`].
+    pub fn allows_jump(&self, addr: u64) -> Result<(), NoJump> {
+        let _state = self.state();
+        self.displaceable(addr).map(drop)
+    }
+
+    /// The code that a jump at `addr` displaces. Under the registry's lock.
+    fn displaceable(&self, addr: u64) -> Result<Displaceable, NoJump> {
+        let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
+        let function = symbol.start..symbol.start + symbol.size;
+        if symbol.text != Text::Kernel {
+            return Err(NoJump::NotForGood);
+        }
+        if P::may_fault(function.clone()) {
+            return Err(NoJump::MayFault);
+        }
+        let behind = self.unowned_behind(function.end);
+        let bytes = self
+            .pristine(function.start..function.end + behind)
+            .map_err(|_| NoJump::OutOfMemory)?;
+        let (bytes, behind) = bytes.split_at(symbol.size as usize);
+        let at_entry = addr == function.start + landing_pad_len(bytes) as u64;
+        let offset = (addr - function.start) as usize;
+        let region = region(bytes, function.start, behind, addr).map_err(NoJump::Code)?;
+        let mut original = [0; JUMP_BYTES];
+        let covered = bytes.iter().chain(behind).skip(offset);
+        original
+            .iter_mut()
+            .zip(covered)
+            .for_each(|(to, from)| *to = *from);
+        Ok(Displaceable {
+            region,
+            original,
+            at_entry,
+        })
     }
 
     /// How many bytes at `end`, where a function ends, belong to no symbol: as many as may be of use, on the function's last page.

@@ -19,7 +19,7 @@ use spin::Once;
 use crate::symbols::{self, Symbol};
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 15] = [
+const ROOTS: [(&str, &str); 17] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -68,6 +68,14 @@ const ROOTS: [(&str, &str); 15] = [
     ("kprobe_detour_one", "detours call it"),
     ("kprobe_detour_any", "detours call it"),
     ("jprobe_return", "a jprobe's handler ends in it"),
+    (
+        "follow_note_breakpoint",
+        "a hit in a followed call runs through it",
+    ),
+    (
+        "follow_note_debug",
+        "a single step in a followed call runs through it",
+    ),
 ];
 
 /// Where the closure ends, by the beginnings of names: from here on a hit was none and has been handed on to the kernel, or

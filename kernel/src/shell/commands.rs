@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use super::{disas, failure::Failure, files, modules, tasks};
+use super::{disas, failure::Failure, files, modules, tasks, walkthrough};
 use crate::{log, probes::survey::Survey};
 
 /// A command.
@@ -93,6 +93,12 @@ pub static COMMANDS: &[Command] = &[
         arguments: "SYMBOL|ADDRESS",
         help: "shows a function's instructions: offset, whether it can be probed or why not, what is armed there",
         run: disas::disas,
+    },
+    Command {
+        name: "walkthrough",
+        arguments: "FUNCTION",
+        help: "calls a function under each form of return probe, and shows the interruptions and jumps side by side",
+        run: walkthrough::walkthrough,
     },
     Command {
         name: "probeable",

@@ -6,7 +6,10 @@ use core::fmt;
 use abi::WaitStatus;
 use prompt::syntax::SyntaxError;
 
-use super::commands::{COMMANDS, Command};
+use super::{
+    commands::{COMMANDS, Command},
+    walkthrough::CALLABLE,
+};
 use crate::{errno::Errno, module::ModuleError, probes::ProbeError, symbols::LookupError};
 
 /// Why a command was not, or not wholly, carried out.
@@ -31,6 +34,12 @@ pub enum Failure {
     Symbol(LookupError<'static>),
     /// There is no symbol at the address.
     NoSymbolAt(u64),
+    /// Nobody knows how to call the function harmlessly.
+    NotCallable(String),
+    /// All probes are disarmed.
+    Disarmed,
+    /// A call could not be followed to its end.
+    NotFollowed,
     /// The probes have no answer.
     Probe(ProbeError),
     /// There is no memory for what the command says.
@@ -81,6 +90,23 @@ impl fmt::Display for Failure {
             Self::NoSymbolAt(addr) => write!(
                 f,
                 "{addr:#x} belongs to no function; /proc/kallsyms lists those that there are"
+            ),
+            Self::NotCallable(name) => {
+                write!(
+                    f,
+                    "{name} would need what a prompt does not have, or do harm; these can be called:"
+                )?;
+                for (index, (name, ..)) in CALLABLE.iter().enumerate() {
+                    let comma = if index > 0 { "," } else { "" };
+                    write!(f, "{comma} {name}")?;
+                }
+                Ok(())
+            }
+            Self::Disarmed => f.write_str(
+                "all probes are disarmed; echo 1 > /sys/kernel/debug/kprobes/enabled arms them",
+            ),
+            Self::NotFollowed => f.write_str(
+                "the call made more stops than there is room for; remove other probes in its way",
             ),
             Self::Probe(error) => error.fmt(f),
             Self::Output => f.write_str("there is no memory for what it has to say"),

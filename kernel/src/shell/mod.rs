@@ -19,6 +19,7 @@ mod failure;
 mod files;
 mod modules;
 mod tasks;
+mod walkthrough;
 
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};

@@ -9,8 +9,8 @@
 
 mod files;
 mod memory;
-mod paths;
-mod tasks;
+pub(crate) mod paths;
+pub(crate) mod tasks;
 
 use crate::{errno::Errno, probes::PtRegs};
 use abi::nr;

@@ -1,4 +1,4 @@
-//! The interrupt descriptor table: one for all CPUs, every vector present.
+//! The interrupt descriptor table: one for all CPUs, every vector present. A CPU may use another for a moment ([`super::follow`]).
 //!
 //! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other
 //! `int n` there is a #GP.
@@ -7,7 +7,7 @@ use super::{
     entry,
     gdt::{DOUBLE_FAULT_IST, KERNEL_CS, NMI_IST},
 };
-use core::{cell::UnsafeCell, mem::size_of, ptr};
+use core::{cell::UnsafeCell, mem::size_of};
 use x86_64::{
     PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
 };
@@ -87,41 +87,68 @@ impl Gate {
 
 const GATES: usize = 256;
 
+/// A table.
 #[repr(C, align(16))]
-struct Idt(UnsafeCell<[Gate; GATES]>);
+pub(super) struct Idt(UnsafeCell<[Gate; GATES]>);
 
-// SAFETY: written once by `init`, before the other CPUs start; from then on only the processors read it.
+// SAFETY: written while no CPU uses it, as `fill` demands; else only the processors read it.
 unsafe impl Sync for Idt {}
 
-static IDT: Idt = Idt(UnsafeCell::new([Gate::MISSING; GATES]));
+static IDT: Idt = Idt::new();
+
+impl Idt {
+    /// A table without gates.
+    pub(super) const fn new() -> Self {
+        Self(UnsafeCell::new([Gate::MISSING; GATES]))
+    }
+
+    /// Has each vector lead to what `other` says, or else to its stub.
+    ///
+    /// # Safety
+    /// 1. No CPU has the table loaded, and nobody else fills it.
+    pub(super) unsafe fn fill(&self, other: impl Fn(u8) -> Option<VirtAddr>) {
+        // SAFETY: nobody else reads or writes it, by (1).
+        let gates = unsafe { &mut *self.0.get() };
+        for (vector, gate) in (0..=u8::MAX).zip(gates) {
+            let ist = match vector {
+                vector::NMI => NMI_IST,
+                vector::DOUBLE_FAULT => DOUBLE_FAULT_IST,
+                _ => 0,
+            };
+            let from = match vector {
+                vector::BREAKPOINT => PrivilegeLevel::Ring3,
+                _ => PrivilegeLevel::Ring0,
+            };
+            let handler = other(vector).unwrap_or_else(|| entry::stub(vector));
+            *gate = Gate::new(handler, ist, from);
+        }
+    }
+
+    /// Loads the table on the calling CPU.
+    ///
+    /// # Safety
+    /// 1. It was filled, each gate names an entry that expects it, and it stays as long as it is loaded.
+    pub(super) unsafe fn load(&'static self) {
+        let pointer = DescriptorTablePointer {
+            limit: (GATES * size_of::<Gate>() - 1) as u16,
+            base: VirtAddr::from_ptr(self),
+        };
+        // SAFETY: by (1).
+        unsafe { lidt(&pointer) };
+    }
+}
 
 /// Fills the table and loads it on the CPU that boots. Call once, with interrupts off, after [`super::gdt::init`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init() {
     // SAFETY: no CPU has loaded the table yet, and we are the only one that runs.
-    let gates = unsafe { &mut *IDT.0.get() };
-    for (vector, gate) in (0..=u8::MAX).zip(gates) {
-        let ist = match vector {
-            vector::NMI => NMI_IST,
-            vector::DOUBLE_FAULT => DOUBLE_FAULT_IST,
-            _ => 0,
-        };
-        let from = match vector {
-            vector::BREAKPOINT => PrivilegeLevel::Ring3,
-            _ => PrivilegeLevel::Ring0,
-        };
-        *gate = Gate::new(entry::stub(vector), ist, from);
-    }
+    unsafe { IDT.fill(|_| None) };
     load();
 }
 
 /// Loads the table on the calling CPU. [`init`] has filled it.
 pub fn load() {
-    let pointer = DescriptorTablePointer {
-        limit: (GATES * size_of::<Gate>() - 1) as u16,
-        base: VirtAddr::from_ptr(ptr::from_ref(&IDT)),
-    };
-    // SAFETY: the table lives for ever and each gate names a stub of `entry`.
-    unsafe { lidt(&pointer) };
+    // SAFETY: it was filled, with stubs of `entry` alone, for good.
+    unsafe { IDT.load() };
 }

@@ -16,6 +16,7 @@
 pub mod apic;
 pub mod cpu;
 pub mod entry;
+pub mod follow;
 pub mod gdt;
 pub mod idt;
 pub mod percpu;
