@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use crate::{cargo, children, layout, progress};
+use crate::{cargo, children, hit_path, layout, progress};
 
 /// The firmware that loads the boot loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,7 +45,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Builds the binary `name` of the package `image`.
+    /// Builds the binary `name` of the package `image`, and sees to it that the way of a hit in it keeps its rules.
     pub fn build(name: &str) -> Result<Self> {
         let built = cargo::build_kernel(name)?;
         let kernel = Self {
@@ -54,6 +54,7 @@ impl Kernel {
             debug_elf: layout::artifacts()?.join(format!("{name}.debug")),
         };
         if !layout::is_current(&kernel.debug_elf, &[&built]) {
+            hit_path::check(&built)?;
             layout::replace(&kernel.debug_elf, |copy| {
                 fs::copy(&built, copy)?;
                 Ok(())

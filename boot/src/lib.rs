@@ -17,6 +17,7 @@
 pub mod cargo;
 pub mod children;
 pub mod guest;
+pub mod hit_path;
 pub mod image;
 pub mod layout;
 pub mod options;

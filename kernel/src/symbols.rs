@@ -117,13 +117,13 @@ pub fn is_text(addr: u64) -> bool {
         || between(&raw const __init_text_start, &raw const __init_text_end)
 }
 
-/// Whether `addr` is in the kernel's image, text or data. Any context.
-pub fn is_image(addr: u64) -> bool {
+/// Whether `addr` is in the part of the kernel's image that nobody writes: text, that of the boot included, and constants. Any context.
+pub fn is_constant(addr: u64) -> bool {
     unsafe extern "C" {
         static __rodata_start: u8;
-        static __data_end: u8;
+        static __text_end: u8;
     }
-    ((&raw const __rodata_start).addr() as u64..(&raw const __data_end).addr() as u64)
+    ((&raw const __rodata_start).addr() as u64..(&raw const __text_end).addr() as u64)
         .contains(&addr)
 }
 

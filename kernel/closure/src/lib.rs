@@ -2,16 +2,23 @@
 //!
 //! A probe in that code would need a hit to handle a hit. So it may not be probed, and nothing in it may lead where the
 //! derivation cannot follow. Decoding starts at the roots and goes along direct calls and jumps, and along indirect ones
-//! through a word of the image that holds an address of text: those that the linker has left, and jump tables. It ends at
+//! through a constant word of the image that holds an address of text: those that the linker has left, and jump tables. It ends at
 //! the functions that [`Rules::ends`] names. Calls of handlers are where a hit leaves the code on purpose: only the
-//! functions that [`Rules::callers`] names may have indirect calls that cannot be followed.
+//! functions that [`Rules::callers`] names may have indirect calls that cannot be followed. And who changes the stack is
+//! named too ([`Rules::stack_switchers`]): a hit behind such a change would find neither its frame nor its task.
+//!
+//! The rules of this kernel are in [`rules`]. The kernel derives its blacklist by them in its boot; the host holds the
+//! linked file against them before it is booted ([`file::check`]), so that an offence fails the build.
 //!
 //! # Contexts
-//! Pure functions of an [`Image`]; they allocate. The kernel calls them once in its boot, the host on the ELF file.
+//! Pure functions of an [`Image`]; they allocate.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+pub mod file;
+pub mod rules;
 
 use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -23,17 +30,24 @@ use probes::insn::{IndirectBranch, Insn, Instructions};
 pub trait Image {
     /// The symbol that covers `address`.
     fn symbol_at(&self, address: u64) -> Option<Symbol<'_>>;
-    /// The bytes at `range`, if the image holds them.
+    /// The bytes at `range`, if the image holds them and nobody writes them while it runs: text without probes, and constants.
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]>;
+    /// Where the entry stubs lie: the way from interrupted code and back to it. What they call with the registers saved is another
+    /// matter than a hit, so the closure does not go through them; functions that a hit goes through are roots.
+    fn stubs(&self) -> Range<u64>;
 }
 
-/// Where a closure ends and what may be in it, by names as they are written in Rust.
+/// What a closure begins with, where it ends, and what may be in it: names as they are written in Rust, each with a reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// Beginnings of the names of functions that do not belong to it: from here on a hit was none, or the kernel is at its end.
-    pub ends: &'a [&'a str],
-    /// The functions that call handlers.
-    pub callers: &'a [&'a str],
+    /// The functions it begins with.
+    pub roots: &'a [(&'a str, &'a str)],
+    /// Beginnings of the names of functions that do not belong to it.
+    pub ends: &'a [(&'a str, &'a str)],
+    /// Beginnings of the names of those functions that may call or jump to where nobody knows.
+    pub callers: &'a [(&'a str, &'a str)],
+    /// The functions that may leave on another stack than they were entered on.
+    pub stack_switchers: &'a [(&'a str, &'a str)],
 }
 
 /// What must not be in a closure.
@@ -45,6 +59,10 @@ pub enum Violation {
     Panics { place: String, callee: String },
     /// Bytes that are no instruction.
     Undecodable { place: String },
+    /// A value for RSP that is neither its own, moved or aligned, nor the frame pointer's.
+    StackSwitch { place: String },
+    /// A root that the image does not have.
+    NoRoot { name: String },
 }
 
 impl fmt::Display for Violation {
@@ -53,7 +71,7 @@ impl fmt::Display for Violation {
             Self::Indirect { place } => write!(
                 f,
                 "{place} calls or jumps to where nobody knows, on the way of a hit; call the function directly, or name \
-                 this one among the callers of handlers if that is what it does"
+                 this one among the callers of handlers (kernel/closure/src/rules.rs) if that is what it does"
             ),
             Self::Panics { place, callee } => write!(
                 f,
@@ -62,6 +80,16 @@ impl fmt::Display for Violation {
             Self::Undecodable { place } => write!(
                 f,
                 "{place} is no instruction, on the way of a hit; put data out of the text, or end the function before it"
+            ),
+            Self::StackSwitch { place } => write!(
+                f,
+                "{place} changes the stack, on the way of a hit; use the stack as it is, or name this function among those \
+                 that switch stacks (kernel/closure/src/rules.rs) if it comes back to where it was"
+            ),
+            Self::NoRoot { name } => write!(
+                f,
+                "there is no function {name}, where hits come from; keep its symbol, or take it out of the roots \
+                 (kernel/closure/src/rules.rs)"
             ),
         }
     }
@@ -102,7 +130,7 @@ pub fn edges(image: &impl Image, function: &Symbol<'_>) -> Edges {
     edges
 }
 
-/// Where an indirect branch of the function `own` leads to, if words of the image tell. All entries of a jump table are taken
+/// Where an indirect branch of the function `own` leads to, if constant words of the image tell. All entries of a jump table are taken
 /// to be in the function if the first one is.
 fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Option<u64> {
     let word = |at: u64| {
@@ -133,7 +161,9 @@ pub fn walk<'a>(
         }
         for (_, target) in edges.targets {
             let reached = image.symbol_at(target);
-            open.extend(reached.filter(|reached| !begins(reached, rules.ends)));
+            open.extend(reached.filter(|reached| {
+                !image.stubs().contains(&reached.start) && !begins(reached, rules.ends)
+            }));
         }
     }
 }
@@ -169,10 +199,28 @@ pub fn violations<'a>(
             found.extend(edges.undecodable.map(|offset| Violation::Undecodable {
                 place: place(offset),
             }));
+            found.extend(unlisted_stack_switches(image, rules, function));
             true
         });
     }
     found
+}
+
+/// The stack switches of `function`, unless it is one that may have them.
+pub fn unlisted_stack_switches(
+    image: &impl Image,
+    rules: &Rules<'_>,
+    function: &Symbol<'_>,
+) -> Vec<Violation> {
+    if begins(function, rules.stack_switchers) {
+        return Vec::new();
+    }
+    stack_switches(image, function)
+        .iter()
+        .map(|offset| Violation::StackSwitch {
+            place: format!("{function}+{offset:#x}"),
+        })
+        .collect()
 }
 
 /// The instructions of `function` that give RSP another value than pushes, pops, frames and their alignment do, by offset.
@@ -186,21 +234,12 @@ pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
 }
 
 fn panics(symbol: &Symbol<'_>) -> bool {
-    begins(
-        symbol,
-        &[
-            "core::panicking::",
-            "core::option::unwrap_failed",
-            "core::option::expect_failed",
-            "core::result::unwrap_failed",
-            "core::slice::index::slice_",
-        ],
-    )
+    begins(symbol, &rules::PANICS)
 }
 
-fn begins(symbol: &Symbol<'_>, names: &[&str]) -> bool {
+fn begins(symbol: &Symbol<'_>, names: &[(&str, &str)]) -> bool {
     let name = format!("{symbol}");
-    names.iter().any(|begin| name.starts_with(begin))
+    names.iter().any(|(begin, _)| name.starts_with(begin))
 }
 
 #[cfg(test)]

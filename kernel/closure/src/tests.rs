@@ -9,8 +9,10 @@ use std::vec;
 const TEXT: u64 = 0xffff_ffff_8010_0000;
 const DATA: u64 = TEXT + 0x1000;
 const RULES: Rules<'_> = Rules {
-    ends: &["the_end"],
-    callers: &["handler_caller"],
+    roots: &[],
+    ends: &[("the_end", "")],
+    callers: &[("handler_caller", "")],
+    stack_switchers: &[("switcher", "")],
 };
 
 /// Functions of 16 bytes each from `TEXT` on, filled up with no-operations, and words of data.
@@ -61,6 +63,14 @@ impl Image for Small {
             _ => (TEXT, &self.text),
         };
         memory.get(range.start.checked_sub(start)? as usize..(range.end - start) as usize)
+    }
+
+    fn stubs(&self) -> Range<u64> {
+        let stub = self.names.iter().position(|name| *name == "stub");
+        stub.map_or(0..0, |index| {
+            let stub = self.function(index);
+            stub.start..stub.start + stub.size
+        })
     }
 }
 

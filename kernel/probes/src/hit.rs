@@ -426,9 +426,9 @@ impl<P: Platform> Probes<P> {
         // SAFETY: this CPU's own, and no other jprobe is under way: the guard is held.
         let frame = unsafe { &mut *cpu.jprobe.get() };
         frame.words = (stack.end.saturating_sub(regs.sp) as usize / 8).min(STACK_WORDS);
-        for n in 0..frame.words {
+        for (n, word) in frame.stack.iter_mut().take(frame.words).enumerate() {
             // SAFETY: between rsp and the end of the stack.
-            frame.stack[n] = unsafe { (regs.sp as *const u64).add(n).read_unaligned() };
+            *word = unsafe { (regs.sp as *const u64).add(n).read_unaligned() };
         }
         frame.regs = *regs;
         cpu.running.store(null_mut(), Relaxed);
@@ -458,9 +458,9 @@ impl<P: Platform> Probes<P> {
         }
         frame.site = null();
         *regs = frame.regs;
-        for n in 0..frame.words {
+        for (n, word) in frame.stack.iter().take(frame.words).enumerate() {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
-            unsafe { (regs.sp as *mut u64).add(n).write_unaligned(frame.stack[n]) };
+            unsafe { (regs.sp as *mut u64).add(n).write_unaligned(*word) };
         }
         self.finish(cpu, site, regs);
         true

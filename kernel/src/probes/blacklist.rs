@@ -1,11 +1,11 @@
 //! What may not be probed: the code that a hit itself runs through.
 //!
 //! A probe there would need a hit to handle a hit. The list is not written by hand but derived, once in the boot, from the
-//! linked kernel: the closure of calls and jumps from a few [`ROOTS`], decoded from the text; see [`closure`]. It ends where a
-//! user's handler is called, as nobody can say from the image which one that is, and at the functions of [`ENDS`], where a hit has either been
+//! linked kernel: the closure of calls and jumps from a few roots, decoded from the text; see [`closure`]. It ends where a
+//! user's handler is called, as nobody can say from the image which one that is, and where a hit has either been
 //! handed on to the kernel or ended the kernel.
 //!
-//! By hand, with a reason, are only the roots, and [`STACK_SWITCHERS`].
+//! By hand, with a reason, are only the roots, and those who switch stacks ([`closure::rules`]).
 //!
 //! # Contexts
 //! [`init`] once in the boot. [`reason`] and [`return_reason`] anywhere afterwards.
@@ -13,87 +13,13 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use closure::{Image, Rules};
+use closure::{
+    Image,
+    rules::{KERNEL, ROOTS, STACK_SWITCHERS},
+};
 use spin::Once;
 
 use crate::symbols::{self, Symbol};
-
-/// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [(&str, &str); 17] = [
-    ("kprobe_breakpoint", "a hit begins in it"),
-    (
-        "kernel::arch::x86_64::traps::do_breakpoint",
-        "a hit runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::do_debug",
-        "a single step runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::enter_exception",
-        "a fault in a probed instruction runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::enter_page_fault",
-        "a page fault in a probed instruction runs through it",
-    ),
-    (
-        "kretprobe_trampoline",
-        "return-probed functions return to it",
-    ),
-    (
-        "kretprobe_trampoline_trap3",
-        "return-probed functions return to it",
-    ),
-    (
-        "kretprobe_trampoline_trap4",
-        "return-probed functions return to it",
-    ),
-    (
-        "kprobe_post_stub",
-        "a hit with a post handler runs through it",
-    ),
-    (
-        "kprobe_detour_at_entry",
-        "hits of optimised probes run through copies of it",
-    ),
-    (
-        "kprobe_detour",
-        "hits of optimised probes run through copies of it",
-    ),
-    (
-        "kretprobe_detour",
-        "hits of optimised return probes run through copies of it",
-    ),
-    ("kprobe_detour_one", "detours call it"),
-    ("kprobe_detour_any", "detours call it"),
-    ("jprobe_return", "a jprobe's handler ends in it"),
-    (
-        "follow_note_breakpoint",
-        "a hit in a followed call runs through it",
-    ),
-    (
-        "follow_note_debug",
-        "a single step in a followed call runs through it",
-    ),
-];
-
-/// Where the closure ends, by the beginnings of names: from here on a hit was none and has been handed on to the kernel, or
-/// the kernel is at its end. None of them may be inlined into the code before it.
-const ENDS: [&str; 8] = [
-    "kernel::arch::x86_64::traps::do_exception",
-    "do_page_fault",
-    "kernel::arch::x86_64::traps::unclaimed",
-    "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
-    "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",
-    "core::panicking::",
-    "core::fmt::",
-    "__rustc::rust_begin_unwind",
-];
-
-/// Routines that leave on another stack than they were entered on: a hit in their middle, or on their return, would find
-/// neither its frame nor its task.
-const STACK_SWITCHERS: [&str; 2] = ["__switch_to", "ret_from_fork"];
 
 /// A piece of text that may not be probed.
 #[derive(Clone, Copy, Debug)]
@@ -135,15 +61,15 @@ pub fn init() {
         end,
         reason: "entry from and exit to interrupted code, between saved and live registers",
     });
-    for name in STACK_SWITCHERS {
-        if let Ok(symbol) = symbols::lookup_name(name) {
-            add(&mut list, &symbol, "it switches stacks");
-        }
-    }
     for (name, reason) in ROOTS {
         match symbols::lookup_name(name) {
             Ok(symbol) => close(&mut list, symbol, reason),
             Err(error) => panic!("the root of the probes' blacklist is gone: {error}"),
+        }
+    }
+    for (name, _) in STACK_SWITCHERS {
+        if let Ok(symbol) = symbols::lookup_name(name) {
+            add(&mut list, &symbol, "it switches stacks");
         }
     }
     list.sort_unstable_by_key(|entry| entry.start);
@@ -176,21 +102,22 @@ impl Image for Running {
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
         // All that is asked for lies in one symbol, or is a word that the linker has filled in.
         let len = range.end.checked_sub(range.start)?;
-        let known = symbols::is_image(range.start) && symbols::is_image(range.end - 1);
-        // SAFETY: between the first and the last address of the kernel's image: mapped, readable, and not written before the
-        // first probe where it is text or one of the linker's words.
+        let known = symbols::is_constant(range.start) && symbols::is_constant(range.end - 1);
+        // SAFETY: between the first and the last address of the image's text and constants: mapped, readable, and not
+        // written before the first probe.
         known
             .then(|| unsafe { core::slice::from_raw_parts(range.start as *const u8, len as usize) })
+    }
+
+    fn stubs(&self) -> Range<u64> {
+        let (start, end) = symbols::entry_text();
+        start..end
     }
 }
 
 /// Adds `root` and everything that it reaches.
 fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
-    let rules = Rules {
-        ends: &ENDS,
-        callers: &[],
-    };
-    closure::walk(&Running, &rules, root, |function, _| {
+    closure::walk(&Running, &KERNEL, root, |function, _| {
         add(list, function, reason)
     });
 }

@@ -19,8 +19,9 @@ use core::{
     fmt::Write,
     hint::black_box,
     ops::Range,
+    ptr::null_mut,
     slice,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
 };
 
 use ::probes::{insn::MAX_INSN_BYTES, slot::Displaced};
@@ -38,7 +39,8 @@ use crate::{
         self, Kretprobe, KretprobeInstance, PROBES, PtRegs, Registered, ReturnMethod, StepMethod,
         kprobe::flags,
     },
-    symbols, syscall, task,
+    symbols, syscall,
+    task::{self, Task},
     time::ktime_get,
 };
 
@@ -92,11 +94,16 @@ extern "C" fn call_copy_user() {
     let _ = black_box(uaccess::copy_from_user_nofault(&mut [0], 0));
 }
 
-/// How often the return handler has run.
+/// How often the return handler has run for the shell's task. Others may call the function meanwhile.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
+static SHELL: AtomicPtr<Task> = AtomicPtr::new(null_mut());
 
+/// A function of its own, so that what is shown does not depend on what is inlined.
+#[inline(never)]
 fn handle(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
-    HANDLED.fetch_add(1, Relaxed);
+    if percpu::current_raw() == SHELL.load(Relaxed) {
+        HANDLED.fetch_add(1, Relaxed);
+    }
 }
 
 /// A form of return probe.
@@ -169,6 +176,7 @@ pub fn walkthrough(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Fail
     if !PROBES.enabled() {
         return Err(Failure::Disarmed);
     }
+    SHELL.store(percpu::current_raw().cast_mut(), Relaxed);
     let mut columns = Vec::new();
     for form in &FORMS {
         columns.push(column(form, symbol.name, *call)?);

@@ -1,0 +1,196 @@
+//! The rules of this kernel: where hits come from and where they leave, by name, each with its reason.
+//!
+//! A name here is the symbol's, demangled; in all lists but that of the roots it may be the beginning of one. Whoever adds a
+//! call of a handler, or a switch of stacks, to the way of a hit adds its function here, or the build fails and names it.
+
+use crate::Rules;
+
+/// What this kernel's closure is held against.
+pub const KERNEL: Rules<'static> = Rules {
+    roots: &ROOTS,
+    ends: &ENDS,
+    callers: &CALLERS,
+    stack_switchers: &STACK_SWITCHERS,
+};
+
+/// Where the kernel comes to the probes, and why it must not need them there.
+pub const ROOTS: [(&str, &str); 17] = [
+    ("kprobe_breakpoint", "a hit begins in it"),
+    (
+        "kernel::arch::x86_64::traps::do_breakpoint",
+        "a hit runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::do_debug",
+        "a single step runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_exception",
+        "a fault in a probed instruction runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_page_fault",
+        "a page fault in a probed instruction runs through it",
+    ),
+    (
+        "kretprobe_trampoline",
+        "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_trampoline_trap3",
+        "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_trampoline_trap4",
+        "return-probed functions return to it",
+    ),
+    (
+        "kprobe_post_stub",
+        "a hit with a post handler runs through it",
+    ),
+    (
+        "kprobe_detour_at_entry",
+        "hits of optimised probes run through copies of it",
+    ),
+    (
+        "kprobe_detour",
+        "hits of optimised probes run through copies of it",
+    ),
+    (
+        "kretprobe_detour",
+        "hits of optimised return probes run through copies of it",
+    ),
+    ("kprobe_detour_one", "detours call it"),
+    ("kprobe_detour_any", "detours call it"),
+    ("jprobe_return", "a jprobe's handler ends in it"),
+    (
+        "follow_note_breakpoint",
+        "a hit in a followed call runs through it",
+    ),
+    (
+        "follow_note_debug",
+        "a single step in a followed call runs through it",
+    ),
+];
+
+/// Where the closure ends: from here on a hit was none and has been handed on to the kernel, or the kernel is at its end. None of
+/// them may be inlined into the code before it.
+pub const ENDS: [(&str, &str); 8] = [
+    (
+        "kernel::arch::x86_64::traps::do_exception",
+        "a fault that is not the probes', at its true address",
+    ),
+    (
+        "do_page_fault",
+        "a page fault that is not the probes', at its true address",
+    ),
+    (
+        "kernel::arch::x86_64::traps::unclaimed",
+        "nobody wants the exception",
+    ),
+    (
+        "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
+        "the kernel ends",
+    ),
+    (
+        "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",
+        "the task or the kernel ends",
+    ),
+    ("core::panicking::", "the kernel ends"),
+    ("core::fmt::", "the kernel ends, and says why"),
+    ("__rustc::rust_begin_unwind", "the kernel ends"),
+];
+
+/// Who calls handlers, or jumps to what a probe has named. The compiler puts methods into one another, so some stand here for what
+/// they may come to hold.
+pub const CALLERS: [(&str, &str); 19] = [
+    (
+        "kprobe_breakpoint",
+        "jumps to the stub that the site's first probe names; calls a pre handler",
+    ),
+    (
+        "kprobe_detour_at_entry",
+        "calls the stub that the site's first probe names",
+    ),
+    (
+        "kprobe_detour",
+        "calls the stub that the site's first probe names",
+    ),
+    ("kprobe_detour_one", "jumps to a pre handler"),
+    ("kretprobe_trampoline", "calls a return handler"),
+    (
+        "probes::detour::serve_detour",
+        "calls pre and entry handlers",
+    ),
+    ("probes::hit::serve", "calls pre and entry handlers"),
+    ("probes::hit::on_return", "calls return handlers"),
+    ("probes::hit::on_post", "calls post handlers"),
+    (
+        "probes::hit::Returning::run_handlers",
+        "calls return handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::serve",
+        "calls pre handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::on_breakpoint",
+        "calls pre and entry handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::other_breakpoint",
+        "calls pre handlers for a detour, post handlers after a jprobe",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::enter_call",
+        "calls entry handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::emulate",
+        "calls post handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::run_post",
+        "calls post handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::on_debug",
+        "calls post handlers",
+    ),
+    (
+        "probes::hit::<impl probes::registry::Probes<P>>::on_fault",
+        "calls fault handlers",
+    ),
+    (
+        "kernel::arch::x86_64::traps::do_breakpoint",
+        "holds what serves a hit that did not come by `kprobe_breakpoint`",
+    ),
+];
+
+/// Who leaves on another stack than it was entered on: a hit in the middle, or on the return, would find neither its frame nor its
+/// task. None of them may be probed.
+pub const STACK_SWITCHERS: [(&str, &str); 5] = [
+    ("__switch_to", "goes from one task's stack to another's"),
+    ("ret_from_fork", "begins on a task's new stack"),
+    (
+        "asm_syscall",
+        "comes from the program's stack to the task's, and goes back",
+    ),
+    (
+        "asm_nmi",
+        "leaves the stack of NMIs for the one that was interrupted",
+    ),
+    (
+        "jprobe_return",
+        "leaves the frames of a jprobe's handler behind",
+    ),
+];
+
+/// Code that ends the kernel in an orderly way, and so in a hit is a mistake.
+pub const PANICS: [(&str, &str); 5] = [
+    ("core::panicking::", "all panics"),
+    ("core::option::unwrap_failed", "Option::unwrap"),
+    ("core::option::expect_failed", "Option::expect"),
+    ("core::result::unwrap_failed", "Result::unwrap"),
+    ("core::slice::index::slice_", "ranges of slices"),
+];
