@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use boot::prerequisites::{self, Install};
-use tests::{Catalogue, GuestTest, Verdict};
+use tests::{Catalogue, GuestTest, Verdict, boots::Emulator};
 
 const PREFIX: &str = "self_test::";
 
@@ -16,11 +16,17 @@ fn verdicts() -> BTreeMap<String, Verdict> {
         .filter(|test| test.name.starts_with(PREFIX))
         .collect();
     let mut verdicts = BTreeMap::new();
-    tests::run(&catalogue.kernel, &tests, false, |test, verdict| {
-        let name = test.name.strip_prefix(PREFIX).unwrap();
-        let before = verdicts.insert(name.to_string(), verdict);
-        assert_eq!(before, None, "{name} was judged twice");
-    });
+    tests::run(
+        Emulator::Qemu,
+        &catalogue.kernel,
+        &tests,
+        false,
+        |test, verdict| {
+            let name = test.name.strip_prefix(PREFIX).unwrap();
+            let before = verdicts.insert(name.to_string(), verdict);
+            assert_eq!(before, None, "{name} was judged twice");
+        },
+    );
     verdicts
 }
 

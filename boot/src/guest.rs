@@ -1,15 +1,17 @@
 //! A running guest: its serial line as it comes, and how it ended.
 //!
-//! Two threads read QEMU's standard output (the serial line) and standard error. [`Guest::next`] hands their chunks over
-//! in order and, when the serial line is closed, the end. A guest that is dropped is killed.
+//! Two threads read the emulator's standard output (the serial line) and standard error. [`Guest::next`] hands their chunks
+//! over in order and, when the serial line is closed, the end. A guest that is dropped is killed.
 //!
-//! UEFI firmware uses the same serial line as its console. What comes before the kernel's first line is kept back, and
-//! is of interest only if no such line ever comes ([`Guest::firmware_text`]).
+//! UEFI firmware uses the same serial line as its console, and Bochs writes to its standard output too. What comes before the
+//! kernel's first line is kept back, and is of interest only if no such line ever comes ([`Guest::firmware_text`]).
+//!
+//! QEMU's exit status is the guest's verdict; Bochs's says nothing, and the last line of the log does.
 
 use std::{
     fmt,
     io::{Read, Write, stdout},
-    process::{ChildStdin, ExitStatus, Stdio},
+    process::{ChildStdin, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -18,6 +20,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    bochs,
     children::{self, Running},
     image::Firmware,
     prerequisites::Install,
@@ -30,6 +33,9 @@ const SUCCESS: i32 = 0x10 << 1 | 1;
 /// The same for 0x11.
 const FAILURE: i32 = 0x11 << 1 | 1;
 
+/// What comes before the verdict in the last line of the log.
+const VERDICT: &str = "Power off: ";
+
 /// How a guest ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -39,23 +45,45 @@ pub enum End {
     Failure,
     /// The machine was reset, or switched off without a verdict.
     Reset,
-    /// QEMU itself failed or was killed; the text says how.
-    Qemu(String),
+    /// The emulator itself failed or was killed; the text says which and how.
+    Emulator(String),
+}
+
+/// What runs the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Emulator {
+    Qemu,
+    Bochs,
 }
 
 impl End {
-    fn new(status: ExitStatus, stderr: &str) -> Self {
-        match status.code() {
-            Some(SUCCESS) => Self::Success,
-            Some(FAILURE) => Self::Failure,
-            Some(0) => Self::Reset,
-            _ => {
-                let message = stderr.lines().rfind(|line| !line.trim().is_empty());
-                Self::Qemu(match message {
-                    Some(message) => format!("{status}, {}", message.trim()),
-                    None => status.to_string(),
-                })
-            }
+    /// `stderr`: what the emulator said; `last_line`: the last one of the guest's log.
+    fn new(emulator: Emulator, status: ExitStatus, stderr: &str, last_line: &str) -> Self {
+        let failed = |name, message: Option<&str>| {
+            Self::Emulator(match message {
+                Some(message) => format!("{name} failed: {status}, {}", message.trim()),
+                None => format!("{name} failed: {status}"),
+            })
+        };
+        match emulator {
+            Emulator::Qemu => match status.code() {
+                Some(SUCCESS) => Self::Success,
+                Some(FAILURE) => Self::Failure,
+                Some(0) => Self::Reset,
+                _ => failed("QEMU", stderr.lines().rfind(|line| !line.trim().is_empty())),
+            },
+            // Whatever the verdict, it exits with 1.
+            Emulator::Bochs => match last_line.split_once(VERDICT).map(|(_, word)| word) {
+                Some("success") => Self::Success,
+                Some("failure") => Self::Failure,
+                _ if stderr.contains(bochs::TRIPLE_FAULT) => Self::Reset,
+                _ => failed(
+                    "Bochs",
+                    stderr
+                        .split_once(bochs::LAST_WORDS)
+                        .and_then(|(_, message)| message.trim_start().lines().next()),
+                ),
+            },
         }
     }
 }
@@ -68,7 +96,7 @@ impl fmt::Display for End {
             Self::Reset => f.write_str(
                 "the guest ended without a verdict: a triple fault, or a reset or power-off by itself",
             ),
-            Self::Qemu(how) => write!(f, "QEMU failed: {how}"),
+            Self::Emulator(how) => f.write_str(how),
         }
     }
 }
@@ -87,30 +115,72 @@ pub enum Event {
 /// A guest whose serial line we read.
 #[derive(Debug)]
 pub struct Guest {
-    qemu: Running,
+    emulator: Emulator,
+    process: Running,
     /// The other end of its serial line.
     input: Option<ChildStdin>,
     /// What the firmware has written, while the kernel has written nothing.
     firmware_text: Option<Vec<u8>>,
+    log: LastLine,
     output: Receiver<Vec<u8>>,
     stderr: Option<JoinHandle<String>>,
+}
+
+/// The last line of a log: lines begin with a time stamp in brackets, and what does not is no line of the log.
+#[derive(Debug, Default)]
+struct LastLine {
+    line: Vec<u8>,
+    partial: Vec<u8>,
+}
+
+impl LastLine {
+    fn extend(&mut self, output: &[u8]) {
+        for piece in output.split_inclusive(|byte| *byte == b'\n') {
+            self.partial.extend(piece);
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.partial);
+                if line.starts_with(b"[") {
+                    self.line = line;
+                }
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.line).trim_end().into()
+    }
 }
 
 impl Guest {
     /// Starts `machine`. The calling thread must outlive the guest (see `children`).
     pub fn start(machine: &Machine, install: Install) -> Result<Self> {
         assert_eq!(machine.serial, Serial::Output, "a guest is read, not shown");
-        let mut command = machine.command(install)?;
-        let qemu = children::spawn(
+        let has_console = machine.firmware == Firmware::Uefi;
+        Self::spawn(Emulator::Qemu, machine.command(install)?, has_console)
+    }
+
+    /// Starts a machine in Bochs. The calling thread must outlive the guest.
+    pub fn start_in_bochs(machine: &bochs::Machine, install: Install) -> Result<Self> {
+        let mut guest = Self::spawn(Emulator::Bochs, machine.command(install)?, true)?;
+        // It may have ended already, which is told as any end.
+        let _ = guest.type_text(bochs::GO);
+        // When it has nothing to run any more, its debugger finds the end of its input and quits.
+        guest.input = None;
+        Ok(guest)
+    }
+
+    /// `has_console`: there may be text before the kernel's first line.
+    fn spawn(emulator: Emulator, mut command: Command, has_console: bool) -> Result<Self> {
+        let process = children::spawn(
             command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped()),
         )
-        .context("cannot start QEMU")?;
-        let input = qemu.take_stdin();
-        let mut stdout = qemu.take_stdout().expect("piped above");
-        let mut stderr = qemu.take_stderr().expect("piped above");
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let input = process.take_stdin();
+        let mut stdout = process.take_stdout().expect("piped above");
+        let mut stderr = process.take_stderr().expect("piped above");
         let (sender, output) = mpsc::channel();
         thread::spawn(move || {
             let mut chunk = [0; 4096];
@@ -128,9 +198,11 @@ impl Guest {
             String::from_utf8_lossy(&text).into_owned()
         });
         Ok(Self {
-            qemu,
+            emulator,
+            process,
             input,
-            firmware_text: (machine.firmware == Firmware::Uefi).then(Vec::new),
+            firmware_text: has_console.then(Vec::new),
+            log: LastLine::default(),
             output,
             stderr: Some(stderr),
         })
@@ -140,15 +212,19 @@ impl Guest {
     pub fn next(&mut self, deadline: Option<Instant>) -> Result<Event> {
         loop {
             let event = self.next_raw(deadline)?;
-            let (Event::Output(output), Some(text)) = (&event, &mut self.firmware_text) else {
+            let Event::Output(mut output) = event else {
                 return Ok(event);
             };
-            text.extend(output);
-            if let Some(start) = first_log_line(text) {
-                let log = text.split_off(start);
+            if let Some(text) = &mut self.firmware_text {
+                text.extend(output);
+                let Some(start) = first_log_line(text) else {
+                    continue;
+                };
+                output = text.split_off(start);
                 self.firmware_text = None;
-                return Ok(Event::Output(log));
             }
+            self.log.extend(&output);
+            return Ok(Event::Output(output));
         }
     }
 
@@ -204,10 +280,13 @@ impl Guest {
             Ok(output) => Event::Output(output),
             Err(RecvTimeoutError::Timeout) => Event::Deadline,
             Err(RecvTimeoutError::Disconnected) => {
-                let status = self.qemu.wait().context("cannot wait for QEMU")?;
+                let status = self
+                    .process
+                    .wait()
+                    .context("cannot wait for the emulator")?;
                 let stderr = self.stderr.take().map(JoinHandle::join);
                 let stderr = stderr.and_then(Result::ok).unwrap_or_default();
-                Event::End(End::new(status, &stderr))
+                Event::End(End::new(self.emulator, status, &stderr, &self.log.text()))
             }
         })
     }
@@ -279,7 +358,7 @@ fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
         .context("cannot start QEMU")?
         .wait()
         .context("cannot wait for QEMU")?;
-    match End::new(status, "") {
+    match End::new(Emulator::Qemu, status, "", "") {
         End::Success => Ok(()),
         end => bail!("{end}"),
     }
@@ -299,17 +378,45 @@ mod tests {
 
     #[test]
     fn exit_statuses_of_qemu_are_told_apart() {
-        let exit = |code: i32, stderr| End::new(ExitStatus::from_raw(code << 8), stderr);
+        let end =
+            |status, stderr| End::new(Emulator::Qemu, ExitStatus::from_raw(status), stderr, "");
+        let exit = |code: i32, stderr| end(code << 8, stderr);
         assert_eq!(exit(33, ""), End::Success);
         assert_eq!(exit(35, "noise"), End::Failure);
         assert_eq!(exit(0, ""), End::Reset);
         assert_eq!(
             exit(1, "warning\nqemu: no such disk\n\n"),
-            End::Qemu("exit status: 1, qemu: no such disk".into())
+            End::Emulator("QEMU failed: exit status: 1, qemu: no such disk".into())
         );
         assert_eq!(
-            End::new(ExitStatus::from_raw(9), ""),
-            End::Qemu("signal: 9 (SIGKILL)".into())
+            end(9, ""),
+            End::Emulator("QEMU failed: signal: 9 (SIGKILL)".into())
+        );
+    }
+
+    #[test]
+    fn the_last_line_of_the_log_is_the_verdict_in_bochs() {
+        let end = |log: &[&str], stderr| {
+            let mut last = LastLine::default();
+            log.iter().for_each(|piece| last.extend(piece.as_bytes()));
+            End::new(
+                Emulator::Bochs,
+                ExitStatus::from_raw(1 << 8),
+                stderr,
+                &last.text(),
+            )
+        };
+        let success = "[    1.234567] Power off: success\n";
+        assert_eq!(end(&[success], ""), End::Success);
+        let pieces = ["[    1.2] Power off: fai", "lure\n(0).[12] jmp", ".\n"];
+        assert_eq!(end(&pieces, ""), End::Failure);
+        let shutdown = "e[CPU0  ] exception(): 3rd (13) exception with no resolution";
+        assert_eq!(end(&[success, "[    1.3] more\n"], shutdown), End::Reset);
+        let message =
+            "====\nBochs is exiting with the following message:\n[IMG   ] no disk\n====\nbye";
+        assert_eq!(
+            end(&[], message),
+            End::Emulator("Bochs failed: exit status: 1, [IMG   ] no disk".into())
         );
     }
 }

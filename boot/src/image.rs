@@ -98,7 +98,29 @@ impl Kernel {
         self.write_image(firmware, "", &image)?;
         Ok(image)
     }
+
+    /// Returns the disk image to run in Bochs, with this command line in it; writes it if need be.
+    pub fn bochs_image(&self, cmdline: &str) -> Result<PathBuf> {
+        let image = layout::artifacts()?.join(format!("{}-bochs.img", self.name));
+        self.write_image(Firmware::Bios, cmdline, &image)?;
+        fs::File::options()
+            .append(true)
+            .open(&image)
+            .and_then(|disk| {
+                let length = disk.metadata()?.len();
+                if length.is_multiple_of(CYLINDER_BYTES) {
+                    return Ok(());
+                }
+                disk.set_len(length.next_multiple_of(CYLINDER_BYTES))
+            })
+            .with_context(|| format!("cannot lengthen {}", image.display()))?;
+        Ok(image)
+    }
 }
+
+/// What the length of a disk must be a multiple of for Bochs, which reckons in cylinders: 16 heads of 63 sectors of 512
+/// bytes.
+const CYLINDER_BYTES: u64 = 16 * 63 * 512;
 
 /// Writes the initramfs that goes into `image` and returns its path.
 fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {

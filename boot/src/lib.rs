@@ -6,6 +6,8 @@
 //!   asked for   QEMU, firmware    programs  disk images       line        serial line, tells the end
 //! ```
 //!
+//! [`bochs`] takes the place of `qemu` where a second emulator is asked for.
+//!
 //! # Invariants
 //! 1. Nothing is started before the whole command line has been found good.
 //! 2. No child process outlives this one, however it ends (`children`).
@@ -14,6 +16,7 @@
 //! 4. Every failure is one sentence that says what to do, printed last. Progress and reasons go to standard error;
 //!    standard output carries the guest's serial line and nothing else.
 
+pub mod bochs;
 pub mod cargo;
 pub mod children;
 pub mod guest;

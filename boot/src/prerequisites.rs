@@ -1,4 +1,4 @@
-//! What must be on this machine: parts of the Rust toolchain, QEMU, UEFI firmware.
+//! What must be on this machine: parts of the Rust toolchain, QEMU, UEFI firmware; Bochs where it is asked for.
 //!
 //! What is missing is installed where that needs no question: toolchain parts by rustup, packages by the system's
 //! package manager when we are root, have password-less sudo, or use Homebrew. Each command is printed before it runs.
@@ -77,6 +77,15 @@ pub struct Ovmf {
     pub variables: PathBuf,
 }
 
+/// What packages are for.
+#[derive(Clone, Copy)]
+enum Emulator {
+    /// With firmware for UEFI.
+    Qemu,
+    /// With a display that needs no screen.
+    Bochs,
+}
+
 struct PackageManager {
     system: &'static str,
     program: &'static str,
@@ -85,6 +94,7 @@ struct PackageManager {
     install: &'static [&'static str],
     qemu: &'static str,
     ovmf: Option<&'static str>,
+    bochs: &'static [&'static str],
     needs_root: bool,
 }
 
@@ -96,6 +106,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         install: &["install", "--yes", "--no-install-recommends"],
         qemu: "qemu-system-x86",
         ovmf: Some("ovmf"),
+        bochs: &["bochs", "bochsbios", "vgabios", "bochs-sdl"],
         needs_root: true,
     },
     PackageManager {
@@ -105,6 +116,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         install: &["install", "--assumeyes"],
         qemu: "qemu-system-x86-core",
         ovmf: Some("edk2-ovmf"),
+        bochs: &["bochs"],
         needs_root: true,
     },
     PackageManager {
@@ -114,6 +126,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         install: &["-S", "--noconfirm", "--needed"],
         qemu: "qemu-system-x86",
         ovmf: Some("edk2-ovmf"),
+        bochs: &["bochs"],
         needs_root: true,
     },
     PackageManager {
@@ -124,13 +137,17 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         qemu: "qemu",
         // Comes with the package of QEMU.
         ovmf: None,
+        bochs: &["bochs"],
         needs_root: false,
     },
 ];
 
 impl PackageManager {
-    fn packages(&self) -> Vec<&'static str> {
-        [Some(self.qemu), self.ovmf].into_iter().flatten().collect()
+    fn packages(&self, emulator: Emulator) -> Vec<&'static str> {
+        match emulator {
+            Emulator::Qemu => [Some(self.qemu), self.ovmf].into_iter().flatten().collect(),
+            Emulator::Bochs => self.bochs.to_vec(),
+        }
     }
 }
 
@@ -173,12 +190,12 @@ pub fn toolchain(install: Install) -> Result<()> {
 
 /// Returns the path of QEMU, installed first if it is missing.
 pub fn qemu(install: Install) -> Result<PathBuf> {
-    find_or_install("QEMU", install, || find_program(QEMU))
+    find_or_install("QEMU", Emulator::Qemu, install, || find_program(QEMU))
 }
 
 /// Returns the UEFI firmware, installed first if it is missing.
 pub fn ovmf(install: Install) -> Result<Ovmf> {
-    find_or_install("UEFI firmware (OVMF)", install, || {
+    find_or_install("UEFI firmware (OVMF)", Emulator::Qemu, install, || {
         OVMF.iter()
             .map(|(code, variables)| (Path::new(code), Path::new(variables)))
             .find(|(code, variables)| code.is_file() && variables.is_file())
@@ -187,6 +204,23 @@ pub fn ovmf(install: Install) -> Result<Ovmf> {
                 variables: variables.into(),
             })
     })
+}
+
+/// Returns the path of Bochs, installed first if it is missing.
+pub fn bochs(install: Install) -> Result<PathBuf> {
+    const WHAT: &str = "Bochs, or its SDL display,";
+    find_or_install(WHAT, Emulator::Bochs, install, || {
+        find_program("bochs").filter(|_| bochs_has_display())
+    })
+}
+
+/// Whether Bochs has its SDL 2 display: unless it lacks among the plugins of a distribution that has displays as plugins.
+fn bochs_has_display() -> bool {
+    let architectures = Path::new("/usr/lib").read_dir().into_iter().flatten();
+    let plugins = architectures.filter_map(|entry| Some(entry.ok()?.path().join("bochs/plugins")));
+    plugins
+        .filter(|plugins| plugins.is_dir())
+        .all(|plugins| plugins.join("libbx_sdl2_gui.so").is_file())
 }
 
 /// Returns the path of an LLVM tool of the toolchain's component `llvm-tools`.
@@ -229,7 +263,12 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-fn find_or_install<T>(what: &str, install: Install, find: impl Fn() -> Option<T>) -> Result<T> {
+fn find_or_install<T>(
+    what: &str,
+    emulator: Emulator,
+    install: Install,
+    find: impl Fn() -> Option<T>,
+) -> Result<T> {
     if let Some(found) = find() {
         return Ok(found);
     }
@@ -239,7 +278,7 @@ fn find_or_install<T>(what: &str, install: Install, find: impl Fn() -> Option<T>
         say(format_args!("{what} is missing; installing it"));
         for arguments in [
             manager.refresh.map(<[&str]>::to_vec),
-            Some([manager.install, &manager.packages()].concat()),
+            Some([manager.install, &manager.packages(emulator)].concat()),
         ]
         .into_iter()
         .flatten()
@@ -257,7 +296,7 @@ fn find_or_install<T>(what: &str, install: Install, find: impl Fn() -> Option<T>
     }
     bail!(
         "{what} is missing; install it and run again: {}",
-        install_hints()
+        install_hints(emulator)
     )
 }
 
@@ -279,7 +318,7 @@ fn usable_package_manager() -> Option<(&'static PackageManager, &'static [&'stat
     asks_nothing.then_some((manager, &["sudo", "-n"]))
 }
 
-fn install_hints() -> String {
+fn install_hints(emulator: Emulator) -> String {
     PACKAGE_MANAGERS
         .iter()
         .map(|manager| {
@@ -289,7 +328,7 @@ fn install_hints() -> String {
                 manager.system,
                 manager.program,
                 manager.install[0],
-                manager.packages().join(" ")
+                manager.packages(emulator).join(" ")
             )
         })
         .collect::<Vec<_>>()
@@ -315,17 +354,25 @@ mod tests {
     #[test]
     fn hints_are_one_line_for_four_systems() {
         assert_eq!(
-            install_hints(),
+            install_hints(Emulator::Qemu),
             "Debian/Ubuntu `sudo apt-get install qemu-system-x86 ovmf`, \
              Fedora `sudo dnf install qemu-system-x86-core edk2-ovmf`, \
              Arch `sudo pacman -S qemu-system-x86 edk2-ovmf`, \
              Homebrew `brew install qemu`"
         );
+        assert!(
+            install_hints(Emulator::Bochs).starts_with(
+                "Debian/Ubuntu `sudo apt-get install bochs bochsbios vgabios bochs-sdl`, Fedora "
+            ),
+            "{}",
+            install_hints(Emulator::Bochs)
+        );
     }
 
     #[test]
     fn what_cannot_be_found_is_named_with_the_way_out() {
-        let error = find_or_install("QEMU", Install::Forbidden, || None::<()>).unwrap_err();
+        let error =
+            find_or_install("QEMU", Emulator::Qemu, Install::Forbidden, || None::<()>).unwrap_err();
         let sentence = error.to_string();
         assert!(
             sentence.starts_with("QEMU is missing; install it and run again: Debian/Ubuntu"),

@@ -12,7 +12,7 @@ use crate::{
     mm::init_text,
     module,
     panic::{ExitCode, exit},
-    pr_err, pr_info,
+    pr_err,
     probes::debugfs,
     shell, symbols,
     task::exec::run_program,
@@ -56,13 +56,11 @@ fn kernel_init(early_loaded: bool) -> ! {
             pr_err!("rmmod {} failed: {errno} {error}", module.name());
         }
     }
-    let (code, verdict) = if loaded && ran {
-        (ExitCode::Success, "success")
+    exit(if loaded && ran {
+        ExitCode::Success
     } else {
-        (ExitCode::Failure, "failure")
-    };
-    pr_info!("Power off: {verdict}");
-    exit(code)
+        ExitCode::Failure
+    })
 }
 
 /// Loads the modules that the command line names under `key`. False if one of them failed; the rest is loaded all the same.

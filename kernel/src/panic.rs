@@ -3,6 +3,8 @@
 //! The first CPU that panics stops the others, takes the console by force and prints: the message, the registers if an
 //! exception brought it here, and a backtrace. It takes no lock and allocates nothing. If that fails in turn, the second
 //! panic prints its message only, and a third one prints nothing: the machine goes off in any case.
+//!
+//! The last line of the log is the verdict: on machines without isa-debug-exit (Bochs, a real PC) nothing else tells it.
 
 use crate::{
     arch::{percpu, smp},
@@ -16,7 +18,7 @@ use core::{
 };
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
-/// The verdict that the host reads from QEMU's exit status.
+/// The verdict on the run: QEMU's exit status says it, and the last line of the log.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
@@ -28,9 +30,23 @@ pub enum ExitCode {
 
 /// Powers the machine off with a verdict for the host.
 pub fn exit(code: ExitCode) -> ! {
+    let verdict = match code {
+        ExitCode::Success => "success",
+        ExitCode::Failure => "failure",
+    };
+    // Whatever the console's level is: the host may depend on it.
+    pr_emerg!("Power off: {verdict}");
+    power_off(code)
+}
+
+fn power_off(code: ExitCode) -> ! {
     log::flush();
     // SAFETY: isa-debug-exit sits at this port in QEMU; elsewhere nothing answers there.
     unsafe { Port::<u32>::new(0xf4).write(code as u32) };
+    for letter in *b"Shutdown" {
+        // SAFETY: at this port Bochs waits for the word, and ends; elsewhere nothing answers there.
+        unsafe { Port::<u8>::new(0x8900).write(letter) };
+    }
     halt()
 }
 
@@ -87,7 +103,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             log::seize();
             pr_emerg!("Kernel panic while panicking: {message}");
         }
-        _ => {}
+        _ => power_off(ExitCode::Failure),
     }
     exit(ExitCode::Failure)
 }

@@ -3,6 +3,8 @@
 //! One guest at a time: a guest uses all of the machine that it gets, and time limits hold only for a guest that has it.
 
 use std::{
+    cmp::Reverse,
+    fmt,
     io::Write,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -10,6 +12,7 @@ use std::{
 
 use anyhow::Result;
 use boot::{
+    bochs,
     guest::{Event, Guest},
     image::{Firmware, Kernel},
     prerequisites::Install,
@@ -18,7 +21,7 @@ use boot::{
 use test_protocol::{PARAMETER, Ranges};
 
 use crate::{
-    catalogue::{BootOptions, GuestTest},
+    catalogue::GuestTest,
     transcript::{Expected, Over, Transcript, Verdict},
 };
 
@@ -27,13 +30,93 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
 
+/// What runs the guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emulator {
+    Qemu,
+    Bochs,
+}
+
+impl Emulator {
+    /// How often the time limit of a test may pass: Bochs interprets each instruction, and all CPUs in one thread.
+    fn patience(self) -> u32 {
+        match self {
+            Self::Qemu => 1,
+            Self::Bochs => 10,
+        }
+    }
+
+    /// Starts a machine for `tests`, which have the same boot options.
+    fn start(self, kernel: &Kernel, tests: &[&GuestTest]) -> Result<Guest> {
+        let options = &tests[0].boot;
+        let indices: Vec<usize> = tests.iter().map(|test| test.index).collect();
+        let selection = format!("{PARAMETER}={}", Ranges(&indices));
+        let cmdline = format!("{selection} {}", options.cmdline).trim_end().into();
+        match self {
+            Self::Qemu => {
+                let machine = Machine {
+                    cpus: options.smp,
+                    memory_mib: options.memory_mib,
+                    icount: options.icount,
+                    cmdline,
+                    ..Machine::new(kernel.image(Firmware::Bios)?)
+                };
+                Guest::start(&machine, Install::Allowed)
+            }
+            Self::Bochs => {
+                // Its time is always counted in instructions.
+                let machine = bochs::Machine {
+                    cpus: options.smp,
+                    memory_mib: options.memory_mib,
+                    disk: kernel.bochs_image(&cmdline)?,
+                };
+                Guest::start_in_bochs(&machine, Install::Allowed)
+            }
+        }
+    }
+}
+
+/// Where the time of a run went.
+#[derive(Debug, Default)]
+pub struct Times {
+    boots: usize,
+    /// From power-on to the first test, of all boots.
+    booting: Duration,
+    /// Each test and how long it ran.
+    tests: Vec<(String, Duration)>,
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        let testing: Duration = self.tests.iter().map(|(_, time)| *time).sum();
+        write!(
+            f,
+            "{} boots took {:.0} s, {} tests {:.0} s",
+            self.boots,
+            self.booting.as_secs_f64(),
+            self.tests.len(),
+            testing.as_secs_f64()
+        )?;
+        let mut slowest: Vec<_> = self.tests.iter().collect();
+        slowest.sort_by_key(|(_, time)| Reverse(*time));
+        for (number, (name, time)) in slowest.into_iter().take(SHOWN).enumerate() {
+            let before = if number == 0 { "; slowest: " } else { ", " };
+            write!(f, "{before}{name} {:.1} s", time.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs `tests` and reports the verdict of each as soon as it is due, in any order. `echo` shows the guests' logs.
 pub fn run(
+    emulator: Emulator,
     kernel: &Kernel,
     tests: &[&GuestTest],
     echo: bool,
     mut report: impl FnMut(&GuestTest, Verdict),
-) {
+) -> Times {
+    let mut times = Times::default();
     // Tests with equal options share boots; the catalogue has them side by side.
     for group in tests.chunk_by(|a, b| a.boot == b.boot) {
         let mut rest = group.to_vec();
@@ -43,7 +126,7 @@ pub fn run(
                 judged[test] = true;
                 report(rest[test], verdict);
             };
-            let booted = boot(kernel, &rest, echo, &mut judge);
+            let booted = boot(emulator, kernel, &rest, echo, &mut judge, &mut times);
             let mut judged = judged.into_iter();
             rest.retain(|_| !judged.next().unwrap_or(false));
             if let Err(error) = booted {
@@ -54,6 +137,7 @@ pub fn run(
             }
         }
     }
+    times
 }
 
 /// Runs `machine` until it ends or `limit` is over, and returns how that was and what it logged.
@@ -74,24 +158,36 @@ pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
 
 /// Boots once and judges at least one of `tests`, all of which have the same boot options.
 fn boot(
+    emulator: Emulator,
     kernel: &Kernel,
     tests: &[&GuestTest],
     echo: bool,
     judge: &mut dyn FnMut(usize, Verdict),
+    times: &mut Times,
 ) -> Result<()> {
-    let machine = machine(kernel, &tests[0].boot, tests)?;
     // A panic in another test leaves nothing behind that concerns us.
     let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut guest = Guest::start(&machine, Install::Allowed)?;
+    let mut guest = emulator.start(kernel, tests)?;
     let expected = tests.iter().map(|test| Expected {
         name: test.full_name.clone(),
         should_panic: test.should_panic.clone(),
     });
     let mut transcript = Transcript::new(expected.collect());
-    let mut limit = BOOT_TIMEOUT;
-    let mut deadline = Instant::now() + limit;
+    let mut limit = BOOT_TIMEOUT * emulator.patience();
+    let mut since = Instant::now();
+    let mut passed = |current: Option<usize>, since: &mut Instant| {
+        let time = since.elapsed();
+        *since += time;
+        match current {
+            Some(test) => times.tests.push((tests[test].name.clone(), time)),
+            None => {
+                times.boots += 1;
+                times.booting += time;
+            }
+        }
+    };
     let over = loop {
-        match guest.next(Some(deadline))? {
+        match guest.next(Some(since + limit))? {
             Event::Output(output) => {
                 if echo {
                     // Nothing can be done about a closed standard error.
@@ -104,28 +200,17 @@ fn boot(
                 if let Some(current) = transcript.current()
                     && before != Some(current)
                 {
-                    limit = tests[current].timeout;
-                    deadline = Instant::now() + limit;
+                    passed(before, &mut since);
+                    limit = tests[current].timeout * emulator.patience();
                 }
             }
             Event::End(end) => break Over::Ended(end),
             Event::Deadline => break Over::Hung(limit.as_secs()),
         }
     };
+    passed(transcript.current(), &mut since);
     for (test, verdict) in transcript.over(&over) {
         judge(test, verdict);
     }
     Ok(())
-}
-
-fn machine(kernel: &Kernel, options: &BootOptions, tests: &[&GuestTest]) -> Result<Machine> {
-    let indices: Vec<usize> = tests.iter().map(|test| test.index).collect();
-    let selection = format!("{PARAMETER}={}", Ranges(&indices));
-    Ok(Machine {
-        cpus: options.smp,
-        memory_mib: options.memory_mib,
-        icount: options.icount,
-        cmdline: format!("{selection} {}", options.cmdline).trim_end().into(),
-        ..Machine::new(kernel.image(Firmware::Bios)?)
-    })
 }

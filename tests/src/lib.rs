@@ -4,10 +4,11 @@
 //!   catalogue    the tests, read from the test kernel's ELF: listing them needs no boot
 //!   boots        boots the kernel as often as it takes to get a verdict on each test of a group
 //!   transcript   follows one boot's serial line: which test runs, what it printed, how it ended
+//!   trials       lists the tests and tells their verdicts, as an ordinary test binary does
 //!   session      types at the kernel's prompt and reads its answers
 //! ```
 //!
-//! [`mod@bench`] is the benchmark, `cargo bench`. The suite itself (`suite.rs`) is an ordinary test binary in looks and options.
+//! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and `bochs.rs`.
 //! `test_protocol` has the guest's side.
 
 pub mod bench;
@@ -15,6 +16,7 @@ pub mod boots;
 pub mod catalogue;
 pub mod session;
 pub mod transcript;
+pub mod trials;
 
 pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};

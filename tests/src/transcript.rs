@@ -178,7 +178,7 @@ fn reason(over: &Over) -> String {
         Over::Ended(End::Success) => "the guest ended too early".into(),
         Over::Ended(End::Failure) => "the kernel panicked".into(),
         Over::Ended(End::Reset) => "the machine was reset: a triple fault".into(),
-        Over::Ended(End::Qemu(how)) => format!("QEMU failed: {how}"),
+        Over::Ended(End::Emulator(how)) => how.clone(),
         Over::Hung(seconds) => format!("it hung: not over after {seconds} s"),
     }
 }

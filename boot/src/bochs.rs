@@ -1,0 +1,74 @@
+//! The other machine: Bochs's configuration.
+//!
+//! Bochs interprets instruction by instruction and is a second opinion on what a processor does. It has none of QEMU's
+//! channels: the kernel command line comes from a file in the disk image, and the verdict is the last line on the serial
+//! port. Time is counted in instructions, so a run repeats exactly.
+//!
+//! All options are on its command line (bochs(1), bochsrc(5)), so that no file is left behind. The serial line goes to
+//! standard output, where Bochs writes too: a greeting before the kernel's first line, and what its debugger has to say,
+//! in distributions that build it in, after the last one. That debugger waits for a command, to be typed by the caller
+//! ([`GO`]).
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::Result;
+
+use crate::prerequisites::{self, Install};
+
+/// What Bochs has to read on its standard input, if its debugger is built in; nobody reads it otherwise.
+pub const GO: &str = "c\n";
+
+/// What Bochs says on standard error when a fault finds no handler and the processor shuts down.
+pub const TRIPLE_FAULT: &str = "exception with no resolution";
+
+/// What Bochs says before the reason for which it gives up.
+pub const LAST_WORDS: &str = "Bochs is exiting with the following message:";
+
+/// Emulated instructions in a second of the guest.
+const INSTRUCTIONS_PER_SECOND: u32 = 50_000_000;
+
+/// A machine to be started.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Number of CPUs, at least 1.
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// The disk image, from [`Kernel::bochs_image`](crate::image::Kernel::bochs_image). It is not written to.
+    pub disk: PathBuf,
+}
+
+impl Machine {
+    /// Returns the command that starts this machine, with Bochs installed first if it is missing.
+    pub fn command(&self, install: Install) -> Result<Command> {
+        let mut command = Command::new(prerequisites::bochs(install)?);
+        // No menu, and an empty configuration file.
+        command.args(["-q", "-f", "/dev/null"]);
+        command.args([
+            // Bochs knows where it was installed to.
+            "romimage: file=$BXSHARE/BIOS-bochs-latest",
+            "vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest",
+            "config_interface: textconfig",
+            // Of the displays the one that works without a screen.
+            "display_library: sdl2",
+            "boot: disk",
+            "vga: extension=vbe",
+            "clock: sync=none, time0=0",
+            "com1: enabled=1, mode=file, dev=/dev/stdout",
+            "log: /dev/stderr",
+            "info: action=ignore",
+            "panic: action=fatal",
+        ]);
+        command.arg(format!("megs: {}", self.memory_mib));
+        command.arg(format!(
+            "cpu: model=corei7_skylake_x, count={}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0",
+            self.cpus
+        ));
+        // Volatile: what is written is forgotten, and no lock is left behind.
+        command.arg(format!(
+            "ata0-master: type=disk, mode=volatile, path=\"{}\", cylinders=0",
+            self.disk.display()
+        ));
+        command.envs([("SDL_VIDEODRIVER", "dummy"), ("SDL_AUDIODRIVER", "dummy")]);
+        Ok(command)
+    }
+}

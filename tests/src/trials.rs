@@ -1,0 +1,96 @@
+//! The guest tests as an ordinary test binary: its looks, its options, its exit status.
+//!
+//! One thread drives the guests and hands out the verdicts; each trial waits for its own. So verdicts are shown as they
+//! come, and filters decide what is booted at all.
+
+use std::{
+    collections::HashMap,
+    process::ExitCode,
+    sync::mpsc::{self, Sender},
+    thread,
+};
+
+use boot::prerequisites::{self, Install};
+use libtest_mimic::{Arguments, Completion, Trial};
+
+use crate::{
+    boots::{self, Emulator},
+    catalogue::{Catalogue, GuestTest},
+    transcript::Verdict,
+};
+
+/// What a list of trials does with a test of the catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Run,
+    /// Is not in the list.
+    Leave,
+    /// Is in the list, with the reason for which it does not run here.
+    Skip(&'static str),
+}
+
+/// Runs those of the guest tests that `choose` and the program's arguments select, in `emulator`.
+pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let catalogue = prerequisites::toolchain(Install::Allowed).and_then(|()| Catalogue::build());
+    let catalogue = match catalogue {
+        Ok(catalogue) => catalogue,
+        Err(error) => {
+            eprintln!("the guest tests cannot be built: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+
+    let mut selected: Vec<&GuestTest> = Vec::new();
+    let mut senders: HashMap<&str, Sender<Verdict>> = HashMap::new();
+    let mut trials = Vec::new();
+    for test in catalogue.tests.iter().filter(|test| !test.hidden) {
+        let trial = match choose(test) {
+            Choice::Leave => continue,
+            Choice::Skip(reason) => {
+                Trial::ignorable_test(&test.name, move || Ok(Completion::ignored_with(reason)))
+            }
+            Choice::Run => {
+                let (sender, verdict) = mpsc::channel();
+                let trial = Trial::test(&test.name, move || {
+                    let verdict: Verdict = verdict
+                        .recv()
+                        .unwrap_or_else(|_| Err("the harness gave no verdict on it".into()));
+                    Ok(verdict?)
+                })
+                .with_ignored_flag(test.ignored);
+                if !arguments.list
+                    && !arguments.is_filtered_out(&trial)
+                    && !arguments.is_ignored(&trial)
+                {
+                    selected.push(test);
+                    senders.insert(&test.name, sender);
+                }
+                trial
+            }
+        };
+        trials.push(trial);
+    }
+
+    thread::scope(|scope| {
+        let driver = scope.spawn(|| {
+            boots::run(
+                emulator,
+                &catalogue.kernel,
+                &selected,
+                arguments.nocapture,
+                |test, verdict| {
+                    // A trial that no longer listens has nothing to be told.
+                    let _ = senders[test.name.as_str()].send(verdict);
+                },
+            )
+        });
+        let conclusion = libtest_mimic::run(&arguments, trials);
+        if let Ok(times) = driver.join()
+            && !selected.is_empty()
+        {
+            eprintln!("{times}\n");
+        }
+        conclusion.exit_code()
+    })
+}
