@@ -4,7 +4,7 @@
 
 use std::{
     cmp::Reverse,
-    fmt,
+    env, fmt,
     io::Write,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -51,7 +51,10 @@ impl Emulator {
         let options = &tests[0].boot;
         let indices: Vec<usize> = tests.iter().map(|test| test.index).collect();
         let selection = format!("{PARAMETER}={}", Ranges(&indices));
-        let cmdline = format!("{selection} {}", options.cmdline).trim_end().into();
+        // Arguments that whoever runs the tests wants on each guest's command line as well.
+        let appended = env::var("GUEST_APPEND").unwrap_or_default();
+        let cmdline = format!("{selection} {} {appended}", options.cmdline);
+        let cmdline = cmdline.trim_end().into();
         match self {
             Self::Qemu => {
                 let machine = Machine {

@@ -4,7 +4,6 @@ mod boundary;
 mod classification;
 mod differential;
 mod execution;
-mod generator;
 mod machine;
 mod own_text;
 mod properties;

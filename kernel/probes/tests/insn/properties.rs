@@ -13,7 +13,10 @@ use probes::insn::{
 };
 use proptest::{prelude::*, test_runner::RngSeed};
 
-use crate::generator::{Random, decode_plainly, random_bytes, tame_displacement};
+use instruction_cases::{
+    Random,
+    encoding::{self, decode_plainly, tame_displacement},
+};
 
 const GS_OFFSET: u32 = 0x1230;
 
@@ -642,7 +645,7 @@ fn random_instructions_of_all_maps_keep_their_meaning() {
         let ip = 0xffff_ffff_8200_0000 + random.below(0x1000_0000);
         let slot = 0xffff_ffff_a200_0000 + random.below(0x1000_0000);
         let Some(bytes) = tame_displacement(
-            &mut random_bytes(&mut random),
+            &mut encoding::draw(&mut random),
             ip,
             ip + random.below(0x100_0000),
         ) else {

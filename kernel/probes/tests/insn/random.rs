@@ -1,23 +1,24 @@
-//! Random differential: generated instructions, executed in place and by every replacement.
+//! Random differential: generated cases, executed in place and by every replacement.
 
 use std::collections::BTreeMap;
 
-use iced_x86::Register;
-use probes::insn::{Class, FlagsOp, classify, decode};
+use iced_x86::{Code, Instruction, Register};
+use instruction_cases::{Case, Ground, Random};
+use probes::insn::{classify, decode};
 
 use crate::{
     differential::{Method, compare},
-    generator::{Random, decode_plainly, is_repeatable, random_bytes, tame_displacement},
-    machine::{Cpu, Layout, Machine, RCX, RSP},
+    machine::{Cpu, Layout, Machine, fs_base},
 };
 
 const STACK_BYTES: usize = 2 * 4096;
 const PROBED: u64 = 0x800;
-const TARGET: u64 = 0x1234;
+const LANDING: u64 = 0x1200;
+const WINDOW_BYTES: u64 = 0x400;
 
 #[test]
 fn random_instructions_do_the_same_out_of_line() {
-    differential(0x1234_5678, 10_000);
+    differential(0x1234_5678, 5_000);
 }
 
 #[test]
@@ -26,70 +27,86 @@ fn a_million_random_instructions_do_the_same_out_of_line() {
     differential(0x9e37_79b9, 1_000_000);
 }
 
-fn differential(seed: u64, count: u32) {
-    let mut random = Random::new(seed);
+fn differential(seed: u64, count: u64) {
     let mut machine = Machine::new(Layout::Low, STACK_BYTES);
+    let at = machine.text() + PROBED;
+    let data = machine.data();
+    let holes = [
+        0,
+        data - 0x800,
+        machine.stack_end(),
+        1 << 63,
+        0xffff_8888 << 32,
+    ];
+    let unmapped = [
+        0..0x1000,
+        data - 0x1000..data,
+        machine.stack_end()..machine.stack_end() + 0x1000,
+    ];
+    let is_mapped =
+        |address: u64| address < 1 << 47 && !unmapped.iter().any(|hole| hole.contains(&address));
+    let windows = [
+        data + WINDOW_BYTES..data + 2 * WINDOW_BYTES,
+        data..data + WINDOW_BYTES,
+        machine.stack_end() - WINDOW_BYTES..machine.stack_end(),
+    ];
+    let ground = Ground {
+        at,
+        own: at - 24..at + 64,
+        landing: machine.text() + LANDING..machine.text() + LANDING + 0x100,
+        windows: &windows,
+        stack: machine.stack() + 0x800..machine.stack() + 0xc00,
+        fs_base: fs_base(),
+        gs_base: data,
+        holes: &holes,
+        is_mapped: &is_mapped,
+        ring0: false,
+    };
     let (mut executed, mut completed) = (0, 0);
     let mut classes = BTreeMap::<String, u32>::new();
-    while executed < count {
-        if executed % 256 == 0 {
-            fill_memory(&mut machine, &mut random);
+    for number in 0.. {
+        if executed == count {
+            break;
         }
-        let probed = machine.text() + PROBED;
-        let operand = machine.data() + 0x200 + 8 * random.below(0x300);
-        let Some(bytes) = tame_displacement(&mut random_bytes(&mut random), probed, operand) else {
+        let mut random = Random::of_case(seed, number);
+        let Some(case) = Case::draw(&mut random, &ground) else {
             continue;
         };
-        let Some(instruction) = decode_plainly(&bytes, probed) else {
-            continue;
-        };
-        if !is_repeatable(&instruction) {
+        if !is_repeatable(&case.instruction) {
             continue;
         }
-        let Ok(insn) = decode(&bytes, probed) else {
+        let Ok(insn) = decode(&case.code, at) else {
             continue;
         };
         let Ok(class) = classify(&insn, Some(&insn)) else {
             continue;
         };
-        // Into itself, or into the code that replaces it.
-        let branches_inwards = insn.branch_target().is_some_and(|target| {
-            target.wrapping_sub(probed) < insn.len() as u64 || machine.in_slot_page(target)
-        });
-        if branches_inwards {
-            continue;
-        }
-        // The exit of a `ret imm16` needs a stack above the arguments, too.
-        if class == Class::Return
-            && instruction.op_count() > 0
-            && instruction.immediate16() >= 0x400
+        // A loop to itself finds no code there once it runs elsewhere.
+        if insn
+            .branch_target()
+            .is_some_and(|target| target == at || machine.in_slot_page(target))
         {
             continue;
         }
-        let mut cpu = registers(&machine, &mut random);
-        for (register, is_index) in [
-            (instruction.memory_base(), false),
-            (instruction.memory_index(), true),
-        ] {
-            let full = register.full_register();
-            if (Register::RAX..=Register::R15).contains(&full) && full != Register::RSP {
-                cpu.gpr[full as usize - Register::RAX as usize] = if is_index {
-                    random.below(16)
-                } else {
-                    operand & !0xf
-                };
+        for range in windows.iter().chain([&ground.stack]) {
+            let mut words = vec![0; (range.end - range.start) as usize / 8];
+            case.fill(range.start, &mut words);
+            for (address, word) in (range.start..).step_by(8).zip(words) {
+                machine.set(address, word);
             }
         }
-        if matches!(class, Class::Flags(FlagsOp::Pop(_))) {
-            // TF, NT and the like would hit the test itself.
-            machine.set(cpu.gpr[RSP], random.next() & 0xcd5 | 0x202);
+        let mut cpu = Cpu::new();
+        cpu.gpr = case.registers;
+        cpu.flags = case.flags;
+        for byte in &mut cpu.fx[32..416] {
+            *byte = random.byte();
         }
         let methods = [Method::Resume, Method::Post, Method::Step];
         match compare(&mut machine, &insn, &cpu, &methods) {
-            Ok(without_fault) => completed += u32::from(without_fault),
+            Ok(without_fault) => completed += u64::from(without_fault),
             Err(difference) => panic!(
-                "{difference}\n{instruction:?} after {executed} instructions, registers {:x?}, flags {:#x}",
-                cpu.gpr, cpu.flags
+                "{difference}\ncase {number} of seed {seed:#x}, {:?}: {case:?}",
+                case.instruction.code()
             ),
         }
         executed += 1;
@@ -102,37 +119,77 @@ fn differential(seed: u64, count: u32) {
     );
 }
 
-/// Random memory, half of it addresses of text to branch to.
-fn fill_memory(machine: &mut Machine, random: &mut Random) {
-    for address in (machine.data()..machine.stack_end()).step_by(8) {
-        let value = if random.one_in(2) {
-            machine.text() + TARGET
-        } else {
-            random.next()
-        };
-        machine.set(address, value);
-    }
-}
-
-fn registers(machine: &Machine, random: &mut Random) -> Cpu {
-    let mut cpu = Cpu::new();
-    for register in &mut cpu.gpr {
-        *register = match random.below(4) {
-            0 => random.next(),
-            1 => random.below(64),
-            2 => machine.text() + TARGET,
-            _ => machine.data() + 0x200 + random.below(0x1800),
-        };
-    }
-    // Counts of string instructions; their pointers; the stack.
-    cpu.gpr[RCX] = random.below(20);
-    for pointer in [3, 5, 6, 7] {
-        cpu.gpr[pointer] = machine.data() + 0x200 + random.below(0x1800);
-    }
-    cpu.gpr[RSP] = machine.stack() + 0x800 + 8 * random.below(0x100);
-    cpu.flags = random.next() & 0xcd5 | 0x202;
-    for byte in &mut cpu.fx[32..416] {
-        *byte = random.byte();
-    }
-    cpu
+/// Whether the instruction gives the same result whenever it is executed in this process, and harms nothing but
+/// its memory operand.
+fn is_repeatable(instruction: &Instruction) -> bool {
+    use Code as C;
+    let volatile = matches!(
+        instruction.code(),
+        C::Cpuid
+            | C::Rdtsc
+            | C::Rdtscp
+            | C::Rdpmc
+            | C::Rdpru
+            | C::Rdpid_r32
+            | C::Rdpid_r64
+            | C::Rdrand_r16
+            | C::Rdrand_r32
+            | C::Rdrand_r64
+            | C::Rdseed_r16
+            | C::Rdseed_r32
+            | C::Rdseed_r64
+            | C::Xgetbv
+            | C::Tpause_r32
+            | C::Tpause_r64
+            | C::Lsl_r16_rm16
+            | C::Lsl_r32_r32m16
+            | C::Lsl_r64_r64m16
+    );
+    let harmful = matches!(
+        instruction.code(),
+        // Thread-local storage, segments, memory keys
+        C::Wrfsbase_r32
+            | C::Wrfsbase_r64
+            | C::Mov_Sreg_rm16
+            | C::Mov_Sreg_r32m16
+            | C::Mov_Sreg_r64m16
+            | C::Popw_FS
+            | C::Popq_FS
+            | C::Lfs_r16_m1616
+            | C::Lfs_r32_m1632
+            | C::Lfs_r64_m1664
+            | C::Lss_r16_m1616
+            | C::Lss_r32_m1632
+            | C::Lss_r64_m1664
+            | C::Wrpkru
+            | C::Xrstor_mem
+            | C::Xrstor64_mem
+            | C::Xrstors_mem
+            | C::Xrstors64_mem
+            // The hypervisor
+            | C::Vmcall
+            | C::Vmmcall
+            | C::Vmfunc
+            | C::Vmgexit
+            | C::Vmgexit_F2
+            | C::Tdcall
+            | C::Seamcall
+            | C::Enclu
+            // Emulated by the operating system
+            | C::Sgdt_m1664
+            | C::Sidt_m1664
+            | C::Smsw_rm16
+            | C::Smsw_r32m16
+            | C::Smsw_r64m16
+            | C::Sldt_rm16
+            | C::Sldt_r32m16
+            | C::Sldt_r64m16
+            | C::Str_rm16
+            | C::Str_r32m16
+            | C::Str_r64m16
+            // Emulated by the core, as far as it is allowed to in ring 0
+            | C::Cli
+            | C::Sti
+    );
+    !volatile && !harmful && instruction.memory_segment() != Register::FS
 }

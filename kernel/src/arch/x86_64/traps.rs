@@ -118,6 +118,14 @@ pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64
     if fault::page_fault(regs, error_code, address) {
         return;
     }
+    let exception = Exception {
+        vector: vector::PAGE_FAULT,
+        error_code,
+        address,
+    };
+    if is_taken(regs, &exception) {
+        return;
+    }
     let verb = match (error_code & 0x10 != 0, error_code & 2 != 0) {
         (true, _) => "execute",
         (_, true) => "write",
@@ -136,7 +144,46 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
         fault::user_exception(regs, vector);
         return;
     }
+    let exception = Exception {
+        vector,
+        error_code: regs.orig_ax,
+        address: 0,
+    };
+    if is_taken(regs, &exception) {
+        return;
+    }
     die(regs, format_args!("{}", exception_name(vector)))
+}
+
+/// An exception that the kernel would end by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exception {
+    /// Which (Intel SDM vol. 3A, table 6-1).
+    pub vector: u8,
+    /// The error code, all ones if the exception has none.
+    pub error_code: u64,
+    /// What CR2 held at a page fault; else 0.
+    pub address: u64,
+}
+
+/// A function that may keep an exception from ending the kernel, by telling where to resume. Interrupts are off, and the stack is
+/// that of the code that raised it.
+pub type ExceptionHandler = fn(&mut PtRegs, &Exception) -> bool;
+
+static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Has `handler` asked before an exception of ring 0 ends the kernel; `None`: nobody is asked. Neither probes nor fix-ups know of
+/// such an exception; true means that `regs` say where to go on.
+pub fn set_exception_handler(handler: Option<ExceptionHandler>) {
+    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
+    EXCEPTION_HANDLER.store(handler, Ordering::Release);
+}
+
+fn is_taken(regs: &mut PtRegs, exception: &Exception) -> bool {
+    let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
+    // SAFETY: `set_exception_handler`, the only writer, stored a function of this type.
+    !handler.is_null()
+        && unsafe { mem::transmute::<*mut (), ExceptionHandler>(handler)(regs, exception) }
 }
 
 /// Ends the kernel because of an exception at `regs`.
