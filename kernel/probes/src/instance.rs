@@ -315,6 +315,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a pop is assembly")]
     fn a_holder_gives_out_each_instance_once_and_is_freed_when_all_are_back() {
         let holder = holder(10, Layout::new::<[u64; 3]>());
         // SAFETY: a live holder that only this test uses.
@@ -332,6 +333,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a pop is assembly")]
     fn instances_are_never_shared_between_threads() {
         let shared = holder(7, Layout::new::<u64>()) as usize;
         std::thread::scope(|scope| {

@@ -49,6 +49,7 @@ use std::{
     },
 };
 
+use events::Event;
 use probes::{
     Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod,
     platform::{EntryPoints, SlotPage, Symbol},
@@ -128,6 +129,7 @@ unsafe impl Platform for Process {
 
     unsafe fn write_text(addr: u64, byte: u8) {
         TEXT_WRITES.fetch_add(1, Relaxed);
+        events::tell(Event::Write(addr, byte));
         text::write(addr, byte);
     }
 
@@ -137,11 +139,13 @@ unsafe impl Platform for Process {
 
     fn synchronize_cores() {
         CORE_SYNCS.fetch_add(1, Relaxed);
+        events::tell(Event::Cores);
         cpu::synchronize_cores();
     }
 
     fn synchronize_hits() {
         HIT_SYNCS.fetch_add(1, Relaxed);
+        events::tell(Event::Hits);
         cpu::synchronize_hits();
     }
 
@@ -275,6 +279,45 @@ impl Drop for Machine {
             assert_eq!(differs, None, "text was left changed");
         }
         drop(self.online.take());
+    }
+}
+
+/// What the registry asks of its kernel, in order, and what the world is like just before it is done.
+pub mod events {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Event {
+        /// A byte of text is written.
+        Write(u64, u8),
+        /// All cores are synchronised.
+        Cores,
+        /// Hits that are under way are waited for.
+        Hits,
+    }
+
+    type Listener = Box<dyn FnMut(Event) + Send>;
+    static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
+
+    /// The registry asks for `event`. In task context.
+    pub(super) fn tell(event: Event) {
+        if let Some(listener) = &mut *lock(&LISTENER) {
+            listener(event);
+        }
+    }
+
+    /// The events during `operation`, each with what `look` finds then. `look` may not take the registry's lock.
+    pub fn during<T: Send + 'static>(
+        operation: impl FnOnce(),
+        mut look: impl FnMut() -> T + Send + 'static,
+    ) -> Vec<(Event, T)> {
+        let (sender, events) = std::sync::mpsc::channel();
+        *lock(&LISTENER) = Some(Box::new(move |event| {
+            let _ = sender.send((event, look()));
+        }));
+        operation();
+        *lock(&LISTENER) = None;
+        events.into_iter().collect()
     }
 }
 

@@ -8,6 +8,7 @@ mod interrupts;
 mod jprobes;
 mod limits;
 mod memory;
+mod order;
 mod owned;
 mod refusals;
 mod registration;

@@ -1,0 +1,119 @@
+//! The list of mutants.
+//!
+//! ```text
+//!   == name
+//!   file kernel/probes/src/registry.rs
+//!   test -p probes --test translate suite::handlers     arguments of `cargo test`; any number of these lines
+//!   <<<<
+//!   text before
+//!   ----
+//!   text after
+//!   >>>>                                                 any number of such changes
+//! ```
+//!
+//! Lines outside an entry, and those that begin with `#` before its changes, are comments. Text is compared without what indents it.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::tree::Tree;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Mutant {
+    pub name: String,
+    /// From the top of the tree.
+    pub file: String,
+    /// Arguments of `cargo test`, for each of the tests to be tried first.
+    pub tests: Vec<String>,
+    changes: Vec<(String, String)>,
+}
+
+/// Reads the list at `path`.
+pub fn read(path: &Path) -> Result<Vec<Mutant>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut mutants: Vec<Mutant> = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let place = || format!("{}:{}", path.display(), number + 1);
+        if let Some(name) = line.strip_prefix("== ") {
+            ensure!(
+                mutants.iter().all(|other| other.name != name),
+                "{}: there is a {name} already",
+                place()
+            );
+            mutants.push(Mutant {
+                name: name.into(),
+                ..Mutant::default()
+            });
+            continue;
+        }
+        let Some(mutant) = mutants.last_mut() else {
+            continue;
+        };
+        if let Some(file) = line.strip_prefix("file ") {
+            mutant.file = file.into();
+        } else if let Some(test) = line.strip_prefix("test ") {
+            mutant.tests.push(test.into());
+        } else if line == "<<<<" {
+            let mut until = |end: &str| {
+                let part: Vec<&str> = lines
+                    .by_ref()
+                    .map(|(_, line)| line)
+                    .take_while(|line| *line != end)
+                    .collect();
+                part.join("\n")
+            };
+            mutant.changes.push((until("----"), until(">>>>")));
+        } else if !line.is_empty() && !line.starts_with('#') {
+            bail!("{}: nothing of an entry: {line}", place());
+        }
+    }
+    Ok(mutants)
+}
+
+impl Mutant {
+    /// The file with the changes.
+    ///
+    /// # Errors
+    /// A text is not in the file exactly once.
+    pub fn mutated(&self, tree: &Tree) -> Result<String> {
+        let path = tree.original(&self.file);
+        let original = fs::read_to_string(&path)
+            .with_context(|| format!("{}: cannot read {}", self.name, path.display()))?;
+        let mut text = original.clone();
+        for (before, after) in &self.changes {
+            text = replaced(&text, before, after)
+                .with_context(|| format!("{}: {}: {before}", self.name, self.file))?;
+        }
+        ensure!(text != original, "{} changes nothing", self.name);
+        Ok(text)
+    }
+}
+
+/// `text` with `after` for `before`, whole lines compared without what indents them.
+fn replaced(text: &str, before: &str, after: &str) -> Result<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let wanted: Vec<&str> = before.lines().map(str::trim).collect();
+    ensure!(!wanted.is_empty(), "the text before is empty");
+    let found: Vec<usize> = lines
+        .windows(wanted.len())
+        .enumerate()
+        .filter(|(_, window)| {
+            window
+                .iter()
+                .map(|line| line.trim())
+                .eq(wanted.iter().copied())
+        })
+        .map(|(at, _)| at)
+        .collect();
+    let [at] = found[..] else {
+        bail!("the text is there {} times, not once", found.len());
+    };
+    let mut result: Vec<&str> = lines[..at].to_vec();
+    result.extend(after.lines());
+    result.extend(&lines[at + wanted.len()..]);
+    Ok(result.join("\n") + "\n")
+}

@@ -1,0 +1,143 @@
+//! One mutant: built, and tried by one command after the other until one notices.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{list::Mutant, tree::Tree};
+
+/// All suites, the cheap ones first.
+const SUITES: [&str; 8] = [
+    "-p models",
+    "-p probes --lib",
+    "-p probes --test insn",
+    "-p probes --test translate",
+    "-p probes --test trap_flag",
+    "-p probes --test trap3 --test trap4",
+    "-p tests --test suite",
+    "-p tests --test kernel_text --test machines --test samples --test prompt",
+];
+/// A command that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// One that was chosen for the mutant is quick, but for the building.
+const NAMED_LIMIT: Duration = Duration::from_secs(5 * 60);
+
+/// What became of a mutant.
+pub enum Verdict {
+    /// By this.
+    Noticed(String),
+    Missed,
+    DoesNotBuild,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Noticed(by) => write!(f, "noticed by {by}"),
+            Self::Missed => f.write_str("MISSED"),
+            Self::DoesNotBuild => f.write_str("DOES NOT BUILD"),
+        }
+    }
+}
+
+/// Tries `mutant` in the copy, which is the working tree before and after.
+pub fn run(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
+    tree.write(&mutant.file, &mutant.mutated(tree)?)?;
+    let verdict = judge(mutant, tree, named_tests_only);
+    tree.restore(&mutant.file)?;
+    verdict
+}
+
+fn judge(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
+    let named = mutant.tests.iter().map(|test| (test.as_str(), NAMED_LIMIT));
+    let suites = SUITES
+        .iter()
+        .filter(|_| !named_tests_only)
+        .map(|suite| (*suite, LIMIT));
+    for (arguments, limit) in named.chain(suites) {
+        match command(mutant, tree, arguments, limit)? {
+            Outcome::Passed => {}
+            Outcome::Failed(by) => return Ok(Verdict::Noticed(by)),
+            Outcome::NotBuilt => return Ok(Verdict::DoesNotBuild),
+        }
+    }
+    Ok(Verdict::Missed)
+}
+
+enum Outcome {
+    Passed,
+    /// In this test, or in this way.
+    Failed(String),
+    NotBuilt,
+}
+
+/// Runs `cargo test` with `arguments`.
+fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Result<Outcome> {
+    let log = tree.copy().join(format!("../{}.log", mutant.name));
+    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut child = Command::new("cargo")
+        .arg("test")
+        .args(arguments.split_whitespace())
+        .current_dir(tree.copy())
+        .env_remove("CARGO_TARGET_DIR")
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0)
+        .spawn()
+        .context("cannot run cargo")?;
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if Instant::now() > deadline {
+            let group = format!("-{}", child.id());
+            // The group is this trial's alone: cargo, the test binary and its guests.
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            child.wait()?;
+            break None;
+        }
+        thread::sleep(Duration::from_millis(200));
+    };
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let Some(status) = status else {
+        return Ok(Outcome::Failed(format!("a hang of `{arguments}`")));
+    };
+    if status.success() {
+        // A filter that fits nothing would notice nothing, ever.
+        let ran = text
+            .lines()
+            .any(|line| line.starts_with("running ") && !line.starts_with("running 0 "));
+        ensure!(ran, "{}: `{arguments}` runs no test", mutant.name);
+        return Ok(Outcome::Passed);
+    }
+    if text.contains("could not compile") {
+        return Ok(Outcome::NotBuilt);
+    }
+    let test = text.lines().find_map(|line| {
+        let name = line.strip_prefix("test ")?;
+        let (name, verdict) = name.split_once(" ...")?;
+        verdict.contains("FAILED").then(|| name.trim().to_string())
+    });
+    // The compiler has taken it; a check of the linked kernel may have not.
+    let unbuilt = text.lines().find(|line| line.contains("cannot be built"));
+    let by = test.or_else(|| unbuilt.map(Into::into));
+    ensure!(
+        by.is_some() || text.contains("\nrunning "),
+        "{}: `{arguments}` does not get as far as a test; see {}",
+        mutant.name,
+        log.display()
+    );
+    Ok(Outcome::Failed(by.unwrap_or_else(|| {
+        format!("an end of `{arguments}` without a verdict")
+    })))
+}
