@@ -1,5 +1,5 @@
 //! Models of the lock-free parts of the probes, checked in all interleavings and with every value that the memory model lets a load
-//! see. `cargo test -p models` runs them with a bound on preemptions, `cargo test -p models -- --ignored` with a higher one.
+//! see. `cargo test -p tests --test models` runs them with a bound on preemptions, `cargo test -p tests --test models -- --ignored` with a higher one.
 //!
 //! The files of the probes and of the kernel are compiled as they are: this crate stands for everything that they name.
 //!

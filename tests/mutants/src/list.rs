@@ -17,8 +17,6 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::tree::Tree;
-
 /// See the module's text.
 #[derive(Debug, Default)]
 pub struct Mutant {
@@ -75,15 +73,12 @@ pub fn read(path: &Path) -> Result<Vec<Mutant>> {
 }
 
 impl Mutant {
-    /// The file with the changes.
+    /// `original`, the content of the file, with the changes.
     ///
     /// # Errors
-    /// A text is not in the file exactly once.
-    pub fn mutated(&self, tree: &Tree) -> Result<String> {
-        let path = tree.original(&self.file);
-        let original = fs::read_to_string(&path)
-            .with_context(|| format!("{}: cannot read {}", self.name, path.display()))?;
-        let mut text = original.clone();
+    /// A text is not there exactly once.
+    pub fn applied_to(&self, original: &str) -> Result<String> {
+        let mut text = original.to_string();
         for (before, after) in &self.changes {
             text = replaced(&text, before, after)
                 .with_context(|| format!("{}: {}: {before}", self.name, self.file))?;

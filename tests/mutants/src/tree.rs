@@ -71,15 +71,16 @@ impl Tree {
         Ok(())
     }
 
+    /// The file at `path` of the copy.
+    pub fn read(&self, path: &str) -> Result<String> {
+        let path = self.copy.join(path);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
     /// Stores `text` as the file at `path` of the copy.
     pub fn write(&self, path: &str, text: &str) -> Result<()> {
         let path = self.copy.join(path);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// Makes the file at `path` of the copy what it is in the working tree.
-    pub fn restore(&self, path: &str) -> Result<()> {
-        copy_if_different(&self.original(path), &self.copy.join(path))
     }
 }
 

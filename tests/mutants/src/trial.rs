@@ -15,7 +15,7 @@ use crate::{list::Mutant, tree::Tree};
 
 /// All suites, the cheap ones first.
 const SUITES: [&str; 8] = [
-    "-p models",
+    "-p tests --test models",
     "-p probes --lib",
     "-p probes --test insn",
     "-p probes --test translate",
@@ -47,11 +47,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Tries `mutant` in the copy, which is the working tree before and after.
+/// Tries `mutant` in the copy, which is as before afterwards.
 pub fn run(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
-    tree.write(&mutant.file, &mutant.mutated(tree)?)?;
+    let original = tree.read(&mutant.file)?;
+    tree.write(&mutant.file, &mutant.applied_to(&original)?)?;
     let verdict = judge(mutant, tree, named_tests_only);
-    tree.restore(&mutant.file)?;
+    tree.write(&mutant.file, &original)?;
     verdict
 }
 
@@ -123,11 +124,14 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Re
     if text.contains("could not compile") {
         return Ok(Outcome::NotBuilt);
     }
-    let test = text.lines().find_map(|line| {
-        let name = line.strip_prefix("test ")?;
-        let (name, verdict) = name.split_once(" ...")?;
-        verdict.contains("FAILED").then(|| name.trim().to_string())
+    let mut lines = text.lines().filter(|line| !line.starts_with("test result"));
+    // What a test prints may stand between its name and its verdict.
+    let mut running = None;
+    let test = lines.find_map(|line| {
+        running = line.strip_prefix("test ").or(running);
+        line.contains("FAILED").then_some(running?)
     });
+    let test = test.map(|test| test.split(" ...").next().unwrap_or(test).trim().to_string());
     // The compiler has taken it; a check of the linked kernel may have not.
     let unbuilt = text.lines().find(|line| line.contains("cannot be built"));
     let by = test.or_else(|| unbuilt.map(Into::into));

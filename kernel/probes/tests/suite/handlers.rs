@@ -309,6 +309,9 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     assert_eq!(journal::take(), [7, 11]);
     assert_eq!((probe.hits(), probe.nmissed()), (1, 2));
     PROBES.unregister(probe).unwrap();
+    PROBES.register(probe).unwrap();
+    assert_eq!((probe.hits(), probe.nmissed()), (0, 0), "both count anew");
+    PROBES.unregister(probe).unwrap();
 }
 
 #[test]

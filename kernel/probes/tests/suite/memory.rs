@@ -268,6 +268,25 @@ fn registration_fails_cleanly_when_there_are_no_slots() {
     PROBES.unregister(last).unwrap();
 }
 
+/// What a probe has taken serves the next one: with every kind registered and unregistered more often than pools have room.
+#[test]
+fn probes_that_come_and_go_hold_no_more_memory_in_the_end() {
+    let _machine = boot();
+    let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
+    let kretprobe = leak(call::<3>().symbol("add"));
+    let round = || {
+        PROBES.register(kprobe).unwrap();
+        PROBES.register(kretprobe).unwrap();
+        PROBES.unregister(kprobe).unwrap();
+        PROBES.unregister(kretprobe).unwrap();
+    };
+    round();
+    let bytes = held();
+    // A page of counters has 511.
+    (0..600).for_each(|_| round());
+    assert_eq!(held(), bytes);
+}
+
 #[test]
 fn hits_allocate_nothing() {
     let _machine = boot();

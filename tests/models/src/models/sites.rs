@@ -82,18 +82,22 @@ impl World {
     /// A hit as `kprobe_breakpoint` serves it: the head, its stub, and what the stub does. Returns which probes ran.
     fn hit(&self) -> [bool; 2] {
         let mut ran = [false; 2];
+        let position = |probe: &Kprobe| {
+            let is_it = |other: &Probe| core::ptr::eq(&other.kprobe, probe);
+            self.probes.iter().position(is_it)
+        };
         let mut run = |probe: &Kprobe| {
-            let at = self
-                .probes
-                .iter()
-                .position(|other| core::ptr::eq(&other.kprobe, probe))
-                .expect("one of the two");
+            let at = position(probe).expect("one of the two");
             assert!(!ran[at], "a handler ran twice");
             ran[at] = true;
             assert_eq!(self.probes[at].content.read(), 1);
         };
         // SAFETY: never null, and probes live until a grace period is over.
         let first = unsafe { &*head(&self.site).load(Acquire) };
+        if let Some(at) = position(first) {
+            // The stub is one of its fields.
+            assert_eq!(self.probes[at].content.read(), 1);
+        }
         match first.stub.load(Relaxed) {
             ONE => run(first),
             ANY => self.site.probes().for_each(run),
