@@ -45,7 +45,7 @@ use crate::{
     historic::Historic,
     in_flight::InFlight,
     insn::{
-        self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn,
+        self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn, Refusal,
         SavedFlagsOperand, landing_pad_len, step_copy, translate,
     },
     instance::{Holder, TaskTable},
@@ -882,7 +882,8 @@ impl<P: Platform> Probes<P> {
             let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
-            if step == StepMethod::TrapFlag {
+            // A step that ends on another CPU's data would not end: a slot needs none.
+            if step == StepMethod::TrapFlag && !target.insn.writes_msr() {
                 let slot = self.slots.take(&mut state.slots)?;
                 let copy = step_copy(target.insn, slot).map_err(refused);
                 let boxed = copy.and_then(|copy| try_box((slot, copy)));
@@ -964,6 +965,10 @@ impl<P: Platform> Probes<P> {
         } else if site.post_slot.load(Relaxed) == 0
             && let Some(insn) = site.insn()
         {
+            if insn.writes_msr() {
+                let (addr, refusal) = (site.addr(), Refusal::MsrWrite);
+                return Err(ProbeError::Instruction { addr, refusal });
+            }
             let slot = self.slots.take(&mut state.slots)?;
             if let Err(error) = self.fill_post_slot(site, &insn, slot) {
                 self.slots.free(&mut state.slots, slot);

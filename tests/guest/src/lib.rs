@@ -62,8 +62,10 @@ mod regressions;
 mod runner;
 mod self_test;
 mod shortage;
+mod stores_to_text;
 mod tasks;
 mod trouble;
+mod unusual_instructions;
 
 #[doc(hidden)]
 pub use registry::Registered;

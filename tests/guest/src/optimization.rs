@@ -766,11 +766,20 @@ guest_test! {
         while byte_at(address("opt_fill")) != 0xcc {
             schedule();
         }
+        // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what it should.
+        HITS.store(0, SeqCst);
+        let traps = breakpoints();
+        for call in 1..=100 {
+            let mut bytes = [0_u8; 4];
+            fill(bytes.as_mut_ptr(), call as u8, 4);
+            assert_eq!((bytes, HITS.load(SeqCst)), ([call as u8; 4], call));
+        }
         let until = ktime_get() + 20_000_000;
         while ktime_get() < until {
             assert_eq!(byte_at(address("opt_fill")), 0xcc);
             schedule();
         }
+        assert_eq!((PROBE.hits(), breakpoints() - traps), (100, 100));
         GO_ON.store(true, SeqCst);
         registers.wait_released();
         assert!(is_jump("opt_fill"));

@@ -146,7 +146,10 @@ fn refusal(insn: &Insn) -> Option<Refusal> {
         | C::Popq_GS
         | C::Lgs_r16_m1616
         | C::Lgs_r32_m1632
-        | C::Lgs_r64_m1664 => Refusal::GsBase,
+        | C::Lgs_r64_m1664
+        | C::Vmloadw
+        | C::Vmloadd
+        | C::Vmloadq => Refusal::GsBase,
         C::Xbegin_rel16 | C::Xbegin_rel32 => Refusal::Transaction,
         C::Vmlaunch | C::Vmresume | C::Vmrunw | C::Vmrund | C::Vmrunq => {
             Refusal::VirtualMachineEntry

@@ -250,6 +250,11 @@ impl Insn {
         writes && !of_the_frame
     }
 
+    /// Whether it writes a model-specific register: registers say which, so it may be the GS base.
+    pub fn writes_msr(&self) -> bool {
+        matches!(self.code(), Code::Wrmsr | Code::Wrmsrns | Code::Wrmsrlist)
+    }
+
     /// How many bytes of arguments a near return discards behind the return address; 0 for anything else.
     pub fn discarded_arguments(&self) -> u16 {
         match self.opcode_bytes() {

@@ -31,8 +31,10 @@ pub enum Refusal {
     Wait,
     /// `syscall`, `sysret`, `sysenter`, `sysexit`.
     SystemCall,
-    /// `swapgs`, `wrgsbase` and loads of GS: per-CPU data would not be found after it.
+    /// `swapgs`, `wrgsbase`, `vmload` and loads of GS: per-CPU data would not be found after it.
     GsBase,
+    /// `wrmsr` and its kin under a post handler: it may write the GS base, and the post handler's hit would not find its per-CPU data.
+    MsrWrite,
     /// `xbegin`: its abort target is relative to itself.
     Transaction,
     /// `vmlaunch`, `vmresume`, `vmrun`.
@@ -57,7 +59,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of their declaration.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Breakpoint,
         Self::SoftwareInterrupt,
         Self::Undefined,
@@ -68,6 +70,7 @@ impl Refusal {
         Self::Wait,
         Self::SystemCall,
         Self::GsBase,
+        Self::MsrWrite,
         Self::Transaction,
         Self::VirtualMachineEntry,
         Self::SystemManagementReturn,
@@ -93,6 +96,7 @@ impl Refusal {
             | Self::Wait
             | Self::SystemCall
             | Self::GsBase
+            | Self::MsrWrite
             | Self::Transaction
             | Self::VirtualMachineEntry
             | Self::SystemManagementReturn
@@ -117,6 +121,7 @@ impl Refusal {
             Self::Wait => "wait",
             Self::SystemCall => "system-call",
             Self::GsBase => "gs-base",
+            Self::MsrWrite => "msr-write",
             Self::Transaction => "transaction",
             Self::VirtualMachineEntry => "vm-entry",
             Self::SystemManagementReturn => "smm-return",
@@ -157,6 +162,9 @@ impl fmt::Display for Refusal {
             Self::SystemCall => "it enters or leaves the kernel; probe the system call's function instead",
             Self::GsBase => {
                 "it changes the GS base, through which the probes find their per-CPU data; probe a neighbour"
+            }
+            Self::MsrWrite => {
+                "it may write the GS base, through which a post handler is found; leave the post handler out, or probe the instruction after it"
             }
             Self::Transaction => {
                 "its abort address is relative to itself; probe the fallback path or the instruction before it"

@@ -93,6 +93,8 @@ const REFUSED: &[(Refusal, i32, &[&str])] = &[
             "66 0f a9",
             "0f b5 00",
             "48 0f b5 00",
+            "0f 01 da",
+            "67 0f 01 da",
         ],
     ),
     (Transaction, 95, &["c7 f8 00 00 00 00", "66 c7 f8 00 00"]),

@@ -1,5 +1,6 @@
 //! The exact code of replacements, and what they say about themselves.
 
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use probes::{
     PtRegs,
     insn::{
@@ -538,4 +539,34 @@ fn a_fault_in_the_copy_is_one_of_the_probed_address() {
     };
     copy.abandon(&mut regs, 0x202);
     assert_eq!((regs.ip, regs.flags), (IP, 0x202 | bits::CF));
+}
+
+#[test]
+fn locked_instructions_stay_locked() {
+    for text in [
+        "f0 48 ff 07",                               // lock inc [rdi]
+        "f0 48 ff 05 10 00 00 00",                   // lock inc [rip + 16]
+        "f0 48 0f c1 07",                            // lock xadd [rdi], rax
+        "f0 48 0f b1 15 10 00 00 00",                // lock cmpxchg [rip + 16], rdx
+        "f0 48 0f c7 0f",                            // lock cmpxchg16b [rdi]
+        "3e f0 48 81 8c 24 00 00 00 00 10 20 30 40", // lock or [rsp], imm32
+        "f0 65 ff 04 25 10 00 00 00",                // lock inc gs:[16]
+    ] {
+        let insn = decode(&bytes(text), IP).unwrap();
+        for code in [
+            translate(&insn, SLOT, Ending::Resume)
+                .unwrap()
+                .code()
+                .to_vec(),
+            translate(&insn, SLOT, POST).unwrap().code().to_vec(),
+            step_copy(&insn, SLOT).unwrap().code().to_vec(),
+        ] {
+            let decode = |code| Decoder::with_ip(64, code, 0, DecoderOptions::NONE).into_iter();
+            let original = decode(insn.bytes()).next().unwrap();
+            let locked: Vec<_> = decode(&code).filter(Instruction::has_lock_prefix).collect();
+            assert_eq!(locked.len(), 1, "{text}: {code:02x?}");
+            let looks = |insn: &Instruction| (insn.code(), insn.segment_prefix());
+            assert_eq!(looks(&locked[0]), looks(&original), "{text}: {code:02x?}");
+        }
+    }
 }

@@ -312,6 +312,30 @@ fn instructions_that_cannot_run_elsewhere_are_refused() {
 }
 
 #[test]
+fn a_write_of_a_model_specific_register_takes_no_post_handler() {
+    let _machine = boot();
+    // wrmsr, wrmsrns, wrmsrlist
+    for bytes in [
+        &[0x0f, 0x30][..],
+        &[0x0f, 0x01, 0xc6],
+        &[0xf3, 0x0f, 0x01, 0xc6],
+    ] {
+        let code = Code::new(|_| [bytes, &[0x90; 8][..]].concat());
+        let plain = leak(Kprobe::new().at(code.start));
+        PROBES.register(plain).unwrap();
+        let post = || leak(Kprobe::new().at(code.start).post(|_, _, _| {}));
+        refused(post(), "msr-write", 95);
+        PROBES.unregister(plain).unwrap();
+        refused(post(), "msr-write", 95);
+    }
+    // rdmsr
+    let code = Code::new(|_| vec![0x0f, 0x32, 0xc3]);
+    let post = leak(Kprobe::new().at(code.start).post(|_, _, _| {}));
+    PROBES.register(post).unwrap();
+    PROBES.unregister(post).unwrap();
+}
+
+#[test]
 fn an_sti_whose_shadow_matters_is_refused() {
     let _machine = boot();
     for follower in [&[0xf4][..], &[0xc3], &[0x0f, 0x01, 0xc9], &[0x48, 0xcf]] {
