@@ -802,6 +802,53 @@ fn every_instruction_of_a_function_can_be_probed_at_once() {
     PROBES.unregister_batch(&probes).unwrap();
 }
 
+/// Branches to probed instructions, their own ones included, lead to hits.
+#[test]
+fn what_branches_to_a_probed_instruction_hits_it() {
+    const ZF: u64 = 1 << 6;
+    /// Has a `jnz` branch twice and go on then.
+    fn branch_twice(probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        regs.flags = regs.flags & !ZF | if probe.hits() < 3 { 0 } else { ZF };
+        PreVerdict::Execute
+    }
+    let _machine = boot();
+    #[rustfmt::skip]
+    let code = Code::new(|_| vec![
+        0x31, 0xc0, // xor eax, eax
+        0xff, 0xc0, // 2: inc eax
+        0xff, 0xcf, // dec edi
+        0x75, 0xfa, // jnz 2
+        0x89, 0xf1, // mov ecx, esi
+        0xe2, 0xfe, // 10: loop 10
+        0x75, 0xfe, // 12: jnz 12
+        0xc3,
+    ]);
+    for has_post in [false, true] {
+        let probes = [2, 6, 10, 12, 14].map(|offset| {
+            let probe = Kprobe::new().at(code.start + offset);
+            let probe = match offset {
+                12 => probe.pre(branch_twice),
+                _ => probe,
+            };
+            leak(if has_post {
+                probe.post(post::<2>)
+            } else {
+                probe
+            })
+        });
+        PROBES.register_batch(&probes).unwrap();
+        assert_eq!(code.call(4, 5), 4);
+        assert_eq!(
+            probes.map(Kprobe::hits),
+            [4, 4, 5, 3, 1],
+            "post: {has_post}"
+        );
+        let posts = if has_post { 17 } else { 0 };
+        assert_eq!(journal::take(), [2].repeat(posts));
+        PROBES.unregister_batch(&probes).unwrap();
+    }
+}
+
 #[test]
 fn nothing_is_registered_before_the_probes_are_initialised() {
     let _machine = boot();
