@@ -60,7 +60,7 @@ impl Machine {
         ]);
         command.arg(format!("megs: {}", self.memory_mib));
         command.arg(format!(
-            "cpu: model=corei7_skylake_x, count={}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0",
+            "cpu: model=corei7_skylake_x, count={}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0",
             self.cpus
         ));
         // Volatile: what is written is forgotten, and no lock is left behind.
