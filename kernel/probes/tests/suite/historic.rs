@@ -27,7 +27,7 @@ fn interruptions() -> (u64, u64) {
     (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
 }
 
-// K51, K55, K61, K65: the same handlers in the same order, and as many interruptions as each method promises.
+// The same handlers in the same order, and as many interruptions as each method promises.
 #[test]
 fn each_method_costs_its_interruptions() {
     let _machine = boot();
@@ -44,7 +44,7 @@ fn each_method_costs_its_interruptions() {
     }
 }
 
-// K55: the return slot holds the trampoline of its own kretprobe, whatever else is in flight.
+// The return slot holds the trampoline of its own kretprobe, whatever else is in flight.
 #[test]
 fn calls_of_one_task_may_come_back_by_different_methods() {
     let _machine = boot();
@@ -77,7 +77,6 @@ fn calls_of_one_task_may_come_back_by_different_methods() {
     }
 }
 
-// R42, K60, B38
 #[test]
 fn trampolines_are_in_no_list_and_no_knob_disarms_them() {
     let _machine = boot();
