@@ -14,7 +14,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 17] = [
+pub const ROOTS: [(&str, &str); 18] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -31,6 +31,10 @@ pub const ROOTS: [(&str, &str); 17] = [
     (
         "kernel::arch::x86_64::traps::enter_page_fault",
         "a page fault in a probed instruction runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_nmi",
+        "an NMI on top of another one is noted in it, and a hit would let in the next",
     ),
     (
         "kretprobe_trampoline",
@@ -75,7 +79,11 @@ pub const ROOTS: [(&str, &str); 17] = [
 
 /// Where the closure ends: from here on a hit was none and has been handed on to the kernel, or the kernel is at its end. None of
 /// them may be inlined into the code before it.
-pub const ENDS: [(&str, &str); 8] = [
+pub const ENDS: [(&str, &str); 9] = [
+    (
+        "kernel::arch::x86_64::traps::do_nmi",
+        "an NMI that is on top of no other",
+    ),
     (
         "kernel::arch::x86_64::traps::do_exception",
         "a fault that is not the probes', at its true address",

@@ -1,7 +1,7 @@
 //! Entry and exit, and the state of the machine that the kernel relies on.
 
 use crate::guest_test;
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
     hint,
@@ -13,7 +13,8 @@ use kernel::{
         FRAME_SIZE, Frame, init_text,
         paging::{self, AddressSpace, Protection},
     },
-    probes::{Kprobe, PreVerdict, PtRegs, register},
+    probes::{Kprobe, PreVerdict, PtRegs, register, survey},
+    symbols,
     task::{
         TaskRef, exec::start_program, kthread::spawn_kthread_on, process::Which, sleep::sleep_ns,
         wait::wait_for_child,
@@ -242,6 +243,40 @@ guest_test! {
         assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
         assert!(NMIS.load(SeqCst) > 0, "no NMI came");
         assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
+    }
+
+    /// The same with probes on all instructions of what leads to the handler, as far as they can be probed.
+    fn storm_of_nmis_passes_over_probes_on_their_way() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CHANGED: AtomicU64 = AtomicU64::new(0);
+        fn nmi(_: &PtRegs) {
+            NMIS.fetch_add(1, SeqCst);
+        }
+        let mut probes = Vec::new();
+        for symbol in symbols::functions().filter(|symbol| format!("{symbol}").contains("traps::do_nmi")) {
+            for judged in survey::function(&symbol).expect("text that stays") {
+                if judged.verdict.is_ok() {
+                    let probe = Kprobe::new().at(judged.insn.ip()).pre(|_, _| PreVerdict::Execute);
+                    probes.push(register(Box::new(probe)).expect("judged so"));
+                }
+            }
+        }
+        assert!(probes.len() > 5, "{}", probes.len());
+        NMIS.store(0, SeqCst);
+        STOP.store(false, SeqCst);
+        traps::set_nmi_handler(Some(nmi));
+        let holder = spawn_on(1, || {
+            // SAFETY: a function that keeps to its calling convention.
+            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+        });
+        let sender = spawn_on(0, || (0..100_000).for_each(|_| smp::send_nmi(1)));
+        sender.wait_released();
+        STOP.store(true, SeqCst);
+        holder.wait_released();
+        traps::set_nmi_handler(None);
+        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+        let seen = NMIS.load(SeqCst);
+        assert!(seen > 0 && probes[0].hits() + probes[0].nmissed() >= seen, "{seen} NMIs");
     }
 
     /// Two programs make system calls, which yield too, while NMIs come at any instruction: also at those of the entry

@@ -435,7 +435,7 @@ begin_stub asm_nmi
     inc ebx
 4:  cld
     clac_if_smap
-    call_with_frame {do_nmi}
+    call_with_frame {enter_nmi}
     test ebx, ebx
     jz 5f
     swapgs
@@ -515,7 +515,7 @@ exception_stubs:
     do_breakpoint = sym traps::do_breakpoint,
     do_debug = sym traps::do_debug,
     do_interrupt = sym traps::do_interrupt,
-    do_nmi = sym traps::do_nmi,
+    enter_nmi = sym traps::enter_nmi,
     do_double_fault = sym traps::do_double_fault,
     exit_to_user = sym traps::exit_to_user,
 );

@@ -230,19 +230,19 @@ pub fn set_nmi_handler(handler: Option<NmiHandler>) {
     NMI_HANDLER.store(handler, Ordering::Release);
 }
 
-/// NMI. An exception in the handler unmasks NMIs when it returns, and the next one may come on top of this one. It is
-/// not handled there, or a storm of them would fill the stack: it is noted, as the processor notes one while NMIs are
-/// masked, and the handler runs again.
+/// NMI, before any probe can be hit. An exception in the handler unmasks NMIs when it returns, and the next one may come on top of
+/// this one. It is not handled there, or a storm of them would fill the stack: it is noted, as the processor notes one while
+/// NMIs are masked, and the handler runs again. Noting it must not be probed: it would unmask the one after that.
 ///
 /// What CR2 holds is put back: an NMI may come before a page fault's entry has read it, and fault itself.
-pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
+pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
     let address = Cr2::read_raw();
     smp::stop_if_asked();
     let seen = &percpu::this().nmis_seen;
     if seen.fetch_add(1, Ordering::Relaxed) == 0 {
         loop {
             let before = seen.load(Ordering::Relaxed);
-            handle_nmi(regs);
+            do_nmi(regs);
             // Those that came meanwhile count as one.
             let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
             if last.is_ok() {
@@ -254,7 +254,9 @@ pub(super) extern "C" fn do_nmi(regs: &mut PtRegs) {
     unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
 }
 
-fn handle_nmi(regs: &PtRegs) {
+/// An NMI that is on top of no other. Can be probed, from its first instruction.
+#[inline(never)]
+fn do_nmi(regs: &PtRegs) {
     let handler = NMI_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
