@@ -451,9 +451,65 @@ const PUSH_IP: usize = 6;
 /// How deep the stack still is at the instructions at the end: `popfq; lea rsp, [rsp + 16]`. Bytes before the end, bytes.
 const EPILOGUE: [(usize, i16); 2] = [(6, 24), (5, 16)];
 
+/// The most calls and jumps that lead out of a template.
+const MOST_EXITS: usize = 8;
+
+/// The calls and jumps that lead out of a template: what is different in each copy of it.
+#[derive(Clone, Copy)]
+struct Exits {
+    /// Where the template is.
+    template: u64,
+    /// Where each ends, from the start of the template, and where it leads to.
+    list: [(usize, u64); MOST_EXITS],
+    count: usize,
+}
+
+/// The exits of the templates that were copied before: decoding one takes longer than making a detour. Under the registry's lock.
+pub(crate) struct KnownExits([Option<Exits>; 4]);
+
+impl KnownExits {
+    pub(crate) const fn new() -> Self {
+        Self([None; 4])
+    }
+
+    /// Those of `template`, whose bytes are `code`.
+    fn of(&mut self, template: Template, code: &[u8]) -> Option<Exits> {
+        let mut known = self.0.iter().flatten();
+        if let Some(exits) = known.find(|exits| exits.template == template.start) {
+            return Some(*exits);
+        }
+        let mut exits = Exits {
+            template: template.start,
+            list: [(0, 0); MOST_EXITS],
+            count: 0,
+        };
+        for insn in Instructions::new(code, template.start) {
+            let insn = insn.ok()?;
+            if let Some(target) = insn.branch_target()
+                && !(template.start..template.end).contains(&target)
+            {
+                let end = (insn.next_ip() - template.start) as usize;
+                *exits.list.get_mut(exits.count)? = (end, target);
+                exits.count += 1;
+            }
+        }
+        if let Some(free) = self.0.iter_mut().find(|known| known.is_none()) {
+            *free = Some(exits);
+        }
+        Some(exits)
+    }
+}
+
 impl Template {
     /// A copy for a detour at `start` of `site`; none without memory, or if its targets are out of reach.
-    fn copy(self, start: u64, site: &Site, trampoline: u64, bare: bool) -> Option<Vec<u8>> {
+    fn copy(
+        self,
+        start: u64,
+        site: &Site,
+        trampoline: u64,
+        bare: bool,
+        known: &mut KnownExits,
+    ) -> Option<Vec<u8>> {
         let len = self.end.checked_sub(self.start)? as usize;
         // SAFETY: `entry_points!` gives the bounds of a function, which is mapped and readable, and never written.
         let template = unsafe { core::slice::from_raw_parts(self.start as *const u8, len) };
@@ -471,18 +527,11 @@ impl Template {
                 code[at..at + 8].copy_from_slice(&value.to_le_bytes());
             }
         }
-        for insn in Instructions::new(template, self.start) {
-            let insn = insn.ok()?;
-            let Some(target) = insn.branch_target() else {
-                continue;
-            };
-            if (self.start..self.end).contains(&target) {
-                continue;
-            }
-            // What leads out is a call or jump with a 32-bit displacement at its end.
-            let end = (insn.next_ip() - self.start) as usize;
-            let distance = i32::try_from(target.wrapping_sub(start + end as u64) as i64).ok()?;
-            code[end - 4..end].copy_from_slice(&distance.to_le_bytes());
+        let exits = known.of(self, template)?;
+        for (end, target) in &exits.list[..exits.count] {
+            // Each is a call or jump with a 32-bit displacement at its end.
+            let distance = i32::try_from(target.wrapping_sub(start + *end as u64) as i64).ok()?;
+            code[end - 4..*end].copy_from_slice(&distance.to_le_bytes());
         }
         if !bare {
             let field = (self.enter - self.start) as usize + PUSH_IP + 1;
@@ -530,6 +579,7 @@ impl Detour {
         original: [u8; JUMP_BYTES],
         at_entry: bool,
         start: u64,
+        known: &mut KnownExits,
     ) -> Option<(Box<Self>, Vec<u8>)> {
         let bare = at_entry && site.is_bare();
         let template = match (bare, at_entry) {
@@ -537,7 +587,7 @@ impl Detour {
             (_, true) => entry.detours.at_entry,
             (_, false) => entry.detours.anywhere,
         };
-        let mut code = template.copy(start, site, entry.trampoline, bare)?;
+        let mut code = template.copy(start, site, entry.trampoline, bare, known)?;
         let at = code.len();
         let mut block = Block::new(start + at as u64);
         let mut copies = [0; JUMP_BYTES];

@@ -7,7 +7,7 @@
 //!        └────────────── int3; original tail; hits go through the slot again; grace period ───────────┘
 //! ```
 //!
-//! A site is optimised when its first bytes allow it ([`region`](crate::insn::region()), [`Platform::may_fault`]), a probe of it is enabled, none has a
+//! A site is optimised when its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`]), a probe of it is enabled, none has a
 //! post handler or is a jprobe, none that is enabled lies under the jump, and the knobs are on. Every operation of the registry
 //! asks this again of the sites that it touched and of those whose jump would cover them: first for those that must go back,
 //! before text is written; then for those that may become jumps, after it.
@@ -27,22 +27,23 @@
 //! # Invariants
 //! O1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
 //! O2. Text is written as R4 of the registry says; tail bytes only behind a breakpoint that every CPU sees.
-//! O3. All sites of an operation share its waits.
+//! O3. All sites of an operation share its waits, and those of a function its decoding.
 //!
 //! # Contexts
 //! Under the registry's lock, in task context. A detour that cannot be had for lack of memory leaves the breakpoint.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
+    ops::Range,
     ptr::null_mut,
     sync::atomic::Ordering::{Relaxed, Release},
 };
 
 use crate::{
-    detour::Detour,
+    detour::{Detour, KnownExits},
     error::ProbeError,
-    insn::{JUMP_BYTES, Obstacle, Region, landing_pad_len, region},
+    insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
     kprobe::{Kind, Kprobe},
     platform::{Platform, Text},
     registry::{INT3, Probes, StepMethod},
@@ -60,6 +61,7 @@ pub(crate) struct Optimizer {
     free: FreeSlots,
     /// Detours that nobody enters any more, to be freed after a grace period.
     retired: Chain,
+    exits: KnownExits,
 }
 
 impl Optimizer {
@@ -68,6 +70,7 @@ impl Optimizer {
             on: false,
             free: FreeSlots::new(),
             retired: Chain::new(),
+            exits: KnownExits::new(),
         }
     }
 
@@ -78,7 +81,7 @@ impl Optimizer {
 }
 
 /// Detours of the operation under way: a list through the detours themselves.
-struct Chain {
+pub(crate) struct Chain {
     first: *mut Detour,
 }
 
@@ -261,26 +264,57 @@ impl<P: Platform> Probes<P> {
 
     /// Turns into jumps the breakpoints at and around the visited sites that can be.
     pub(crate) fn optimize(&self, optimizer: &mut Optimizer, enabled: bool, visit_all: Visit<'_>) {
-        if !optimizer.on || !enabled {
-            return;
-        }
+        let coming = self.make_detours(optimizer, enabled, visit_all);
+        self.install_jumps(coming);
+    }
+
+    /// Makes the detours that breakpoints at and around the visited sites can become: those that are there, and those that are about to
+    /// be written. It takes a while, so the better if it is not itself full of breakpoints yet.
+    pub(crate) fn make_detours(
+        &self,
+        optimizer: &mut Optimizer,
+        enabled: bool,
+        visit_all: Visit<'_>,
+    ) -> Chain {
         let mut coming = Chain::new();
+        if !optimizer.on || !enabled {
+            return coming;
+        }
+        let mut candidates: Vec<&Site> = Vec::new();
         self.visit_around(visit_all, |site| {
             let has = !site.detour.load(Relaxed).is_null();
+            site.mark_optimized(has);
             if !has
-                && site.armed.load(Relaxed)
+                && site.armed.load(Relaxed) != site.to_write.load(Relaxed)
                 && self.may_jump(optimizer, enabled, site)
-                && let Some(detour) = self.make_detour(optimizer, site)
+                && candidates.try_reserve(1).is_ok()
             {
-                let detour = Box::into_raw(detour);
-                site.detour.store(detour, Release);
-                self.detour_count.fetch_add(1, Relaxed);
-                coming.push(detour);
+                // SAFETY: sites in the table live while the lock is held.
+                candidates.push(unsafe { &*core::ptr::from_ref(site) });
             }
-            site.mark_optimized(!site.detour.load(Relaxed).is_null());
         });
+        // By address, for the sake of O3.
+        candidates.sort_unstable_by_key(|site| site.key);
+        candidates.dedup_by_key(|site| site.key);
+        let mut function = None;
+        for site in candidates {
+            if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
+                coming.push(Box::into_raw(detour));
+            }
+        }
+        coming
+    }
+
+    /// Turns the breakpoints into jumps whose detours were made.
+    pub(crate) fn install_jumps(&self, mut coming: Chain) {
         if coming.is_empty() {
             return;
+        }
+        for (site, detour) in coming.iter() {
+            site.detour
+                .store(core::ptr::from_ref(detour).cast_mut(), Release);
+            site.mark_optimized(true);
+            self.detour_count.fetch_add(1, Relaxed);
         }
         // Every CPU sees the detours, and preempts nobody under the jumps.
         P::synchronize_cores();
@@ -318,9 +352,14 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// Makes and writes the detour of `site`, if the code there allows one.
-    fn make_detour(&self, optimizer: &mut Optimizer, site: &Site) -> Option<Box<Detour>> {
-        let code = match self.displaceable(site.addr()) {
+    /// Makes and writes the detour of `site`, if the code there allows one. `function` as in [`Probes::displaceable`].
+    fn make_detour(
+        &self,
+        optimizer: &mut Optimizer,
+        site: &Site,
+        function: &mut Option<FunctionCode>,
+    ) -> Option<Box<Detour>> {
+        let code = match self.displaceable(site.addr(), function) {
             Ok(code) => code,
             Err(NoJump::OutOfMemory) => return None,
             Err(_) => {
@@ -337,6 +376,7 @@ impl<P: Platform> Probes<P> {
             code.original,
             code.at_entry,
             start,
+            &mut optimizer.exits,
         ) {
             Some((detour, code)) => {
                 self.detours.write(start, &*detour, &code);
@@ -356,11 +396,16 @@ impl<P: Platform> Probes<P> {
     /// [`NoJump`].
     pub fn allows_jump(&self, addr: u64) -> Result<(), NoJump> {
         let _state = self.state();
-        self.displaceable(addr).map(drop)
+        self.displaceable(addr, &mut None).map(drop)
     }
 
-    /// The code that a jump at `addr` displaces. Under the registry's lock.
-    fn displaceable(&self, addr: u64) -> Result<Displaceable, NoJump> {
+    /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last, and becomes this one. Under the
+    /// registry's lock.
+    fn displaceable(
+        &self,
+        addr: u64,
+        decoded: &mut Option<FunctionCode>,
+    ) -> Result<Displaceable, NoJump> {
         let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
         let function = symbol.start..symbol.start + symbol.size;
         if symbol.text != Text::Kernel {
@@ -369,16 +414,20 @@ impl<P: Platform> Probes<P> {
         if P::may_fault(function.clone()) {
             return Err(NoJump::MayFault);
         }
+        let code = match decoded.take() {
+            Some(code) if code.start() == symbol.start => code,
+            _ => self.decode(function.clone()).ok_or(NoJump::OutOfMemory)?,
+        };
+        let code = decoded.insert(code);
         let behind = self.unowned_behind(function.end);
-        let bytes = self
-            .pristine(function.start..function.end + behind)
+        let behind = self
+            .pristine(function.end..function.end + behind)
             .map_err(|_| NoJump::OutOfMemory)?;
-        let (bytes, behind) = bytes.split_at(symbol.size as usize);
-        let at_entry = addr == function.start + landing_pad_len(bytes) as u64;
+        let at_entry = addr == function.start + landing_pad_len(code.bytes()) as u64;
         let offset = (addr - function.start) as usize;
-        let region = region(bytes, function.start, behind, addr).map_err(NoJump::Code)?;
+        let region = code.region(&behind, addr).map_err(NoJump::Code)?;
         let mut original = [0; JUMP_BYTES];
-        let covered = bytes.iter().chain(behind).skip(offset);
+        let covered = code.bytes().iter().chain(&behind).skip(offset);
         original
             .iter_mut()
             .zip(covered)
@@ -388,6 +437,12 @@ impl<P: Platform> Probes<P> {
             original,
             at_entry,
         })
+    }
+
+    /// Decodes the function at `range` as it is without probes. None: memory is out.
+    fn decode(&self, range: Range<u64>) -> Option<FunctionCode> {
+        let start = range.start;
+        FunctionCode::new(self.pristine(range).ok()?, start)
     }
 
     /// How many bytes at `end`, where a function ends, belong to no symbol: as many as may be of use, on the function's last page.

@@ -331,11 +331,15 @@ impl<P: Platform> Probes<P> {
         unsafe { self.register_all(&[probe]) }
     }
 
-    /// Registers several probes, in order, as one: if one is refused, those before it are taken back.
+    /// Registers several probes, in order, as one: if one is refused, those before it are taken back. Probes of different kinds are
+    /// a batch of `&dyn Probe`.
     ///
     /// # Errors
     /// That of the first probe that is refused; [`ProbeError::EmptyBatch`].
-    pub fn register_batch<T: Probe>(&self, probes: &[&'static T]) -> Result<(), ProbeError> {
+    pub fn register_batch<T: Probe + ?Sized>(
+        &self,
+        probes: &[&'static T],
+    ) -> Result<(), ProbeError> {
         if probes.is_empty() {
             return Err(ProbeError::EmptyBatch);
         }
@@ -382,7 +386,10 @@ impl<P: Platform> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
-    pub fn unregister_batch<T: Probe>(&self, probes: &[&'static T]) -> Result<(), ProbeError> {
+    pub fn unregister_batch<T: Probe + ?Sized>(
+        &self,
+        probes: &[&'static T],
+    ) -> Result<(), ProbeError> {
         self.unregister_all(probes)
     }
 
@@ -555,7 +562,7 @@ impl<P: Platform> Probes<P> {
 
     /// # Safety
     /// The probes stay alive and in place until they are unregistered.
-    unsafe fn register_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+    unsafe fn register_all<T: Probe + ?Sized>(&self, probes: &[&T]) -> Result<(), ProbeError> {
         let mut state = self.lock()?;
         if !state.ready {
             return Err(ProbeError::NotReady);
@@ -589,7 +596,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Before probes with post handlers and jprobes are linked: their sites become breakpoints again, and stay so.
-    fn prepare_breakpoints<T: Probe>(&self, state: &mut State, probes: &[&T]) {
+    fn prepare_breakpoints<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T]) {
         self.existing_sites(probes, |site| site.keeps_breakpoint.store(true, Relaxed));
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, &|visit| {
@@ -598,7 +605,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Visits the sites that exist already where those of `probes` go that need the breakpoint, as far as that can be told.
-    fn existing_sites<T: Probe>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
+    fn existing_sites<T: Probe + ?Sized>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             if !needs_breakpoint(kprobe) {
                 continue;
@@ -615,13 +622,14 @@ impl<P: Platform> Probes<P> {
     fn rewrite(&self, state: &mut State, visit_all: Visit<'_>) {
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, visit_all);
+        let coming = self.make_detours(&mut state.optimizer, enabled, visit_all);
         self.write_text(visit_all);
-        self.optimize(&mut state.optimizer, enabled, visit_all);
+        self.install_jumps(coming);
         self.free_detours_after_grace(&mut state.optimizer);
     }
 
     /// Checks one probe and links it to its site, without writing text.
-    fn link<T: Probe>(
+    fn link<T: Probe + ?Sized>(
         &self,
         state: &mut State,
         probe: &T,
@@ -747,7 +755,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// What jprobes and kretprobes ask for beyond a kprobe.
-    fn check_container<T: Probe>(
+    fn check_container<T: Probe + ?Sized>(
         &self,
         state: &State,
         probe: &T,
@@ -923,7 +931,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.
-    fn prepare<T: Probe>(
+    fn prepare<T: Probe + ?Sized>(
         &self,
         state: &mut State,
         probe: &T,
@@ -1023,14 +1031,14 @@ impl<P: Platform> Probes<P> {
         unsafe { state.sites.give_back(place) };
     }
 
-    fn unregister_all<T: Probe>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+    fn unregister_all<T: Probe + ?Sized>(&self, probes: &[&T]) -> Result<(), ProbeError> {
         let mut state = self.lock()?;
         self.remove(&mut state, probes, Removal::Unregister);
         Ok(())
     }
 
     /// Takes probes away; waits once. Cannot fail and allocates nothing.
-    fn remove<T: Probe>(&self, state: &mut State, probes: &[&T], removal: Removal) {
+    fn remove<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T], removal: Removal) {
         let mut touched = Touched::new();
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             // SAFETY: a registered probe's site lives while the lock is held.
@@ -1182,7 +1190,7 @@ fn kretprobes_of(site: &Site) -> impl Iterator<Item = &KretprobeCore> {
         .map(|probe| unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() })
 }
 
-fn registered_kretprobe<T: Probe>(probe: &T) -> Option<&KretprobeCore> {
+fn registered_kretprobe<T: Probe + ?Sized>(probe: &T) -> Option<&KretprobeCore> {
     match probe.container() {
         Container::Kretprobe(core) if probe.kprobe().is_registered() => Some(core),
         _ => None,

@@ -39,7 +39,7 @@ pub use classify::{Class, classify};
 pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
 pub use flags::{FlagsOp, OperandSize};
 pub use refusal::Refusal;
-pub use region::{JUMP_BYTES, Obstacle, Region, region};
+pub use region::{FunctionCode, JUMP_BYTES, Obstacle, Region};
 pub use sequence::{Position, ResumeIp};
 pub use step::{StepCopy, StepProgress, step_copy};
 pub use translate::{Block, Ending, SLOT_BYTES, SavedFlagsOperand, Translation, translate};

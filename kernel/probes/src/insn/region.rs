@@ -7,6 +7,7 @@
 //! What a function's bytes cannot say is left to the caller: other probes in the region, entries of an exception table, and code
 //! that was interrupted in the region before the jump was there.
 
+use alloc::vec::Vec;
 use core::fmt;
 
 use iced_x86::{FlowControl, Mnemonic, OpKind};
@@ -81,57 +82,121 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// The instructions that a jump at `addr` would displace in `function`, the original code at `start`. `behind` is what follows the
-/// function and belongs to nobody.
-///
-/// # Errors
-/// The [`Obstacle`] found first.
-pub fn region(function: &[u8], start: u64, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
-    let end = addr.wrapping_add(JUMP_BYTES as u64);
-    let covered = |target: u64| target.wrapping_sub(addr).wrapping_sub(1) < JUMP_BYTES as u64 - 1;
-    let mut region: Option<Region> = None;
-    let mut goes_on = true;
-    let mut previous: Option<Insn> = None;
-    let mut instructions = Instructions::new(function, start);
-    loop {
-        let insn = instructions
-            .next()
-            .transpose()
-            .map_err(Obstacle::Undecodable)?;
-        // The one before is judged now that its follower is known.
-        if let Some(displaced) = previous.take() {
-            goes_on = judge(&displaced, insn.as_ref(), end)?;
+/// A function, decoded once for any number of jumps in it.
+pub struct FunctionCode {
+    start: u64,
+    bytes: Vec<u8>,
+    /// Where its instructions begin, as offsets, in order.
+    instructions: Vec<u32>,
+    /// The addresses in it that its instructions refer to, in order, each with the instruction.
+    references: Vec<(u64, u64)>,
+    /// Its first jump to where nobody can tell.
+    indirect_jump: Option<u64>,
+    /// Why decoding could not go on.
+    undecodable: Option<DecodeError>,
+}
+
+impl FunctionCode {
+    /// Decodes `bytes`, the original code of a function at `start`. None: memory is out.
+    pub fn new(bytes: Vec<u8>, start: u64) -> Option<Self> {
+        let (mut instructions, mut references) = (Vec::new(), Vec::new());
+        let (mut indirect_jump, mut undecodable) = (None, None);
+        for insn in Instructions::new(&bytes, start) {
+            let insn = match insn {
+                Ok(insn) => insn,
+                Err(error) => {
+                    undecodable = Some(error);
+                    break;
+                }
+            };
+            let at = insn.ip();
+            instructions.try_reserve(1).ok()?;
+            instructions.push((at - start) as u32);
+            if insn.instruction().flow_control() == FlowControl::IndirectBranch {
+                indirect_jump = indirect_jump.or(Some(at));
+            }
+            // A jump at the end of the function may reach a little behind it.
+            let reach = bytes.len() + JUMP_BYTES;
+            for to in self::references(&insn).filter(|to| to.wrapping_sub(start) < reach as u64) {
+                references.try_reserve(1).ok()?;
+                references.push((to, at));
+            }
         }
-        let Some(insn) = insn else { break };
-        let at = insn.ip();
-        if insn.instruction().flow_control() == FlowControl::IndirectBranch {
+        references.sort_unstable();
+        Some(Self {
+            start,
+            bytes,
+            instructions,
+            references,
+            indirect_jump,
+            undecodable,
+        })
+    }
+
+    /// The function's original code.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Where the function begins.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The instructions that a jump at `addr` would displace. `behind` is what follows the function and belongs to nobody.
+    ///
+    /// # Errors
+    /// An [`Obstacle`].
+    pub fn region(&self, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
+        if let Some(error) = self.undecodable {
+            return Err(Obstacle::Undecodable(error));
+        }
+        if let Some(at) = self.indirect_jump {
             return Err(Obstacle::IndirectJump { at });
         }
-        if let Some(to) = references(&insn).find(|target| covered(*target)) {
-            return Err(Obstacle::Entered { at, to });
+        let end = addr.wrapping_add(JUMP_BYTES as u64);
+        let covered = addr + 1..end;
+        let next = self.references.partition_point(|(to, _)| *to <= addr);
+        if let Some((to, at)) = self.references.get(next)
+            && covered.contains(to)
+        {
+            return Err(Obstacle::Entered { at: *at, to: *to });
         }
-        if at == addr || (region.is_some() && goes_on && covered(at)) {
+        let offset = addr.wrapping_sub(self.start);
+        let known = u32::try_from(offset).map(|offset| self.instructions.binary_search(&offset));
+        let Ok(Ok(_)) = known else {
+            return Err(Obstacle::NoInstruction);
+        };
+        let mut instructions = Instructions::new(&self.bytes[offset as usize..], addr)
+            .map_while(Result::ok)
+            .peekable();
+        let mut region: Option<Region> = None;
+        let mut goes_on = true;
+        while let Some(insn) = instructions.next_if(|insn| insn.ip() < end) {
             let region = region.get_or_insert(Region {
                 insns: [insn; JUMP_BYTES],
                 count: 0,
             });
             region.insns[region.count] = insn;
             region.count += 1;
-            previous = Some(insn);
+            goes_on = judge(&insn, instructions.peek(), end)?;
+            if !goes_on {
+                break;
+            }
         }
+        let region = region.ok_or(Obstacle::NoInstruction)?;
+        let function_end = self.start.wrapping_add(self.bytes.len() as u64);
+        let lacking = end.wrapping_sub(function_end);
+        if (1..JUMP_BYTES as u64).contains(&lacking) {
+            if goes_on {
+                return Err(Obstacle::RunsOff);
+            }
+            if padding(behind, function_end) < lacking as usize {
+                return Err(Obstacle::TooShort);
+            }
+        }
+        Ok(region)
     }
-    let region = region.ok_or(Obstacle::NoInstruction)?;
-    let function_end = start.wrapping_add(function.len() as u64);
-    let lacking = end.wrapping_sub(function_end);
-    if (1..JUMP_BYTES as u64).contains(&lacking) {
-        if goes_on {
-            return Err(Obstacle::RunsOff);
-        }
-        if padding(behind, function_end) < lacking as usize {
-            return Err(Obstacle::TooShort);
-        }
-    }
-    Ok(region)
 }
 
 /// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it. An error if it cannot be displaced.
@@ -174,12 +239,14 @@ fn padding(bytes: &[u8], at: u64) -> usize {
 mod tests {
     extern crate std;
     use super::*;
-    use std::{vec, vec::Vec};
+    use std::vec;
 
     const START: u64 = 0xffff_ffff_8001_2340;
 
     fn lengths(function: &[u8], behind: &[u8], offset: u64) -> Result<Vec<usize>, Obstacle> {
-        region(function, START, behind, START + offset)
+        FunctionCode::new(function.to_vec(), START)
+            .unwrap()
+            .region(behind, START + offset)
             .map(|region| region.insns().iter().map(Insn::len).collect())
     }
 
