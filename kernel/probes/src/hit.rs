@@ -68,15 +68,19 @@ impl<P: Platform> Probes<P> {
     #[inline(always)]
     fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if cpu.is_busy() {
-            self.miss(cpu, site, regs);
+            if !self.miss(cpu, site, regs) {
+                bump(&cpu.stale_breakpoints);
+            }
             self.run_slot(site, regs);
             return;
         }
         cpu.enter();
+        let mut is_stale = true;
         for probe in site.probes() {
             if !probe.is_enabled() {
                 continue;
             }
+            is_stale = false;
             match probe.kind {
                 Kind::Kprobe | Kind::Trampoline => {
                     probe.hits.count(cpu);
@@ -102,14 +106,19 @@ impl<P: Platform> Probes<P> {
                 }
             }
         }
+        if is_stale {
+            bump(&cpu.stale_breakpoints);
+        }
         self.finish(cpu, site, regs);
     }
 
-    /// Counts a hit that runs no handlers, for each probe that would have run.
+    /// Counts a hit that runs no handlers, for each probe that would have run. Returns whether there was one.
     #[cold]
-    pub(crate) fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) {
+    pub(crate) fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
+        let mut is_missed = false;
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             probe.nmissed.fetch_add(1, Relaxed);
+            is_missed = true;
         }
         // SAFETY: this CPU's own; the site lives while the guard is held.
         let (jprobe, sp) = unsafe {
@@ -131,6 +140,7 @@ impl<P: Platform> Probes<P> {
                 "a probed call returned while a handler ran on its CPU\n{regs:x?}"
             ));
         }
+        is_missed
     }
 
     /// Executes the displaced instruction after the pre handlers. The guard is held.

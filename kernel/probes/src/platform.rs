@@ -197,7 +197,7 @@ pub struct PerCpu {
     pub breakpoints: AtomicU64,
     /// #DB exceptions that were given to the probes.
     pub debug_traps: AtomicU64,
-    /// Breakpoints that had been removed before they were looked at.
+    /// Breakpoints that had been removed, or that all their probes had left, before they were looked at.
     pub stale_breakpoints: AtomicU64,
 }
 

@@ -1,19 +1,20 @@
 //! The probes that the kernel accepts: one on each instruction, one on the return of each function, or a share of them.
 //!
-//! Which they are is found out by asking: first by the survey, then by registering each, disabled. That first round also makes
-//! the registry as large as it will need to be, so what is measured before and after the real one must be equal.
+//! Which they are is found out by asking: the survey for instructions, a registration for functions. Then all are registered once,
+//! which makes the registry as large as it will need to be: so what is measured before and after the real round must be equal.
 //!
 //! # Contexts
 //! Task context. The handler notes the address in per-CPU data; two CPUs never write the same words.
 
+use crate::everything::COUNTED;
 use alloc::{boxed::Box, vec::Vec};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use kernel::{
     arch::percpu,
     cmdline, pr_emerg, pr_info,
     probes::{
-        Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, register_kprobes,
-        register_kretprobe, register_kretprobes, survey, unregister_kprobes, unregister_kretprobes,
+        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, PtRegs, jprobe,
+        register_kretprobe, survey, unregister_kretprobe,
     },
     symbols::{self, Kind},
 };
@@ -49,12 +50,16 @@ fn note(probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// Costs as little as a handler can: its instructions are probed, too, and each hit runs into all of them.
+/// Costs as little as a handler can: its instructions are probed, too, and each hit that runs it misses all of them.
 fn pass(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
 fn note_return(_call: &mut KretprobeInstance<()>, _regs: &mut PtRegs) {}
+
+jprobe! {
+    fn mirror_of_do_fork(_clone_flags: u64, _stack_start: u64) {}
+}
 
 /// Prints the last probed addresses of each CPU, oldest first.
 fn tell_recent() {
@@ -74,7 +79,13 @@ fn tell_recent() {
 pub struct Everything {
     kprobes: &'static [Kprobe],
     kretprobes: Vec<&'static Kretprobe>,
+    jprobe: &'static Jprobe,
+    /// All of them, in the order of registration.
+    batch: Vec<&'static dyn Probe>,
 }
+
+/// One in so many kprobes has a handler. The others count all the same.
+const HANDLERS: usize = 4;
 
 /// What the command line says about what is probed.
 fn is_chosen(name: &str, number: usize) -> bool {
@@ -91,14 +102,16 @@ impl Everything {
         let mut kprobes = Vec::new();
         let mut kretprobes = Vec::new();
         let traced = cmdline::get("everything.trace") == Some("1");
-        let kprobe = |at| {
-            let kprobe = Kprobe::new().at(at).disabled();
-            if traced {
-                kprobe.pre(note)
-            } else {
-                kprobe.pre(pass)
+        let kprobe = |at, number: usize| {
+            let kprobe = Kprobe::new().at(at);
+            match number % HANDLERS {
+                _ if traced => kprobe.pre(note),
+                0 => kprobe.pre(pass),
+                _ => kprobe,
             }
         };
+        let counted = COUNTED.map(|(name, _)| symbols::lookup_name(name).unwrap().start);
+        let forking = symbols::lookup_name("do_fork").unwrap().start;
         let mut last = 0;
         let mut functions = 0;
         let mut instructions = 0;
@@ -112,34 +125,49 @@ impl Everything {
             let mut returns = false;
             if cmdline::get("everything.returns") != Some("0") && is_chosen(symbol.name, functions)
             {
-                let kretprobe = Kretprobe::new()
-                    .at(symbol.start)
-                    .handler(note_return)
-                    .disabled();
+                let kretprobe = Kretprobe::new().at(symbol.start).handler(note_return);
                 let kretprobe: &'static Kretprobe = Box::leak(Box::new(kretprobe));
                 if register_kretprobe(kretprobe).is_ok() {
+                    unregister_kretprobe(kretprobe).unwrap();
                     kretprobes.push(kretprobe);
                     returns = true;
                 }
             }
             for judged in survey::function(&symbol).unwrap() {
                 instructions += 1;
-                // A return probe's entry is counted by the kprobe that shares its breakpoint.
-                let entry = returns && judged.insn.ip() == symbol.start;
-                if judged.verdict.is_ok() && (entry || is_chosen(symbol.name, instructions)) {
-                    kprobes.push(kprobe(judged.insn.ip()));
+                let at = judged.insn.ip();
+                // The entries of return probes and of the jprobe are counted by the kprobe that shares the breakpoint.
+                let is_entry = at == symbol.start
+                    && (returns || symbol.start == forking || counted.contains(&symbol.start));
+                if judged.verdict.is_ok() && (is_entry || is_chosen(symbol.name, instructions)) {
+                    kprobes.push(kprobe(at, kprobes.len()));
                 }
             }
         }
         let panic =
             symbols::functions().find(|symbol| alloc::format!("{symbol}") == "kernel::panic::end");
         PANIC.store(panic.map_or(0, |symbol| symbol.start), Relaxed);
+        let kprobes: &'static [Kprobe] = Box::leak(kprobes.into_boxed_slice());
+        let jprobe: &'static Jprobe = Box::leak(Box::new(
+            Jprobe::new().symbol("do_fork").entry(mirror_of_do_fork),
+        ));
+        let mut batch: Vec<&'static dyn Probe> = kprobes.iter().map(|probe| probe as _).collect();
+        batch.extend(kretprobes.iter().map(|probe| *probe as &dyn Probe));
+        batch.push(jprobe);
+        // Breakpoints are written in the opposite order of registration. Those in the code that writes them come last, for speed.
+        batch.sort_by_key(|probe| !is_writer(addr_of(*probe)));
         let everything = Self {
-            kprobes: Box::leak(kprobes.into_boxed_slice()),
+            kprobes,
             kretprobes,
+            jprobe,
+            batch,
         };
-        register_kprobes(&everything.all_kprobes()).unwrap();
+        // Only so that the registry grows: armed if there are to be detours, too.
+        let armed = PROBES.optimization();
+        PROBES.set_enabled(armed).unwrap();
+        everything.register();
         everything.unregister();
+        PROBES.set_enabled(true).unwrap();
         pr_info!(
             "everything: {} instructions, {} functions",
             everything.kprobes.len(),
@@ -148,34 +176,20 @@ impl Everything {
         everything
     }
 
-    fn all_kprobes(&self) -> Vec<&'static Kprobe> {
-        self.kprobes.iter().collect()
-    }
-
     /// How many instructions and functions are probed.
     pub fn counts(&self) -> (usize, usize) {
         (self.kprobes.len(), self.kretprobes.len())
     }
 
-    /// Registers all and arms them. The kprobes come first: each hit of an instruction that has a return probe, too, is theirs.
+    /// Registers all in one batch, which arms them.
     pub fn register(&self) {
-        register_kprobes(&self.all_kprobes()).unwrap();
-        if !self.kretprobes.is_empty() {
-            register_kretprobes(&self.kretprobes).unwrap();
-        }
+        PROBES.register_batch(&self.batch).unwrap();
     }
 
     /// Removes all.
     pub fn unregister(&self) {
-        unregister_kprobes(&self.all_kprobes()).unwrap();
-        unregister_kretprobes(&self.kretprobes).unwrap();
-    }
-
-    /// Whether the command line leaves anything out.
-    pub fn is_partial(&self) -> bool {
-        ["everything.stride", "everything.only"]
-            .iter()
-            .any(|name| cmdline::get(name).is_some())
+        let batch: Vec<_> = self.batch.iter().rev().copied().collect();
+        PROBES.unregister_batch(&batch).unwrap();
     }
 
     /// How often the instruction at `addr` was seen.
@@ -192,6 +206,11 @@ impl Everything {
         })
     }
 
+    /// How often the jprobe's handler ran, and so ended.
+    pub fn jprobe_hits(&self) -> u64 {
+        self.jprobe.kprobe().hits()
+    }
+
     /// Returns seen, and calls for which there was no instance.
     pub fn returns_and_misses(&self) -> (u64, u64) {
         self.kretprobes
@@ -200,4 +219,17 @@ impl Everything {
                 (hits + probe.hits(), misses + probe.nmissed())
             })
     }
+}
+
+/// Where `probe` was told to go.
+fn addr_of(probe: &dyn Probe) -> u64 {
+    probe.kprobe().addr()
+}
+
+/// Whether `addr` is in the code that goes through a batch and writes its breakpoints.
+fn is_writer(addr: u64) -> bool {
+    let name = symbols::lookup_addr(addr).map_or("", |symbol| symbol.name);
+    ["6probes8registry", "6probes4site", "9text_poke"]
+        .iter()
+        .any(|part| name.contains(part))
 }
