@@ -63,6 +63,7 @@ mod runner;
 mod self_test;
 mod shortage;
 mod stores_to_text;
+mod stress;
 mod tasks;
 mod trouble;
 mod unusual_instructions;
