@@ -330,6 +330,9 @@ mod tests {
                 table.remove(&mut fill, site);
                 assert!(table.find(site.key).is_none(), "site {n} of round {round}");
             }
+            let mut left = 0;
+            table.for_each(|_| left += 1);
+            assert_eq!(left, sites.len() / 2, "sites visited in round {round}");
             for site in sites
                 .iter()
                 .enumerate()

@@ -97,3 +97,34 @@ impl FreeList {
         .count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::alloc::Layout;
+
+    use crate::instance::{Holder, give_back};
+
+    /// Between the loads and the exchange of one pop, others may have come back to the same head.
+    #[test]
+    #[cfg_attr(miri, ignore = "a pop is assembly")]
+    fn each_pop_raises_the_tag_and_nothing_else_does() {
+        let holder = Holder::try_new(core::ptr::null(), 2, Layout::new::<()>()).unwrap();
+        // SAFETY: a live holder, of this test alone; its free list is its first field.
+        let list = unsafe { &*holder.cast::<FreeList>() };
+        // SAFETY: nobody pops meanwhile.
+        let tag = || unsafe { *list.tag.get() };
+        let first = tag();
+        let (one, two) = (list.pop(), list.pop());
+        assert_eq!(tag(), first + 2);
+        assert!(list.pop().is_null());
+        assert_eq!(tag(), first + 2, "nothing was popped");
+        // SAFETY: popped above.
+        unsafe {
+            give_back(one);
+            give_back(two);
+            assert_eq!(tag(), first + 2);
+            assert!(Holder::try_free(holder));
+        }
+    }
+}

@@ -369,7 +369,8 @@ mod tests {
         for round in 0..3 {
             for task in &tasks {
                 assert!(table.find(*task).is_none(), "round {round}");
-                assert!(table.claim(*task).is_some());
+                let cell = table.claim(*task).expect("room");
+                assert!(core::ptr::eq(cell.head.load(Ordering::Relaxed), floor()));
             }
             assert!(
                 table.claim(77).is_none(),
@@ -383,5 +384,19 @@ mod tests {
                 table.release(*task);
             }
         }
+    }
+    #[test]
+    fn a_stack_walk_finds_the_very_frame_or_none() {
+        let table = std::boxed::Box::new(TaskTable::new());
+        let mut outer = Instance::bound(0x2000);
+        let mut inner = Instance::bound(0x1000);
+        (outer.ret_addr, inner.ret_addr) = (2, 1);
+        outer.next = AtomicPtr::new(floor());
+        inner.next = AtomicPtr::new(&raw mut outer);
+        let cell = table.claim(64).expect("room");
+        cell.head.store(&raw mut inner, Ordering::Relaxed);
+        let found = [0x0ff8, 0x1000, 0x1008, 0x2000, 0x2008].map(|at| table.return_address(64, at));
+        assert_eq!(found, [None, Some(1), None, Some(2), None]);
+        assert_eq!(table.return_address(80, 0x1000), None);
     }
 }

@@ -756,6 +756,7 @@ fn freed_text_is_never_written_again() {
     process::text::SCRATCH.fill(code.start, &[0x5a; 4]);
     assert_eq!(probe.flags(), flags::GONE);
     assert_eq!(list().len(), 2);
+    PROBES.for_each(|listed| assert!(!listed.armed, "freed text has no breakpoint"));
     let error = PROBES.enable(probe).unwrap_err();
     assert_eq!((error.name(), error.errno()), ("Gone", 22));
     PROBES.disable(probe).unwrap();
