@@ -54,21 +54,26 @@ fn main() -> ExitCode {
 /// Whether every mutant was noticed.
 fn run(options: &Options, tree: &Tree) -> Result<bool> {
     let all = list::read(&tree.original("tests/mutants/mutants.txt"))?;
-    for mutant in &all {
-        let path = tree.original(&mutant.file);
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("{}: cannot read {}", mutant.name, path.display()))?;
-        mutant.applied_to(&text)?;
-    }
     let is_chosen = |mutant: &&Mutant| {
         options.names.is_empty() || options.names.iter().any(|part| mutant.name.contains(part))
     };
     let chosen: Vec<&Mutant> = all.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no mutant has such a name");
-    if options.list {
-        for mutant in &chosen {
+    let mut stale = 0;
+    for mutant in &chosen {
+        if let Err(error) = check(mutant, tree) {
+            eprintln!("{error:#}");
+            stale += 1;
+        } else if options.list {
             println!("{:50} {}", mutant.name, mutant.file);
         }
+    }
+    ensure!(
+        stale == 0,
+        "{stale} of {} do not fit the tree",
+        chosen.len()
+    );
+    if options.list {
         println!("{} mutants", chosen.len());
         return Ok(true);
     }
@@ -88,4 +93,12 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
     let fit = chosen.len() - unfit;
     println!("{noticed} of {fit} mutants noticed, {unfit} do not build");
     Ok(noticed == chosen.len())
+}
+
+/// Whether the changes of `mutant` fit its file.
+fn check(mutant: &Mutant, tree: &Tree) -> Result<()> {
+    let path = tree.original(&mutant.file);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("{}: cannot read {}", mutant.name, path.display()))?;
+    mutant.applied_to(&text).map(|_| ())
 }
