@@ -25,7 +25,7 @@ use trial::Verdict;
 /// Breaks the probes on purpose and sees whether the tests notice.
 #[derive(Parser)]
 struct Options {
-    /// Mutants to try, by parts of their names; none: all
+    /// Mutants to try, by parts of their names, in this order; none: all
     names: Vec<String>,
     /// Names the mutants and checks that their texts are in their files
     #[arg(long)]
@@ -54,10 +54,13 @@ fn main() -> ExitCode {
 /// Whether every mutant was noticed.
 fn run(options: &Options, tree: &Tree) -> Result<bool> {
     let all = list::read(&tree.original("tests/mutants/mutants.txt"))?;
-    let is_chosen = |mutant: &&Mutant| {
-        options.names.is_empty() || options.names.iter().any(|part| mutant.name.contains(part))
+    let everything = [String::new()];
+    let names = match &options.names[..] {
+        [] => &everything,
+        names => names,
     };
-    let chosen: Vec<&Mutant> = all.iter().filter(is_chosen).collect();
+    let with = |part| all.iter().filter(move |mutant| mutant.name.contains(part));
+    let chosen: Vec<&Mutant> = names.iter().flat_map(|part| with(part.as_str())).collect();
     ensure!(!chosen.is_empty(), "no mutant has such a name");
     let mut stale = 0;
     for mutant in &chosen {

@@ -24,10 +24,8 @@ const SUITES: [&str; 8] = [
     "-p tests --test suite",
     "-p tests --test kernel_text --test machines --test samples --test prompt",
 ];
-/// A command that takes longer hangs.
+/// A command that takes longer, building included, hangs. The harness of the guest tests has limits of its own, which are shorter.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// One that was chosen for the mutant is quick, but for the building.
-const NAMED_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// What became of a mutant.
 pub enum Verdict {
@@ -57,13 +55,10 @@ pub fn run(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdi
 }
 
 fn judge(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
-    let named = mutant.tests.iter().map(|test| (test.as_str(), NAMED_LIMIT));
-    let suites = SUITES
-        .iter()
-        .filter(|_| !named_tests_only)
-        .map(|suite| (*suite, LIMIT));
-    for (arguments, limit) in named.chain(suites) {
-        match command(mutant, tree, arguments, limit)? {
+    let named = mutant.tests.iter().map(String::as_str);
+    let suites = SUITES.into_iter().filter(|_| !named_tests_only);
+    for arguments in named.chain(suites) {
+        match command(mutant, tree, arguments)? {
             Outcome::Passed => {}
             Outcome::Failed(by) => return Ok(Verdict::Noticed(by)),
             Outcome::NotBuilt => return Ok(Verdict::DoesNotBuild),
@@ -80,7 +75,7 @@ enum Outcome {
 }
 
 /// Runs `cargo test` with `arguments`.
-fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Result<Outcome> {
+fn command(mutant: &Mutant, tree: &Tree, arguments: &str) -> Result<Outcome> {
     let log = tree.copy().join(format!("../{}.log", mutant.name));
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut child = Command::new("cargo")
@@ -89,27 +84,35 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Re
         .current_dir(tree.copy())
         .env_remove("CARGO_TARGET_DIR")
         .env("RUST_BACKTRACE", "0")
+        // Nobody debugs a mutant, and the kernel is built for each.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
         .process_group(0)
         .spawn()
         .context("cannot run cargo")?;
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + LIMIT;
+    let written =
+        || -> Result<String> { Ok(String::from_utf8_lossy(&fs::read(&log)?).into_owned()) };
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        if Instant::now() > deadline {
+        let failed = failed_test(&written()?);
+        if failed.is_some() || Instant::now() > deadline {
             let group = format!("-{}", child.id());
             // The group is this trial's alone: cargo, the test binary and its guests.
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
             child.wait()?;
+            if let Some(test) = failed {
+                return Ok(Outcome::Failed(test));
+            }
             break None;
         }
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(500));
     };
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = written()?;
     let Some(status) = status else {
         return Ok(Outcome::Failed(format!("a hang of `{arguments}`")));
     };
@@ -124,14 +127,7 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Re
     if text.contains("could not compile") {
         return Ok(Outcome::NotBuilt);
     }
-    let mut lines = text.lines().filter(|line| !line.starts_with("test result"));
-    // What a test prints may stand between its name and its verdict.
-    let mut running = None;
-    let test = lines.find_map(|line| {
-        running = line.strip_prefix("test ").or(running);
-        line.contains("FAILED").then_some(running?)
-    });
-    let test = test.map(|test| test.split(" ...").next().unwrap_or(test).trim().to_string());
+    let test = failed_test(&text);
     // The compiler has taken it; a check of the linked kernel may have not.
     let unbuilt = text.lines().find(|line| line.contains("cannot be built"));
     let by = test.or_else(|| unbuilt.map(Into::into));
@@ -144,4 +140,16 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str, limit: Duration) -> Re
     Ok(Outcome::Failed(by.unwrap_or_else(|| {
         format!("an end of `{arguments}` without a verdict")
     })))
+}
+
+/// The first test that has failed.
+fn failed_test(text: &str) -> Option<String> {
+    let mut lines = text.lines().filter(|line| !line.starts_with("test result"));
+    // What a test prints may stand between its name and its verdict.
+    let mut running = None;
+    let test = lines.find_map(|line| {
+        running = line.strip_prefix("test ").or(running);
+        line.contains("FAILED").then_some(running?)
+    })?;
+    Some(test.split(" ...").next().unwrap_or(test).trim().into())
 }
