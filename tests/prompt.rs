@@ -1,31 +1,10 @@
 //! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every way to go wrong.
 
-use boot::{
-    guest::End,
-    image::{Firmware, Kernel},
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
 use regex::Regex;
 use tests::Session;
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const ENABLED: &str = "/sys/kernel/debug/kprobes/enabled";
-
-fn session() -> Session {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let kernel = Kernel::build("kernel").unwrap();
-    Session::start(&Machine {
-        cmdline: "interactive".into(),
-        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
-    })
-}
-
-fn power_off(mut session: Session) {
-    let (end, said) = session.last_command("poweroff");
-    assert_eq!(end, End::Success, "{said}");
-    assert!(said.contains("Power off: success"), "{said}");
-}
 
 /// How many of the log's lines hold `text`.
 fn count(said: &str, text: &str) -> usize {
@@ -34,7 +13,7 @@ fn count(said: &str, text: &str) -> usize {
 
 #[test]
 fn a_place_is_found_probed_watched_silenced_and_left() {
-    let mut session = session();
+    let mut session = Session::interactive();
     assert_eq!(session.command(&format!("cat {LIST}")), "");
 
     // The first instruction behind the entry that can be probed.
@@ -106,16 +85,15 @@ fn a_place_is_found_probed_watched_silenced_and_left() {
     );
     assert_eq!(session.command(&format!("cat {LIST}")), "");
     assert_eq!(hits(&session.command("run workload")), 0);
-    power_off(session);
+    session.power_off();
 }
 
 #[test]
 fn modules_that_are_still_loaded_are_unloaded_at_the_end() {
-    let mut session = session();
+    let mut session = Session::interactive();
     session.command("insmod kretprobe_example func=sys_mkdir");
     session.command("insmod jprobe_example");
-    let (end, said) = session.last_command("poweroff");
-    assert_eq!(end, End::Success);
+    let said = session.power_off();
     assert!(
         said.contains("Missed probing 0 instances of sys_mkdir"),
         "{said}"
@@ -125,7 +103,7 @@ fn modules_that_are_still_loaded_are_unloaded_at_the_end() {
 
 #[test]
 fn what_is_wrong_with_a_line_is_told() {
-    let mut session = session();
+    let mut session = Session::interactive();
     for (line, told) in [
         (
             "nonsense",
@@ -245,12 +223,12 @@ fn what_is_wrong_with_a_line_is_told() {
     );
     assert_eq!(session.command(&format!("cat {ENABLED}")), "1\n");
     assert_eq!(session.command("ls /tmp"), "", "no file was made");
-    power_off(session);
+    session.power_off();
 }
 
 #[test]
 fn lines_are_edited_and_come_back() {
-    let mut session = session();
+    let mut session = Session::interactive();
     // Left, left, left, backspace: the x goes.
     assert_eq!(
         session.keys("echo onextwo\x1b[D\x1b[D\x1b[D\x7f\r", "echo onetwo"),
@@ -266,12 +244,12 @@ fn lines_are_edited_and_come_back() {
     assert_eq!(session.keys("echo lost > /tmp/lost\x03", "^C"), "");
     assert_eq!(session.command("ls /tmp"), "");
     assert_eq!(session.command(""), "");
-    power_off(session);
+    session.power_off();
 }
 
 #[test]
 fn files_are_made_read_and_listed() {
-    let mut session = session();
+    let mut session = Session::interactive();
     assert_eq!(session.command("echo 'one  two' > /tmp/file"), "");
     assert_eq!(session.command("echo three >> /tmp/file"), "");
     assert_eq!(
@@ -321,13 +299,13 @@ fn files_are_made_read_and_listed() {
             .command("cat /tmp/log")
             .contains("] Command line: interactive\n")
     );
-    power_off(session);
+    session.power_off();
 }
 
 /// The figures of the kernel itself: how much may not be probed, and how much of the rest can.
 #[test]
 fn nearly_every_instruction_of_the_kernel_can_be_probed() {
-    let mut session = session();
+    let mut session = Session::interactive();
     let table = session.command("probeable");
     println!("{table}");
     let figure = |pattern: &str| -> f64 {
@@ -337,7 +315,7 @@ fn nearly_every_instruction_of_the_kernel_can_be_probed() {
     assert!(figure(r"(?m)^ *(\d+) 100.000 %  instructions$") > 50_000.0);
     assert!(figure(r"(?m)^ *\d+ +([0-9.]+) %  blacklisted$") <= 5.0);
     assert!(figure(r"outside the blacklist +([0-9.]+) % can be probed") >= 99.5);
-    power_off(session);
+    session.power_off();
 }
 
 /// A session without what may differ from build to build: numbers, and the instructions of a function.
@@ -365,7 +343,7 @@ fn the_readme_shows_a_real_session() {
         .filter_map(|block| block.split("```").next())
         .find(|block| block.starts_with("# "))
         .expect("a session is shown");
-    let mut session = session();
+    let mut session = Session::interactive();
     let mut real = String::new();
     for command in shown.lines().filter_map(|line| line.strip_prefix("# ")) {
         let said = match command {

@@ -1,27 +1,7 @@
 //! The prompt's `walkthrough`: the four forms of return probe, watched at work.
 
-use boot::{
-    guest::End,
-    image::{Firmware, Kernel},
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
 use regex::Regex;
 use tests::Session;
-
-fn session() -> Session {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let kernel = Kernel::build("kernel").unwrap();
-    Session::start(&Machine {
-        cmdline: "interactive".into(),
-        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
-    })
-}
-
-fn power_off(mut session: Session) {
-    let (end, said) = session.last_command("poweroff");
-    assert_eq!(end, End::Success, "{said}");
-}
 
 /// The text of the columns of a walkthrough, without line ends, and with an `N` for each number. Lines of a table begin with a blank or
 /// the number of a row.
@@ -51,7 +31,7 @@ fn count(text: &str, what: &str) -> usize {
 
 #[test]
 fn each_form_shows_the_interruptions_that_it_costs() {
-    let mut session = session();
+    let mut session = Session::interactive();
     let refused = session.command("walkthrough do_exit");
     let (_, names) = refused.split_once("these can be called: ").expect(&refused);
     let names: Vec<_> = names.trim().split(", ").collect();
@@ -94,12 +74,12 @@ fn each_form_shows_the_interruptions_that_it_costs() {
     let optimization = session.command("cat /proc/sys/debug/kprobes-optimization");
     assert_eq!(optimization, "1\n", "it is left as it was");
     assert!(session.command("run workload").contains("workload: done"));
-    power_off(session);
+    session.power_off();
 }
 
 #[test]
 fn other_probes_and_the_knobs_are_respected() {
-    let mut session = session();
+    let mut session = Session::interactive();
     for (line, told) in [
         (
             "walkthrough",
@@ -153,7 +133,7 @@ fn other_probes_and_the_knobs_are_respected() {
         "{said}"
     );
     session.command("rmmod kretprobe_example");
-    power_off(session);
+    session.power_off();
 }
 
 #[test]
@@ -165,7 +145,7 @@ fn the_document_shows_what_is_really_said() {
         .map(|block| block.split("```").next().unwrap().split_once('\n').unwrap())
         .collect();
     assert!(shown.len() >= 2, "a function with a jump, and one without");
-    let mut session = session();
+    let mut session = Session::interactive();
     for (command, shown) in shown {
         let real = session.command(command);
         assert_eq!(
@@ -174,5 +154,5 @@ fn the_document_shows_what_is_really_said() {
             "{command} really says\n{real}"
         );
     }
-    power_off(session);
+    session.power_off();
 }

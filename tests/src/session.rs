@@ -11,7 +11,8 @@ use std::{
 
 use boot::{
     guest::{End, Event, Guest},
-    prerequisites::Install,
+    image::{Firmware, Kernel},
+    prerequisites::{self, Install},
     qemu::Machine,
 };
 
@@ -34,6 +35,24 @@ pub struct Session {
 }
 
 impl Session {
+    /// Builds the kernel, boots it to its prompt with the command line `interactive`, and waits for that.
+    pub fn interactive() -> Self {
+        prerequisites::toolchain(Install::Allowed).unwrap();
+        let kernel = Kernel::build("kernel").unwrap();
+        Self::start(&Machine {
+            cmdline: "interactive".into(),
+            ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+        })
+    }
+
+    /// Ends the machine, which must succeed, and returns what it said last.
+    pub fn power_off(mut self) -> String {
+        let (end, said) = self.last_command("poweroff");
+        assert_eq!(end, End::Success, "{said}");
+        assert!(said.contains("Power off: success"), "{said}");
+        said
+    }
+
     /// Boots `machine`, whose command line holds `interactive`, and waits for the prompt.
     pub fn start(machine: &Machine) -> Self {
         let one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
