@@ -321,7 +321,7 @@ fn nearly_every_instruction_of_the_kernel_can_be_probed() {
 /// A session without what may differ from build to build: numbers, and the instructions of a function.
 fn shape(text: &str) -> Vec<String> {
     let number = Regex::new(r"0x[0-9a-f]+|\b[0-9a-f]{16}\b|\d+").unwrap();
-    let row = Regex::new(r"^( \+N (yes|no)).*").unwrap();
+    let row = Regex::new(r"^( \+N) (yes|no) .*").unwrap();
     let mut lines: Vec<_> = text
         .lines()
         .map(|line| {
