@@ -156,7 +156,7 @@ impl Walk {
             }
             let slot = above.sp().wrapping_sub(8);
             above.registers[register::IP] = if probes::in_return_trampoline(frame.code_address()) {
-                self.behind_trampoline(frame, slot)?
+                self.behind_trampoline(frame, &above, slot)?
             } else {
                 probes::real_return_address(self.task, slot, above.ip())
             };
@@ -166,14 +166,14 @@ impl Walk {
         is_kernel.then(|| as_probed(above))
     }
 
-    /// Where the return trampoline, in which `frame` is, will go on: what its last instruction finds in `slot`. Until that is
-    /// there, the ledger of borrowed addresses knows; and between the two, the registers that handlers got.
-    fn behind_trampoline(&self, frame: &Frame, slot: u64) -> Option<u64> {
-        let live = |address| Stacks.read(address).filter(|_| address >= frame.sp());
-        live(slot)
-            .filter(|&answer| answer != 0)
-            .or_else(|| probes::borrowed_return_address(self.task, slot))
-            .or_else(|| live(slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64))
+    /// Where the return trampoline, in which `frame` is, will go on with `above`. The ledger of borrowed addresses knows until the call is
+    /// taken off it; the frame information from when the address lies where the last instruction takes it, and an empty slot
+    /// before; and between the two, the registers that handlers got.
+    fn behind_trampoline(&self, frame: &Frame, above: &Frame, slot: u64) -> Option<u64> {
+        let regs_ip = slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64;
+        probes::borrowed_return_address(self.task, slot)
+            .or_else(|| Some(above.ip()).filter(|&ip| ip != 0))
+            .or_else(|| Stacks.read(regs_ip).filter(|_| regs_ip >= frame.sp()))
     }
 }
 
@@ -198,6 +198,7 @@ fn is_hit(code: u64) -> bool {
                 | "asm_breakpoint_other"
                 | "kprobe_detour"
                 | "kprobe_detour_at_entry"
+                | "kretprobe_detour_entry"
         )
     })
 }

@@ -14,7 +14,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 18] = [
+pub const ROOTS: [(&str, &str); 26] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -64,8 +64,19 @@ pub const ROOTS: [(&str, &str); 18] = [
         "kretprobe_detour",
         "hits of optimised return probes run through copies of it",
     ),
-    ("kprobe_detour_one", "detours call it"),
-    ("kprobe_detour_any", "detours call it"),
+    (
+        "kretprobe_detour_entry",
+        "hits of optimised return probes run through copies of it",
+    ),
+    ("kprobe_serve_nothing", "serves a probe of a hit"),
+    ("kprobe_serve_count", "serves a probe of a hit"),
+    ("kprobe_serve_kprobe", "serves a probe of a hit"),
+    ("kretprobe_serve", "serves a probe of a hit"),
+    ("kretprobe_serve_entry", "serves a probe of a hit"),
+    ("jprobe_serve", "serves a probe of a hit"),
+    ("kprobe_serve_unusual", "serves a probe of a hit"),
+    ("kprobe_serve_chain", "serves the probes of a hit"),
+    ("kprobe_serve_far_chain", "serves the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     (
         "follow_note_breakpoint",
@@ -111,28 +122,38 @@ pub const ENDS: [(&str, &str); 9] = [
 
 /// Who calls handlers, or jumps to what a probe has named. The compiler puts methods into one another, so some stand here for what
 /// they may come to hold.
-pub const CALLERS: [(&str, &str); 19] = [
+pub const CALLERS: [(&str, &str); 23] = [
     (
         "kprobe_breakpoint",
-        "jumps to the stub that the site's first probe names; calls a pre handler",
+        "jumps to the stub that the site's first probe names, and calls the routine that it names",
     ),
     (
         "kprobe_detour_at_entry",
-        "calls the stub that the site's first probe names",
+        "calls the routine that the site's first probe names",
     ),
     (
         "kprobe_detour",
-        "calls the stub that the site's first probe names",
+        "calls the routine that the site's first probe names",
     ),
-    ("kprobe_detour_one", "jumps to a pre handler"),
+    (
+        "kretprobe_detour_entry",
+        "calls an entry handler, or the routine that the site's first probe names",
+    ),
+    ("kprobe_serve_kprobe", "jumps to a pre handler"),
+    ("kretprobe_serve_entry", "calls an entry handler"),
+    (
+        "kprobe_serve_chain",
+        "calls the routines that a site's probes name",
+    ),
+    ("kprobe_run_posts", "calls post handlers"),
     ("kretprobe_trampoline", "calls a return handler"),
     (
-        "probes::detour::serve_detour",
+        "probes::serve::serve_unusual",
         "calls pre and entry handlers",
     ),
+    ("probes::hit::finish", "calls post handlers"),
     ("probes::hit::serve", "calls pre and entry handlers"),
     ("probes::hit::on_return", "calls return handlers"),
-    ("probes::hit::on_post", "calls post handlers"),
     (
         "probes::hit::Returning::run_handlers",
         "calls return handlers",

@@ -4,15 +4,21 @@
 //! registers, looks the trap's address up and jumps to the stub that the first probe of the site names:
 //!
 //! ```text
-//!   kprobe_breakpoint ── not in the table ──► the kernel's own entry, with five registers saved
+//!   kprobe_breakpoint ── not in the table ──► the end of a jprobe's handler, or the kernel's own entry
 //!      │ site found: its first probe's stub
-//!      ├─► kprobe_one_kprobe      all registers, guard, pre handler, resume in the slot or where the handler says
+//!      ├─► kprobe_hit             all registers, guard, the probe's `chain`, resume in the slot or where a handler says
+//!      ├─► kprobe_hit_post        the same; then the displaced instruction and the post handlers
 //!      ├─► kprobe_one_kretprobe   no more registers: take an instance, borrow the return address, resume in the slot
-//!      └─► kprobe_any_hit         all registers, `Probes::serve` in Rust: aggregates, post handlers, jprobes, single steps
+//!      └─► kprobe_any_hit         all registers, `Probes::serve` in Rust: single steps, `popf`
 //! ```
 //!
-//! The first two do in assembly what the third does for any probe; whatever is unusual (the guard is taken, no instance is free,
-//! the call reuses a frame) they leave to it. [`Site::choose_stub`](crate::site::Site) says when they may serve.
+//! The first three do in assembly what the last does for any probe; whatever is unusual (the guard is taken, no instance is free,
+//! the call reuses a frame) they leave to it. [`Site::choose_stubs`](crate::site::Site) says when they may serve.
+//!
+//! # Post handlers
+//! The displaced instruction runs in a post slot, which ends in `kprobe_post_stub`. Where it is `push` of a register, and it is at
+//! most functions' entries, it is carried out on the frame at once: the processor aligns the stack down before it pushes a frame, so at an
+//! odd word, as at an entry, the word that `push` writes lies free above the frame.
 //!
 //! # No look at CS
 //! Keys of the table are kernel addresses, and no code of ring 3 runs at one: those pages are the supervisor's. So an address
@@ -35,14 +41,7 @@
 
 use core::mem::offset_of;
 
-use crate::{
-    address_table,
-    instance::{Holder, Instance, TaskCell},
-    kprobe::Kprobe,
-    kretprobe::KretprobeCore,
-    limits::TABLE_BITS,
-    site::Site,
-};
+use crate::{address_table, limits::TABLE_BITS, site::Site};
 
 /// Where the stubs find what they use. Offsets in bytes.
 #[doc(hidden)]
@@ -54,23 +53,11 @@ pub mod layout {
     pub const INDEX_MASK: u32 = (1 << TABLE_BITS) - 1;
     pub const SITE_KEY: usize = offset_of!(Site, key);
     pub const SITE_HEAD: usize = Site::head_offset();
+    pub const SITE_SLOT: usize = offset_of!(Site, slot);
     pub const SITE_RUN: usize = offset_of!(Site, run);
-    pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
-    pub const PROBE_DETOUR_STUB: usize = offset_of!(Kprobe, detour_stub);
-    pub const PROBE_BARE: usize = offset_of!(Kprobe, bare);
-    pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
-    pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
-    pub const KRETPROBE_HOLDER: usize = offset_of!(KretprobeCore, holder);
-    pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
-    pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
-    pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
-    pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
-    pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
-    pub const INSTANCE_FRAME: usize = offset_of!(Instance, frame);
-    pub const INSTANCE_CELL: usize = offset_of!(Instance, cell);
-    pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
-
-    const _: () = assert!(offset_of!(KretprobeCore, kprobe) == 0);
+    pub const SITE_POST_SLOT: usize = offset_of!(Site, post_slot);
+    pub const SITE_LEN: usize = offset_of!(Site, len);
+    pub const SITE_PUSHED: usize = offset_of!(Site, pushed);
 }
 
 /// Defines `kprobe_breakpoint` for a [`Platform`](crate::Platform) whose registry is the static `$probes`, and
@@ -113,7 +100,7 @@ macro_rules! breakpoint_entry {
                 // The place is another's: the search goes on until an empty one.
                 "3:",
                 "cmp qword ptr [rcx + {key}], 0",
-                "je {other}",
+                "je 8f",
                 "inc eax",
                 "and eax, {index_mask}",
                 "mov rcx, [{probes} + rax * 8 + {table}]",
@@ -121,9 +108,56 @@ macro_rules! breakpoint_entry {
                 "jne 3b",
                 "jmp 2b",
 
-                // rdi: the only probe, a kprobe; rcx: the site.
-                ".globl kprobe_one_kprobe",
-                "kprobe_one_kprobe:",
+                // Not in the table: the end of a jprobe's handler? Whatever is unusual about that is for Rust.
+                ".cfi_remember_state",
+                "8:",
+                "cmp rdx, offset jprobe_return_breakpoint + 1",
+                "jne {other}",
+                "mov rdx, gs:[{jprobe} + {jprobe_site}]",
+                "test rdx, rdx",
+                "jz {other}",
+                "mov rdi, [rsp + 72]",
+                "cmp rdi, gs:[{jprobe} + {jprobe_regs} + {sp}]",
+                "jne {other}",
+                "cmp byte ptr gs:[{jprobe} + {jprobe_plain}], 0",
+                "je {other}",
+                "inc qword ptr gs:[{breakpoints}]",
+                "mov qword ptr gs:[{jprobe} + {jprobe_site}], 0",
+                // The words of the stack: they lie above this frame, which is where that of the function's entry was.
+                "cld",
+                "mov rsi, gs:[{this}]",
+                "add rsi, {jprobe_in_cpu} + {jprobe_stack}",
+                "mov ecx, {words}",
+                "rep movsq",
+                "mov rax, gs:[{jprobe} + {jprobe_regs} + {flags}]",
+                "mov [rsp + 64], rax",
+                "mov rax, [rdx + {run}]",
+                "mov [rsp + 48], rax",
+                "mov r15, gs:[{jprobe} + {jprobe_regs} + 0x00]",
+                "mov r14, gs:[{jprobe} + {jprobe_regs} + 0x08]",
+                "mov r13, gs:[{jprobe} + {jprobe_regs} + 0x10]",
+                "mov r12, gs:[{jprobe} + {jprobe_regs} + 0x18]",
+                "mov rbp, gs:[{jprobe} + {jprobe_regs} + 0x20]",
+                "mov rbx, gs:[{jprobe} + {jprobe_regs} + 0x28]",
+                "mov r11, gs:[{jprobe} + {jprobe_regs} + 0x30]",
+                "mov r10, gs:[{jprobe} + {jprobe_regs} + 0x38]",
+                "mov r9, gs:[{jprobe} + {jprobe_regs} + 0x40]",
+                "mov r8, gs:[{jprobe} + {jprobe_regs} + 0x48]",
+                "mov rax, gs:[{jprobe} + {jprobe_regs} + 0x50]",
+                "mov rcx, gs:[{jprobe} + {jprobe_regs} + 0x58]",
+                "mov rdx, gs:[{jprobe} + {jprobe_regs} + 0x60]",
+                "mov rsi, gs:[{jprobe} + {jprobe_regs} + 0x68]",
+                "mov rdi, gs:[{jprobe} + {jprobe_regs} + 0x70]",
+                "dec dword ptr gs:[{guard}]",
+                "add rsp, 48",
+                ".cfi_adjust_cfa_offset -48",
+                "iretq",
+
+                // rdi: the first probe; rcx: the site.
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset 88",
+                ".globl kprobe_hit",
+                "kprobe_hit:",
                 ".cfi_remember_state",
                 $crate::push_registers!("r8" "r9" "r10" "r11" "rbx" "rbp" "r12" "r13" "r14" "r15"),
                 "cld",
@@ -133,11 +167,7 @@ macro_rules! breakpoint_entry {
                 "mov rsi, rsp",
                 "push rcx",
                 ".cfi_adjust_cfa_offset 8",
-                "mov rax, [rdi + {hits}]",
-                "mov rdx, gs:[{counter_part}]",
-                "inc qword ptr [rax + rdx]",
-                "mov gs:[{running}], rdi",
-                "call [rdi + {pre}]",
+                "call [rdi + {chain}]",
                 "pop rcx",
                 ".cfi_adjust_cfa_offset -8",
                 "test al, al",
@@ -146,6 +176,7 @@ macro_rules! breakpoint_entry {
                 "mov [rsp + {ip}], rax",
                 "4:",
                 "dec dword ptr gs:[{guard}]",
+                "41:",
                 ".cfi_remember_state",
                 $crate::pop_general_registers!(),
                 "add rsp, 8",
@@ -153,8 +184,10 @@ macro_rules! breakpoint_entry {
                 "iretq",
                 ".cfi_restore_state",
                 ".cfi_def_cfa_offset 168",
-                // The handler has said where to go on: which may be under a jump.
+                // To the handler of a jprobe, with the guard held; or a handler has said where to go on, which may be under a jump.
                 "92:",
+                "cmp al, {flow_jprobe}",
+                "je 41b",
                 "mov rdi, rsp",
                 "push rcx",
                 ".cfi_adjust_cfa_offset 8",
@@ -166,6 +199,70 @@ macro_rules! breakpoint_entry {
                 "5:",
                 "dec dword ptr gs:[{guard}]",
                 "jmp 6f",
+
+                // As `kprobe_hit`, with a post handler at the site.
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset 88",
+                ".globl kprobe_hit_post",
+                "kprobe_hit_post:",
+                ".cfi_remember_state",
+                $crate::push_registers!("r8" "r9" "r10" "r11" "rbx" "rbp" "r12" "r13" "r14" "r15"),
+                "cld",
+                $clear_ac,
+                "inc dword ptr gs:[{guard}]",
+                "jnz 5b",
+                "mov rsi, rsp",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "call [rdi + {chain}]",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "test al, al",
+                "jnz 93f",
+                // `push` of a register, the stack pointer at an odd word and still the code's, no TF: on the frame.
+                "movsx eax, word ptr [rcx + {pushed}]",
+                "test eax, eax",
+                "js 94f",
+                "lea rdx, [rsp + {frame_bytes} + 8]",
+                "cmp rdx, [rsp + {sp}]",
+                "jne 94f",
+                "test dword ptr [rsp + {flags}], {tf}",
+                "jnz 94f",
+                "mov rax, [rsp + rax]",
+                "sub rdx, 8",
+                "mov [rdx], rax",
+                "mov rax, [rcx + {key}]",
+                "movzx esi, byte ptr [rcx + {len}]",
+                "lea rax, [rax + rsi - 1]",
+                "jmp kprobe_hit_pushed",
+                // A jprobe here comes back through Rust.
+                "93:",
+                "mov byte ptr gs:[{jprobe} + {jprobe_plain}], 0",
+                "jmp 92b",
+                // In the post slot, with the guard held and interrupts off.
+                "94:",
+                "mov rax, [rcx + {post_slot}]",
+                "test rax, rax",
+                "jz 95f",
+                "mov [rsp + {ip}], rax",
+                "mov gs:[{finishing}], rcx",
+                "mov rax, [rsp + {sp}]",
+                "mov gs:[{saved_sp}], rax",
+                // As `pushf` would store them: without RF and VM.
+                "mov eax, [rsp + {flags}]",
+                "and eax, {pushed_flags}",
+                "mov gs:[{saved_flags}], rax",
+                "and dword ptr [rsp + {flags}], ~{if_and_tf}",
+                "jmp 41b",
+                "95:",
+                "mov rdi, rcx",
+                "mov rsi, rsp",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {finish}",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp 41b",
 
                 // rcx: the site.
                 ".cfi_restore_state",
@@ -209,20 +306,21 @@ macro_rules! breakpoint_entry {
                 "lea rcx, [rdx + 1]",
                 "lock cmpxchg16b [rdi]",
                 "jne 7b",
-                // rax: the instance; rdi: the task's cell; rbx: the return slot; rdx: the newest call; rcx: the return address.
+                // rax: the instance; rdi: the task's cell; rdx: its newest call; rbx: the frame of the return; rcx: the return address, then
+                // its slot.
                 "mov rdi, gs:[{cell}]",
-                "mov rbx, [rsp + 80]",
+                "mov rcx, [rsp + 80]",
                 "mov rdx, [rdi + {cell_head}]",
+                "lea rbx, [rcx - {below_slot}]",
                 "cmp [rdx + {frame}], rbx",
-                "jbe 8f",
-                "mov rcx, [rbx]",
+                "jbe 96f",
+                "mov rcx, [rcx]",
                 "cmp rcx, offset {trampoline}",
-                "je 8f",
+                "je 96f",
                 "mov [rax + {ret_addr}], rcx",
                 "mov [rax + {frame}], rbx",
-                "mov [rax + {instance_cell}], rdi",
                 "mov [rax + {next}], rdx",
-                "mov qword ptr [rbx], offset {trampoline}",
+                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
                 "mov [rdi + {cell_head}], rax",
                 "mov rax, [rsi + {run}]",
                 "mov [rsp + 56], rax",
@@ -233,15 +331,9 @@ macro_rules! breakpoint_entry {
                 "iretq",
                 ".cfi_restore_state",
                 ".cfi_def_cfa_offset 96",
-                // The slot is in the ledger already, or calls were abandoned: give the instance back, as `FreeList::push`.
-                "8:",
-                "mov rdi, [rax + {instance_holder}]",
-                "mov rdx, rax",
-                "mov rax, [rdi]",
-                "82:",
-                "mov [rdx + {next}], rax",
-                "lock cmpxchg [rdi], rdx",
-                "jne 82b",
+                // The slot is in the ledger already, or calls were abandoned.
+                "96:",
+                "call kretprobe_give_back",
                 "9:",
                 "mov rcx, rsi",
                 $crate::pop_registers!("rbx"),
@@ -255,32 +347,164 @@ macro_rules! breakpoint_entry {
                 key = const $crate::breakpoint::layout::SITE_KEY,
                 head = const $crate::breakpoint::layout::SITE_HEAD,
                 run = const $crate::breakpoint::layout::SITE_RUN,
-                stub = const $crate::breakpoint::layout::PROBE_STUB,
-                pre = const $crate::breakpoint::layout::PROBE_PRE,
-                hits = const $crate::breakpoint::layout::PROBE_HITS,
-                holder = const $crate::breakpoint::layout::KRETPROBE_HOLDER,
-                next = const $crate::breakpoint::layout::INSTANCE_NEXT,
-                instance_holder = const $crate::breakpoint::layout::INSTANCE_HOLDER,
-                ret_addr = const $crate::breakpoint::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::breakpoint::layout::INSTANCE_FRAME,
-                instance_cell = const $crate::breakpoint::layout::INSTANCE_CELL,
-                cell_head = const $crate::breakpoint::layout::CELL_HEAD,
+                post_slot = const $crate::breakpoint::layout::SITE_POST_SLOT,
+                len = const $crate::breakpoint::layout::SITE_LEN,
+                pushed = const $crate::breakpoint::layout::SITE_PUSHED,
+                stub = const $crate::serve::layout::PROBE_STUB,
+                chain = const $crate::serve::layout::PROBE_CHAIN,
+                flow_jprobe = const $crate::serve::Flow::Jprobe as u8,
+                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                below_slot = const $crate::serve::layout::BELOW_SLOT,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                jprobe_site = const $crate::serve::layout::JPROBE_SITE,
+                jprobe_plain = const $crate::serve::layout::JPROBE_PLAIN,
+                jprobe_regs = const $crate::serve::layout::JPROBE_REGS,
+                jprobe_stack = const $crate::serve::layout::JPROBE_STACK,
+                words = const $crate::jprobe::STACK_WORDS,
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+                frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
+                tf = const $crate::hit::TF,
+                if_and_tf = const $crate::hit::IF | $crate::hit::TF,
+                pushed_flags = const $crate::hit::PUSHED_FLAGS,
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 breakpoints = const $crate::PerCpu::breakpoints_gs_offset::<$platform>(),
-                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
-                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+                finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
+                saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
+                saved_sp = const $crate::PerCpu::saved_sp_gs_offset::<$platform>(),
+                this = const $crate::PerCpu::this_gs_offset::<$platform>(),
+                jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
+                jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
                 serve = sym $crate::hit::serve::<$platform>,
+                finish = sym $crate::hit::finish::<$platform>,
                 resume = sym $crate::detour::resume_at::<$platform>,
                 other = sym $other,
             )
         }
 
+        /// Ends a hit whose instruction, a `push`, has been carried out on the frame. In: rcx, the site; rdx, the code's stack pointer now; rax,
+        /// its next instruction. A function of its own, as in `kprobe_breakpoint` a walk takes the interrupted ip to be behind a breakpoint.
+        ///
+        /// # Safety
+        /// Breakpoint hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_hit_pushed() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_signal_frame",
+                ".cfi_def_cfa rsp, 168",
+                ".cfi_register rsp, rdx",
+                ".cfi_register rip, rax",
+                ".cfi_offset rdi, -56",
+                ".cfi_offset rsi, -64",
+                ".cfi_offset rdx, -72",
+                ".cfi_offset rcx, -80",
+                ".cfi_offset rax, -88",
+                ".cfi_offset r8, -96",
+                ".cfi_offset r9, -104",
+                ".cfi_offset r10, -112",
+                ".cfi_offset r11, -120",
+                ".cfi_offset rbx, -128",
+                ".cfi_offset rbp, -136",
+                ".cfi_offset r12, -144",
+                ".cfi_offset r13, -152",
+                ".cfi_offset r14, -160",
+                ".cfi_offset r15, -168",
+                "mov [rsp + {sp}], rdx",
+                ".cfi_offset rsp, -16",
+                "mov [rsp + {ip}], rax",
+                ".cfi_offset rip, -40",
+                "mov rdi, rcx",
+                "mov rsi, rsp",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call kprobe_run_posts",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "dec dword ptr gs:[{guard}]",
+                $crate::pop_general_registers!(),
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "iretq",
+                ".cfi_endproc",
+                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
+            )
+        }
+
+        /// Serves a jprobe: saves all registers and the top of the stack and goes to the handler. Near the end of a page, where the
+        /// stack might end, Rust does it. See `probes::serve`.
+        ///
+        /// # Safety
+        /// Breakpoint hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn jprobe_serve() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov r8, [rsi + {sp}]",
+                "mov eax, r8d",
+                "and eax, 4095",
+                "cmp eax, 4096 - 8 * {words}",
+                "ja kprobe_serve_unusual",
+                "mov rax, [rdi + {hits}]",
+                "mov rdx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rdx]",
+                "mov rax, [rdi + {site}]",
+                "mov gs:[{jprobe} + {jprobe_site}], rax",
+                "mov gs:[{jprobe} + {jprobe_kprobe}], rdi",
+                "mov qword ptr gs:[{jprobe} + {jprobe_words}], {words}",
+                "mov byte ptr gs:[{jprobe} + {jprobe_plain}], 1",
+                "mov qword ptr gs:[{running}], 0",
+                "mov rdx, [rdi + {entry}]",
+                "mov r9, rsi",
+                "mov rdi, gs:[{this}]",
+                "add rdi, {jprobe_in_cpu} + {jprobe_regs}",
+                "mov ecx, {frame_words}",
+                "rep movsq",
+                "mov rsi, r8",
+                "mov ecx, {words}",
+                "rep movsq",
+                "mov [r9 + {ip}], rdx",
+                "and dword ptr [r9 + {flags}], ~{interrupts}",
+                "mov eax, {flow_jprobe}",
+                "ret",
+                ".cfi_endproc",
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+                flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+                interrupts = const $crate::hit::IF,
+                frame_words = const ::core::mem::size_of::<$crate::PtRegs>() / 8,
+                words = const $crate::jprobe::STACK_WORDS,
+                flow_jprobe = const $crate::serve::Flow::Jprobe as u8,
+                hits = const $crate::serve::layout::PROBE_HITS,
+                site = const $crate::serve::layout::PROBE_SITE,
+                entry = const $crate::serve::layout::JPROBE_ENTRY,
+                jprobe_site = const $crate::serve::layout::JPROBE_SITE,
+                jprobe_kprobe = const $crate::serve::layout::JPROBE_KPROBE,
+                jprobe_words = const $crate::serve::layout::JPROBE_WORDS,
+                jprobe_plain = const $crate::serve::layout::JPROBE_PLAIN,
+                jprobe_regs = const $crate::serve::layout::JPROBE_REGS,
+                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+                this = const $crate::PerCpu::this_gs_offset::<$platform>(),
+                jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
+                jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
+            )
+        }
+
         unsafe extern "C" {
             static kprobe_any_hit: u8;
-            static kprobe_one_kprobe: u8;
+            static kprobe_hit: u8;
+            static kprobe_hit_post: u8;
             static kprobe_one_kretprobe: u8;
         }
 
@@ -289,8 +513,13 @@ macro_rules! breakpoint_entry {
         ) -> $crate::platform::EntryPoints {
             $crate::platform::EntryPoints {
                 any_hit: (&raw const kprobe_any_hit) as u64,
-                one_kprobe: (&raw const kprobe_one_kprobe) as u64,
+                hit: (&raw const kprobe_hit) as u64,
+                hit_post: (&raw const kprobe_hit_post) as u64,
                 one_kretprobe: (&raw const kprobe_one_kretprobe) as u64,
+                routines: $crate::routines::Routines {
+                    jprobe: jprobe_serve as *const () as u64,
+                    ..entry.routines
+                },
                 ..entry
             }
         }

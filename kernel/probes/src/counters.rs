@@ -122,6 +122,11 @@ impl Counter {
         self.word.store(counter.as_ptr(), Release);
     }
 
+    /// Whether it has been started and not stopped.
+    pub(crate) fn is_counting(&self) -> bool {
+        !self.word.load(Relaxed).is_null()
+    }
+
     /// Ends counting, keeps the sum and returns what [`Counter::start`] was given. Nobody counts any more.
     pub(crate) fn stop(&self) -> Option<NonNull<AtomicU64>> {
         self.last.store(self.get(), Release);

@@ -7,21 +7,24 @@
 //!   start   miss     what happens inside another hit
 //!           leave    the way out for a handler that has set the instruction pointer: iretq from the frame
 //!   enter   frame    push ss, rsp, rflags, cs, ip, -1 and the general registers
-//!           call     guard up; what the site's first probe names; leave, if it says so; guard down
+//!           call     guard up; the `chain` of the site's first probe (see `serve`); leave, if it says so; guard down
 //!           restore  pop all, flags last
 //!   block            the displaced instructions, translated; a jump back
 //! ```
 //!
-//! A function's entry with nothing but a return probe that wants nothing there has a shorter one, which builds no frame.
+//! A function's entry with a return probe alone has one of its own, in which that probe's part is written out: with an entry handler or
+//! data the frame is as above; without, no frame is built at all. Both name the probe; they are used only while it is alone
+//! ([`KretprobeCore::lone_holder`](crate::kretprobe::KretprobeCore)), and leave whatever is unusual to the general way.
 //!
-//! `start` to `block` are a copy of one of three templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
+//! `start` to `block` are a copy of one of four templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
 //! their call frame information: a stack walk that meets code in a detour asks the template about it
 //! ([`Detour::described`]). At a function's entry the stack is aligned and DF is clear by the ABI; the template for other places sees to
 //! both.
 //!
 //! # Invariants
 //! D1. The guard is up while handlers run, and detours lie in the slot region: a CPU is in no
-//!     detour when a grace period ends, and no task is switched away from inside one.
+//!     detour when a grace period ends, and no task is switched away from inside one. So the frameless one can do without the guard: an
+//!     interrupt on top of it pushes calls of the task and pops them again, and finds and leaves the ledger whole.
 //! D2. A detour is written before its site points to it, and freed a grace period after it does not any more.
 //! D3. While a site points to a detour, nobody is told to go on under the jump: [`Probes::executable_ip`] leads to the
 //!     displaced copy instead.
@@ -31,8 +34,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
-    mem::offset_of,
-    ptr::null_mut,
+    ptr::{null, null_mut},
     sync::atomic::{
         AtomicBool, AtomicPtr,
         Ordering::{Acquire, Relaxed},
@@ -41,20 +43,20 @@ use core::{
 
 use crate::{
     insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
-    kprobe::{Kind, PreVerdict},
+    kretprobe::KretprobeCore,
     platform::{EntryPoints, Platform},
     pt_regs::PtRegs,
     registry::Probes,
     site::{Place, Site},
 };
 
-/// Bytes of a detour: twelve to a page. The longest template takes about 240; displaced code of 5 to 19 bytes takes about twice that.
-pub(crate) const DETOUR_BYTES: usize = 336;
+/// Bytes of a detour: nine to a page. The longest template takes about 390; displaced code of 5 to 19 bytes takes about twice that.
+pub(crate) const DETOUR_BYTES: usize = 448;
 
-/// Defines the templates of detours, `kprobe_detour_at_entry`, `kprobe_detour` and `kretprobe_detour`, what the first two call, and their
+/// Defines the templates of detours, `kprobe_detour_at_entry`, `kprobe_detour`, `kretprobe_detour_entry` and `kretprobe_detour`, and their
 /// addresses. Part of [`entry_points!`](crate::entry_points).
 ///
-/// The frame of the first two:
+/// The frame of the first three:
 /// ```text
 ///   S       rsp of the probed code
 ///   S-0x08  ss               PtRegs, last field first
@@ -72,28 +74,124 @@ macro_rules! detour_templates {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
         $crate::detour_template! {
             $platform, $cs, $ss, kprobe_detour_at_entry, kprobe_detour_at_entry_enter, kprobe_detour_at_entry_end,
-            before = [], after = []
+            cold = [],
+            hot = [
+                "movabs rdi, {site}",
+                "mov rsi, rsp",
+                "mov rdi, [rdi + {head}]",
+                "call [rdi + {chain}]",
+                "test al, al",
+                "jnz 4b",
+            ],
+            operands = {
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                chain = const $crate::serve::layout::PROBE_CHAIN,
+            }
         }
         $crate::detour_template! {
             $platform, $cs, $ss, kprobe_detour, kprobe_detour_enter, kprobe_detour_end,
-            before = [
+            cold = [],
+            hot = [
                 // Handlers run with DF and AC clear; hardly any code has one of them set.
-                "test dword ptr [rsp + 144], 0x40400",
+                "test dword ptr [rsp + {flags}], {unwanted}",
                 "jz 2f",
-                "push [rsp + 144]",
+                "push [rsp + {flags}]",
                 ".cfi_adjust_cfa_offset 8",
-                "and dword ptr [rsp], ~0x40400",
+                "and dword ptr [rsp], ~{unwanted}",
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
                 "2:",
+                "movabs rdi, {site}",
+                "mov rsi, rsp",
+                "mov rdi, [rdi + {head}]",
                 "mov rbp, rsp",
                 ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
-            ],
-            after = [
+                "call [rdi + {chain}]",
                 "mov rsp, rbp",
                 ".cfi_def_cfa_register rsp",
-            ]
+                "test al, al",
+                "jnz 4b",
+            ],
+            operands = {
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                chain = const $crate::serve::layout::PROBE_CHAIN,
+                flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+                unwanted = const $crate::entry::DF_AND_AC,
+            }
+        }
+        $crate::detour_template! {
+            $platform, $cs, $ss, kretprobe_detour_entry, kretprobe_detour_entry_enter, kretprobe_detour_entry_end,
+            cold = [
+                // The slot is in the ledger already, or calls were abandoned.
+                "9:",
+                "call {give_back}",
+                // As for any other probes.
+                "8:",
+                "movabs rdi, {site}",
+                "mov rsi, rsp",
+                "mov rdi, [rdi + {head}]",
+                "call [rdi + {chain}]",
+                "test al, al",
+                "jnz 4b",
+                "jmp 5f",
+                // The entry handler lets the call go.
+                "6:",
+                "call {decline}",
+                "jmp 5f",
+            ],
+            hot = [
+                "movabs r12, {kretprobe}",
+                // Take an instance; see `FreeList::pop`.
+                "mov rdi, [r12 + {lone_holder}]",
+                "mov rdx, [rdi + 8]",
+                "mov rax, [rdi]",
+                "7:",
+                "test rax, rax",
+                "jz 8b",
+                "mov rbx, [rax + {next}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [rdi]",
+                "jne 7b",
+                // rax: the instance; rdx: the task's cell; rcx: its newest call; rbx: the return address. This frame is as far below the return
+                // slot as that of the return will be.
+                "mov rdx, gs:[{cell}]",
+                "mov rcx, [rdx + {cell_head}]",
+                "cmp [rcx + {frame}], rsp",
+                "jbe 9b",
+                "mov rbx, [rsp + {below_slot}]",
+                "movabs r14, {trampoline}",
+                "cmp rbx, r14",
+                "je 9b",
+                "mov [rax + {ret_addr}], rbx",
+                "mov [rax + {frame}], rsp",
+                "mov [rax + {next}], rcx",
+                "mov [rdx + {cell_head}], rax",
+                "mov gs:[{running}], r12",
+                "mov rdi, rax",
+                "mov rsi, rsp",
+                "call [r12 + {enter}]",
+                "test al, al",
+                "jnz 6b",
+                "mov [rsp + {below_slot}], r14",
+            ],
+            operands = {
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                chain = const $crate::serve::layout::PROBE_CHAIN,
+                kretprobe = const $crate::detour::KRETPROBE_MARK,
+                trampoline = const $crate::detour::TRAMPOLINE_MARK,
+                lone_holder = const $crate::serve::layout::KRETPROBE_LONE_HOLDER,
+                enter = const $crate::serve::layout::KRETPROBE_ENTER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                below_slot = const $crate::serve::layout::BELOW_SLOT,
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+                give_back = sym kretprobe_give_back,
+                decline = sym kretprobe_decline,
+            }
         }
 
         /// The template of the detours of functions with a return probe alone that has no entry handler and no data; never executed
@@ -124,18 +222,11 @@ macro_rules! detour_templates {
                 ".cfi_offset rdx, -40",
                 ".cfi_offset rbx, -48",
                 ".cfi_offset rdi, -56",
-                // The slot is in the ledger already, or calls were abandoned: give the instance back, as `FreeList::push`.
+                // The slot is in the ledger already, or calls were abandoned.
                 "8:",
-                "mov rdi, [rax + {instance_holder}]",
-                "mov rdx, rax",
-                "mov rax, [rdi]",
-                "6:",
-                "mov [rdx + {next}], rax",
-                "lock cmpxchg [rdi], rdx",
-                "jne 6b",
+                "call {give_back}",
                 // Nothing was done.
                 "9:",
-                "dec dword ptr gs:[{guard}]",
                 $crate::pop_registers!("rdi" "rbx" "rdx" "rcx" "rax"),
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
@@ -145,14 +236,11 @@ macro_rules! detour_templates {
                 "pushfq",
                 ".cfi_adjust_cfa_offset 8",
                 $crate::push_registers!("rax" "rcx" "rdx" "rbx" "rdi"),
-                "inc dword ptr gs:[{guard}]",
-                "jnz 9b",
-                "movabs rcx, {site}",
-                "mov rdi, [rcx + {head}]",
-                "cmp byte ptr [rdi + {bare}], 0",
-                "je 9b",
+                "cmp dword ptr gs:[{guard}], -1",
+                "jne 9b",
                 // Take an instance; see `FreeList::pop`.
-                "mov rdi, [rdi + {holder}]",
+                "movabs rdi, {kretprobe}",
+                "mov rdi, [rdi + {lone_holder}]",
                 "mov rdx, [rdi + 8]",
                 "mov rax, [rdi]",
                 "7:",
@@ -162,81 +250,38 @@ macro_rules! detour_templates {
                 "lea rcx, [rdx + 1]",
                 "lock cmpxchg16b [rdi]",
                 "jne 7b",
-                // rax: the instance; rdi: the task's cell; rbx: the return slot; rdx: the newest call; rcx: the return address.
+                // rax: the instance; rdi: the task's cell; rbx: the frame of the return; rdx: the newest call; rcx: the return address.
                 "mov rdi, gs:[{cell}]",
-                "lea rbx, [rsp + 48]",
+                "lea rbx, [rsp + 48 - {below_slot}]",
                 "mov rdx, [rdi + {cell_head}]",
                 "cmp [rdx + {frame}], rbx",
                 "jbe 8b",
-                "mov rcx, [rbx]",
+                "mov rcx, [rsp + 48]",
                 "mov [rax + {ret_addr}], rcx",
                 "mov [rax + {frame}], rbx",
-                "mov [rax + {instance_cell}], rdi",
                 "mov [rax + {next}], rdx",
                 "movabs rdx, {trampoline}",
                 "cmp rcx, rdx",
                 "je 8b",
-                "mov [rbx], rdx",
+                "mov [rsp + 48], rdx",
                 "mov [rdi + {cell_head}], rax",
-                "dec dword ptr gs:[{guard}]",
                 $crate::pop_registers!("rdi" "rbx" "rdx" "rcx" "rax"),
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
                 ".globl kretprobe_detour_end",
                 "kretprobe_detour_end:",
                 ".cfi_endproc",
-                site = const $crate::detour::SITE_MARK,
+                kretprobe = const $crate::detour::KRETPROBE_MARK,
                 trampoline = const $crate::detour::TRAMPOLINE_MARK,
-                head = const $crate::breakpoint::layout::SITE_HEAD,
-                bare = const $crate::breakpoint::layout::PROBE_BARE,
-                holder = const $crate::breakpoint::layout::KRETPROBE_HOLDER,
-                next = const $crate::breakpoint::layout::INSTANCE_NEXT,
-                instance_holder = const $crate::breakpoint::layout::INSTANCE_HOLDER,
-                ret_addr = const $crate::breakpoint::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::breakpoint::layout::INSTANCE_FRAME,
-                instance_cell = const $crate::breakpoint::layout::INSTANCE_CELL,
-                cell_head = const $crate::breakpoint::layout::CELL_HEAD,
+                lone_holder = const $crate::serve::layout::KRETPROBE_LONE_HOLDER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                below_slot = const $crate::serve::layout::BELOW_SLOT,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-            )
-        }
-
-        /// What a detour calls while the first probe of its site is the only one, a kprobe, and enabled: counts the hit and runs the pre
-        /// handler. rdi: the probe; rsi: the frame; rcx: the site.
-        ///
-        /// # Safety
-        /// Detours only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_detour_one() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rax, [rdi + {hits}]",
-                "mov rdx, gs:[{counter_part}]",
-                "inc qword ptr [rax + rdx]",
-                "mov gs:[{running}], rdi",
-                "jmp [rdi + {pre}]",
-                ".cfi_endproc",
-                pre = const $crate::breakpoint::layout::PROBE_PRE,
-                hits = const $crate::breakpoint::layout::PROBE_HITS,
-                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
-                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
-            )
-        }
-
-        /// What a detour calls for any other probes.
-        ///
-        /// # Safety
-        /// Detours only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_detour_any() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rdi, rcx",
-                "jmp {serve}",
-                ".cfi_endproc",
-                serve = sym $crate::detour::serve_detour::<$platform>,
+                give_back = sym kretprobe_give_back,
             )
         }
 
@@ -259,13 +304,16 @@ macro_rules! detour_templates {
                     &raw const kprobe_detour_enter,
                     &raw const kprobe_detour_end,
                 ),
-                bare_return: template(
+                lone_entry: template(
+                    kretprobe_detour_entry as *const (),
+                    &raw const kretprobe_detour_entry_enter,
+                    &raw const kretprobe_detour_entry_end,
+                ),
+                lone_return: template(
                     kretprobe_detour as *const (),
                     &raw const kretprobe_detour_enter,
                     &raw const kretprobe_detour_end,
                 ),
-                serve_one: kprobe_detour_one as *const () as u64,
-                serve_any: kprobe_detour_any as *const () as u64,
             }
         }
 
@@ -276,13 +324,13 @@ macro_rules! detour_templates {
     };
 }
 
-/// One template. `before` and `after` surround the call.
+/// One template: `hot` is between the frame and its end, `cold` before the entry.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! detour_template {
     (
         $platform:ty, $cs:expr, $ss:expr, $name:ident, $enter:ident, $end:ident,
-        before = [$($before:literal),* $(,)?], after = [$($after:literal),* $(,)?]
+        cold = [$($cold:literal),* $(,)?], hot = [$($hot:literal),* $(,)?], operands = { $($operands:tt)* }
     ) => {
         /// A template of detours; never executed here.
         ///
@@ -317,7 +365,8 @@ macro_rules! detour_template {
                 "3:",
                 "add qword ptr [rsp + {sp}], 8",
                 "cld",
-                "mov rdi, rcx",
+                "movabs rdi, {site}",
+                "mov rsi, rsp",
                 "mov rbp, rsp",
                 ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
@@ -335,10 +384,15 @@ macro_rules! detour_template {
                 "mov rsp, rbp",
                 ".cfi_def_cfa_register rsp",
                 "dec dword ptr gs:[{guard}]",
+                ".cfi_remember_state",
                 $crate::pop_general_registers!(),
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
                 "iretq",
+                // The assembler's adjustments forget what a `restore_state` has restored.
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset 168",
+                $($cold,)*
                 ".cfi_endproc",
                 // Until `ip` is pushed, the walk knows by the offset where the frame above is.
                 ".cfi_startproc simple",
@@ -363,18 +417,10 @@ macro_rules! detour_template {
                 ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
                 "inc dword ptr gs:[{guard}]",
-                // None of these three changes a flag.
-                "movabs rcx, {site}",
-                "mov rsi, rsp",
-                "mov rdi, [rcx + {head}]",
                 "jnz 3b",
                 // What was pushed as rsp is one word too low.
                 "add qword ptr [rsp + {sp}], 8",
-                $($before,)*
-                "call [rdi + {serve}]",
-                $($after,)*
-                "test al, al",
-                "jnz 4b",
+                $($hot,)*
                 "5:",
                 "dec dword ptr gs:[{guard}]",
                 $crate::pop_general_registers!(),
@@ -392,10 +438,9 @@ macro_rules! detour_template {
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 site = const $crate::detour::SITE_MARK,
-                head = const $crate::breakpoint::layout::SITE_HEAD,
-                serve = const $crate::breakpoint::layout::PROBE_DETOUR_STUB,
                 miss = sym $crate::detour::miss_in_detour::<$platform>,
                 resume = sym $crate::detour::resume_at::<$platform>,
+                $($operands)*
             )
         }
 
@@ -406,12 +451,14 @@ macro_rules! detour_template {
     };
 }
 
-const _: () = assert!(offset_of!(PtRegs, flags) == 144 && crate::entry::DF_AND_AC == 0x40400);
 const _: () = assert!(size_of::<PtRegs>() == 168);
 
 /// Stands in a template for the address of the site.
 #[doc(hidden)]
 pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
+/// Stands in a template for the address of the return probe that is alone there.
+#[doc(hidden)]
+pub const KRETPROBE_MARK: u64 = 0x4be7_4be7_4be7_4be7;
 /// Stands in a template for the address of the return trampoline.
 #[doc(hidden)]
 pub const TRAMPOLINE_MARK: u64 = 0x7aa4_7aa4_7aa4_7aa4;
@@ -434,12 +481,10 @@ pub struct Templates {
     pub at_entry: Template,
     /// For everywhere else.
     pub anywhere: Template,
+    /// For functions' entries with nothing but a return probe that has an entry handler or data.
+    pub lone_entry: Template,
     /// For functions' entries with nothing but a return probe that wants nothing there.
-    pub bare_return: Template,
-    /// What the first two call for a single kprobe.
-    pub serve_one: u64,
-    /// What they call for any other probes.
-    pub serve_any: u64,
+    pub lone_return: Template,
 }
 
 /// How deep the stack is at each instruction from `enter` on, until ip is pushed: offset from `enter`, bytes.
@@ -506,8 +551,9 @@ impl Template {
         self,
         start: u64,
         site: &Site,
+        kretprobe: *const KretprobeCore,
         trampoline: u64,
-        bare: bool,
+        frameless: bool,
         known: &mut KnownExits,
     ) -> Option<Vec<u8>> {
         let len = self.end.checked_sub(self.start)? as usize;
@@ -518,12 +564,13 @@ impl Template {
         code.extend_from_slice(template);
         for (mark, value) in [
             (SITE_MARK, core::ptr::from_ref(site).addr() as u64),
+            (KRETPROBE_MARK, kretprobe.addr() as u64),
             (TRAMPOLINE_MARK, trampoline),
         ] {
-            let at = code
+            while let Some(at) = code
                 .windows(8)
-                .position(|bytes| bytes == mark.to_le_bytes());
-            if let Some(at) = at {
+                .position(|bytes| bytes == mark.to_le_bytes())
+            {
                 code[at..at + 8].copy_from_slice(&value.to_le_bytes());
             }
         }
@@ -533,7 +580,7 @@ impl Template {
             let distance = i32::try_from(target.wrapping_sub(start + *end as u64) as i64).ok()?;
             code[end - 4..*end].copy_from_slice(&distance.to_le_bytes());
         }
-        if !bare {
+        if !frameless {
             let field = (self.enter - self.start) as usize + PUSH_IP + 1;
             code[field..field + 4].copy_from_slice(&(site.key as u32).to_le_bytes());
         }
@@ -551,8 +598,10 @@ pub(crate) struct Detour {
     block: usize,
     /// The template that it begins with.
     template: u64,
-    /// Whether it serves a single return probe without a frame.
-    pub(crate) bare: bool,
+    /// The return probe that it names, if it is for one alone.
+    pub(crate) kretprobe: *const KretprobeCore,
+    /// Whether it builds no frame.
+    frameless: bool,
     /// Whether it is that of a function's entry.
     pub(crate) at_entry: bool,
     /// The bytes that the jump replaces.
@@ -581,13 +630,21 @@ impl Detour {
         start: u64,
         known: &mut KnownExits,
     ) -> Option<(Box<Self>, Vec<u8>)> {
-        let bare = at_entry && site.is_bare();
-        let template = match (bare, at_entry) {
-            (true, _) => entry.detours.bare_return,
-            (_, true) => entry.detours.at_entry,
-            (_, false) => entry.detours.anywhere,
+        let lone = if at_entry {
+            site.lone_kretprobe()
+        } else {
+            None
         };
-        let mut code = template.copy(start, site, entry.trampoline, bare, known)?;
+        let frameless = lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
+        let template = match lone {
+            Some(_) if frameless => entry.detours.lone_return,
+            // The ip that it pushes has 32 bits.
+            Some(_) if i32::try_from(site.key as i64).is_ok() => entry.detours.lone_entry,
+            _ if at_entry => entry.detours.at_entry,
+            _ => entry.detours.anywhere,
+        };
+        let kretprobe = lone.map_or(null(), core::ptr::from_ref);
+        let mut code = template.copy(start, site, kretprobe, entry.trampoline, frameless, known)?;
         let at = code.len();
         let mut block = Block::new(start + at as u64);
         let mut copies = [0; JUMP_BYTES];
@@ -620,7 +677,8 @@ impl Detour {
             enter: (template.enter - template.start) as usize,
             block: at,
             template: template.start,
-            bare,
+            kretprobe,
+            frameless,
             at_entry,
             original,
             copies,
@@ -645,7 +703,7 @@ impl Detour {
 
     /// Whether `offset` is that of the breakpoint that stands for the one at the function's entry.
     pub(crate) fn is_fallback(&self, offset: usize) -> bool {
-        self.bare && offset + 1 == self.enter
+        self.frameless && offset + 1 == self.enter
     }
 
     /// Where the displaced instructions are.
@@ -664,7 +722,7 @@ impl Detour {
     /// The template's instruction that the one at `offset` is a copy of, whose call frame information describes it. None in the displaced
     /// instructions and where `ip` is not on the stack.
     pub(crate) fn described(&self, offset: usize) -> Option<u64> {
-        let framed = if self.bare {
+        let framed = if self.frameless {
             offset < self.block
         } else {
             let frame = self.enter + FRAMED..self.block - EPILOGUE[0].0;
@@ -680,7 +738,7 @@ impl Detour {
             return before.last().copied().unwrap_or(Place::PROBED);
         }
         let deep = match (self.block - offset, offset.checked_sub(self.enter)) {
-            _ if self.bare => 0,
+            _ if self.frameless => 0,
             (1..=5, _) => EPILOGUE[1].1,
             (6, _) => EPILOGUE[0].1,
             (_, Some(from)) => {
@@ -720,48 +778,13 @@ impl<P: Platform> Probes<P> {
     }
 }
 
-/// Called by detours for any probes, with the guard up. True: a handler has set where to go on.
+/// Called by detours that were entered with the guard up.
 ///
 /// # Safety
 /// 1. `regs` is the frame that the detour has built.
 /// 2. `site` is the detour's.
-pub unsafe extern "C" fn serve_detour<P: Platform>(site: *const Site, regs: *mut PtRegs) -> bool {
-    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site outlives its detour.
-    let (site, regs) = unsafe { (&*site, &mut *regs) };
-    let (probes, cpu) = (P::probes(), P::this_cpu());
-    regs.ip = site.key;
-    for probe in site.probes() {
-        if !probe.is_enabled() {
-            continue;
-        }
-        match probe.kind {
-            Kind::Kprobe => {
-                probe.hits.count(cpu);
-                let Some(pre) = probe.pre_handler else {
-                    continue;
-                };
-                cpu.running
-                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
-                let verdict = pre(probe, regs);
-                cpu.running.store(null_mut(), Relaxed);
-                if verdict == PreVerdict::Resume {
-                    return true;
-                }
-            }
-            Kind::Kretprobe => probes.enter_call(cpu, probe, regs),
-            // An address with a jprobe keeps its breakpoint.
-            Kind::Jprobe | Kind::Trampoline => {}
-        }
-    }
-    false
-}
-
-/// Called by detours that were entered with the guard up.
-///
-/// # Safety
-/// As for [`serve_detour`].
 pub unsafe extern "C" fn miss_in_detour<P: Platform>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: as in `serve_detour`.
+    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site outlives its detour.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().miss(P::this_cpu(), site, regs);
 }
@@ -771,7 +794,7 @@ pub unsafe extern "C" fn miss_in_detour<P: Platform>(site: *const Site, regs: *m
 /// # Safety
 /// `regs` is the frame of the hit.
 pub unsafe extern "C" fn resume_at<P: Platform>(regs: *mut PtRegs) {
-    // SAFETY: as in `serve_detour`.
+    // SAFETY: by the contract: the frame is on this stack and nobody else knows it.
     let regs = unsafe { &mut *regs };
     regs.ip = P::probes().executable_ip(regs.ip);
 }

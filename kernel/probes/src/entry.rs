@@ -105,15 +105,16 @@ macro_rules! entry_points {
         ///
         /// ```text
         ///   S       rsp on arrival and on departure
-        ///   S-0x08  return slot      0 until the handlers are done; the final `ret` consumes it
+        ///   S-0x08  return slot      0: while handlers run, where the call came from is in the ledger
         ///   S-0x10  ss               PtRegs, last field first: what the probed function left behind.
-        ///   S-0x18  rsp (= S)        A handler may change the general registers and the flags,
+        ///   S-0x18  rsp (= S)        A handler may change the general registers and the flags, and the caller
+        ///                            sees that. In the end where the call came from; `ret 16` consumes it
         ///   S-0x20  rflags           and the caller sees that.
         ///   S-0x28  cs
         ///   S-0x30  rip              where the call came from
         ///   S-0x38  orig_ax (-1)
         ///   S-0x40  rdi ... down to
-        ///   S-0xb0  r15              <- rdi at the call
+        ///   S-0xb0  r15              <- rsi at the call: 16-aligned, as S is behind a call (System V psABI, 3.2.2)
         /// ```
         ///
         /// # Safety
@@ -154,37 +155,29 @@ macro_rules! entry_points {
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
                 "2:",
-                "mov rbp, rsp",
-                ".cfi_def_cfa_register rbp",
-                "and rsp, -16",
-                // rbx: the task's cell; r12: its newest call; r13: the return slot; r14: the next older call.
+                // rbx: the task's cell; r12: its newest call; rsi: this frame, if it is aligned.
                 "mov rbx, gs:[{cell}]",
                 "mov r12, [rbx + {cell_head}]",
-                "lea r13, [rbp + {slot}]",
-                // Another call is the newest, or this one has several probes: not here.
-                "cmp [r12 + {frame}], r13",
+                "mov rsi, rsp",
+                "and rsi, -16",
+                // Another call is the newest, this one has several probes, or the stack has to be aligned: not here.
+                "cmp [r12 + {frame}], rsi",
                 "jne 6f",
                 "mov r14, [r12 + {next}]",
-                "cmp [r14 + {frame}], r13",
-                "je 6f",
-                "mov rax, [r12 + {ret_addr}]",
-                "mov [rbp + {ip}], rax",
-                // r15: the holder; rdx: the kretprobe, null once it was unregistered.
+                "mov rbp, [r12 + {ret_addr}]",
+                "mov [rsp + {ip}], rbp",
+                // r15: the holder; rdx: its kretprobe.
                 "mov r15, [r12 + {holder}]",
                 "mov rdx, [r15 + {kretprobe}]",
-                "test rdx, rdx",
-                "jz 3f",
                 "mov rax, [rdx + {hits}]",
                 "mov rcx, gs:[{counter_part}]",
                 "inc qword ptr [rax + rcx]",
                 "mov gs:[{running}], rdx",
                 "mov rdi, r12",
-                "mov rsi, rbp",
                 "call [rdx + {handler}]",
-                "3:",
-                // The address first: a stack walk in an NMI needs it or the ledger.
-                "mov rax, [r12 + {ret_addr}]",
-                "mov [r13], rax",
+                // The address first: a stack walk in an NMI needs it or the ledger. `ret 16` takes it from there.
+                "mov [rsp + {sp}], rbp",
+                ".cfi_offset rip, -24",
                 "mov [rbx + {cell_head}], r14",
                 // See `FreeList::push`.
                 "mov rax, [r15]",
@@ -193,38 +186,40 @@ macro_rules! entry_points {
                 "lock cmpxchg [r15], r12",
                 "jne 4b",
                 "5:",
-                ".cfi_remember_state",
-                "mov rsp, rbp",
-                ".cfi_def_cfa_register rsp",
                 "dec dword ptr gs:[{guard}]",
+                ".cfi_remember_state",
                 $crate::pop_general_registers!(),
                 "lea rsp, [rsp + 24]",
                 ".cfi_adjust_cfa_offset -24",
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
-                "lea rsp, [rsp + 16]",
-                ".cfi_adjust_cfa_offset -16",
-                "ret",
+                "ret 16",
                 // The assembler's adjustments forget what a `restore_state` has restored.
                 ".cfi_restore_state",
-                ".cfi_def_cfa rbp, {slot} + 8",
+                ".cfi_def_cfa_offset {slot} + 8",
+                ".cfi_offset rip, -8",
                 "6:",
-                "mov rdi, rbp",
+                "mov rdi, rsp",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
+                "and rsp, -16",
                 "call {on_return}",
-                "mov [rbp + {slot}], rax",
+                "mov rsp, rbp",
+                ".cfi_def_cfa_register rsp",
+                "mov [rsp + {sp}], rax",
                 "jmp 5b",
                 ".cfi_endproc",
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-                cell_head = const $crate::breakpoint::layout::CELL_HEAD,
-                frame = const $crate::breakpoint::layout::INSTANCE_FRAME,
-                next = const $crate::breakpoint::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::breakpoint::layout::INSTANCE_RET_ADDR,
-                holder = const $crate::breakpoint::layout::INSTANCE_HOLDER,
-                kretprobe = const $crate::breakpoint::layout::HOLDER_KRETPROBE,
-                hits = const $crate::breakpoint::layout::PROBE_HITS,
-                handler = const $crate::breakpoint::layout::KRETPROBE_HANDLER,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                holder = const $crate::serve::layout::INSTANCE_HOLDER,
+                kretprobe = const $crate::serve::layout::HOLDER_KRETPROBE,
+                hits = const $crate::serve::layout::PROBE_HITS,
+                handler = const $crate::serve::layout::KRETPROBE_HANDLER,
                 counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
@@ -245,13 +240,13 @@ macro_rules! entry_points {
         /// ```text
         ///   E+8     rsp of the code once the instruction is done
         ///   E       on arrival: where execution goes on; then ss     PtRegs, last field first
-        ///   E-0x08  rsp (= E; `on_post` adds the 8)
+        ///   E-0x08  rsp (= E, then corrected by 8)
         ///   E-0x10  rflags
         ///   E-0x18  cs
         ///   E-0x20  rip              copied from E
         ///   E-0x28  orig_ax (-1)
         ///   E-0x30  rdi ... down to
-        ///   E-0xa0  r15              <- rdi at the call
+        ///   E-0xa0  r15              <- rsi at the call
         /// ```
         ///
         /// # Safety
@@ -277,27 +272,62 @@ macro_rules! entry_points {
                 ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
                 "mov qword ptr [rsp + {ss_at}], {ss}",
+                "add qword ptr [rsp + {sp}], 8",
                 // Interrupts are off already; so are DF and AC from here on.
                 "push 2",
                 ".cfi_adjust_cfa_offset 8",
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
-                "mov rdi, rsp",
+                // The code's own IF and TF.
+                "mov eax, gs:[{saved_flags}]",
+                "and eax, {if_and_tf}",
+                "and dword ptr [rsp + {flags}], ~{if_and_tf}",
+                "or [rsp + {flags}], eax",
+                "mov rdi, gs:[{finishing}]",
+                "mov qword ptr gs:[{finishing}], 0",
+                "mov rax, [rsp + {ip}]",
+                "shl rax, 16",
+                "sar rax, 16",
+                "cmp rax, [rsp + {ip}]",
+                "jne 3f",
+                "mov rsi, rsp",
                 "mov rbp, rsp",
                 ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
-                "call {on_post}",
+                "call kprobe_run_posts",
                 "mov rsp, rbp",
                 ".cfi_def_cfa_register rsp",
+                "2:",
+                "dec dword ptr gs:[{guard}]",
+                ".cfi_remember_state",
                 $crate::pop_general_registers!(),
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
                 "iretq",
+                // A call or jump to where nothing can be; where the processor has 57-bit addresses, some are denied that it could go to.
+                // Loaded by the `iretq` that would be a fault of ours; in the plain slot the instruction raises it itself.
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset {frame_bytes}",
+                "3:",
+                "mov rax, gs:[{saved_sp}]",
+                "mov [rsp + {sp}], rax",
+                "mov rax, [rdi + {site_slot}]",
+                "mov [rsp + {ip}], rax",
+                "jmp 2b",
                 ".cfi_endproc",
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 ss_at = const ::core::mem::offset_of!($crate::PtRegs, ss),
-                on_post = sym $crate::hit::on_post::<$platform>,
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+                flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+                frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
+                if_and_tf = const $crate::hit::IF | $crate::hit::TF,
+                saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
+                saved_sp = const $crate::PerCpu::saved_sp_gs_offset::<$platform>(),
+                finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
+                guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
+                site_slot = const $crate::breakpoint::layout::SITE_SLOT,
             )
         }
 
@@ -314,17 +344,18 @@ macro_rules! entry_points {
                 // Nothing returns to here or from here.
                 ".cfi_startproc",
                 ".cfi_undefined rip",
-                "and rsp, -16",
-                "call {saved_sp}",
-                "test rax, rax",
-                "jz jprobe_return_breakpoint",
-                "mov rsp, rax",
+                "cmp qword ptr gs:[{jprobe} + {site}], 0",
+                "je jprobe_return_breakpoint",
+                "mov rsp, gs:[{jprobe} + {regs} + {sp}]",
                 ".globl jprobe_return_breakpoint",
                 "jprobe_return_breakpoint:",
                 "int3",
                 "ud2",
                 ".cfi_endproc",
-                saved_sp = sym $crate::hit::jprobe_saved_sp::<$platform>,
+                jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
+                site = const $crate::serve::layout::JPROBE_SITE,
+                regs = const $crate::serve::layout::JPROBE_REGS,
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
             )
         }
 
@@ -332,6 +363,7 @@ macro_rules! entry_points {
             static jprobe_return_breakpoint: u8;
         }
 
+        $crate::serve_routines! { $platform }
         $crate::detour_templates! { $platform, cs = $cs, ss = $ss }
 
         fn probe_entry_points() -> $crate::platform::EntryPoints {
@@ -344,8 +376,10 @@ macro_rules! entry_points {
                 ],
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
+                routines: serve_routines(),
                 any_hit: 0,
-                one_kprobe: 0,
+                hit: 0,
+                hit_post: 0,
                 one_kretprobe: 0,
             }
         }

@@ -7,8 +7,10 @@
 //!                                   │                       comes back through its return breakpoint)
 //!                         post handler here? ── no ── drop the guard ─► slot ─► back, as if nothing had been
 //!                                   │ yes: keep the guard, interrupts off
-//!                         post slot ─► kprobe_post_stub ─ on_post ─ drop the guard ─► back
+//!                         post slot ─► kprobe_post_stub ─ post handlers, drop the guard ─► back
 //! ```
+//!
+//! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly.
 //!
 //! # Invariants
 //! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
@@ -17,7 +19,7 @@
 //! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
 //!
 //! # Contexts
-//! `on_breakpoint`, `on_debug`, `on_fault` and `on_post` run with interrupts off. `on_return` runs with the interrupt flag of the function
+//! `on_breakpoint`, `on_debug` and `on_fault` run with interrupts off. `on_return` runs with the interrupt flag of the function
 //! that returned; the trampoline takes the guard, so that its CPU does not switch tasks.
 
 use core::{
@@ -37,16 +39,23 @@ use crate::{
     platform::{PerCpu, Platform, bump},
     pt_regs::PtRegs,
     registry::Probes,
+    serve::Flow,
     site::{Emulated, Site},
     slot::in_slot_region,
 };
 
 /// RFLAGS.TF: trap after the next instruction.
-const TF: u64 = 1 << 8;
-/// Marks the pointer to the running probe while its post handler runs; probes are aligned.
-const IN_POST: usize = 1;
+#[doc(hidden)]
+pub const TF: u64 = 1 << 8;
 /// RFLAGS.IF: maskable interrupts are taken.
-const IF: u64 = 1 << 9;
+#[doc(hidden)]
+pub const IF: u64 = 1 << 9;
+/// Marks the pointer to the running probe while its post handler runs; probes are aligned.
+#[doc(hidden)]
+pub const IN_POST: usize = 1;
+/// The bits of RFLAGS that `pushf` stores: all but RF and VM.
+#[doc(hidden)]
+pub const PUSHED_FLAGS: i32 = !(1 << 16 | 1 << 17);
 
 impl<P: Platform> Probes<P> {
     /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
@@ -76,40 +85,51 @@ impl<P: Platform> Probes<P> {
         }
         cpu.enter();
         let mut is_stale = true;
-        for probe in site.probes() {
-            if !probe.is_enabled() {
-                continue;
-            }
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
             is_stale = false;
-            match probe.kind {
-                Kind::Kprobe | Kind::Trampoline => {
-                    probe.hits.count(cpu);
-                    let Some(pre) = probe.pre_handler else {
-                        continue;
-                    };
-                    cpu.running
-                        .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
-                    let verdict = pre(probe, regs);
-                    cpu.running.store(null_mut(), Relaxed);
-                    if verdict == PreVerdict::Resume {
-                        regs.ip = self.executable_ip(regs.ip);
-                        cpu.leave();
-                        return;
-                    }
+            match self.serve_probe(cpu, probe, regs) {
+                Flow::Execute => {}
+                Flow::Resume => {
+                    regs.ip = self.executable_ip(regs.ip);
+                    cpu.leave();
+                    return;
                 }
-                Kind::Kretprobe => self.enter_call(cpu, probe, regs),
-                Kind::Jprobe => {
-                    probe.hits.count(cpu);
-                    if self.enter_jprobe(cpu, site, probe, regs) {
-                        return;
-                    }
-                }
+                Flow::Jprobe => return,
             }
         }
         if is_stale {
             bump(&cpu.stale_breakpoints);
         }
         self.finish(cpu, site, regs);
+    }
+
+    /// Does what `probe`, which is enabled, wants done before the displaced instruction. The guard is held.
+    #[inline(always)]
+    pub(crate) fn serve_probe(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
+        match probe.kind {
+            Kind::Kprobe | Kind::Trampoline => {
+                probe.hits.count(cpu);
+                let Some(pre) = probe.pre_handler else {
+                    return Flow::Execute;
+                };
+                cpu.running
+                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                let verdict = pre(probe, regs);
+                cpu.running.store(null_mut(), Relaxed);
+                match verdict {
+                    PreVerdict::Execute => Flow::Execute,
+                    PreVerdict::Resume => Flow::Resume,
+                }
+            }
+            Kind::Kretprobe => {
+                self.enter_call(cpu, probe, regs);
+                Flow::Execute
+            }
+            Kind::Jprobe => {
+                probe.hits.count(cpu);
+                self.enter_jprobe(cpu, probe, regs)
+            }
+        }
     }
 
     /// Counts a hit that runs no handlers, for each probe that would have run. Returns whether there was one.
@@ -255,9 +275,10 @@ impl<P: Platform> Probes<P> {
 
     /// Takes up a call for a kretprobe: borrows its return address. The guard is held.
     #[inline(always)]
-    pub(crate) fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
-        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
-        let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
+    fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
+        let Some(kretprobe) = KretprobeCore::of(probe) else {
+            return;
+        };
         let Some(cell) = cpu.cell() else {
             kretprobe.nmissed.fetch_add(1, Relaxed);
             return;
@@ -265,7 +286,7 @@ impl<P: Platform> Probes<P> {
         let slot = regs.sp as *mut u64;
         // SAFETY: the word at rsp is the return address at a function's entry.
         let word = unsafe { slot.read_unaligned() };
-        let ret_addr = self.true_return_address(cell, regs.sp, word);
+        let sibling = self.sibling(cell, regs.sp, word);
         // SAFETY: a linked kretprobe has a holder.
         let instance = unsafe { (*kretprobe.holder.load(Relaxed)).take() };
         if instance.is_null() {
@@ -274,16 +295,12 @@ impl<P: Platform> Probes<P> {
         }
         // SAFETY: the instance is in hand, and the slot is where it was.
         unsafe {
-            (*instance).ret_addr = ret_addr;
-            (*instance).frame = regs.sp;
-            (*instance).cell = cell;
-            if let Some(reset) = kretprobe.reset {
-                reset(instance);
-            }
-            if let Some(entry) = kretprobe.entry_handler {
+            (*instance).ret_addr = sibling.map_or(word, |sibling| sibling.ret_addr);
+            (*instance).set_slot(regs.sp, sibling.is_some());
+            if let Some(enter) = kretprobe.enter {
                 cpu.running
                     .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
-                let verdict = entry(&mut *instance.cast(), regs);
+                let verdict = enter(&mut *instance.cast(), regs);
                 cpu.running.store(null_mut(), Relaxed);
                 if verdict == EntryVerdict::Decline {
                     instance::give_back(instance);
@@ -333,27 +350,25 @@ impl<P: Platform> Probes<P> {
     fn newest_of<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(instance) if instance.frame == frame => Some(instance),
+            Some(instance) if instance.slot() == frame => Some(instance),
             _ => self.bring_to_front(cell, frame),
         }
     }
 
-    /// Where a call really returns to whose return slot, at `frame`, holds `word`; I3 and I2 of the ledger hold for that
-    /// slot afterwards.
+    /// The newest instance of another kretprobe that has borrowed the same return address: the return slot, at `frame`, holds `word`. I3
+    /// and I2 of the ledger hold for that slot afterwards.
     #[inline(always)]
-    fn true_return_address(&self, cell: &TaskCell, frame: u64, word: u64) -> u64 {
+    fn sibling<'a>(&self, cell: &'a TaskCell, frame: u64, word: u64) -> Option<&'a Instance> {
         if self.entry.is_trampoline(word) {
-            // Another kretprobe borrowed it for the same frame: a sibling, or the caller of a tail call.
-            return self
-                .newest_of(cell, frame)
-                .map_or(word, |sibling| sibling.ret_addr);
+            // Of the same call, or of the caller of a tail call.
+            return self.newest_of(cell, frame);
         }
         // SAFETY: as in `newest_of`.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(newest) if newest.frame <= frame => self.drop_abandoned(cell, frame + 1),
+            Some(newest) if newest.slot() <= frame => self.drop_abandoned(cell, frame + 1),
             _ => {}
         }
-        word
+        None
     }
 
     /// Gives back the instances of calls whose frames are below `end` on its stack: control is above them again, without a
@@ -364,9 +379,9 @@ impl<P: Platform> Probes<P> {
         let mut place = &cell.head;
         // SAFETY: as in `newest_of`.
         while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
-            if !stack.contains(&instance.frame) {
+            if !stack.contains(&instance.slot()) {
                 place = &instance.next;
-            } else if instance.frame < end {
+            } else if instance.slot() < end {
                 place.store(instance.next.load(Relaxed), Relaxed);
                 self.stale_instances.fetch_add(1, Relaxed);
                 // SAFETY: unlinked just now.
@@ -384,7 +399,7 @@ impl<P: Platform> Probes<P> {
         let mut place = &cell.head;
         // SAFETY: as in `newest_of`.
         while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
-            if instance.frame == frame {
+            if instance.slot() == frame {
                 self.move_to_front(cell, place, instance);
                 return Some(instance);
             }
@@ -398,7 +413,7 @@ impl<P: Platform> Probes<P> {
         let mut last = first;
         // SAFETY: as in `newest_of`.
         while let Some(next) = unsafe { Instance::at(last.next.load(Relaxed)) }
-            && next.frame == first.frame
+            && next.slot() == first.slot()
         {
             last = next;
         }
@@ -415,9 +430,9 @@ impl<P: Platform> Probes<P> {
     #[cold]
     fn orphan(&self, newest: *mut Instance, frame: u64) -> ! {
         // SAFETY: chained instances and their holders are live.
-        let probe = unsafe { Instance::at(newest) }.map_or(null_mut(), |instance| unsafe {
-            (*instance.holder).kretprobe.load(Relaxed)
-        });
+        let probe = unsafe { Instance::at(newest) }
+            .and_then(|instance| unsafe { (*instance.holder).kretprobe() })
+            .map_or(null(), core::ptr::from_ref);
         // The platform may end the task, which sleeps: the hit is over.
         P::this_cpu().leave();
         P::orphan_return(format_args!(
@@ -425,12 +440,10 @@ impl<P: Platform> Probes<P> {
         ))
     }
 
-    /// Leaves to a jprobe's handler: true when `regs` go there.
-    fn enter_jprobe(&self, cpu: &PerCpu, site: &Site, probe: &Kprobe, regs: &mut PtRegs) -> bool {
-        // SAFETY: the container of a kprobe of this kind is its jprobe, set before it was linked.
-        let jprobe = unsafe { &*probe.container.load(Relaxed).cast::<Jprobe>() };
-        let Some(entry) = jprobe.entry else {
-            return false;
+    /// Leaves to a jprobe's handler, if it has one. The guard is held.
+    fn enter_jprobe(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
+        let Some(entry) = Jprobe::of(probe).and_then(|jprobe| jprobe.entry) else {
+            return Flow::Execute;
         };
         let stack = P::stack_of(regs.sp);
         // SAFETY: this CPU's own, and no other jprobe is under way: the guard is held.
@@ -442,11 +455,12 @@ impl<P: Platform> Probes<P> {
         }
         frame.regs = *regs;
         cpu.running.store(null_mut(), Relaxed);
-        frame.site = site;
+        frame.site = probe.site.load(Relaxed);
         frame.kprobe = probe;
+        frame.plain = false;
         regs.ip = entry.addr();
         regs.flags &= !IF;
-        true
+        Flow::Jprobe
     }
 
     /// The breakpoint of `jprobe_return`: puts back what the handler was entered with and goes on with the function.
@@ -624,11 +638,7 @@ impl<P: Platform> Probes<P> {
         };
         // SAFETY: a probe lives while its handler runs.
         let probe = unsafe { probe.as_ref() }?;
-        let entry = is_jprobe.then(|| {
-            // SAFETY: the container of a jprobe's kprobe is the jprobe, set before it was linked.
-            let jprobe = unsafe { &*probe.container.load(Relaxed).cast::<Jprobe>() };
-            jprobe.entry_addr()
-        });
+        let entry = is_jprobe.then(|| Jprobe::of(probe).map_or(0, Jprobe::entry_addr));
         Some((probe, entry))
     }
 
@@ -715,12 +725,12 @@ impl Returning {
     #[inline(always)]
     fn instances(&self) -> impl Iterator<Item = *mut Instance> {
         // SAFETY: as in `ret_addr`.
-        let frame = unsafe { (*self.first).frame };
+        let slot = unsafe { (*self.first).slot() };
         let mut at = self.first;
         core::iter::from_fn(move || {
             // SAFETY: as in `ret_addr`.
             let instance =
-                unsafe { Instance::at(at) }.filter(|instance| instance.frame == frame)?;
+                unsafe { Instance::at(at) }.filter(|instance| instance.slot() == slot)?;
             Some(core::mem::replace(&mut at, instance.next.load(Relaxed)))
         })
     }
@@ -731,9 +741,7 @@ impl Returning {
         for instance in self.instances() {
             // SAFETY: as in `ret_addr`. The holder outlives its instances; a kretprobe it names is freed only after a grace
             // period, which the guard holds up.
-            let Some(kretprobe) =
-                (unsafe { (*(*instance).holder).kretprobe.load(Acquire).as_ref() })
-            else {
+            let Some(kretprobe) = (unsafe { (*(*instance).holder).kretprobe() }) else {
                 continue;
             };
             kretprobe.kprobe.hits.count(cpu);
@@ -777,6 +785,16 @@ pub unsafe extern "C" fn serve<P: Platform>(site: *const Site, regs: *mut PtRegs
     P::probes().serve(P::this_cpu(), site, regs);
 }
 
+/// Called by `kprobe_hit_post` where there is no post slot.
+///
+/// # Safety
+/// As for [`serve`]; the pre handlers have run, and the guard is held.
+pub unsafe extern "C" fn finish<P: Platform>(site: *const Site, regs: *mut PtRegs) {
+    // SAFETY: as in `serve`.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    P::probes().finish(P::this_cpu(), site, regs);
+}
+
 /// Called by `kretprobe_trampoline`.
 ///
 /// # Safety
@@ -786,45 +804,7 @@ pub unsafe extern "C" fn on_return<P: Platform>(regs: *mut PtRegs) -> u64 {
     P::probes().leave_call(unsafe { &mut *regs })
 }
 
-/// Called by `kprobe_post_stub`.
-///
-/// # Safety
-/// `regs` is the frame that the stub has built; the guard is held and interrupts are off.
-pub unsafe extern "C" fn on_post<P: Platform>(regs: *mut PtRegs) {
-    // SAFETY: by the contract.
-    let regs = unsafe { &mut *regs };
-    let cpu = P::this_cpu();
-    let saved = cpu.saved_flags.load(Relaxed);
-    regs.sp += 8;
-    regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
-    let site = cpu.finishing.load(Relaxed);
-    cpu.finishing.store(null_mut(), Relaxed);
-    // SAFETY: set when the post slot was entered; the site lives while the guard is held.
-    if let Some(site) = unsafe { site.as_ref() } {
-        if is_canonical(regs.ip) {
-            P::probes().run_post(cpu, site, regs);
-        } else {
-            // A call or jump to where nothing can be. Loaded by our `iretq` that would be a fault of ours; in the plain slot
-            // the instruction raises it itself.
-            regs.sp = cpu.saved_sp.load(Relaxed);
-            regs.ip = site.slot;
-        }
-    }
-    cpu.leave();
-}
-
 /// Whether the processor could go on at `ip`; where it has 57-bit addresses, some that it could are denied.
 fn is_canonical(ip: u64) -> bool {
     (ip as i64) << 16 >> 16 == ip as i64
-}
-
-/// Called by `jprobe_return`: where the stack pointer was when the handler was entered; 0 outside a handler.
-pub extern "C" fn jprobe_saved_sp<P: Platform>() -> u64 {
-    // SAFETY: this CPU's own; a jprobe handler runs with interrupts off.
-    let frame = unsafe { &*P::this_cpu().jprobe.get() };
-    if frame.site.is_null() {
-        0
-    } else {
-        frame.regs.sp
-    }
 }

@@ -12,7 +12,8 @@
 //! # Invariants
 //! I1. An instance is in one place: its holder's free list, one task's chain, or one CPU's hands.
 //! I2. A chain is newest first. On one stack that is deepest call first.
-//! I3. While an instance is chained, its stack slot holds the trampoline's address.
+//! I3. While an instance is chained, its stack slot holds the trampoline's address; but for its entry handler, which still finds the
+//!     true one.
 //! I4. A holder is freed only when all its instances are on its free list and no hit can be under way.
 //!
 //! # Contexts and ordering
@@ -31,7 +32,7 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use crate::{error::ProbeError, free_list::FreeList, kretprobe::KretprobeCore};
+use crate::{error::ProbeError, free_list::FreeList, kretprobe::KretprobeCore, pt_regs::PtRegs};
 
 /// One borrowed return address; the call's private data follows it in memory.
 #[repr(C)]
@@ -42,11 +43,15 @@ pub struct Instance {
     pub(crate) holder: *const Holder,
     /// The true return address.
     pub(crate) ret_addr: u64,
-    /// The address of the stack slot that the return address was taken from.
+    /// Where `kretprobe_trampoline` will build the frame of the return: [`BELOW_SLOT`] bytes below the return slot. 0 if an older
+    /// instance of the chain has the same slot. So one comparison tells a return that needs no others and has its stack aligned.
     pub(crate) frame: u64,
-    /// The cell of the task that made the call.
-    pub(crate) cell: *const TaskCell,
+    /// The same where `frame` is 0.
+    shared_frame: u64,
 }
+
+/// How far the frame of a return is below the return slot.
+pub(crate) const BELOW_SLOT: u64 = size_of::<PtRegs>() as u64;
 
 // SAFETY: what an instance points to is made for sharing; its plain fields belong to whom I1 says.
 unsafe impl Sync for Instance {}
@@ -73,8 +78,25 @@ impl Instance {
             holder: core::ptr::null(),
             ret_addr: 0,
             frame,
-            cell: core::ptr::null(),
+            shared_frame: 0,
         }
+    }
+
+    /// The address of the stack slot that the return address was taken from.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u64 {
+        let frame = match self.frame {
+            0 => self.shared_frame,
+            frame => frame,
+        };
+        frame.wrapping_add(BELOW_SLOT)
+    }
+
+    /// Notes the return slot, and whether an older instance of the chain has the same.
+    #[inline(always)]
+    pub(crate) fn set_slot(&mut self, slot: u64, is_shared: bool) {
+        self.shared_frame = slot.wrapping_sub(BELOW_SLOT);
+        self.frame = if is_shared { 0 } else { self.shared_frame };
     }
 
     /// The instance that a link of a chain leads to; none at the chain's end.
@@ -95,8 +117,10 @@ impl Instance {
 #[repr(C)]
 pub struct Holder {
     free: FreeList,
-    /// The kretprobe, or null once it was unregistered: calls in flight then return quietly.
+    /// The kretprobe, or [`RETIRED`] once it was unregistered: calls in flight then return quietly.
     pub(crate) kretprobe: AtomicPtr<KretprobeCore>,
+    /// The task that runs on this CPU.
+    current_task: fn() -> u64,
     /// The next of those whose calls are still in flight; see [`InFlight`](crate::in_flight::InFlight).
     pub(crate) next: AtomicPtr<Holder>,
     count: usize,
@@ -106,10 +130,25 @@ pub struct Holder {
 // SAFETY: the free list is made for sharing, the rest is atomic or constant.
 unsafe impl Sync for Holder {}
 
+/// A holder without instances.
+pub(crate) static NO_HOLDER: Holder = Holder {
+    free: FreeList::new(),
+    kretprobe: AtomicPtr::new((&raw const RETIRED).cast_mut()),
+    current_task: || 0,
+    next: AtomicPtr::new(null_mut()),
+    count: 0,
+    layout: Layout::new::<Holder>(),
+};
+
+/// Stands for kretprobes that were unregistered, so that a return needs no test: its handler does nothing, and it has a counter since
+/// the first holder was made.
+pub(crate) static RETIRED: KretprobeCore = KretprobeCore::new(None, Layout::new::<()>());
+
 impl Holder {
-    /// Makes a holder with `count` instances, each followed by data of layout `data`.
+    /// Makes a holder with `count` instances, each followed by data of layout `data`. `current_task` tells the task that runs on this CPU.
     pub(crate) fn try_new(
         kretprobe: *const KretprobeCore,
+        current_task: fn() -> u64,
         count: usize,
         data: Layout,
     ) -> Result<*mut Self, ProbeError> {
@@ -133,6 +172,7 @@ impl Holder {
             holder.write(Self {
                 free: FreeList::new(),
                 kretprobe: AtomicPtr::new(kretprobe.cast_mut()),
+                current_task,
                 next: AtomicPtr::new(null_mut()),
                 count,
                 layout,
@@ -147,12 +187,31 @@ impl Holder {
                     holder,
                     ret_addr: 0,
                     frame: 0,
-                    cell: core::ptr::null(),
+                    shared_frame: 0,
                 });
                 (*holder).free.push(instance);
             }
         }
         Ok(holder)
+    }
+
+    /// The task whose calls are handled on this CPU. In handlers.
+    pub(crate) fn current_task(&self) -> u64 {
+        (self.current_task)()
+    }
+
+    /// The kretprobe; none once it was unregistered. Any context that holds an instance.
+    #[inline(always)]
+    pub(crate) fn kretprobe(&self) -> Option<&KretprobeCore> {
+        // SAFETY: never null, and a kretprobe that a holder names is freed only after a grace period.
+        let kretprobe = unsafe { &*self.kretprobe.load(Ordering::Acquire) };
+        Some(kretprobe).filter(|kretprobe| !core::ptr::eq(*kretprobe, &RETIRED))
+    }
+
+    /// Has calls in flight return quietly from now on.
+    pub(crate) fn retire(&self) {
+        self.kretprobe
+            .store((&raw const RETIRED).cast_mut(), Ordering::Release);
     }
 
     /// Takes a free instance, or null. Any context.
@@ -295,7 +354,7 @@ impl TaskTable {
         for _ in 0..4096 {
             // SAFETY: instances are memory of their holder, which is freed only after a grace period.
             let instance = unsafe { Instance::at(at) }?;
-            if instance.frame == frame {
+            if instance.slot() == frame {
                 return Some(instance.ret_addr);
             }
             at = instance.next.load(Ordering::Acquire);
@@ -311,7 +370,7 @@ mod tests {
     use std::{collections::HashSet, vec::Vec};
 
     fn holder(count: usize, data: Layout) -> *mut Holder {
-        Holder::try_new(core::ptr::null(), count, data).unwrap()
+        Holder::try_new(&RETIRED, || 0, count, data).unwrap()
     }
 
     #[test]

@@ -11,7 +11,10 @@
 //!
 //! Only `extern "C"` functions under their plain name can be targets: the Rust convention reorders arguments.
 
-use core::sync::atomic::AtomicU32;
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use crate::{
     kprobe::{Kind, Kprobe, flags},
@@ -24,7 +27,8 @@ pub const STACK_WORDS: usize = 8;
 
 /// The entry point of a handler; only [`jprobe!`](crate::jprobe!) makes one.
 #[derive(Clone, Copy, Debug)]
-pub struct JprobeEntry(*const ());
+#[repr(transparent)]
+pub struct JprobeEntry(NonNull<()>);
 
 // SAFETY: the address of a function.
 unsafe impl Send for JprobeEntry {}
@@ -38,12 +42,13 @@ impl JprobeEntry {
     /// 1. It is an `extern "C"` function that ends in `jprobe_return` on every path.
     /// 2. Nothing that needs dropping is alive at that point.
     pub const unsafe fn new(entry: *const ()) -> Self {
-        Self(entry)
+        // SAFETY: the address of a function.
+        Self(unsafe { NonNull::new_unchecked(entry.cast_mut()) })
     }
 
     /// The handler's address.
     pub fn addr(self) -> u64 {
-        self.0 as u64
+        self.0.as_ptr() as u64
     }
 }
 
@@ -115,6 +120,13 @@ impl Jprobe {
         self
     }
 
+    /// The jprobe that `kprobe`, which is linked, is part of.
+    pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
+        // SAFETY: the container of a kprobe of this kind is its jprobe, set before it was linked.
+        (kprobe.kind == Kind::Jprobe)
+            .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
+    }
+
     /// The kprobe at the function's entry: its address, state and counters.
     pub fn kprobe(&self) -> &Kprobe {
         &self.kprobe
@@ -132,6 +144,7 @@ impl Jprobe {
 }
 
 /// What a jprobe's handler must leave as it found it; one per CPU.
+#[repr(C)]
 pub(crate) struct JprobeFrame {
     /// The site that was hit; null while no jprobe handler runs.
     pub(crate) site: *const Site,
@@ -141,6 +154,8 @@ pub(crate) struct JprobeFrame {
     pub(crate) stack: [u64; STACK_WORDS],
     /// How many words of `stack` are in use.
     pub(crate) words: usize,
+    /// Whether all of them are, and the function goes on in the plain slot.
+    pub(crate) plain: bool,
 }
 
 impl JprobeFrame {
@@ -151,6 +166,7 @@ impl JprobeFrame {
             regs: PtRegs::new(),
             stack: [0; STACK_WORDS],
             words: 0,
+            plain: false,
         }
     }
 }

@@ -14,8 +14,8 @@ use core::{
 };
 
 use crate::{
-    counters::Counter, kretprobe::KretprobeCore, platform::EntryPoints, pt_regs::PtRegs,
-    registry::StepMethod, site::Site,
+    counters::Counter, jprobe::Jprobe, kretprobe::KretprobeCore, platform::EntryPoints,
+    pt_regs::PtRegs, registry::StepMethod, routines::Service, site::Site,
 };
 
 /// What a pre handler wants next: Linux's return values 0 and non-zero.
@@ -83,17 +83,6 @@ pub mod flags {
     pub const OPTIMIZED: u32 = 4;
 }
 
-/// How the hits of a site are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    /// Whatever probes there are.
-    Any,
-    /// One enabled kprobe with a pre handler, without a post handler.
-    OneKprobe,
-    /// One enabled kretprobe without entry handler and data.
-    OneKretprobe,
-}
-
 /// What a [`Kprobe`] is the front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -119,12 +108,12 @@ impl Kind {
 /// A probe on one instruction. See the module's text.
 #[repr(C)]
 pub struct Kprobe {
-    /// The stub that serves a breakpoint hit while this probe is the first one of its site: see [`entry`](crate::entry).
+    /// The stub that takes a breakpoint hit while this probe is the first one of its site: see [`breakpoint`](crate::breakpoint).
     pub(crate) stub: AtomicU64,
-    /// What a detour calls then.
-    pub(crate) detour_stub: AtomicU64,
-    /// Whether this is a return probe that wants nothing at its function's entry, and the only probe there: what its detour asks.
-    pub(crate) bare: AtomicBool,
+    /// The routine that the stub, or a detour, calls: see [`serve`](crate::serve).
+    pub(crate) chain: AtomicU64,
+    /// The routine for this probe alone.
+    pub(crate) serve: AtomicU64,
     pub(crate) pre_handler: Option<PreHandler>,
     /// How often the handlers ran; of a kretprobe, the return handler.
     pub(crate) hits: Counter,
@@ -166,8 +155,8 @@ impl Kprobe {
     pub(crate) const fn of_kind(kind: Kind) -> Self {
         Self {
             stub: AtomicU64::new(0),
-            detour_stub: AtomicU64::new(0),
-            bare: AtomicBool::new(false),
+            chain: AtomicU64::new(0),
+            serve: AtomicU64::new(0),
             pre_handler: None,
             hits: Counter::new(),
             symbol_name: None,
@@ -294,36 +283,52 @@ impl Kprobe {
         self.kind
     }
 
-    /// Has hits served so while this is the first probe of its site. Its address is known.
-    pub(crate) fn serve_by(&self, service: Service, entry: &EntryPoints) {
-        let (stub, detour_stub) = match service {
-            Service::Any => (entry.any_hit, entry.detours.serve_any),
-            // The ip that a detour pushes has 32 bits.
-            Service::OneKprobe if i32::try_from(self.addr() as i64 + 1).is_ok() => {
-                (entry.one_kprobe, entry.detours.serve_one)
-            }
-            Service::OneKprobe => (entry.one_kprobe, entry.detours.serve_any),
-            Service::OneKretprobe => (entry.one_kretprobe, entry.detours.serve_any),
-        };
-        self.stub.store(stub, Ordering::Relaxed);
-        self.detour_stub.store(detour_stub, Ordering::Relaxed);
-        self.bare
-            .store(service == Service::OneKretprobe, Ordering::Relaxed);
+    /// This probe and the older ones of its site. Any context, for as long as the site cannot be freed.
+    pub(crate) fn and_older(&self) -> impl Iterator<Item = &Self> {
+        core::iter::successors(Some(self), |probe| {
+            // SAFETY: linked probes live until a grace period after they were unlinked, and until then they keep their links.
+            unsafe { probe.next.load(Ordering::Acquire).as_ref() }
+        })
     }
 
-    /// Whether this is a kretprobe whose calls return to `trampoline` and need no handler and no data at their entry.
-    pub(crate) fn is_bare_kretprobe(&self, trampoline: u64) -> bool {
-        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it is linked.
-        self.kind == Kind::Kretprobe
-            && unsafe {
-                let kretprobe = &*self
-                    .container
-                    .load(Ordering::Relaxed)
-                    .cast::<KretprobeCore>();
-                kretprobe.entry_handler.is_none()
-                    && kretprobe.reset.is_none()
-                    && kretprobe.trampoline.load(Ordering::Relaxed) == trampoline
-            }
+    /// Which routine serves this probe alone.
+    pub(crate) fn service(&self, entry: &EntryPoints) -> Service {
+        match self.kind {
+            _ if !self.is_enabled() => Service::Nothing,
+            Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
+            Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
+            Kind::Jprobe => match Jprobe::of(self) {
+                Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
+                _ => Service::Count,
+            },
+            Kind::Kretprobe => match KretprobeCore::of(self) {
+                Some(kretprobe)
+                    if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
+                {
+                    Service::Unusual
+                }
+                Some(kretprobe) if kretprobe.enter.is_some() => Service::KretprobeEntry,
+                _ => Service::Kretprobe,
+            },
+        }
+    }
+
+    /// Has this probe served so.
+    pub(crate) fn serve_by(&self, service: Service, entry: &EntryPoints) {
+        self.serve
+            .store(service.routine(&entry.routines), Ordering::Relaxed);
+    }
+
+    /// Takes note that the probe is disabled, whatever else is at its site. Any context.
+    pub(crate) fn silence(&self, entry: &EntryPoints) {
+        self.serve_by(Service::Nothing, entry);
+        // In the list there may be others behind it.
+        self.chain
+            .store(entry.routines.far_chain, Ordering::Relaxed);
+        self.stub.store(entry.any_hit, Ordering::Relaxed);
+        if let Some(kretprobe) = KretprobeCore::of(self) {
+            kretprobe.set_alone(false);
+        }
     }
 
     #[inline(always)]

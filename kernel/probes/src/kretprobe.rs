@@ -12,7 +12,7 @@ use core::{
 };
 
 use crate::{
-    instance::{Holder, Instance},
+    instance::{Holder, Instance, NO_HOLDER},
     kprobe::{Kind, Kprobe, flags, function},
     pt_regs::PtRegs,
     registry::{ReturnMethod, StepMethod},
@@ -33,14 +33,25 @@ pub type EntryHandler<D> = extern "C" fn(&mut KretprobeInstance<D>, &mut PtRegs)
 /// Runs when it has returned: `regs.return_value()`, and `regs.ip` is where the call came from.
 pub type ReturnHandler<D> = extern "C" fn(&mut KretprobeInstance<D>, &mut PtRegs);
 
-extern "C" fn call_entry<D, F>(
+extern "C" fn call_entry<D: Default, F>(
     instance: &mut KretprobeInstance<D>,
     regs: &mut PtRegs,
 ) -> EntryVerdict
 where
     F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict + Copy,
 {
+    // The old value is `Copy` and needs no drop.
+    instance.data = D::default();
     function::<F>()(instance, regs)
+}
+
+/// The entry handler of a kretprobe that has data and no other.
+extern "C" fn only_reset<D: Default>(
+    instance: &mut KretprobeInstance<D>,
+    _: &mut PtRegs,
+) -> EntryVerdict {
+    instance.data = D::default();
+    EntryVerdict::Track
 }
 
 extern "C" fn call_return<D, F>(instance: &mut KretprobeInstance<D>, regs: &mut PtRegs)
@@ -68,13 +79,13 @@ impl<D> KretprobeInstance<D> {
 
     /// The task that made the call, as the kernel numbers tasks for the probes.
     pub fn task(&self) -> u64 {
-        // SAFETY: cells are part of a static table.
-        unsafe { (*self.inner.cell).task() }
+        // SAFETY: an instance in hand has a live holder.
+        unsafe { (*self.inner.holder).current_task() }
     }
 
     /// The address of the stack slot that the return address lies in.
     pub fn frame(&self) -> u64 {
-        self.inner.frame
+        self.inner.slot()
     }
 
     /// The kretprobe; none when it was unregistered since the call.
@@ -82,11 +93,8 @@ impl<D> KretprobeInstance<D> {
         // SAFETY: an instance in hand has a live holder, and a kretprobe it names is freed only after a grace period.
         // `Kretprobe<D>` begins with the core (repr(C)), and instances with data `D` are made only for it.
         unsafe {
-            (*self.inner.holder)
-                .kretprobe
-                .load(Ordering::Acquire)
-                .cast::<Kretprobe<D>>()
-                .as_ref()
+            let core = (*self.inner.holder).kretprobe()?;
+            Some(&*core::ptr::from_ref(core).cast::<Kretprobe<D>>())
         }
     }
 }
@@ -109,10 +117,12 @@ impl<D> DerefMut for KretprobeInstance<D> {
 pub struct KretprobeCore {
     pub(crate) kprobe: Kprobe,
     pub(crate) holder: AtomicPtr<Holder>,
+    /// The same while this is the only probe of its function, enabled, and calls come back by the default method; else [`NO_HOLDER`]. Detours
+    /// that name this kretprobe take their instances from here.
+    pub(crate) lone_holder: AtomicPtr<Holder>,
     pub(crate) handler: ReturnHandler<()>,
-    pub(crate) entry_handler: Option<EntryHandler<()>>,
-    /// Writes the default into the data of an instance.
-    pub(crate) reset: Option<unsafe fn(*mut Instance)>,
+    /// Puts the default into the data of an instance and runs the entry handler; none if there is neither.
+    pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
@@ -120,6 +130,41 @@ pub struct KretprobeCore {
     pub(crate) method: Option<ReturnMethod>,
     /// What its calls return to, while it is registered.
     pub(crate) trampoline: AtomicU64,
+}
+
+impl KretprobeCore {
+    /// One with no function and no return handler yet.
+    pub(crate) const fn new(enter: Option<EntryHandler<()>>, data: Layout) -> Self {
+        Self {
+            kprobe: Kprobe::of_kind(Kind::Kretprobe),
+            holder: AtomicPtr::new(core::ptr::null_mut()),
+            lone_holder: AtomicPtr::new((&raw const NO_HOLDER).cast_mut()),
+            handler: no_handler::<()>,
+            enter,
+            data,
+            maxactive: AtomicI32::new(0),
+            nmissed: AtomicU64::new(0),
+            method: None,
+            trampoline: AtomicU64::new(0),
+        }
+    }
+
+    /// The kretprobe that `kprobe`, which is linked, is part of.
+    pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
+        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
+        (kprobe.kind == Kind::Kretprobe)
+            .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
+    }
+
+    /// Says whether detours may serve it alone.
+    pub(crate) fn set_alone(&self, alone: bool) {
+        let holder = if alone {
+            self.holder.load(Ordering::Relaxed)
+        } else {
+            (&raw const NO_HOLDER).cast_mut()
+        };
+        self.lone_holder.store(holder, Ordering::Release);
+    }
 }
 
 /// A probe on the return of a function. See the module's text.
@@ -138,23 +183,16 @@ impl<D: Copy + Default + Send + 'static> Default for Kretprobe<D> {
 impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
     /// A kretprobe with no function and no handlers yet.
     pub const fn new() -> Self {
+        let enter = if size_of::<D>() == 0 {
+            None
+        } else {
+            // SAFETY: as in `entry`.
+            Some(unsafe {
+                core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(only_reset::<D>)
+            })
+        };
         Self {
-            core: KretprobeCore {
-                kprobe: Kprobe::of_kind(Kind::Kretprobe),
-                holder: AtomicPtr::new(core::ptr::null_mut()),
-                handler: no_handler::<()>,
-                entry_handler: None,
-                reset: if size_of::<D>() == 0 {
-                    None
-                } else {
-                    Some(reset::<D>)
-                },
-                data: Layout::new::<D>(),
-                maxactive: AtomicI32::new(0),
-                nmissed: AtomicU64::new(0),
-                method: None,
-                trampoline: AtomicU64::new(0),
-            },
+            core: KretprobeCore::new(enter, Layout::new::<D>()),
             data: PhantomData,
         }
     }
@@ -207,7 +245,7 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         let _ = handler;
         // SAFETY: the two function types differ in the pointee of one reference only, so their ABIs agree; it is only
         // called with instances whose data is a `D`, because they are made from this kretprobe's layout.
-        self.core.entry_handler = Some(unsafe {
+        self.core.enter = Some(unsafe {
             core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(call_entry::<D, F>)
         });
         self
@@ -270,13 +308,4 @@ impl<D> Kretprobe<D> {
     pub fn hits(&self) -> u64 {
         self.core.kprobe.hits()
     }
-}
-
-/// Gives the data behind `instance` its default value.
-///
-/// # Safety
-/// The instance is in hand and its data is a `D`.
-unsafe fn reset<D: Default>(instance: *mut Instance) {
-    // SAFETY: by the contract above; the old value is `Copy` and needs no drop.
-    unsafe { (&raw mut (*instance.cast::<KretprobeInstance<D>>()).data).write(D::default()) };
 }

@@ -15,7 +15,7 @@
 //! # Where to look
 //! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
 //! [`hit`]: the way of one hit; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
-//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`breakpoint`], [`entry`]: the assembly.
+//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`breakpoint`], [`serve`], [`entry`]: the assembly.
 //! [`platform`]: what a kernel provides.
 #![no_std]
 
@@ -41,6 +41,8 @@ pub mod optimize;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
+pub mod routines;
+pub mod serve;
 pub mod site;
 mod site_pool;
 pub mod slot;

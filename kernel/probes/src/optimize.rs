@@ -36,7 +36,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
     ops::Range,
-    ptr::null_mut,
+    ptr::{null, null_mut},
     sync::atomic::Ordering::{Relaxed, Release},
 };
 
@@ -45,6 +45,7 @@ use crate::{
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
     kprobe::{Kind, Kprobe},
+    kretprobe::KretprobeCore,
     platform::{Platform, Text},
     registry::{INT3, Probes, StepMethod},
     site::Site,
@@ -120,6 +121,11 @@ impl Chain {
         self.first = unsafe { first.as_ref() }?.next.load(Relaxed);
         Some(first)
     }
+}
+
+/// The return probe that is alone at `site`, or null.
+fn lone(site: &Site) -> *const KretprobeCore {
+    site.lone_kretprobe().map_or(null(), core::ptr::from_ref)
 }
 
 /// Why the code at an address keeps the breakpoint of a probe there from becoming a jump.
@@ -206,7 +212,7 @@ impl<P: Platform> Probes<P> {
             && !site.probes().any(needs_breakpoint)
             && site
                 .detour()
-                .is_none_or(|detour| detour.bare == (detour.at_entry && site.is_bare()))
+                .is_none_or(|detour| !detour.at_entry || detour.kretprobe == lone(site))
             && !(1..JUMP_BYTES as u64).any(|behind| {
                 self.table
                     .find(site.key + behind)

@@ -16,6 +16,7 @@ use crate::{
     jprobe::JprobeFrame,
     kprobe::Kprobe,
     registry::Probes,
+    routines::Routines,
     site::Site,
 };
 
@@ -67,11 +68,15 @@ pub struct EntryPoints {
     pub jprobe_return: u64,
     /// What detours are made from.
     pub detours: Templates,
-    /// In `kprobe_breakpoint`: what serves any hit. Like the next two 0 where a kernel has its own entry for breakpoints.
+    /// What serves the probes of a site.
+    pub routines: Routines,
+    /// In `kprobe_breakpoint`: what takes any hit. Like the next three 0 where a kernel has its own entry for breakpoints.
     pub any_hit: u64,
-    /// What serves a site with one enabled kprobe that has no post handler.
-    pub one_kprobe: u64,
-    /// What serves a site with one enabled kretprobe that has no entry handler and no data.
+    /// What takes hits of a site without post handlers.
+    pub hit: u64,
+    /// What takes hits of a site with post handlers.
+    pub hit_post: u64,
+    /// What takes hits of a site with one enabled kretprobe that has no entry handler and no data.
     pub one_kretprobe: u64,
 }
 
@@ -181,6 +186,8 @@ pub struct PerCpu {
     pub(crate) guard: AtomicU32,
     /// Where this CPU's part of a block of counters is, from the part of CPU 0.
     pub(crate) counter_part: AtomicU64,
+    /// Its own address.
+    pub(crate) this: AtomicPtr<PerCpu>,
     /// The current task's chain of return instances. Never null.
     pub(crate) cell: AtomicPtr<TaskCell>,
     /// The probe whose handler runs, for its fault handler. Means nothing while the guard is free.
@@ -216,6 +223,7 @@ impl PerCpu {
         Self {
             guard: AtomicU32::new(GUARD_FREE),
             counter_part: AtomicU64::new(0),
+            this: AtomicPtr::new(core::ptr::null_mut()),
             cell: AtomicPtr::new((&raw const NO_CELL).cast_mut()),
             running: AtomicPtr::new(core::ptr::null_mut()),
             finishing: AtomicPtr::new(core::ptr::null_mut()),
@@ -228,9 +236,12 @@ impl PerCpu {
         }
     }
 
-    /// Tells it the number of its CPU, from 0, the one that [`Platform::per_cpu`] knows it by. Before the CPU's first hit.
+    /// Tells it the number of its CPU, from 0, the one that [`Platform::per_cpu`] knows it by. Before the CPU's first hit, and where it
+    /// stays.
     pub fn init(&self, cpu: usize) {
         self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
+        self.this
+            .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
     }
 
     /// Whether a hit is under way on this CPU.
@@ -272,9 +283,33 @@ impl PerCpu {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, cell) as u32
     }
 
-    pub(crate) const fn saved_flags_gs_offset<P: Platform>() -> u32 {
+    #[doc(hidden)]
+    pub const fn saved_flags_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_flags) as u32
     }
+
+    #[doc(hidden)]
+    pub const fn saved_sp_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_sp) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn finishing_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, finishing) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn this_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, this) as u32
+    }
+
+    #[doc(hidden)]
+    pub const fn jprobe_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + Self::JPROBE_OFFSET
+    }
+
+    #[doc(hidden)]
+    pub const JPROBE_OFFSET: u32 = offset_of!(Self, jprobe) as u32;
 
     /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.
     #[inline(always)]

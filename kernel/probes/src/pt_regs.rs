@@ -1,5 +1,7 @@
 //! The register frame of a hit: what an exception entry saves and a handler may read and change.
 
+use core::mem::offset_of;
+
 /// Every general register, in the order in which the entry stubs push them, above the frame that the
 /// processor pushes for an exception in 64-bit mode (Intel SDM vol. 3A, 6.14.2). Field names and order
 /// are those of Linux's `struct pt_regs`.
@@ -29,6 +31,26 @@ pub struct PtRegs {
     pub sp: u64,
     pub ss: u64,
 }
+
+/// Where the general registers are in [`PtRegs`], in the order of their numbers (Intel SDM vol. 2A, table 2-2). Bytes.
+pub(crate) const REGISTER_OFFSETS: [usize; 16] = [
+    offset_of!(PtRegs, ax),
+    offset_of!(PtRegs, cx),
+    offset_of!(PtRegs, dx),
+    offset_of!(PtRegs, bx),
+    offset_of!(PtRegs, sp),
+    offset_of!(PtRegs, bp),
+    offset_of!(PtRegs, si),
+    offset_of!(PtRegs, di),
+    offset_of!(PtRegs, r8),
+    offset_of!(PtRegs, r9),
+    offset_of!(PtRegs, r10),
+    offset_of!(PtRegs, r11),
+    offset_of!(PtRegs, r12),
+    offset_of!(PtRegs, r13),
+    offset_of!(PtRegs, r14),
+    offset_of!(PtRegs, r15),
+];
 
 impl PtRegs {
     /// All zeros.

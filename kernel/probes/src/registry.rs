@@ -48,12 +48,13 @@ use crate::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn, Refusal,
         SavedFlagsOperand, landing_pad_len, step_copy, translate,
     },
-    instance::{Holder, TaskTable},
+    instance::{Holder, RETIRED, TaskCell, TaskTable},
     jprobe::Jprobe,
-    kprobe::{Kind, Kprobe, Service, flags},
+    kprobe::{Kind, Kprobe, flags},
     kretprobe::{Kretprobe, KretprobeCore},
     optimize::{Optimizer, Visit, needs_breakpoint},
     platform::{PerCpu, Platform, Symbol, Text},
+    pt_regs::REGISTER_OFFSETS,
     site::{self, Emulated, Places, Site},
     site_pool::FreeSites,
     slot::{FreeSlots, SlotPool},
@@ -314,7 +315,8 @@ impl<P: Platform> Probes<P> {
             to.store(from, Relaxed);
         }
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
-        site::IDLE.serve_by(Service::Any, &entry);
+        site::IDLE.chain.store(entry.routines.nothing, Relaxed);
+        site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state();
         state.step = step;
         state.returns = returns;
@@ -878,6 +880,10 @@ impl<P: Platform> Probes<P> {
         site.bytes[..len].copy_from_slice(target.insn.bytes());
         // At most 15.
         site.len = len as u8;
+        if let Some(register) = target.insn.pushed_register() {
+            // At most 168.
+            site.pushed = REGISTER_OFFSETS[register] as i16;
+        }
         site.emulated = match target.class {
             Class::Flags(FlagsOp::Push(_)) => None,
             Class::Flags(op) => Some(Emulated::Flags(op)),
@@ -939,7 +945,7 @@ impl<P: Platform> Probes<P> {
     ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
         let counter = state.counters.take(cpus::<P>())?;
         let holder = match probe.container() {
-            Container::Kretprobe(core) => self.make_holder(core),
+            Container::Kretprobe(core) => self.make_holder(state, core),
             _ => Ok(null_mut()),
         };
         let prepared = holder.and_then(|holder| {
@@ -962,8 +968,22 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    fn make_holder(&self, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
-        Holder::try_new(core, self.maxactive(core) as usize, core.data)
+    fn make_holder(
+        &self,
+        state: &mut State,
+        core: &KretprobeCore,
+    ) -> Result<*mut Holder, ProbeError> {
+        // Returns count there once their kretprobe is gone.
+        let retired = &RETIRED.kprobe.hits;
+        if !retired.is_counting() {
+            retired.start(state.counters.take(cpus::<P>())?);
+        }
+        Holder::try_new(
+            core,
+            current_task::<P>,
+            self.maxactive(core) as usize,
+            core.data,
+        )
     }
 
     /// Makes `site` ready for a post handler, if it is not yet.
@@ -1068,20 +1088,13 @@ impl<P: Platform> Probes<P> {
             .filter_map(|probe| registered_kretprobe(*probe))
         {
             // SAFETY: a registered kretprobe has a live holder.
-            unsafe {
-                (*core.holder.load(Relaxed))
-                    .kretprobe
-                    .store(null_mut(), Release)
-            };
+            unsafe { (*core.holder.load(Relaxed)).retire() };
         }
         let enabled = state.enabled;
         let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
         self.deoptimize(&mut state.optimizer, enabled, visit_touched);
         self.write_text(visit_touched);
-        for site in touched
-            .iter()
-            .filter(|site| site.first.load(Relaxed).is_null())
-        {
+        for site in touched.iter().filter(|site| site.is_empty()) {
             self.table.remove(&mut state.fill, site);
         }
         P::synchronize_hits();
@@ -1113,7 +1126,7 @@ impl<P: Platform> Probes<P> {
         touched.drain(|site| {
             // SAFETY: registered sites are live.
             let this = unsafe { site.as_ref() };
-            if this.first.load(Relaxed).is_null() {
+            if this.is_empty() {
                 // SAFETY: out of the table since before the grace period, and handed out once by the list.
                 unsafe { self.free_site(state, site) };
             } else {
@@ -1139,7 +1152,7 @@ impl<P: Platform> Probes<P> {
         } else {
             kprobe.flags.fetch_and(!flags::DISABLED, Relaxed);
         }
-        site.choose_stub(kprobe, &P::entry_points());
+        site.choose_stubs(&P::entry_points());
         let wanted = state.enabled && site.wants_arming();
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
@@ -1175,6 +1188,12 @@ impl<P: Platform> Probes<P> {
             }
         });
     }
+}
+
+/// The task that runs on this CPU, as the kernel numbers tasks for the probes; 0: one that could get no cell. The CPU cannot change
+/// meanwhile.
+fn current_task<P: Platform>() -> u64 {
+    P::this_cpu().cell().map_or(0, TaskCell::task)
 }
 
 /// The number of possible CPUs.
@@ -1351,7 +1370,7 @@ impl<P: Platform, O: Owner> Drop for Registered<P, O> {
         let kprobe = self.kprobe();
         kprobe.flags.fetch_or(flags::DISABLED, SeqCst);
         fence(SeqCst);
-        kprobe.serve_by(Service::Any, &P::entry_points());
+        kprobe.silence(&P::entry_points());
         let deferred = &P::probes().deferred;
         // SAFETY: as above; from the exchange on the node belongs to the list.
         unsafe { (*self.deferred).owner = probe.cast() };

@@ -7,6 +7,7 @@
 //! I1. The list runs from the newest probe to the oldest, a jprobe last whatever its age.
 //! I2. A probe that was unlinked keeps its `next` until a grace period is over, so a hit can walk on from it.
 //! I3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
+//! I4. What a probe's stub and routines do is right for the list that begins with it, as it was before and as it is after each change.
 
 use alloc::boxed::Box;
 use core::{
@@ -18,8 +19,11 @@ use core::{
 use crate::{
     detour::Detour,
     insn::{FlagsOp, Insn, MAX_INSN_BYTES, Position, ResumeIp, StepCopy, Translation, decode},
-    kprobe::{Kind, Kprobe, Service, flags},
+    instance::NO_HOLDER,
+    kprobe::{Kind, Kprobe, flags},
+    kretprobe::KretprobeCore,
     platform::EntryPoints,
+    routines::Service,
 };
 
 /// Stands for the probes of a site that has none: a hit may still be on its way to it.
@@ -30,13 +34,11 @@ pub(crate) static IDLE: Kprobe = Kprobe::new();
 pub struct Site {
     /// The address + 1: what the processor reports after the breakpoint, and the key of the address table.
     pub(crate) key: u64,
-    /// The newest probe, or [`IDLE`]: its stub serves a hit. The stub knows the chain that begins with this probe, so reading
+    /// The newest probe, or [`IDLE`]: its stub serves a hit. The stub knows the list that begins with this probe, so reading
     /// the probe once gives a hit a consistent view.
     head: AtomicPtr<Kprobe>,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
-    /// The newest probe.
-    pub(crate) first: AtomicPtr<Kprobe>,
     pub(crate) slot_places: Places<4>,
     /// Where a hit without a post handler goes on: `slot`; while there is a detour, its copy of the displaced instructions.
     pub(crate) run: AtomicU64,
@@ -57,6 +59,8 @@ pub struct Site {
     pub(crate) bytes: [u8; MAX_INSN_BYTES],
     /// Its length; 0 only in the table's sentinels.
     pub(crate) len: u8,
+    /// If it is `push` of a register: where the register is in [`PtRegs`](crate::PtRegs). Else negative.
+    pub(crate) pushed: i16,
     /// With a post handler the instruction is carried out on the saved registers, not in a slot.
     pub(crate) emulated: Option<Emulated>,
     /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
@@ -194,7 +198,6 @@ impl Site {
             key,
             head: AtomicPtr::new((&raw const IDLE).cast_mut()),
             slot: 0,
-            first: AtomicPtr::new(null_mut()),
             slot_places: Places::NONE,
             run: AtomicU64::new(0),
             detour: AtomicPtr::new(null_mut()),
@@ -207,6 +210,7 @@ impl Site {
             touched: AtomicPtr::new(null_mut()),
             bytes: [0; MAX_INSN_BYTES],
             len: 0,
+            pushed: -1,
             emulated: None,
             emulate: AtomicBool::new(false),
             armed: AtomicBool::new(false),
@@ -237,13 +241,18 @@ impl Site {
 
     /// The probes here, newest first. Any context, for as long as the site cannot be freed.
     pub fn probes(&self) -> impl Iterator<Item = &Kprobe> {
-        let mut at = self.first.load(Ordering::Acquire);
-        core::iter::from_fn(move || {
-            // SAFETY: linked probes live until a grace period after they were unlinked (I2), and the caller keeps the site.
-            let probe = unsafe { at.as_ref() }?;
-            at = probe.next.load(Ordering::Acquire);
-            Some(probe)
-        })
+        // SAFETY: the head is never null and linked probes live until a grace period after they were unlinked (I2), and the caller
+        // keeps the site.
+        let head = unsafe { &*self.head.load(Ordering::Acquire) };
+        Some(head)
+            .filter(|head| !core::ptr::eq(*head, &IDLE))
+            .into_iter()
+            .flat_map(Kprobe::and_older)
+    }
+
+    /// Whether no probe is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.probes().next().is_none()
     }
 
     /// Whether any probe here wants to fire.
@@ -286,77 +295,92 @@ impl Site {
 
     /// Links `probe` where I1 wants it. Under the registry's lock.
     pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let this = core::ptr::from_ref(probe).cast_mut();
-        let mut place = &self.first;
-        if probe.kind == Kind::Jprobe {
-            // SAFETY: linked probes are live, by I2.
-            while let Some(other) = unsafe { place.load(Ordering::Relaxed).as_ref() } {
-                other.serve_by(Service::Any, entry);
-                place = &other.next;
+        let last = match probe.kind {
+            Kind::Jprobe => self.probes().last(),
+            _ => None,
+        };
+        let (place, next) = match last {
+            Some(last) => (&last.next, null_mut()),
+            None => {
+                let first = self.probes().next();
+                (
+                    &self.head,
+                    first.map_or(null_mut(), |first| core::ptr::from_ref(first).cast_mut()),
+                )
             }
-        }
-        probe
-            .next
-            .store(place.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        probe.next.store(next, Ordering::Relaxed);
         self.choose_stub(probe, entry);
         // Pairs with the Acquire of `probes`: who finds the probe finds it filled in.
-        place.store(this, Ordering::Release);
-        self.head
-            .store(self.first.load(Ordering::Relaxed), Ordering::Release);
+        place.store(core::ptr::from_ref(probe).cast_mut(), Ordering::Release);
+        if last.is_some() {
+            // There is more behind the others now.
+            self.choose_stubs(entry);
+        }
     }
 
     /// Takes `probe` out of the list; its `next` stays, by I2. Under the registry's lock.
     pub(crate) fn unlink(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let mut newer = None;
-        let mut place = &self.first;
-        loop {
-            let at = place.load(Ordering::Relaxed);
-            if core::ptr::eq(at, probe) {
-                place.store(probe.next.load(Ordering::Relaxed), Ordering::Release);
-                break;
-            }
-            // SAFETY: linked probes are live, by I2.
-            match unsafe { at.as_ref() } {
-                Some(other) => {
-                    newer = Some(other);
-                    place = &other.next;
-                }
-                None => return,
-            }
-        }
+        let next = probe.next.load(Ordering::Relaxed);
+        let newer = self
+            .probes()
+            .find(|other| core::ptr::eq(other.next.load(Ordering::Relaxed), probe));
         match newer {
-            Some(newer) => self.choose_stub(newer, entry),
-            None => {
-                let first = self.first.load(Ordering::Relaxed);
-                let head = if first.is_null() {
-                    (&raw const IDLE).cast_mut()
-                } else {
-                    first
-                };
-                self.head.store(head, Ordering::Release);
-            }
+            Some(newer) => newer.next.store(next, Ordering::Release),
+            None if next.is_null() => self
+                .head
+                .store((&raw const IDLE).cast_mut(), Ordering::Release),
+            None => self.head.store(next, Ordering::Release),
         }
+        if let Some(kretprobe) = KretprobeCore::of(probe) {
+            kretprobe.set_alone(false);
+        }
+        self.choose_stubs(entry);
     }
 
-    /// Chooses the stub that serves hits while `probe` is the first one here. It depends on the probe's state and on what follows
-    /// it. Under the registry's lock.
-    pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let alone = probe.next.load(Ordering::Relaxed).is_null()
-            && self.step.is_none()
-            && !self.pops_flags();
-        let service = match probe.kind {
-            _ if !alone => Service::Any,
-            Kind::Kprobe if probe.pre_handler.is_some() && probe.post_handler.is_none() => {
-                Service::OneKprobe
-            }
-            Kind::Kretprobe if probe.is_bare_kretprobe(entry.trampoline) => Service::OneKretprobe,
-            _ => Service::Any,
-        };
+    /// Chooses how hits are served, for all probes here. Under the registry's lock.
+    pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
+        self.probes()
+            .for_each(|probe| self.choose_stub(probe, entry));
+    }
+
+    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state and on what follows it.
+    fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
+        let service = probe.service(entry);
         probe.serve_by(service, entry);
-        // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then the stub.
+        let next = probe.next.load(Ordering::Relaxed);
+        let alone = next.is_null();
+        let routines = &entry.routines;
+        let chain = match service {
+            // The ip that a detour pushes has 32 bits.
+            _ if i32::try_from(self.key as i64).is_err() => routines.far_chain,
+            _ if !alone => routines.chain,
+            service => service.routine(routines),
+        };
+        // Where nobody is enabled, Rust counts the trap as stale.
+        let stub = if self.step.is_some()
+            || self.pops_flags()
+            || !probe.and_older().any(Kprobe::is_enabled)
+        {
+            entry.any_hit
+        } else if alone && service == Service::Kretprobe {
+            entry.one_kretprobe
+        } else if probe.and_older().any(|probe| probe.post_handler.is_some()) {
+            entry.hit_post
+        } else {
+            entry.hit
+        };
+        probe.chain.store(chain, Ordering::Relaxed);
+        probe.stub.store(stub, Ordering::Relaxed);
+        if let Some(kretprobe) = KretprobeCore::of(probe) {
+            kretprobe.set_alone(
+                alone && matches!(service, Service::Kretprobe | Service::KretprobeEntry),
+            );
+        }
+        // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
         fence(Ordering::SeqCst);
         if !probe.is_enabled() {
-            probe.serve_by(Service::Any, entry);
+            probe.silence(entry);
         }
     }
 
@@ -365,11 +389,14 @@ impl Site {
         matches!(self.emulated, Some(Emulated::Flags(FlagsOp::Pop(_))))
     }
 
-    /// Whether the only probe here is a return probe that wants nothing at the function's entry, and is enabled.
-    pub(crate) fn is_bare(&self) -> bool {
-        // SAFETY: linked probes are live, by I2; the first one has the stubs of all.
-        unsafe { self.first.load(Ordering::Relaxed).as_ref() }
-            .is_some_and(|probe| probe.bare.load(Ordering::Relaxed))
+    /// The return probe that is alone here, enabled and of the default method, if there is one. Under the registry's lock.
+    pub(crate) fn lone_kretprobe(&self) -> Option<&KretprobeCore> {
+        self.probes()
+            .next()
+            .and_then(KretprobeCore::of)
+            .filter(|kretprobe| {
+                !core::ptr::eq(kretprobe.lone_holder.load(Ordering::Relaxed), &NO_HOLDER)
+            })
     }
 
     /// What the probed code looks like at `offset` of this site's slot at `slot`.

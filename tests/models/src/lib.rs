@@ -48,6 +48,9 @@ mod instance;
 #[path = "../../../kernel/probes/src/kprobe.rs"]
 #[allow(dead_code)]
 mod kprobe;
+#[path = "../../../kernel/probes/src/routines.rs"]
+#[allow(dead_code)]
+mod routines;
 #[path = "../../../kernel/probes/src/site.rs"]
 #[allow(dead_code)]
 mod site;
@@ -58,7 +61,7 @@ mod text_poke;
 pub use explore::{Exploration, Weakness, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
 use stand_ins::{
-    arch, detour, hint, insn, kretprobe, limits, mm, platform, pt_regs, registry, sync,
+    arch, detour, hint, insn, jprobe, kretprobe, limits, mm, platform, pt_regs, registry, sync,
 };
 
 pub use probes::error;

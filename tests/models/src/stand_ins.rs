@@ -28,31 +28,58 @@ pub(crate) mod platform {
         pub(crate) counter_part: AtomicU64,
     }
 
-    pub(crate) struct DetourStubs {
-        pub(crate) serve_one: u64,
-        pub(crate) serve_any: u64,
-    }
-
     pub(crate) struct EntryPoints {
         pub(crate) trampoline: u64,
         pub(crate) any_hit: u64,
-        pub(crate) one_kprobe: u64,
+        pub(crate) hit: u64,
+        pub(crate) hit_post: u64,
         pub(crate) one_kretprobe: u64,
-        pub(crate) detours: DetourStubs,
+        pub(crate) routines: crate::routines::Routines,
+    }
+}
+
+pub(crate) mod jprobe {
+    use crate::kprobe::Kprobe;
+
+    pub(crate) struct Jprobe {
+        pub(crate) entry: Option<()>,
+    }
+
+    impl Jprobe {
+        /// No kprobe of a model is part of one.
+        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
+            None
+        }
     }
 }
 
 pub(crate) mod kretprobe {
-    use core::sync::atomic::AtomicU64;
+    use core::sync::atomic::{AtomicPtr, AtomicU64};
+    use std::alloc::Layout;
 
-    use crate::memory::Content;
+    use crate::{instance::Holder, kprobe::Kprobe};
 
     pub(crate) struct KretprobeCore {
-        pub(crate) entry_handler: Option<()>,
-        pub(crate) reset: Option<()>,
+        pub(crate) enter: Option<()>,
+        pub(crate) lone_holder: AtomicPtr<Holder>,
         pub(crate) trampoline: AtomicU64,
-        /// All that a return handler reads.
-        pub(crate) content: Content,
+    }
+
+    impl KretprobeCore {
+        pub(crate) const fn new(enter: Option<()>, _: Layout) -> Self {
+            Self {
+                enter,
+                lone_holder: AtomicPtr::new(std::ptr::null_mut()),
+                trampoline: AtomicU64::new(0),
+            }
+        }
+
+        /// No kprobe of a model is part of one.
+        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
+            None
+        }
+
+        pub(crate) fn set_alone(&self, _: bool) {}
     }
 }
 

@@ -263,6 +263,11 @@ impl Insn {
         }
     }
 
+    /// The number of the 64-bit register that it pushes, if it is `push` of one (Intel SDM vol. 2, "PUSH").
+    pub fn pushed_register(&self) -> Option<usize> {
+        (self.code() == Code::Push_r64).then(|| self.instruction.op0_register().number())
+    }
+
     /// Whether this is `endbr64`, the landing pad of indirect branches.
     pub fn is_endbr64(&self) -> bool {
         self.code() == Code::Endbr64

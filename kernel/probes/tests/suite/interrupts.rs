@@ -89,7 +89,7 @@ fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
     println!("{nmis} NMIs, {in_slots} in slots, {in_stubs} in stubs");
     // What a signal handler does is not stepped: less is, where calls come back through one.
     let (least, least_in_stubs) = if returning_by_trap() {
-        (400, 20)
+        (300, 12)
     } else {
         (1000, 300)
     };

@@ -24,7 +24,7 @@ struct Calls {
 
 impl Calls {
     fn new(kretprobe: *const KretprobeCore, count: usize) -> Self {
-        let holder = Holder::try_new(kretprobe, count, Layout::new::<()>()).expect("memory");
+        let holder = Holder::try_new(kretprobe, || 0, count, Layout::new::<()>()).expect("memory");
         let mut calls = Self {
             holder,
             contents: Vec::new(),
@@ -192,7 +192,7 @@ pub(super) fn flushed() {
     let instance = world.calls.take().expect("one");
     // SAFETY: in hand, and no thread runs yet.
     unsafe {
-        (*instance).frame = 0x1000;
+        (*instance).set_slot(0x1000, false);
         (*instance).ret_addr = 0x2000;
         (*instance).next.store(floor(), Relaxed);
     }
@@ -224,18 +224,16 @@ pub(super) fn flushed() {
 pub(super) fn reclaimed() {
     struct World {
         kretprobe: KretprobeCore,
+        /// All that its return handler reads.
+        content: Content,
         /// What a hit finds, as if in the address table.
         site: AtomicPtr<Holder>,
         cpu: Cpu,
         handled: AtomicU64,
     }
     let world = share(World {
-        kretprobe: KretprobeCore {
-            entry_handler: None,
-            reset: None,
-            trampoline: AtomicU64::new(0),
-            content: Content::new(),
-        },
+        kretprobe: KretprobeCore::new(None, Layout::new::<()>()),
+        content: Content::new(),
         site: AtomicPtr::new(core::ptr::null_mut()),
         cpu: Cpu::new(),
         handled: AtomicU64::new(0),
@@ -258,9 +256,8 @@ pub(super) fn reclaimed() {
         cpu.cpu.hit(|| {
             // SAFETY: a holder lives as long as one of its instances is out, and a kretprobe until a grace period is over since it was
             // taken out of its holder.
-            if let Some(kretprobe) = unsafe { (*instance.holder).kretprobe.load(Acquire).as_ref() }
-            {
-                assert_eq!(kretprobe.content.read(), 0);
+            if unsafe { (*instance.holder).kretprobe() }.is_some() {
+                assert_eq!(cpu.content.read(), 0);
                 cpu.handled.store(1, Relaxed);
             }
             // SAFETY: in hand.
@@ -270,9 +267,9 @@ pub(super) fn reclaimed() {
 
     world.site.store(core::ptr::null_mut(), Release);
     // SAFETY: not freed before all calls are back.
-    unsafe { (*holder).kretprobe.store(core::ptr::null_mut(), Release) };
+    unsafe { (*holder).retire() };
     world.cpu.grace();
-    world.kretprobe.content.write(77);
+    world.content.write(77);
     let mut in_flight = InFlight::new();
     // SAFETY: as the contract says: cleared, and the grace period is over.
     unsafe { in_flight.push(holder) };

@@ -8,24 +8,39 @@ use core::sync::atomic::{
 
 use super::{Cpu, share, start};
 use crate::{
-    kprobe::{Kprobe, PreVerdict, Service, flags},
+    kprobe::{Kprobe, PreVerdict, flags},
     memory::Content,
-    platform::{DetourStubs, EntryPoints},
+    platform::EntryPoints,
     pt_regs::PtRegs,
+    routines::{Routines, Service},
     site::Site,
 };
 
-const ANY: u64 = 1;
-const ONE: u64 = 2;
+const ANY: u64 = 0;
+const HIT: u64 = 1;
+const NOTHING: u64 = 2;
+const KPROBE: u64 = 3;
+const CHAIN: u64 = 4;
+const FAR_CHAIN: u64 = 5;
+/// For other probes than those of the models.
+const OTHER: u64 = 6;
 
 const ENTRY: EntryPoints = EntryPoints {
     trampoline: 0,
     any_hit: ANY,
-    one_kprobe: ONE,
-    one_kretprobe: 3,
-    detours: DetourStubs {
-        serve_one: ONE,
-        serve_any: ANY,
+    hit: HIT,
+    hit_post: OTHER,
+    one_kretprobe: OTHER,
+    routines: Routines {
+        nothing: NOTHING,
+        count: OTHER,
+        kprobe: KPROBE,
+        kretprobe: OTHER,
+        kretprobe_entry: OTHER,
+        jprobe: OTHER,
+        unusual: OTHER,
+        chain: CHAIN,
+        far_chain: FAR_CHAIN,
     },
 };
 
@@ -59,14 +74,17 @@ impl World {
             cpu: Cpu::new(),
         });
         world.cpu.touch();
-        world.site.first.load(Relaxed);
         head(&world.site).load(Relaxed);
-        crate::site::IDLE.serve_by(Service::Any, &ENTRY);
+        let idle = &crate::site::IDLE;
+        idle.stub.store(ANY, Relaxed);
+        idle.chain.store(NOTHING, Relaxed);
         for probe in &world.probes {
             probe.kprobe.next.load(Relaxed);
             probe.kprobe.flags();
             probe.kprobe.addr();
-            probe.kprobe.serve_by(Service::Any, &ENTRY);
+            probe.kprobe.serve_by(Service::Nothing, &ENTRY);
+            probe.kprobe.chain.store(OTHER, Relaxed);
+            probe.kprobe.stub.store(OTHER, Relaxed);
         }
         for registered in &world.registered {
             registered.load(Relaxed);
@@ -79,7 +97,7 @@ impl World {
         self.site.link(&self.probes[n].kprobe, &ENTRY);
     }
 
-    /// A hit as `kprobe_breakpoint` serves it: the head, its stub, and what the stub does. Returns which probes ran.
+    /// A hit as `kprobe_breakpoint` serves it: the head, its stub, and what its `chain` does. Returns which probes ran.
     fn hit(&self) -> [bool; 2] {
         let mut ran = [false; 2];
         let position = |probe: &Kprobe| {
@@ -99,9 +117,27 @@ impl World {
             assert_eq!(self.probes[at].content.read(), 1);
         }
         match first.stub.load(Relaxed) {
-            ONE => run(first),
-            ANY => self.site.probes().for_each(run),
+            HIT => {}
+            ANY => {
+                let enabled = self.site.probes().filter(|probe| probe.is_enabled());
+                enabled.for_each(run);
+                return ran;
+            }
             stub => panic!("stub {stub}"),
+        }
+        match first.chain.load(Relaxed) {
+            NOTHING => {}
+            KPROBE => run(first),
+            CHAIN | FAR_CHAIN => {
+                for probe in first.and_older() {
+                    match probe.serve.load(Relaxed) {
+                        NOTHING => {}
+                        KPROBE => run(probe),
+                        routine => panic!("routine {routine}"),
+                    }
+                }
+            }
+            chain => panic!("chain {chain}"),
         }
         ran
     }
@@ -157,7 +193,7 @@ pub(super) fn unlinked() {
 }
 
 /// A handle is dropped in a handler, which disables its probe without the registry's lock, while the registry chooses the probe's stub.
-/// In the end its hits are served by the stub that asks whether it is enabled.
+/// In the end its hits find it disabled.
 pub(super) fn disabled() {
     let world = World::new();
     world.link(0);
@@ -167,9 +203,9 @@ pub(super) fn disabled() {
         let kprobe = &cpu.probes[0].kprobe;
         kprobe.flags.fetch_or(flags::DISABLED, SeqCst);
         fence(SeqCst);
-        kprobe.serve_by(Service::Any, &ENTRY);
+        kprobe.silence(&ENTRY);
     });
-    world.site.choose_stub(&world.probes[0].kprobe, &ENTRY);
+    world.site.choose_stubs(&ENTRY);
     handler.join().expect("no panic");
-    assert_eq!(world.probes[0].kprobe.stub.load(Relaxed), ANY);
+    assert_eq!(world.hit(), [false, false]);
 }

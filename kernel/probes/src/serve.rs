@@ -1,0 +1,448 @@
+//! The assembly that runs the handlers of one hit: what breakpoints and detours call once they have built a frame.
+//!
+//! Each [`Kprobe`] names two routines. `serve` does what this probe alone wants done; `chain` does that for it and every older probe
+//! of its site, so a hit calls the `chain` of the site's first probe and is done. [`Site::choose_stubs`](crate::site::Site) chooses both:
+//!
+//! ```text
+//!   chain ─┬─ a single probe: its `serve`
+//!          ├─ several: kprobe_serve_chain, the `serve` of each in turn, until one says where to go on
+//!          └─ an address that a detour cannot push: kprobe_serve_far_chain, which puts it into the frame first
+//!
+//!   serve ─┬─ kprobe_serve_nothing           disabled
+//!          ├─ kprobe_serve_count             a kprobe without a pre handler
+//!          ├─ kprobe_serve_kprobe            a pre handler
+//!          ├─ kretprobe_serve                take an instance, borrow the return address
+//!          ├─ kretprobe_serve_entry          the same, and run the entry handler
+//!          ├─ jprobe_serve                   save registers and stack, go to the handler (see `breakpoint`)
+//!          └─ kprobe_serve_unusual           any probe, in Rust
+//! ```
+//!
+//! # Calling convention
+//! In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard held, DF and AC clear. Out: al, a [`Flow`]. All registers are in
+//! the frame already, so these routines keep rbp alone: `kprobe_serve_chain` has r15, what it calls rbx and r12 to r14.
+//!
+//! # Contexts
+//! Breakpoints: interrupts off. Detours: with the interrupt flag of the probed code; the guard keeps the CPU.
+
+use core::mem::offset_of;
+
+use crate::{
+    instance::{self, Holder, Instance, TaskCell},
+    jprobe::{Jprobe, JprobeFrame},
+    kprobe::{Kprobe, flags},
+    kretprobe::KretprobeCore,
+    platform::Platform,
+};
+
+/// What a hit does after a probe's handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// Runs the displaced instruction.
+    Execute = 0,
+    /// Resumes where the frame says: a pre handler has set that.
+    Resume = 1,
+    /// Leaves to the handler of a jprobe, as the frame says, with the guard held.
+    Jprobe = 2,
+}
+
+/// Where the routines find what they use. Offsets in bytes.
+#[doc(hidden)]
+pub mod layout {
+    use super::*;
+
+    pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
+    pub const PROBE_CHAIN: usize = offset_of!(Kprobe, chain);
+    pub const PROBE_SERVE: usize = offset_of!(Kprobe, serve);
+    pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
+    pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
+    pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
+    pub const PROBE_FLAGS: usize = offset_of!(Kprobe, flags);
+    pub const PROBE_NEXT: usize = offset_of!(Kprobe, next);
+    pub const PROBE_SITE: usize = offset_of!(Kprobe, site);
+    pub const SILENT: u32 = flags::DISABLED | flags::GONE;
+    pub const KRETPROBE_HOLDER: usize = offset_of!(KretprobeCore, holder);
+    pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
+    pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
+    pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
+    pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
+    pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
+    pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
+    pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
+    pub const INSTANCE_FRAME: usize = offset_of!(Instance, frame);
+    pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
+    pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
+    pub const JPROBE_ENTRY: usize = offset_of!(Jprobe, entry);
+    pub const JPROBE_SITE: usize = offset_of!(JprobeFrame, site);
+    pub const JPROBE_KPROBE: usize = offset_of!(JprobeFrame, kprobe);
+    pub const JPROBE_PLAIN: usize = offset_of!(JprobeFrame, plain);
+    pub const JPROBE_WORDS: usize = offset_of!(JprobeFrame, words);
+    pub const JPROBE_REGS: usize = offset_of!(JprobeFrame, regs);
+    pub const JPROBE_STACK: usize = offset_of!(JprobeFrame, stack);
+
+    // A probe's address is that of its kprobe.
+    const _: () =
+        assert!(offset_of!(KretprobeCore, kprobe) == 0 && offset_of!(Jprobe, kprobe) == 0);
+    // The saved words of the stack follow the registers.
+    const _: () = assert!(JPROBE_STACK == JPROBE_REGS + size_of::<crate::PtRegs>());
+}
+
+/// Serves one probe of any kind. Called by `kprobe_serve_unusual`.
+///
+/// # Safety
+/// 1. `probe` is linked to a site that was hit, and the guard is held.
+/// 2. `regs` is the frame of the hit.
+pub unsafe extern "C" fn serve_unusual<P: Platform>(
+    probe: *const Kprobe,
+    regs: *mut crate::PtRegs,
+) -> Flow {
+    // SAFETY: by the contract: linked probes live until a grace period, which the guard holds up, and the frame is on this stack.
+    let (probe, regs) = unsafe { (&*probe, &mut *regs) };
+    P::probes().serve_probe(P::this_cpu(), probe, regs)
+}
+
+/// Defines the routines for a [`Platform`]; part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! serve_routines {
+    ($platform:ty) => {
+        /// Serves a disabled probe. See `probes::serve`, as for all of these.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_nothing() {
+            ::core::arch::naked_asm!(".cfi_startproc", "xor eax, eax", "ret", ".cfi_endproc")
+        }
+
+        /// Serves a kprobe without a pre handler.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_count() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rax, [rdi + {hits}]",
+                "mov rdx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rdx]",
+                "xor eax, eax",
+                "ret",
+                ".cfi_endproc",
+                hits = const $crate::serve::layout::PROBE_HITS,
+                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+            )
+        }
+
+        /// Serves a kprobe: counts the hit, notes the running probe for its fault handler, runs the pre handler.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_kprobe() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rax, [rdi + {hits}]",
+                "mov rdx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rdx]",
+                "mov gs:[{running}], rdi",
+                "jmp [rdi + {pre}]",
+                ".cfi_endproc",
+                pre = const $crate::serve::layout::PROBE_PRE,
+                hits = const $crate::serve::layout::PROBE_HITS,
+                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+            )
+        }
+
+        /// Serves a kretprobe without entry handler and data. What is unusual about the call is left to Rust: the task has no cell, its
+        /// newest call was abandoned or has the same return slot, no instance is free.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_serve() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                // r13: the return slot; r12: the frame of the return; r8: the task's cell; r9: its newest call; r10: the return address;
+                // r11: the trampoline.
+                "mov r13, [rsi + {sp}]",
+                "lea r12, [r13 - {below_slot}]",
+                "mov r8, gs:[{cell}]",
+                "mov r9, [r8 + {cell_head}]",
+                "cmp [r9 + {frame}], r12",
+                "jbe kprobe_serve_unusual",
+                "mov r10, [r13]",
+                "lea r11, [rip + {trampoline}]",
+                "cmp r10, r11",
+                "je kprobe_serve_unusual",
+                // Take an instance; see `FreeList::pop`.
+                "mov r14, [rdi + {holder}]",
+                "mov rdx, [r14 + 8]",
+                "mov rax, [r14]",
+                "2:",
+                "test rax, rax",
+                "jz kprobe_serve_unusual",
+                "mov rbx, [rax + {next}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [r14]",
+                "jne 2b",
+                "mov [rax + {ret_addr}], r10",
+                "mov [rax + {frame}], r12",
+                "mov [rax + {next}], r9",
+                "mov [r13], r11",
+                "mov [r8 + {cell_head}], rax",
+                "xor eax, eax",
+                "ret",
+                ".cfi_endproc",
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                below_slot = const $crate::serve::layout::BELOW_SLOT,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+                trampoline = sym kretprobe_trampoline,
+            )
+        }
+
+        /// Serves a kretprobe with an entry handler or data, as `kretprobe_serve`. The handler finds the call in the ledger and the return
+        /// slot as the caller left it.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_serve_entry() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov r13, [rsi + {sp}]",
+                "lea r12, [r13 - {below_slot}]",
+                "mov r8, gs:[{cell}]",
+                "mov r9, [r8 + {cell_head}]",
+                "cmp [r9 + {frame}], r12",
+                "jbe kprobe_serve_unusual",
+                "mov r10, [r13]",
+                "lea r11, [rip + {trampoline}]",
+                "cmp r10, r11",
+                "je kprobe_serve_unusual",
+                // Take an instance; see `FreeList::pop`.
+                "mov r14, [rdi + {holder}]",
+                "mov rdx, [r14 + 8]",
+                "mov rax, [r14]",
+                "2:",
+                "test rax, rax",
+                "jz kprobe_serve_unusual",
+                "mov rbx, [rax + {next}]",
+                "lea rcx, [rdx + 1]",
+                "lock cmpxchg16b [r14]",
+                "jne 2b",
+                "mov [rax + {ret_addr}], r10",
+                "mov [rax + {frame}], r12",
+                "mov [rax + {next}], r9",
+                "mov [r8 + {cell_head}], rax",
+                "mov gs:[{running}], rdi",
+                "push r11",
+                ".cfi_adjust_cfa_offset 8",
+                // rdi: the instance; rax: the probe.
+                "xchg rdi, rax",
+                "call [rax + {enter}]",
+                "pop r11",
+                ".cfi_adjust_cfa_offset -8",
+                "test al, al",
+                "jnz 3f",
+                "mov [r13], r11",
+                "ret",
+                "3:",
+                "call kretprobe_decline",
+                "xor eax, eax",
+                "ret",
+                ".cfi_endproc",
+                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
+                enter = const $crate::serve::layout::KRETPROBE_ENTER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::serve::layout::INSTANCE_FRAME,
+                below_slot = const $crate::serve::layout::BELOW_SLOT,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+                trampoline = sym kretprobe_trampoline,
+            )
+        }
+
+        /// Takes the newest call of the current task off the ledger and gives its instance back: an entry handler has declined it. Ends
+        /// in `kretprobe_give_back`.
+        ///
+        /// # Safety
+        /// Hits only, by the CPU that has just chained the instance.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_decline() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rdx, gs:[{cell}]",
+                "mov rax, [rdx + {cell_head}]",
+                "mov rcx, [rax + {next}]",
+                "mov [rdx + {cell_head}], rcx",
+                "jmp kretprobe_give_back",
+                ".cfi_endproc",
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+                cell_head = const $crate::serve::layout::CELL_HEAD,
+                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+            )
+        }
+
+        /// Gives an instance back, as `FreeList::push`. In: rax, the instance. Changes rax, rdx, rdi.
+        ///
+        /// # Safety
+        /// Hits only; the instance is in hand.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kretprobe_give_back() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rdi, [rax + {holder}]",
+                "mov rdx, rax",
+                "mov rax, [rdi]",
+                "2:",
+                "mov [rdx + {next}], rax",
+                "lock cmpxchg [rdi], rdx",
+                "jne 2b",
+                "ret",
+                ".cfi_endproc",
+                holder = const $crate::serve::layout::INSTANCE_HOLDER,
+                next = const $crate::serve::layout::INSTANCE_NEXT,
+            )
+        }
+
+        /// Serves any probe, in Rust.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_unusual() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "jmp {serve}",
+                ".cfi_endproc",
+                serve = sym $crate::serve::serve_unusual::<$platform>,
+            )
+        }
+
+        /// As `kprobe_serve_chain`, for an address that did not fit into the `push` of the detour: puts it into the frame first.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_far_chain() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rax, [rdi + {site}]",
+                "mov rax, [rax + {key}]",
+                "mov [rsi + {ip}], rax",
+                "jmp kprobe_serve_chain",
+                ".cfi_endproc",
+                site = const $crate::serve::layout::PROBE_SITE,
+                key = const $crate::breakpoint::layout::SITE_KEY,
+                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+            )
+        }
+
+        /// Serves a probe and all older ones of its site.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_serve_chain() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "2:",
+                "mov r15, rdi",
+                "call [rdi + {serve}]",
+                "test al, al",
+                "jnz 3f",
+                "mov rdi, [r15 + {next}]",
+                "mov rsi, [rsp]",
+                "test rdi, rdi",
+                "jnz 2b",
+                "3:",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "ret",
+                ".cfi_endproc",
+                serve = const $crate::serve::layout::PROBE_SERVE,
+                next = const $crate::serve::layout::PROBE_NEXT,
+            )
+        }
+
+        /// Runs the post handlers of a site, in the order of the pre handlers. In: rdi the site, rsi the frame. Changes rbx and r12, too.
+        ///
+        /// # Safety
+        /// Hits only.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn kprobe_run_posts() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rbx, [rdi + {head}]",
+                "mov r12, rsi",
+                "2:",
+                "mov rax, [rbx + {post}]",
+                "test rax, rax",
+                "jz 3f",
+                "test dword ptr [rbx + {flags}], {silent}",
+                "jnz 3f",
+                "lea rdx, [rbx + {in_post}]",
+                "mov gs:[{running}], rdx",
+                "mov rdi, rbx",
+                "mov rsi, r12",
+                "xor edx, edx",
+                "call rax",
+                "3:",
+                "mov rbx, [rbx + {next}]",
+                "test rbx, rbx",
+                "jnz 2b",
+                "mov gs:[{running}], rbx",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "ret",
+                ".cfi_endproc",
+                head = const $crate::breakpoint::layout::SITE_HEAD,
+                post = const $crate::serve::layout::PROBE_POST,
+                flags = const $crate::serve::layout::PROBE_FLAGS,
+                silent = const $crate::serve::layout::SILENT,
+                in_post = const $crate::hit::IN_POST,
+                next = const $crate::serve::layout::PROBE_NEXT,
+                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+            )
+        }
+
+        fn serve_routines() -> $crate::routines::Routines {
+            $crate::routines::Routines {
+                nothing: kprobe_serve_nothing as *const () as u64,
+                count: kprobe_serve_count as *const () as u64,
+                kprobe: kprobe_serve_kprobe as *const () as u64,
+                kretprobe: kretprobe_serve as *const () as u64,
+                kretprobe_entry: kretprobe_serve_entry as *const () as u64,
+                jprobe: 0,
+                unusual: kprobe_serve_unusual as *const () as u64,
+                chain: kprobe_serve_chain as *const () as u64,
+                far_chain: kprobe_serve_far_chain as *const () as u64,
+            }
+        }
+    };
+}
