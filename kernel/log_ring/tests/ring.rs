@@ -184,7 +184,10 @@ fn parse(record: &Record) -> (u64, u64, &str) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "its threads wait for each other by spinning, for hours there")]
+#[cfg_attr(
+    miri,
+    ignore = "its threads wait for each other by spinning, for hours there"
+)]
 fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
     const WRITERS: u64 = 3;
     const MESSAGES: u64 = 40_000;
