@@ -60,6 +60,7 @@ static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// 2. An instruction starts there, with the old byte and with the new one; so a CPU that fetches it meanwhile decodes one of
 ///    the two.
 /// 3. Nobody else calls this function now.
+#[inline(never)]
 pub unsafe fn store(addr: u64, byte: u8) {
     const PAGE_BYTES: u64 = 4096;
     let (page, offset) = (addr & !(PAGE_BYTES - 1), addr % PAGE_BYTES);

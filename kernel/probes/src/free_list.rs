@@ -109,7 +109,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "a pop is assembly")]
     fn each_pop_raises_the_tag_and_nothing_else_does() {
-        let holder = Holder::try_new(core::ptr::null(), 2, Layout::new::<()>()).unwrap();
+        let holder = Holder::try_new(core::ptr::null(), || 0, 2, Layout::new::<()>()).unwrap();
         // SAFETY: a live holder, of this test alone; its free list is its first field.
         let list = unsafe { &*holder.cast::<FreeList>() };
         // SAFETY: nobody pops meanwhile.

@@ -444,11 +444,14 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn a_stack_walk_finds_the_very_frame_or_none() {
         let table = std::boxed::Box::new(TaskTable::new());
-        let mut outer = Instance::bound(0x2000);
-        let mut inner = Instance::bound(0x1000);
+        let mut outer = Instance::bound(0);
+        let mut inner = Instance::bound(0);
+        outer.set_slot(0x2000, false);
+        inner.set_slot(0x1000, false);
         (outer.ret_addr, inner.ret_addr) = (2, 1);
         outer.next = AtomicPtr::new(floor());
         inner.next = AtomicPtr::new(&raw mut outer);
