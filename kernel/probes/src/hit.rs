@@ -503,7 +503,15 @@ impl<P: Platform> Probes<P> {
         bump(&cpu.debug_traps);
         // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
         let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
-            return dr6 & BS != 0 && in_slot_region::<P>(regs.ip);
+            if dr6 & BS == 0 || !in_slot_region::<P>(regs.ip) {
+                return false;
+            }
+            if regs.flags & TF != 0 {
+                return true;
+            }
+            // A `popf` has ended the stepping, so there is no trap behind the slot to tell of it. It leaves nothing on the stack.
+            (regs.ip, regs.sp) = self.original_position(regs.ip, regs.sp, |_| None);
+            return false;
         };
         let Some((_, copy)) = site.step.as_deref() else {
             return false;

@@ -38,7 +38,9 @@ fn functions_called(name: &str) -> Vec<Symbol<'static>> {
 
 /// Whether the function is part of the kernel: tests hold instructions that no kernel has.
 fn is_of_the_kernel(symbol: &Symbol<'_>) -> bool {
-    let of_tests = ["form_", "case_"].iter().any(|prefix| symbol.name.starts_with(prefix));
+    let of_tests = ["form_", "case_"]
+        .iter()
+        .any(|prefix| symbol.name.starts_with(prefix));
     !of_tests && !alloc::format!("{symbol}").contains("guest_tests")
 }
 

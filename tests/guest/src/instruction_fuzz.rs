@@ -11,36 +11,25 @@
 //! was that ended the kernel.
 
 use crate::{
-    case_runner::{self, Ending, Runner, SLOTS},
+    case_methods::{AFTER, BEFORE, Method},
+    case_outcome::{Memory, Outcome, STATUS_FLAGS, System, WORDS, same_registers, start},
+    case_runner::{self, Runner, SLOTS},
     guest_test,
 };
 use alloc::{format, string::String, vec::Vec};
-use core::{
-    arch::asm,
-    cell::UnsafeCell,
-    ops::Range,
-    ptr,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
-};
+use core::{cell::UnsafeCell, ops::Range, ptr};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
 use instruction_cases::{Case, Ground, Random};
 use kernel::{
-    arch::gdt,
     cmdline,
     mm::{kernel_stack::KernelStack, paging},
     pr_info,
-    probes::{
-        Kprobe, PROBES, PreVerdict, PtRegs, StepMethod, register_kprobes, unregister_kprobes,
-    },
+    probes::{Kprobe, PROBES, PtRegs, register_kprobes, unregister_kprobes},
 };
 use probes::insn::{Instructions, classify};
-use x86_64::{
-    VirtAddr,
-    registers::model_specific::{FsBase, GsBase, Msr},
-};
+use x86_64::{VirtAddr, registers::model_specific::GsBase};
 
-/// Words of a window, and of the stack that is compared.
-const WORDS: usize = 64;
+/// Bytes of a window, and of the stack that is compared.
 const WINDOW_BYTES: u64 = 8 * WORDS as u64;
 /// Where code begins in a slot, at least: breakpoints come before it.
 const FIRST_OFFSET: u64 = 20;
@@ -48,85 +37,6 @@ const FIRST_OFFSET: u64 = 20;
 const MOST_FAILURES: usize = 12;
 /// A no-operation as long as a jump, behind the code of each case.
 const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
-
-/// How a probed instruction is executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    /// Out of line, after a breakpoint.
-    Slot,
-    /// Likewise, and a post handler runs.
-    Post,
-    /// Single-stepped, with a post handler.
-    Step,
-    /// In the detour of a jump.
-    Jump,
-}
-
-impl Method {
-    fn probes(self) -> &'static [Kprobe; SLOTS] {
-        match self {
-            Self::Slot | Self::Jump => &PRE,
-            Self::Post => &POST,
-            Self::Step => &STEP,
-        }
-    }
-
-    fn has_post_handler(self) -> bool {
-        matches!(self, Self::Post | Self::Step)
-    }
-}
-
-static PRE: [Kprobe; SLOTS] = [const { Kprobe::new().pre(see_before) }; SLOTS];
-static POST: [Kprobe; SLOTS] = [const { Kprobe::new().pre(see_before).post(see_after) }; SLOTS];
-static STEP: [Kprobe; SLOTS] = [const {
-    Kprobe::new()
-        .pre(see_before)
-        .post(see_after)
-        .step_method(StepMethod::TrapFlag)
-}; SLOTS];
-
-/// What handlers saw first since the run began, and how many did.
-struct Seen {
-    regs: UnsafeCell<PtRegs>,
-    count: AtomicU32,
-}
-
-// SAFETY: there is one CPU, and whoever reads it does so while no probe is hit.
-unsafe impl Sync for Seen {}
-
-impl Seen {
-    const fn new() -> Self {
-        Self {
-            regs: UnsafeCell::new(PtRegs::new()),
-            count: AtomicU32::new(0),
-        }
-    }
-
-    fn note(&self, regs: &PtRegs) {
-        if self.count.fetch_add(1, Relaxed) == 0 {
-            // SAFETY: handlers do not nest.
-            unsafe { *self.regs.get() = *regs };
-        }
-    }
-
-    /// What was seen, and how often; forgets it.
-    fn take(&self) -> (PtRegs, u32) {
-        // SAFETY: no probe is hit now.
-        (unsafe { *self.regs.get() }, self.count.swap(0, Relaxed))
-    }
-}
-
-static BEFORE: Seen = Seen::new();
-static AFTER: Seen = Seen::new();
-
-fn see_before(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-    BEFORE.note(regs);
-    PreVerdict::Execute
-}
-
-fn see_after(_probe: &Kprobe, regs: &mut PtRegs, _flags: u64) {
-    AFTER.note(regs);
-}
 
 /// Writable memory where a displacement reaches it.
 #[repr(C, align(64))]
@@ -136,65 +46,6 @@ struct Window(UnsafeCell<[u64; WORDS]>);
 unsafe impl Sync for Window {}
 
 static NEAR: Window = Window(UnsafeCell::new([0; WORDS]));
-
-/// The memory of a case.
-#[derive(Clone, PartialEq, Eq)]
-struct Memory {
-    window: [u64; WORDS],
-    stack: [u64; WORDS],
-}
-
-/// What an instruction may change beside registers and memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct System {
-    ds: u16,
-    es: u16,
-    fs: u16,
-    fs_base: u64,
-    tsc_aux: u64,
-    cr8: u64,
-}
-
-/// The model-specific register IA32_TSC_AUX (Intel SDM vol. 4).
-const TSC_AUX: Msr = Msr::new(0xc000_0103);
-
-impl System {
-    fn now() -> Self {
-        let (ds, es, fs): (u16, u16, u16);
-        let cr8;
-        // SAFETY: reads only.
-        unsafe {
-            asm!("mov {:x}, ds", "mov {:x}, es", "mov {:x}, fs", "mov {}, cr8", out(reg) ds, out(reg) es, out(reg) fs, out(reg) cr8)
-        };
-        Self {
-            ds,
-            es,
-            fs,
-            fs_base: FsBase::read().as_u64(),
-            // SAFETY: the processor has it, as it has `rdtscp`.
-            tsc_aux: unsafe { TSC_AUX.read() },
-            cr8,
-        }
-    }
-
-    fn restore(self) {
-        // SAFETY: all of them were in force before.
-        unsafe {
-            asm!("mov ds, {:x}", "mov es, {:x}", "mov fs, {:x}", "mov cr8, {}", in(reg) self.ds, in(reg) self.es, in(reg) self.fs, in(reg) self.cr8);
-            let mut tsc_aux = TSC_AUX;
-            tsc_aux.write(self.tsc_aux);
-        }
-        FsBase::write(VirtAddr::new_truncate(self.fs_base));
-    }
-}
-
-/// What an execution leaves behind.
-#[derive(Clone, PartialEq, Eq)]
-struct Outcome {
-    ending: Ending,
-    memory: Memory,
-    system: Option<System>,
-}
 
 /// A case in its slot.
 struct Drawn {
@@ -207,58 +58,6 @@ struct Drawn {
     refused: u64,
     /// What it leaves behind unprobed.
     plain: Option<Outcome>,
-}
-
-/// The general registers by their numbers.
-fn general(regs: &PtRegs) -> [u64; 16] {
-    [
-        regs.ax, regs.cx, regs.dx, regs.bx, regs.sp, regs.bp, regs.si, regs.di, regs.r8, regs.r9,
-        regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
-    ]
-}
-
-fn start(case: &Case) -> PtRegs {
-    let [
-        ax,
-        cx,
-        dx,
-        bx,
-        sp,
-        bp,
-        si,
-        di,
-        r8,
-        r9,
-        r10,
-        r11,
-        r12,
-        r13,
-        r14,
-        r15,
-    ] = case.registers;
-    PtRegs {
-        ax,
-        cx,
-        dx,
-        bx,
-        sp,
-        bp,
-        si,
-        di,
-        r8,
-        r9,
-        r10,
-        r11,
-        r12,
-        r13,
-        r14,
-        r15,
-        ip: case.instruction.ip(),
-        flags: case.flags,
-        cs: gdt::KERNEL_CS.into(),
-        ss: gdt::KERNEL_DS.into(),
-        ..PtRegs::new()
-    }
 }
 
 /// What was executed, by method, and what was not.
@@ -411,8 +210,8 @@ impl Fuzz {
 
     /// Executes `batch` by `method` and compares.
     fn compare(&mut self, batch: &[Drawn], method: Method) {
-        let probes: Vec<&'static Kprobe> = batch
-            .iter()
+        let suited = || batch.iter().filter(|drawn| method.suits(&drawn.case));
+        let probes: Vec<&'static Kprobe> = suited()
             .map(|drawn| {
                 let probe = &method.probes()[drawn.slot];
                 probe.set_addr(drawn.start.ip);
@@ -421,7 +220,7 @@ impl Fuzz {
             .collect();
         register_kprobes(&probes)
             .unwrap_or_else(|error| panic!("of a batch from case {}: {error}", batch[0].number));
-        for drawn in batch {
+        for drawn in suited() {
             // SAFETY: the first byte of the code under test.
             let first = unsafe { (drawn.start.ip as *const u8).read_volatile() };
             if (first == 0xe9 && !drawn.case.code.starts_with(&[0xe9])) != (method == Method::Jump)
@@ -469,7 +268,7 @@ impl Fuzz {
         let (start, end) = (&drawn.start, &plain.ending);
         let faults = end.exception.vector != 3 && end.regs.ip == start.ip;
         // A branch to no address is the branch's own fault, but the emulator tells it of the target.
-        let goes_nowhere = end.exception.vector == 13 && end.regs.ip != start.ip;
+        let goes_nowhere = VirtAddr::try_new(end.regs.ip).is_err();
         let faults = faults || goes_nowhere;
         let expected_hits = if method.has_post_handler() && !faults {
             hits
@@ -625,37 +424,6 @@ impl Fuzz {
     }
 }
 
-/// CF, PF, AF, ZF, SF and OF.
-const STATUS_FLAGS: u64 = 0x8d5;
-
-/// Compares registers, but for the general ones of `without` and the flags of `without_flags`.
-fn same_registers(
-    whose: &str,
-    expected: &PtRegs,
-    found: &PtRegs,
-    without: u16,
-    without_flags: u64,
-) -> Result<(), String> {
-    let pairs = general(expected).into_iter().zip(general(found));
-    for (number, (expected, found)) in pairs.enumerate() {
-        if expected != found && without >> number & 1 == 0 {
-            return Err(format!(
-                "{whose} register {number}: {expected:#x}, {found:#x}"
-            ));
-        }
-    }
-    if (expected.flags ^ found.flags) & !without_flags != 0 {
-        return Err(format!(
-            "{whose} flags: {:#x}, {:#x}",
-            expected.flags, found.flags
-        ));
-    }
-    if expected.ip != found.ip {
-        return Err(format!("{whose} ip: {:#x}, {:#x}", expected.ip, found.ip));
-    }
-    Ok(())
-}
-
 /// A number of the command line.
 fn parameter(name: &str) -> Option<u64> {
     let text = cmdline::get(name)?;
@@ -690,8 +458,8 @@ fn fuzz(seed: u64, count: u64) {
     }
     fuzz.report();
     assert_eq!(fuzz.counts.slot, count);
-    assert_eq!(fuzz.counts.post, count);
-    assert_eq!(fuzz.counts.step, count);
+    assert!(fuzz.counts.post > count / 16 * 15);
+    assert!(fuzz.counts.step > count / 16 * 15);
     assert!(
         fuzz.counts.jump > count / 2 || count < 1000,
         "{:?}",
@@ -702,14 +470,14 @@ fn fuzz(seed: u64, count: u64) {
 guest_test! {
     /// Whatever the instruction is, whether it is probed makes no difference.
     #[smp(1)]
-    #[timeout(300)]
+    #[timeout(900)]
     fn random_instructions_do_the_same_probed_and_unprobed() {
         fuzz(0x6b70_726f_6265_7331, 50_000);
     }
 
     /// The same for a million cases, of another seed.
     #[smp(1)]
-    #[timeout(7200)]
+    #[timeout(14400)]
     #[ignore]
     fn a_million_random_instructions_do_the_same_probed_and_unprobed() {
         fuzz(0x6c6f_6e67, 1_000_000);

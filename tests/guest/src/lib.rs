@@ -39,6 +39,8 @@ mod backtraces;
 mod blacklist;
 mod boot;
 mod calls;
+mod case_methods;
+mod case_outcome;
 mod case_runner;
 mod concurrency;
 mod errors;

@@ -33,6 +33,8 @@ const STEADY_REGISTERS: [u64; 8] = [
     0xc000_0101,
     TSC_AUX,
 ];
+/// Trap after each instruction.
+const TF: u64 = 1 << 8;
 /// Iterations of a string instruction, at most.
 const MOST_ITERATIONS: u64 = 16;
 
@@ -201,10 +203,14 @@ impl Case {
             self.registers[RSI] = ground.operand(random, self.window);
             self.registers[RDI] = operand;
             if has_repeat(&instruction) {
+                // Whoever steps is told of a probed instruction once, not of each iteration.
+                self.flags &= !TF;
                 self.registers[RCX] = random.below(MOST_ITERATIONS + 1);
             }
         }
         match instruction.mnemonic() {
+            // Whether it holds off the trap behind it differs from processor to processor.
+            Mnemonic::Sti => self.flags &= !TF,
             Mnemonic::Xlatb => {
                 self.registers[RBX] = operand.wrapping_sub(self.registers[RAX] & 0xff);
             }

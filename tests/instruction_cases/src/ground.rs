@@ -95,8 +95,16 @@ impl Ground<'_> {
         if !self.ring0 {
             return flags | IF;
         }
-        // IF, IOPL, NT, AC and ID, each in one of so many cases.
-        let others = [(9, 2), (12, 16), (13, 16), (14, 16), (18, 8), (21, 8)];
+        // IF, TF, IOPL, NT, AC and ID, each in one of so many cases.
+        let others = [
+            (9, 2),
+            (8, 32),
+            (12, 16),
+            (13, 16),
+            (14, 16),
+            (18, 8),
+            (21, 8),
+        ];
         others.iter().fold(flags, |flags, &(bit, n)| {
             flags | u64::from(random.one_in(n)) << bit
         })

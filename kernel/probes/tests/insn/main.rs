@@ -1,5 +1,6 @@
 //! Tests of `probes::insn` on the host: by bytes, by meaning, and by execution.
 
+mod arbitrary_bytes;
 mod boundary;
 mod classification;
 mod differential;
@@ -9,3 +10,4 @@ mod own_text;
 mod properties;
 mod random;
 mod replacements;
+mod symbolic;

@@ -265,7 +265,7 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
         0x90, // +32 nop
     ];
     let code = Code::with_exit(body);
-    let offsets = [8, 9, 10, 13, 14, 15, 17, 22, 23, 24];
+    let offsets = [8, 9, 10, 13, 14, 15, 17, 22, 23, 24, 31];
     let mut bench = Bench::new();
     traps::on_exception(debugger);
     let run = |bench: &mut Bench| {
