@@ -116,7 +116,7 @@ pub struct Ending {
 }
 
 struct Exchange {
-    /// Where the stack of [`run`] was left.
+    /// Where the stack of `run` was left.
     sp: u64,
     ending: Option<Ending>,
 }
