@@ -169,15 +169,21 @@ fn unregistering_with_calls_in_flight_needs_no_memory() {
     assert_eq!(PROBES.reap(), Ok(0));
 }
 
-#[test]
-fn only_registering_needs_memory() {
-    let _machine = boot();
+/// Registers a probe of each kind on [`add`].
+fn one_of_each_on_add() -> (&'static Kprobe, &'static Kretprobe<u64>, &'static Jprobe) {
     let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
     let call = leak(call::<3>().symbol("add"));
     let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
     PROBES.register(kprobe).unwrap();
     PROBES.register(call).unwrap();
     PROBES.register(jprobe).unwrap();
+    (kprobe, call, jprobe)
+}
+
+#[test]
+fn only_registering_needs_memory() {
+    let _machine = boot();
+    let (kprobe, call, jprobe) = one_of_each_on_add();
     let handle = PROBES
         .register_owned(Box::new(Kprobe::new().symbol("neighbour")))
         .unwrap();
@@ -290,12 +296,7 @@ fn probes_that_come_and_go_hold_no_more_memory_in_the_end() {
 #[test]
 fn hits_allocate_nothing() {
     let _machine = boot();
-    let kprobe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
-    let call = leak(call::<3>().symbol("add"));
-    let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
-    PROBES.register(kprobe).unwrap();
-    PROBES.register(call).unwrap();
-    PROBES.register(jprobe).unwrap();
+    let (kprobe, call, jprobe) = one_of_each_on_add();
     let made = allocations(|| {
         for _ in 0..10 {
             add(1, 2);

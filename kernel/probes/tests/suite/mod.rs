@@ -1,6 +1,7 @@
 //! What the probes promise, each promise a test, in both step methods and in each return method.
 
 mod concurrency;
+mod dawdling;
 mod faults;
 mod handlers;
 mod historic;

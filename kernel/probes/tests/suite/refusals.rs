@@ -1,9 +1,7 @@
 //! Which of several mistakes is told, and what else a refusal says.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
-
 use probes::{
-    Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs,
+    Jprobe, Kprobe, Kretprobe, ProbeError,
     platform::{Symbol, Text},
 };
 
@@ -181,38 +179,14 @@ fn nothing_can_be_changed_from_an_interrupt() {
 #[test]
 fn a_disabling_does_not_wait_for_handlers_that_run() {
     let _machine = boot();
-    static ENTERED: AtomicBool = AtomicBool::new(false);
-    static GO_ON: AtomicBool = AtomicBool::new(false);
-    fn dawdle() {
-        ENTERED.store(true, Release);
-        while !GO_ON.load(Acquire) {
-            std::hint::spin_loop();
-        }
-        journal::note(1);
-    }
-    fn in_pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        dawdle();
-        PreVerdict::Execute
-    }
-    fn in_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
-        dawdle();
-    }
     fn disabled_meanwhile<T: Probe + Send>(probe: &'static T) {
-        ENTERED.store(false, Relaxed);
-        GO_ON.store(false, Relaxed);
         PROBES.register(probe).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let _online = cpu::Online::new();
-                assert_eq!(add(1, 2), 3);
-            });
-            while !ENTERED.load(Acquire) {
-                std::thread::yield_now();
-            }
+            dawdling::enter(scope);
             // The handler goes on only after the call has returned.
             PROBES.disable(probe).unwrap();
             journal::note(0);
-            GO_ON.store(true, Release);
+            dawdling::let_go();
         });
         assert_eq!(journal::take(), [0, 1]);
         assert_eq!(add(1, 2), 3);
@@ -225,11 +199,13 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
     if returning_by_trap() {
         PROBES.register(stays).unwrap();
     }
-    disabled_meanwhile(leak(Kretprobe::new().symbol("add").handler(in_return)));
+    disabled_meanwhile(leak(
+        Kretprobe::new().symbol("add").handler(dawdling::returned),
+    ));
     if !returning_by_trap() {
         PROBES.register(stays).unwrap();
     }
-    disabled_meanwhile(leak(Kprobe::new().symbol("add").pre(in_pre)));
+    disabled_meanwhile(leak(Kprobe::new().symbol("add").pre(dawdling::pre)));
     PROBES.unregister(stays).unwrap();
 }
 

@@ -1,0 +1,57 @@
+//! Handlers that stay until they are told to go on, and note 1 when they do. Tests run one at a time.
+
+use std::{
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    thread::Scope,
+};
+
+use probes::{Kprobe, KretprobeInstance, PreVerdict, PtRegs};
+
+use super::targets::add;
+use crate::process::{cpu, journal};
+
+/// Some CPU is in a handler, or has been.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+fn dawdle() {
+    ENTERED.store(true, Release);
+    while !GO_ON.load(Acquire) {
+        std::hint::spin_loop();
+    }
+    journal::note(1);
+}
+
+pub fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    dawdle();
+    PreVerdict::Execute
+}
+
+pub fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    dawdle();
+}
+
+pub fn returned(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+    dawdle();
+}
+
+/// Has another CPU call [`add`], which one of these handlers is on, and returns when it is in the handler.
+pub fn enter<'scope>(scope: &'scope Scope<'scope, '_>) {
+    ENTERED.store(false, Relaxed);
+    GO_ON.store(false, Relaxed);
+    scope.spawn(|| {
+        let _online = cpu::Online::new();
+        assert_eq!(add(1, 2), 3);
+    });
+    while !ENTERED.load(Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+/// Lets the handler go on.
+pub fn let_go() {
+    GO_ON.store(true, Release);
+}
