@@ -21,6 +21,25 @@ use crate::{children, layout, progress};
 /// The kernel binary whose speed is measured: it is built without checks that only help to find mistakes.
 const BENCH_KERNEL: &str = "benchkernel";
 
+/// What is made once in a run of this program: asking cargo costs half a second, also when there is nothing to do.
+struct Once<T>(Mutex<Option<T>>);
+
+impl<T: Clone> Once<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Returns what was made, or makes it.
+    fn get_or_try(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        // A panic elsewhere left it made or not.
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*made {
+            return Ok(made.clone());
+        }
+        Ok(made.insert(make()?).clone())
+    }
+}
+
 /// Builds a kernel binary of the package `image`, optimised, and returns the ELF with debug info.
 pub fn build_kernel(binary: &str) -> Result<PathBuf> {
     let mut command = guest_build("image");
@@ -35,8 +54,13 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo named no executable for the kernel binary {binary}"))
 }
 
-/// Builds the user programs and returns their ELFs; none, if the workspace has no package for them.
+/// Builds the user programs, once in a run, and returns their ELFs; none, if the workspace has no package for them.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
+    static PROGRAMS: Once<Vec<PathBuf>> = Once::new();
+    PROGRAMS.get_or_try(make_programs)
+}
+
+fn make_programs() -> Result<Vec<PathBuf>> {
     if !layout::workspace().join("user/Cargo.toml").exists() {
         return Ok(Vec::new());
     }
@@ -46,8 +70,13 @@ pub fn build_programs() -> Result<Vec<PathBuf>> {
     )
 }
 
-/// Builds the tool that writes disk images and returns it.
+/// Builds the tool that writes disk images, once in a run, and returns it.
 pub fn build_disk_image_tool() -> Result<PathBuf> {
+    static TOOL: Once<PathBuf> = Once::new();
+    TOOL.get_or_try(make_disk_image_tool)
+}
+
+fn make_disk_image_tool() -> Result<PathBuf> {
     let manifest = layout::workspace().join("boot/disk-image/Cargo.toml");
     let mut command = cargo();
     command
