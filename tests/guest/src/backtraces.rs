@@ -1,6 +1,6 @@
 //! Backtraces: the caller is right from every instruction, in every handler, and through borrowed return addresses.
 
-use crate::guest_test;
+use crate::{guest_test, nmi};
 use alloc::{
     boxed::Box,
     format,
@@ -15,7 +15,7 @@ use core::{
     },
 };
 use kernel::{
-    arch::{smp, traps},
+    arch::traps,
     backtrace,
     probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, register},
     symbols,
@@ -275,11 +275,8 @@ guest_test! {
             // Past the first call.
             sleep_ns(10_000_000);
             traps::set_nmi_handler(Some(walk_up));
-            for sent in 0..10_000 {
-                smp::send_nmi(1);
-                while NMIS.load(SeqCst) <= sent {
-                    hint::spin_loop();
-                }
+            for _ in 0..4_000 {
+                nmi::send(1, &NMIS, || false);
             }
             STOP.store(true, SeqCst);
         })

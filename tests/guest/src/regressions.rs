@@ -1,18 +1,18 @@
 //! What has gone wrong in other designs: probes on the functions that registering, allocating and logging use, and the cost of
 //! one hit among many probes.
 
-use crate::guest_test;
+use crate::{guest_test, nmi};
 use alloc::{boxed::Box, format, vec::Vec};
 use core::{
     arch::{global_asm, x86_64::_rdtsc},
-    hint::{self, black_box},
+    hint::black_box,
     sync::atomic::{
         AtomicBool, AtomicU64,
         Ordering::{Relaxed, SeqCst},
     },
 };
 use kernel::{
-    arch::{smp, traps},
+    arch::traps,
     mm::frame,
     pr_info,
     probes::{
@@ -179,11 +179,7 @@ guest_test! {
         }).unwrap();
         let sender = spawn_kthread_on(1 << 0, "sender", || {
             while !DONE.load(SeqCst) {
-                let sent = NMIS.load(SeqCst);
-                smp::send_nmi(1);
-                while NMIS.load(SeqCst) == sent && !DONE.load(SeqCst) {
-                    hint::spin_loop();
-                }
+                nmi::send(1, &NMIS, || DONE.load(SeqCst));
             }
         }).unwrap();
         sender.wait_released();

@@ -9,8 +9,8 @@ use crate::Random;
 /// Length limit of one instruction (Intel SDM vol. 2A, 2.3.11).
 const MAX_INSN_BYTES: usize = 15;
 
-/// A port that nobody listens to but a card that shows its value.
-pub(crate) const HARMLESS_PORT: u8 = 0x80;
+/// A port that nobody listens to but a card that shows its value, and perhaps gives it back.
+pub const HARMLESS_PORT: u8 = 0x80;
 
 /// A few bytes of code.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@ mod random;
 mod stack;
 
 pub use case::{Case, Unpredictable};
-pub use encoding::Code;
+pub use encoding::{Code, HARMLESS_PORT};
 pub use ground::{Ground, Place};
 pub use random::Random;
 
