@@ -1,4 +1,8 @@
 //! The guest tests, as the test kernel's ELF lists them in a section of its own.
+//!
+//! Tests of probes are in the list twice: as they are written, which is with jumps in place of breakpoints wherever the
+//! code allows it, and again with breakpoints only, under their name and `::unoptimized`. Those that choose for themselves
+//! run once.
 
 use std::{fs, mem::offset_of, path::Path, time::Duration};
 
@@ -9,6 +13,41 @@ use test_protocol::{Descriptor, SECTION, Text};
 
 /// The crate whose name comes before each test's path.
 const CRATE: &str = "guest_tests::";
+
+/// What a test's name ends in when it runs without jumps.
+const UNOPTIMIZED: &str = "::unoptimized";
+
+/// Arguments of the command line by which a test chooses itself how probes are served.
+const CHOICES: [&str; 2] = ["kprobes.optimize", "kprobes.step"];
+
+/// Beginnings of the names of tests that run once: they register no probes, or count what could be probed, or turn jumps on
+/// and off or use each way of serving a hit themselves.
+const ONCE: [&str; 16] = [
+    "acceptance::",
+    "blacklist::",
+    "boot::",
+    "instruction_fuzz::",
+    "kallsyms::",
+    "machine::",
+    "modules::",
+    "optimization::",
+    "printk::",
+    "processor::",
+    "programs::",
+    "self_test::",
+    "shortage::a_probe_without_memory_for_its_jump_keeps_the_breakpoint",
+    "stores_to_text::jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one",
+    "stress::",
+    "tasks::",
+];
+
+/// Those among them that run twice all the same.
+const TWICE: [&str; 4] = [
+    "machine::storm_of_nmis_passes_over_a_probe_in_their_handler",
+    "printk::probe_handler_in_the_console_may_log",
+    "printk::probe_handler_in_printk_may_log",
+    "programs::probe_handler_reads_user_memory_without_waiting",
+];
 
 /// The machine and the command line of a boot. Tests that agree in these share boots.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +61,7 @@ pub struct BootOptions {
 /// A guest test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTest {
-    /// Path of the function, without the crate.
+    /// Path of the function, without the crate; in the second pass with [`UNOPTIMIZED`].
     pub name: String,
     /// Path of the function, as the guest's markers have it.
     pub full_name: String,
@@ -37,6 +76,28 @@ pub struct GuestTest {
     pub hidden: bool,
     /// If set, it passes by a panic whose log holds this.
     pub should_panic: Option<String>,
+    /// Without jumps, though it does not ask for that.
+    pub second_pass: bool,
+}
+
+impl GuestTest {
+    /// Returns the same test in a kernel that makes no jumps of breakpoints, if that may make a difference to it.
+    fn unoptimized(&self) -> Option<Self> {
+        let is_in = |list: &[&str]| list.iter().any(|prefix| self.name.starts_with(prefix));
+        let has_chosen = CHOICES
+            .iter()
+            .any(|choice| self.boot.cmdline.contains(choice));
+        if has_chosen || (is_in(&ONCE) && !is_in(&TWICE)) {
+            return None;
+        }
+        let mut twin = self.clone();
+        twin.name += UNOPTIMIZED;
+        twin.boot.cmdline = format!("{} kprobes.optimize=0", self.boot.cmdline)
+            .trim_start()
+            .into();
+        twin.second_pass = true;
+        Some(twin)
+    }
 }
 
 /// The test kernel and its tests.
@@ -73,6 +134,14 @@ fn read(elf: &Path) -> Result<Vec<GuestTest>> {
         .enumerate()
         .map(|(index, bytes)| decode(&elf, bytes, index).with_context(|| format!("test {index}")))
         .collect::<Result<Vec<_>>>()?;
+    for prefix in ONCE.iter().chain(&TWICE) {
+        ensure!(
+            tests.iter().any(|test| test.name.starts_with(prefix)),
+            "no test is called {prefix}: bring the lists in tests/src/catalogue.rs up to date"
+        );
+    }
+    let second_pass: Vec<_> = tests.iter().filter_map(GuestTest::unoptimized).collect();
+    tests.extend(second_pass);
     tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
     Ok(tests)
 }
@@ -104,6 +173,7 @@ fn decode(elf: &object::File<'_>, bytes: &[u8], index: usize) -> Result<GuestTes
         ignored: flags & Descriptor::IGNORED != 0,
         hidden: flags & Descriptor::HIDDEN != 0,
         should_panic: (!should_panic.is_empty()).then_some(should_panic),
+        second_pass: false,
     })
 }
 

@@ -61,13 +61,6 @@ guest_test! {
         ruled_target(black_box(1));
     }
 
-    #[cmdline("kprobes.optimize=1")]
-    #[should_panic("probe handler guest_tests::handler_rules::allocates_before of the kprobe at ruled_target+0x0")]
-    fn a_handler_in_a_detour_that_allocates_is_named() {
-        forget(register(Box::new(Kprobe::new().symbol("ruled_target").pre(allocates_before))).unwrap());
-        ruled_target(black_box(1));
-    }
-
     #[should_panic("probe handler guest_tests::handler_rules::sleeps_after of the kprobe at ruled_target+0x0")]
     fn a_post_handler_that_sleeps_is_named() {
         forget(register(Box::new(Kprobe::new().symbol("ruled_target").post(sleeps_after))).unwrap());

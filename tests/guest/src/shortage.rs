@@ -201,7 +201,6 @@ guest_test! {
 
     /// With jump optimisation memory for the detour may be short as well: the probe is registered then, with a breakpoint,
     /// and nothing is lost.
-    #[cmdline("kprobes.optimize=1")]
     fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
         static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
         let start = symbols::lookup_name("short_one").unwrap().start as *const u8;

@@ -1,6 +1,6 @@
 //! Trouble in the middle of hits: faults, interrupts, NMIs, nesting, and probes that go while code is in their slots.
 
-use crate::guest_test;
+use crate::{guest_test, nmi};
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::{
@@ -388,8 +388,8 @@ guest_test! {
         let jumping_call = register(Box::new(
             Kretprobe::<u64>::new().symbol("troubled_by_a_jump").handler(ignore_return).maxactive(4),
         )).unwrap();
-        if kernel::cmdline::get("kprobes.optimize") == Some("1") {
-            assert!(jumps.flags() & flags::OPTIMIZED != 0, "a jump leads to a detour");
+        if kernel::cmdline::get("kprobes.step").is_none() {
+            assert_eq!(jumps.flags() & flags::OPTIMIZED != 0, PROBES.optimization(), "a jump leads to a detour");
         }
         let victim = spawn_on(1, || {
             while !STOP.load(SeqCst) {
@@ -402,11 +402,8 @@ guest_test! {
         }
         traps::set_nmi_handler(Some(in_nmi));
         let sender = spawn_on(0, || {
-            for sent in 0..3_000 {
-                smp::send_nmi(1);
-                while NMIS.load(SeqCst) <= sent {
-                    hint::spin_loop();
-                }
+            for _ in 0..3_000 {
+                nmi::send(1, &NMIS, || false);
             }
             STOP.store(true, SeqCst);
         });
@@ -484,11 +481,8 @@ guest_test! {
             }
         });
         let sender = spawn_on(0, || {
-            for sent in 0..1_000 {
-                smp::send_nmi(1);
-                while NMIS.load(SeqCst) <= sent {
-                    hint::spin_loop();
-                }
+            for _ in 0..1_000 {
+                nmi::send(1, &NMIS, || false);
             }
             STOP.store(true, SeqCst);
         });
@@ -687,19 +681,5 @@ guest_test! {
         an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
         the_count_law_holds_under_nmis_from_another_cpu();
         hits_nest_as_deep_as_they_come();
-    }
-
-    /// The same with jumps to detours where the code allows them: interrupts may come during handlers.
-    #[timeout(120)]
-    #[cmdline("kprobes.optimize=1")]
-    fn optimized_hits_stand_the_same_trouble() {
-        a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();
-        a_probed_instruction_that_faults_pages_in_is_completed();
-        reads_in_handlers_never_fault_for_good();
-        an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
-        the_count_law_holds_under_nmis_from_another_cpu();
-        hits_nest_as_deep_as_they_come();
-        a_task_is_interrupted_but_not_switched_away_from_in_a_slot();
-        a_slot_below_interrupt_frames_outlives_its_probe();
     }
 }
