@@ -42,7 +42,11 @@ impl Method {
         // handlers of a detour.
         let is_stepped = case.flags & TF != 0;
         // Nobody finds a post handler by another GS base.
-        let is_refused = self.has_post_handler() && case.instruction.mnemonic() == Mnemonic::Wrmsr;
+        let may_write_gs_base = matches!(
+            case.instruction.mnemonic(),
+            Mnemonic::Wrmsr | Mnemonic::Wrmsrns | Mnemonic::Wrmsrlist
+        );
+        let is_refused = self.has_post_handler() && may_write_gs_base;
         !(is_refused || is_stepped && matches!(self, Self::Post | Self::Jump))
     }
 
