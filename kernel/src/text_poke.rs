@@ -62,15 +62,33 @@ static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// 3. Nobody else calls this function now.
 #[inline(never)]
 pub unsafe fn store(addr: u64, byte: u8) {
-    const PAGE_BYTES: u64 = 4096;
-    let (page, offset) = (addr & !(PAGE_BYTES - 1), addr % PAGE_BYTES);
-    if page != LAST_PAGE.load(Ordering::Relaxed) {
-        LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
-        LAST_PAGE.store(page, Ordering::Relaxed);
+    if page_of(addr) != LAST_PAGE.load(Ordering::Relaxed) {
+        // SAFETY: by the contract.
+        return unsafe { store_in_another_page(addr, byte) };
     }
     let alias = LAST_ALIAS.load(Ordering::Relaxed);
     // SAFETY: the alias of live text (1) is mapped and writable to the end of the page, and one byte cannot tear.
-    unsafe { alias.add(offset as usize).write_volatile(byte) };
+    unsafe { alias.add((addr % PAGE_BYTES) as usize).write_volatile(byte) };
+}
+
+/// Stores to a page that is not [`LAST_PAGE`] yet.
+///
+/// # Safety
+/// As for [`store`].
+#[cold]
+#[inline(never)]
+unsafe fn store_in_another_page(addr: u64, byte: u8) {
+    let page = page_of(addr);
+    LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
+    LAST_PAGE.store(page, Ordering::Relaxed);
+    // SAFETY: by the contract.
+    unsafe { store(addr, byte) };
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+fn page_of(addr: u64) -> u64 {
+    addr & !(PAGE_BYTES - 1)
 }
 
 /// The synchronising IPI has arrived; `quiescent`: it found its CPU outside slots and probe handlers. Interrupts off.

@@ -45,7 +45,7 @@ use crate::{
     kprobe::{Kind, Kprobe, PreVerdict},
     platform::Platform,
     pt_regs::PtRegs,
-    registry::{Function, Probes, ReturnMethod, State, StepMethod, cpus, try_box},
+    registry::{Function, Probes, ReturnMethod, State, StepMethod, try_box},
 };
 
 /// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.
@@ -101,7 +101,7 @@ impl<P: Platform> Probes<P> {
         let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
         let mut function = Function::default();
         let target = self.target(addr, &symbol, &mut function)?;
-        let counter = state.counters.take(cpus::<P>())?;
+        let counter = state.counters.take(state.cpus)?;
         let site = match self.make_site(state, &target, StepMethod::TrapFlag) {
             Ok(site) => site,
             Err(error) => {

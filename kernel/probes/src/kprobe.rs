@@ -283,12 +283,16 @@ impl Kprobe {
         self.kind
     }
 
-    /// This probe and the older ones of its site. Any context, for as long as the site cannot be freed.
+    /// The next older probe of its site. Any context, for as long as the site cannot be freed.
+    #[inline(always)]
+    pub(crate) fn older(&self) -> Option<&Self> {
+        // SAFETY: linked probes live until a grace period after they were unlinked, and until then they keep their links.
+        unsafe { self.next.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// This probe and the older ones of its site. As for [`Kprobe::older`].
     pub(crate) fn and_older(&self) -> impl Iterator<Item = &Self> {
-        core::iter::successors(Some(self), |probe| {
-            // SAFETY: linked probes live until a grace period after they were unlinked, and until then they keep their links.
-            unsafe { probe.next.load(Ordering::Acquire).as_ref() }
-        })
+        core::iter::successors(Some(self), |probe| probe.older())
     }
 
     /// Which routine serves this probe alone.
@@ -313,15 +317,9 @@ impl Kprobe {
         }
     }
 
-    /// Has this probe served so.
-    pub(crate) fn serve_by(&self, service: Service, entry: &EntryPoints) {
-        self.serve
-            .store(service.routine(&entry.routines), Ordering::Relaxed);
-    }
-
     /// Takes note that the probe is disabled, whatever else is at its site. Any context.
     pub(crate) fn silence(&self, entry: &EntryPoints) {
-        self.serve_by(Service::Nothing, entry);
+        self.serve.store(entry.routines.nothing, Ordering::Relaxed);
         // In the list there may be others behind it.
         self.chain
             .store(entry.routines.far_chain, Ordering::Relaxed);

@@ -53,7 +53,7 @@ use crate::{
     kprobe::{Kind, Kprobe, flags},
     kretprobe::{Kretprobe, KretprobeCore},
     optimize::{Optimizer, Visit, needs_breakpoint},
-    platform::{PerCpu, Platform, Symbol, Text},
+    platform::{EntryPoints, PerCpu, Platform, Symbol, Text},
     pt_regs::REGISTER_OFFSETS,
     site::{self, Emulated, Places, Site},
     site_pool::FreeSites,
@@ -203,6 +203,8 @@ impl EntryAddresses {
 /// What the lock protects.
 pub(crate) struct State {
     ready: bool,
+    /// The number of possible CPUs.
+    pub(crate) cpus: usize,
     /// The global knob.
     pub(crate) enabled: bool,
     step: StepMethod,
@@ -222,6 +224,7 @@ impl State {
     const fn new() -> Self {
         Self {
             ready: false,
+            cpus: 0,
             enabled: true,
             step: StepMethod::Translate,
             returns: ReturnMethod::Asm,
@@ -318,6 +321,7 @@ impl<P: Platform> Probes<P> {
         site::IDLE.chain.store(entry.routines.nothing, Relaxed);
         site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state();
+        state.cpus = (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count();
         state.step = step;
         state.returns = returns;
         state.optimizer.on = optimize;
@@ -571,12 +575,19 @@ impl<P: Platform> Probes<P> {
         }
         let mut touched = Touched::new();
         let mut function = Function::default();
-        self.prepare_breakpoints(&mut state, probes);
+        let entry = P::entry_points();
+        let breakpoints =
+            state.optimizer.on && probes.iter().any(|probe| needs_breakpoint(probe.kprobe()));
+        if breakpoints {
+            self.prepare_breakpoints(&mut state, probes);
+        }
         let linked = probes.iter().enumerate().try_for_each(|(index, probe)| {
-            self.link(&mut state, *probe, &mut touched, &mut function)
+            self.link(&mut state, &entry, *probe, &mut touched, &mut function)
                 .map_err(|error| (index, error))
         });
-        self.existing_sites(probes, |site| site.keeps_breakpoint.store(false, Relaxed));
+        if breakpoints {
+            self.existing_sites(probes, |site| site.keeps_breakpoint.store(false, Relaxed));
+        }
         if let Err((index, error)) = linked {
             touched.clear();
             if index > 0 {
@@ -634,6 +645,7 @@ impl<P: Platform> Probes<P> {
     fn link<T: Probe + ?Sized>(
         &self,
         state: &mut State,
+        entry: &EntryPoints,
         probe: &T,
         touched: &mut Touched,
         function: &mut Function,
@@ -686,7 +698,7 @@ impl<P: Platform> Probes<P> {
                     .container
                     .store(core::ptr::from_ref(core).cast_mut().cast(), Relaxed);
                 core.nmissed.store(0, Relaxed);
-                core.maxactive.store(self.maxactive(core), Relaxed);
+                core.maxactive.store(maxactive(state.cpus, core), Relaxed);
                 core.trampoline.store(trampoline, Relaxed);
                 core.holder.store(holder, Release);
             }
@@ -694,7 +706,7 @@ impl<P: Platform> Probes<P> {
         kprobe
             .site
             .store(core::ptr::from_ref(site).cast_mut(), Release);
-        site.link(kprobe, &P::entry_points());
+        site.link(kprobe, entry);
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
@@ -943,9 +955,9 @@ impl<P: Platform> Probes<P> {
         probe: &T,
         site: &Site,
     ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
-        let counter = state.counters.take(cpus::<P>())?;
+        let counter = state.counters.take(state.cpus)?;
         let holder = match probe.container() {
-            Container::Kretprobe(core) => self.make_holder(state, core),
+            Container::Kretprobe(core) => Self::make_holder(state, core),
             _ => Ok(null_mut()),
         };
         let prepared = holder.and_then(|holder| {
@@ -968,20 +980,16 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    fn make_holder(
-        &self,
-        state: &mut State,
-        core: &KretprobeCore,
-    ) -> Result<*mut Holder, ProbeError> {
+    fn make_holder(state: &mut State, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
         // Returns count there once their kretprobe is gone.
         let retired = &RETIRED.kprobe.hits;
         if !retired.is_counting() {
-            retired.start(state.counters.take(cpus::<P>())?);
+            retired.start(state.counters.take(state.cpus)?);
         }
         Holder::try_new(
             core,
             current_task::<P>,
-            self.maxactive(core) as usize,
+            maxactive(state.cpus, core) as usize,
             core.data,
         )
     }
@@ -1021,13 +1029,6 @@ impl<P: Platform> Probes<P> {
         Ok(())
     }
 
-    fn maxactive(&self, core: &KretprobeCore) -> i32 {
-        match core.maxactive.load(Relaxed) {
-            ..=0 => (2 * cpus::<P>() as i32).max(10),
-            given => given,
-        }
-    }
-
     /// Gives back a site and its slots.
     ///
     /// # Safety
@@ -1060,13 +1061,14 @@ impl<P: Platform> Probes<P> {
     /// Takes probes away; waits once. Cannot fail and allocates nothing.
     fn remove<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T], removal: Removal) {
         let mut touched = Touched::new();
+        let entry = P::entry_points();
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             // SAFETY: a registered probe's site lives while the lock is held.
             let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
                 kprobe.set_addr(0);
                 continue;
             };
-            site.unlink(kprobe, &P::entry_points());
+            site.unlink(kprobe, &entry);
             touched.add(site);
         }
         if touched.is_empty() {
@@ -1196,9 +1198,12 @@ fn current_task<P: Platform>() -> u64 {
     P::this_cpu().cell().map_or(0, TaskCell::task)
 }
 
-/// The number of possible CPUs.
-pub(crate) fn cpus<P: Platform>() -> usize {
-    (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count()
+/// How many calls of a kretprobe can be followed at once, with so many CPUs.
+fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
+    match core.maxactive.load(Relaxed) {
+        ..=0 => (2 * cpus as i32).max(10),
+        given => given,
+    }
 }
 
 /// The kretprobes at a site. Under the registry's lock.

@@ -241,18 +241,24 @@ impl Site {
 
     /// The probes here, newest first. Any context, for as long as the site cannot be freed.
     pub fn probes(&self) -> impl Iterator<Item = &Kprobe> {
-        // SAFETY: the head is never null and linked probes live until a grace period after they were unlinked (I2), and the caller
-        // keeps the site.
-        let head = unsafe { &*self.head.load(Ordering::Acquire) };
-        Some(head)
-            .filter(|head| !core::ptr::eq(*head, &IDLE))
-            .into_iter()
-            .flat_map(Kprobe::and_older)
+        // SAFETY: linked probes live until a grace period after they were unlinked (I2), and the caller keeps the site.
+        let first = unsafe { self.first(Ordering::Acquire).as_ref() };
+        core::iter::successors(first, |probe| probe.older())
+    }
+
+    /// The newest probe, or null.
+    fn first(&self, order: Ordering) -> *mut Kprobe {
+        let head = self.head.load(order);
+        if core::ptr::eq(head, &IDLE) {
+            null_mut()
+        } else {
+            head
+        }
     }
 
     /// Whether no probe is here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.probes().next().is_none()
+        self.first(Ordering::Relaxed).is_null()
     }
 
     /// Whether any probe here wants to fire.
@@ -301,13 +307,7 @@ impl Site {
         };
         let (place, next) = match last {
             Some(last) => (&last.next, null_mut()),
-            None => {
-                let first = self.probes().next();
-                (
-                    &self.head,
-                    first.map_or(null_mut(), |first| core::ptr::from_ref(first).cast_mut()),
-                )
-            }
+            None => (&self.head, self.first(Ordering::Relaxed)),
         };
         probe.next.store(next, Ordering::Relaxed);
         self.choose_stub(probe, entry);
@@ -340,47 +340,53 @@ impl Site {
 
     /// Chooses how hits are served, for all probes here. Under the registry's lock.
     pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
-        self.probes()
-            .for_each(|probe| self.choose_stub(probe, entry));
+        for probe in self.probes() {
+            self.choose_stub(probe, entry);
+            // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
+            fence(Ordering::SeqCst);
+            if !probe.is_enabled() {
+                probe.silence(entry);
+            }
+        }
     }
 
-    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state and on what follows it.
+    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state, which does not change meanwhile, and
+    /// on what follows it.
     fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let service = probe.service(entry);
-        probe.serve_by(service, entry);
-        let next = probe.next.load(Ordering::Relaxed);
-        let alone = next.is_null();
         let routines = &entry.routines;
-        let chain = match service {
-            // The ip that a detour pushes has 32 bits.
-            _ if i32::try_from(self.key as i64).is_err() => routines.far_chain,
-            _ if !alone => routines.chain,
-            service => service.routine(routines),
+        let service = probe.service(entry);
+        let routine = service.routine(routines);
+        let alone = probe.next.load(Ordering::Relaxed).is_null();
+        let (mut enabled, mut post) = (false, false);
+        for probe in probe.and_older() {
+            enabled |= probe.is_enabled();
+            post |= probe.post_handler.is_some();
+        }
+        // The ip that a detour pushes has 32 bits.
+        let chain = if self.key as i64 != i64::from(self.key as i32) {
+            routines.far_chain
+        } else if alone {
+            routine
+        } else {
+            routines.chain
         };
         // Where nobody is enabled, Rust counts the trap as stale.
-        let stub = if self.step.is_some()
-            || self.pops_flags()
-            || !probe.and_older().any(Kprobe::is_enabled)
-        {
+        let stub = if !enabled || self.step.is_some() || self.pops_flags() {
             entry.any_hit
         } else if alone && service == Service::Kretprobe {
             entry.one_kretprobe
-        } else if probe.and_older().any(|probe| probe.post_handler.is_some()) {
+        } else if post {
             entry.hit_post
         } else {
             entry.hit
         };
+        probe.serve.store(routine, Ordering::Relaxed);
         probe.chain.store(chain, Ordering::Relaxed);
         probe.stub.store(stub, Ordering::Relaxed);
         if let Some(kretprobe) = KretprobeCore::of(probe) {
             kretprobe.set_alone(
                 alone && matches!(service, Service::Kretprobe | Service::KretprobeEntry),
             );
-        }
-        // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
-        fence(Ordering::SeqCst);
-        if !probe.is_enabled() {
-            probe.silence(entry);
         }
     }
 

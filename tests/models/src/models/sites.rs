@@ -12,7 +12,7 @@ use crate::{
     memory::Content,
     platform::EntryPoints,
     pt_regs::PtRegs,
-    routines::{Routines, Service},
+    routines::Routines,
     site::Site,
 };
 
@@ -82,7 +82,7 @@ impl World {
             probe.kprobe.next.load(Relaxed);
             probe.kprobe.flags();
             probe.kprobe.addr();
-            probe.kprobe.serve_by(Service::Nothing, &ENTRY);
+            probe.kprobe.serve.store(OTHER, Relaxed);
             probe.kprobe.chain.store(OTHER, Relaxed);
             probe.kprobe.stub.store(OTHER, Relaxed);
         }
