@@ -79,10 +79,11 @@ pub unsafe fn store(addr: u64, byte: u8) {
 #[inline(never)]
 unsafe fn store_in_another_page(addr: u64, byte: u8) {
     let page = page_of(addr);
-    LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
+    let alias = paging::text_alias(VirtAddr::new(page));
+    LAST_ALIAS.store(alias, Ordering::Relaxed);
     LAST_PAGE.store(page, Ordering::Relaxed);
-    // SAFETY: by the contract.
-    unsafe { store(addr, byte) };
+    // SAFETY: as in `store`.
+    unsafe { alias.add((addr % PAGE_BYTES) as usize).write_volatile(byte) };
 }
 
 const PAGE_BYTES: u64 = 4096;
