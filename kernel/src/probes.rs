@@ -337,6 +337,7 @@ pub fn flush_task(task: u64) {
 }
 
 /// The scheduler makes `task` current on this CPU. In the switch, interrupts off.
+#[inline(always)]
 pub fn task_switched(task: u64) {
     PROBES.task_switched(task);
 }

@@ -699,7 +699,8 @@ impl<P: Platform> Probes<P> {
     }
 
     /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch. `task` is any number above 1 that no
-    /// other live task has.
+    /// other live task has. Inlined, as a return probe on it would be entered in one task's name and left in another's.
+    #[inline(always)]
     pub fn task_switched(&self, task: u64) {
         let cell = self.tasks.find(task).or_else(|| self.tasks.claim(task));
         P::this_cpu().cell.store(
