@@ -67,8 +67,8 @@ const GUEST_TESTS: [&str; 4] = ["programs::", "tasks::", "modules::", "machine::
 
 /// Tests that are left out of those, by parts of their names: they fill the memory, which is ample here; they want no other
 /// probe to be there; they send NMIs faster than a probed handler deals with them; they do the same very often; they want things
-/// to happen in time.
-const LEFT_OUT: [&str; 7] = [
+/// to happen in time, the end of a task before they measure the memory among them.
+const LEFT_OUT: [&str; 10] = [
     "memory_that_is_out",
     "full_file_system",
     "too_many_processes",
@@ -76,10 +76,10 @@ const LEFT_OUT: [&str; 7] = [
     "under_nmis",
     "ping_pong",
     "order_of_their_times",
+    "leak_nothing",
+    "leave_no_memory",
+    "given_its_stack_back",
 ];
-
-/// Tests that see the memory in use change where the optimisation is switched meanwhile.
-const MEASURING: [&str; 3] = ["leak_nothing", "leave_no_memory", "given_its_stack_back"];
 
 /// The kernel's text, as it is in memory.
 fn text() -> &'static [u8] {
@@ -136,13 +136,17 @@ impl Traces {
 /// Runs what is called `name`, unless the command line leaves it out.
 fn work(name: &str, run: impl FnOnce()) {
     if cmdline::get("everything.work").is_none_or(|wanted| name.contains(wanted)) {
-        let start = ktime_get();
-        run();
-        pr_info!(
-            "everything: {name} took {} ms",
-            (ktime_get() - start) / NSEC_PER_MSEC
-        );
+        timed(name, run);
     }
+}
+
+fn timed(name: &str, run: impl FnOnce()) {
+    let start = ktime_get();
+    run();
+    pr_info!(
+        "everything: {name} took {} ms",
+        (ktime_get() - start) / NSEC_PER_MSEC
+    );
 }
 
 fn end_of(pid: Pid) -> WaitStatus {
@@ -202,7 +206,6 @@ fn guest_tests() {
         if is_plain
             && GUEST_TESTS.iter().any(|module| name.starts_with(module))
             && !LEFT_OUT.iter().any(|part| name.contains(part))
-            && !(is_switching() && MEASURING.iter().any(|part| name.contains(part)))
         {
             work(name, test.run);
         }
@@ -266,7 +269,7 @@ fn probe_everything() {
     let before = Traces::at_rest();
     let jumps = PROBES.optimization();
     let (traps_before, stale_before) = traps();
-    work("register", || everything.register());
+    timed("register", || everything.register());
     pr_info!("everything: {} jumps", PROBES.detours_in_use());
     let switching = is_switching().then(Switching::start);
     complete_workload();
@@ -276,7 +279,7 @@ fn probe_everything() {
     let at = |name| symbols::lookup_name(name).unwrap().start;
     let counts = || COUNTED.map(|(name, _)| everything.hits_at(at(name)));
     let (calls_before, rounds) = (counts(), 40);
-    work("calls", || {
+    timed("calls", || {
         assert_eq!(
             run_program("/bin/exercise", &["calls", "40"]),
             Ok(WaitStatus::exited(0))
@@ -287,7 +290,7 @@ fn probe_everything() {
     });
 
     drop(switching);
-    work("unregister", || everything.unregister());
+    timed("unregister", || everything.unregister());
     PROBES.set_optimization(jumps).unwrap();
     let (traps, stale) = traps();
     let (traps, stale) = (traps - traps_before, stale - stale_before);
@@ -302,7 +305,7 @@ fn probe_everything() {
     pr_info!(
         "everything: {traps} traps, {hits} hits + {misses} misses + {stale} stale + {forks} ends of jprobes; {returns} returns, {lost} not followed"
     );
-    assert!(hits > 0 && forks > 0 && returns > 0);
+    assert!(hits > 0 && returns > 0);
     let accounted = hits + misses + stale + forks;
     if jumps {
         assert!(traps <= accounted, "a trap is unaccounted for");
