@@ -65,6 +65,18 @@ macro_rules! pop_general_registers {
     };
 }
 
+/// Where all registers of a whole frame are, for code that begins below one: the call frame information of what
+/// [`push_general_registers!`] and the words before it have pushed. But for rsp and rip.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! frame_of_general_registers {
+    () => {
+        ".cfi_offset rdi, -56; .cfi_offset rsi, -64; .cfi_offset rdx, -72; .cfi_offset rcx, -80; .cfi_offset rax, -88; \
+         .cfi_offset r8, -96; .cfi_offset r9, -104; .cfi_offset r10, -112; .cfi_offset r11, -120; .cfi_offset rbx, -128; \
+         .cfi_offset rbp, -136; .cfi_offset r12, -144; .cfi_offset r13, -152; .cfi_offset r14, -160; .cfi_offset r15, -168"
+    };
+}
+
 /// Defines a trampoline that is one `nop`, for a kprobe of the probes' own.
 #[doc(hidden)]
 #[macro_export]

@@ -101,6 +101,41 @@ pub unsafe extern "C" fn serve_unusual<P: Platform>(
     P::probes().serve_probe(P::this_cpu(), probe, regs)
 }
 
+/// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance (see `FreeList::pop`) and fills it in. Leaves rax, the
+/// instance; r13, the return slot; r8, the task's cell; r11, the trampoline.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! take_up_call {
+    () => {
+        ::core::concat!(
+            // r12: the frame of the return; r9: the task's newest call; r10: the return address.
+            "mov r13, [rsi + {sp}]; ",
+            "lea r12, [r13 - {below_slot}]; ",
+            "mov r8, gs:[{cell}]; ",
+            "mov r9, [r8 + {cell_head}]; ",
+            "cmp [r9 + {frame}], r12; ",
+            "jbe kprobe_serve_unusual; ",
+            "mov r10, [r13]; ",
+            "lea r11, [rip + {trampoline}]; ",
+            "cmp r10, r11; ",
+            "je kprobe_serve_unusual; ",
+            "mov r14, [rdi + {holder}]; ",
+            "mov rdx, [r14 + 8]; ",
+            "mov rax, [r14]; ",
+            "2: ",
+            "test rax, rax; ",
+            "jz kprobe_serve_unusual; ",
+            "mov rbx, [rax + {next}]; ",
+            "lea rcx, [rdx + 1]; ",
+            "lock cmpxchg16b [r14]; ",
+            "jne 2b; ",
+            "mov [rax + {ret_addr}], r10; ",
+            "mov [rax + {frame}], r12; ",
+            "mov [rax + {next}], r9",
+        )
+    };
+}
+
 /// Defines the routines for a [`Platform`]; part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
 #[macro_export]
@@ -168,32 +203,7 @@ macro_rules! serve_routines {
         pub unsafe extern "C" fn kretprobe_serve() {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
-                // r13: the return slot; r12: the frame of the return; r8: the task's cell; r9: its newest call; r10: the return address;
-                // r11: the trampoline.
-                "mov r13, [rsi + {sp}]",
-                "lea r12, [r13 - {below_slot}]",
-                "mov r8, gs:[{cell}]",
-                "mov r9, [r8 + {cell_head}]",
-                "cmp [r9 + {frame}], r12",
-                "jbe kprobe_serve_unusual",
-                "mov r10, [r13]",
-                "lea r11, [rip + {trampoline}]",
-                "cmp r10, r11",
-                "je kprobe_serve_unusual",
-                // Take an instance; see `FreeList::pop`.
-                "mov r14, [rdi + {holder}]",
-                "mov rdx, [r14 + 8]",
-                "mov rax, [r14]",
-                "2:",
-                "test rax, rax",
-                "jz kprobe_serve_unusual",
-                "mov rbx, [rax + {next}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [r14]",
-                "jne 2b",
-                "mov [rax + {ret_addr}], r10",
-                "mov [rax + {frame}], r12",
-                "mov [rax + {next}], r9",
+                $crate::take_up_call!(),
                 "mov [r13], r11",
                 "mov [r8 + {cell_head}], rax",
                 "xor eax, eax",
@@ -221,30 +231,7 @@ macro_rules! serve_routines {
         pub unsafe extern "C" fn kretprobe_serve_entry() {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
-                "mov r13, [rsi + {sp}]",
-                "lea r12, [r13 - {below_slot}]",
-                "mov r8, gs:[{cell}]",
-                "mov r9, [r8 + {cell_head}]",
-                "cmp [r9 + {frame}], r12",
-                "jbe kprobe_serve_unusual",
-                "mov r10, [r13]",
-                "lea r11, [rip + {trampoline}]",
-                "cmp r10, r11",
-                "je kprobe_serve_unusual",
-                // Take an instance; see `FreeList::pop`.
-                "mov r14, [rdi + {holder}]",
-                "mov rdx, [r14 + 8]",
-                "mov rax, [r14]",
-                "2:",
-                "test rax, rax",
-                "jz kprobe_serve_unusual",
-                "mov rbx, [rax + {next}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [r14]",
-                "jne 2b",
-                "mov [rax + {ret_addr}], r10",
-                "mov [rax + {frame}], r12",
-                "mov [rax + {next}], r9",
+                $crate::take_up_call!(),
                 "mov [r8 + {cell_head}], rax",
                 "mov gs:[{running}], rdi",
                 "push r11",
