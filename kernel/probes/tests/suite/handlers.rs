@@ -298,20 +298,24 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     fn call_again_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
         journal::note(add(5, 6));
     }
-    let probe = leak(
-        Kprobe::new()
-            .symbol("add")
-            .pre(call_again)
-            .post(call_again_after),
-    );
-    PROBES.register(probe).unwrap();
-    assert_eq!(add(1, 2), 3);
-    assert_eq!(journal::take(), [7, 11]);
-    assert_eq!((probe.hits(), probe.nmissed()), (1, 2));
-    PROBES.unregister(probe).unwrap();
-    PROBES.register(probe).unwrap();
-    assert_eq!((probe.hits(), probe.nmissed()), (0, 0), "both count anew");
-    PROBES.unregister(probe).unwrap();
+    // Its first instruction, and its return, which with a post handler is carried out on the saved registers.
+    for offset in [0, 4] {
+        let probe = leak(
+            Kprobe::new()
+                .symbol("add")
+                .offset(offset)
+                .pre(call_again)
+                .post(call_again_after),
+        );
+        PROBES.register(probe).unwrap();
+        assert_eq!(add(1, 2), 3);
+        assert_eq!(journal::take(), [7, 11]);
+        assert_eq!((probe.hits(), probe.nmissed()), (1, 2));
+        PROBES.unregister(probe).unwrap();
+        PROBES.register(probe).unwrap();
+        assert_eq!((probe.hits(), probe.nmissed()), (0, 0), "both count anew");
+        PROBES.unregister(probe).unwrap();
+    }
 }
 
 #[test]
