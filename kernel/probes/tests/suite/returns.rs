@@ -584,6 +584,34 @@ fn calls_in_flight_at_an_unregistration_return_quietly() {
 }
 
 #[test]
+fn a_call_in_flight_tells_the_kretprobes_that_stay() {
+    let _machine = boot();
+    static OLDER: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    static NEWER: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<8, ()>);
+    extern "C" fn unregister_older(_: u64) {
+        PROBES.unregister(&OLDER).unwrap();
+    }
+    extern "C" fn unregister_newer(_: u64) {
+        PROBES.unregister(&NEWER).unwrap();
+    }
+    for (unregister, gone, told) in [
+        (unregister_older as extern "C" fn(u64), &OLDER, 8),
+        (unregister_newer, &NEWER, 7),
+    ] {
+        PROBES.register(&OLDER).unwrap();
+        PROBES.register(&NEWER).unwrap();
+        assert_eq!(calls_back(unregister, 1), 2);
+        assert_eq!(journal::take(), [told]);
+        assert_eq!(gone.hits(), 0);
+        PROBES.unregister_batch(&[&OLDER, &NEWER]).unwrap();
+    }
+}
+
+#[test]
 fn calls_in_flight_at_a_disabling_still_run_their_handler() {
     let _machine = boot();
     static CALL: Kretprobe = Kretprobe::new()
