@@ -208,9 +208,17 @@ impl Case {
                 self.registers[RCX] = random.below(MOST_ITERATIONS + 1);
             }
         }
+        // The trap behind a branch comes before the fault of what it leads to (Intel SDM vol. 3A, 6.9), but not always in the emulator.
+        if instruction.op0_kind() == OpKind::NearBranch64
+            && ground.place(self.window, instruction.near_branch64(), 1) == Place::Hole
+        {
+            self.flags &= !TF;
+        }
         match instruction.mnemonic() {
             // Whether it holds off the trap behind it differs from processor to processor.
             Mnemonic::Sti => self.flags &= !TF,
+            // The emulator traps one instruction late.
+            Mnemonic::Pause => self.flags &= !TF,
             Mnemonic::Xlatb => {
                 self.registers[RBX] = operand.wrapping_sub(self.registers[RAX] & 0xff);
             }
