@@ -142,17 +142,8 @@ macro_rules! detour_templates {
             ],
             hot = [
                 "movabs r12, {kretprobe}",
-                // Take an instance; see `FreeList::pop`.
                 "mov rdi, [r12 + {lone_holder}]",
-                "mov rdx, [rdi + 8]",
-                "mov rax, [rdi]",
-                "7:",
-                "test rax, rax",
-                "jz 8b",
-                "mov rbx, [rax + {next}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [rdi]",
-                "jne 7b",
+                $crate::pop_instance!("rdi", "8b"),
                 // rax: the instance; rdx: the task's cell; rcx: its newest call; rbx: the return address. This frame is as far below the return
                 // slot as that of the return will be.
                 "mov rdx, gs:[{cell}]",
@@ -238,18 +229,9 @@ macro_rules! detour_templates {
                 $crate::push_registers!("rax" "rcx" "rdx" "rbx" "rdi"),
                 "cmp dword ptr gs:[{guard}], -1",
                 "jne 9b",
-                // Take an instance; see `FreeList::pop`.
                 "movabs rdi, {kretprobe}",
                 "mov rdi, [rdi + {lone_holder}]",
-                "mov rdx, [rdi + 8]",
-                "mov rax, [rdi]",
-                "7:",
-                "test rax, rax",
-                "jz 9b",
-                "mov rbx, [rax + {next}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [rdi]",
-                "jne 7b",
+                $crate::pop_instance!("rdi", "9b"),
                 // rax: the instance; rdi: the task's cell; rbx: the frame of the return; rdx: the newest call; rcx: the return address.
                 "mov rdi, gs:[{cell}]",
                 "lea rbx, [rsp + 48 - {below_slot}]",
@@ -330,7 +312,7 @@ macro_rules! detour_templates {
 macro_rules! detour_template {
     (
         $platform:ty, $cs:expr, $ss:expr, $name:ident, $enter:ident, $end:ident,
-        cold = [$($cold:literal),* $(,)?], hot = [$($hot:literal),* $(,)?], operands = { $($operands:tt)* }
+        cold = [$($cold:literal),* $(,)?], hot = [$($hot:expr),* $(,)?], operands = { $($operands:tt)* }
     ) => {
         /// A template of detours; never executed here.
         ///

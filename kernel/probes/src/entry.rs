@@ -7,6 +7,8 @@
 //!
 //! All of them run Rust on the probed code's stack, with DF and AC clear and the stack 16-byte aligned.
 
+use crate::insn::flags::bits;
+
 unsafe extern "C" {
     /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and traps.
     ///
@@ -17,7 +19,7 @@ unsafe extern "C" {
 
 /// RFLAGS.DF and RFLAGS.AC.
 #[doc(hidden)]
-pub const DF_AND_AC: u32 = 1 << 10 | 1 << 18;
+pub const DF_AND_AC: u64 = bits::DF | bits::AC;
 
 /// `push`, with its call frame information.
 #[doc(hidden)]
@@ -334,7 +336,7 @@ macro_rules! entry_points {
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
                 frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
-                if_and_tf = const $crate::hit::IF | $crate::hit::TF,
+                if_and_tf = const $crate::insn::flags::bits::IF | $crate::insn::flags::bits::TF,
                 saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
                 saved_sp = const $crate::PerCpu::saved_sp_gs_offset::<$platform>(),
                 finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),

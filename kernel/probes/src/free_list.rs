@@ -5,8 +5,8 @@
 //!
 //! # Contexts and ordering
 //! Any CPU, any context: no lock, no wait. An exchange that gives an instance back is a Release and one that takes it an Acquire, so
-//! who takes it finds done what was done with it. The stubs of [`breakpoint`](crate::breakpoint) and [`entry`](crate::entry) do the
-//! same with the same words in the same order.
+//! who takes it finds done what was done with it. Stubs, detours and routines take
+//! with the same instructions ([`pop_instance!`](crate::pop_instance)), and give back with the same words in the same order.
 
 use core::{
     arch::asm,
@@ -17,6 +17,35 @@ use core::{
 };
 
 use crate::instance::Instance;
+
+/// Takes an instance from the list that `list`, a register, points to: rax is it, or null after a jump to `empty`. Changes rbx, rcx and
+/// rdx, which hold what the exchange compares and stores. Operands: `next`, the offset of an instance's link.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pop_instance {
+    ($list:literal, $empty:literal) => {
+        ::core::concat!(
+            // The tag before the head.
+            "mov rdx, [",
+            $list,
+            " + 8]; ",
+            "mov rax, [",
+            $list,
+            "]; ",
+            "7: ",
+            "test rax, rax; ",
+            "jz ",
+            $empty,
+            "; ",
+            "mov rbx, [rax + {next}]; ",
+            "lea rcx, [rdx + 1]; ",
+            "lock cmpxchg16b [",
+            $list,
+            "]; ",
+            "jne 7b",
+        )
+    };
+}
 
 /// See the module's text.
 #[repr(C, align(16))]
@@ -42,22 +71,14 @@ impl FreeList {
         // another CPU pops meanwhile is still memory of the holder (I4 of the ledger). rbx, which LLVM reserves, is restored.
         unsafe {
             asm!(
-                "xchg {next}, rbx",
-                "mov rdx, [rdi + 8]",
-                "mov rax, [rdi]",
-                "2:",
-                "test rax, rax",
-                "jz 3f",
-                "mov rbx, [rax + {next_offset}]",
-                "lea rcx, [rdx + 1]",
-                "lock cmpxchg16b [rdi]",
-                "jne 2b",
+                "xchg {saved}, rbx",
+                crate::pop_instance!("rdi", "3f"),
                 "3:",
-                "xchg {next}, rbx",
+                "xchg {saved}, rbx",
                 // Named, so that it is none of those above: `in(reg)` may be rbx.
                 in("rdi") self,
-                next = inout(reg) 0u64 => _,
-                next_offset = const offset_of!(Instance, next),
+                saved = inout(reg) 0u64 => _,
+                next = const offset_of!(Instance, next),
                 out("rax") popped,
                 out("rcx") _,
                 out("rdx") _,

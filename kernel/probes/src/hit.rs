@@ -31,7 +31,13 @@ use core::{
 };
 
 use crate::{
-    insn::{StepProgress, flags::pushed_image},
+    insn::{
+        StepProgress,
+        flags::{
+            bits::{IF, TF},
+            pushed_image,
+        },
+    },
     instance::{self, Instance, TaskCell, floor},
     jprobe::{Jprobe, STACK_WORDS},
     kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
@@ -44,18 +50,9 @@ use crate::{
     slot::in_slot_region,
 };
 
-/// RFLAGS.TF: trap after the next instruction.
-#[doc(hidden)]
-pub const TF: u64 = 1 << 8;
-/// RFLAGS.IF: maskable interrupts are taken.
-#[doc(hidden)]
-pub const IF: u64 = 1 << 9;
 /// Marks the pointer to the running probe while its post handler runs; probes are aligned.
 #[doc(hidden)]
 pub const IN_POST: usize = 1;
-/// The bits of RFLAGS that `pushf` stores: all but RF and VM.
-#[doc(hidden)]
-pub const PUSHED_FLAGS: i32 = !(1 << 16 | 1 << 17);
 
 impl<P: Platform> Probes<P> {
     /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP

@@ -150,9 +150,7 @@ impl<'a> Listed<'a> {
     /// Under the registry's lock, which keeps site, probe and container alive.
     fn new(site: &Site, probe: &'a Kprobe) -> Self {
         let mut misses = probe.nmissed();
-        if probe.kind == Kind::Kretprobe {
-            // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
-            let kretprobe = unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() };
+        if let Some(kretprobe) = KretprobeCore::of(probe) {
             misses += kretprobe.nmissed.load(Relaxed);
         }
         Self {
@@ -806,7 +804,10 @@ impl<P: Platform> Probes<P> {
                 let method = core.method.unwrap_or(state.returns);
                 let trampoline = self.trampoline_of(method);
                 if let Some(site) = self.table.find(addr + 1)
-                    && kretprobes_of(site).any(|other| other.trampoline.load(Relaxed) != trampoline)
+                    && site
+                        .probes()
+                        .filter_map(KretprobeCore::of)
+                        .any(|other| other.trampoline.load(Relaxed) != trampoline)
                 {
                     return Err(ProbeError::MixedReturnMethods { addr });
                 }
@@ -1204,14 +1205,6 @@ fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
         ..=0 => (2 * cpus as i32).max(10),
         given => given,
     }
-}
-
-/// The kretprobes at a site. Under the registry's lock.
-fn kretprobes_of(site: &Site) -> impl Iterator<Item = &KretprobeCore> {
-    site.probes()
-        .filter(|probe| probe.kind == Kind::Kretprobe)
-        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked; it lives while linked.
-        .map(|probe| unsafe { &*probe.container.load(Relaxed).cast::<KretprobeCore>() })
 }
 
 fn registered_kretprobe<T: Probe + ?Sized>(probe: &T) -> Option<&KretprobeCore> {

@@ -101,7 +101,7 @@ pub unsafe extern "C" fn serve_unusual<P: Platform>(
     P::probes().serve_probe(P::this_cpu(), probe, regs)
 }
 
-/// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance (see `FreeList::pop`) and fills it in. Leaves rax, the
+/// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance and fills it in. Leaves rax, the
 /// instance; r13, the return slot; r8, the task's cell; r11, the trampoline.
 #[doc(hidden)]
 #[macro_export]
@@ -120,15 +120,8 @@ macro_rules! take_up_call {
             "cmp r10, r11; ",
             "je kprobe_serve_unusual; ",
             "mov r14, [rdi + {holder}]; ",
-            "mov rdx, [r14 + 8]; ",
-            "mov rax, [r14]; ",
-            "2: ",
-            "test rax, rax; ",
-            "jz kprobe_serve_unusual; ",
-            "mov rbx, [rax + {next}]; ",
-            "lea rcx, [rdx + 1]; ",
-            "lock cmpxchg16b [r14]; ",
-            "jne 2b; ",
+            $crate::pop_instance!("r14", "kprobe_serve_unusual"),
+            "; ",
             "mov [rax + {ret_addr}], r10; ",
             "mov [rax + {frame}], r12; ",
             "mov [rax + {next}], r9",
