@@ -174,11 +174,12 @@ pub fn follow(
         }
         idt::load();
         RECORDER.store(null_mut(), Relaxed);
+        // Here, as the interrupts that have been waiting may call the function.
+        recorder.followed.state = State {
+            return_address: None,
+            handled: handled.load(Relaxed),
+        };
     });
-    recorder.followed.state = State {
-        return_address: None,
-        handled: handled.load(Relaxed),
-    };
     (recorder.slot != 0).then_some(recorder.followed)
 }
 
