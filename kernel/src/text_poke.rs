@@ -28,6 +28,7 @@ use x86_64::{VirtAddr, instructions::interrupts};
 use crate::{
     arch::{idt::vector, percpu, smp},
     mm::paging,
+    time,
 };
 
 /// What a CPU has answered last; on a cache line of its own.
@@ -121,7 +122,14 @@ pub fn synchronize_hits() {
     wait(|answer| &answer.quiescent);
 }
 
-/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again.
+/// How long a CPU whose answer was no is left alone: so long at first, and twice as long each time that it is asked again.
+const FIRST_PAUSE_NS: u64 = 1_000;
+/// The longest that it is left alone.
+const LONGEST_PAUSE_NS: u64 = 1_000_000;
+
+/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again, with
+/// pauses that grow: an IPI that comes before the handler of the last one has returned is taken as soon as it has, before
+/// another instruction of what was interrupted, which would never be left.
 fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
     debug_assert!(
         interrupts::are_enabled(),
@@ -143,8 +151,16 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
         asked[cpu] = ask(cpu);
     }
     for cpu in others() {
-        while answer_of(&ANSWERS[cpu]).load(Ordering::Acquire) < generation {
-            if ANSWERS[cpu].handled.load(Ordering::Acquire) > asked[cpu] {
+        let mut pause = FIRST_PAUSE_NS;
+        loop {
+            // Before the answer: the IPIs counted here have been answered.
+            let handled = ANSWERS[cpu].handled.load(Ordering::Acquire);
+            if answer_of(&ANSWERS[cpu]).load(Ordering::Acquire) >= generation {
+                break;
+            }
+            if handled > asked[cpu] {
+                time::delay_ns(pause);
+                pause = (2 * pause).min(LONGEST_PAUSE_NS);
                 asked[cpu] = ask(cpu);
             }
             hint::spin_loop();

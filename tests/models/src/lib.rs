@@ -62,6 +62,7 @@ pub use explore::{Exploration, Weakness, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
 use stand_ins::{
     arch, detour, hint, insn, jprobe, kretprobe, limits, mm, platform, pt_regs, registry, sync,
+    time,
 };
 
 pub use probes::error;

@@ -94,6 +94,13 @@ pub(crate) mod hint {
     }
 }
 
+pub(crate) mod time {
+    /// Models have no time: however long it is, the others go on meanwhile.
+    pub(crate) fn delay_ns(_: u64) {
+        super::hint::spin_loop();
+    }
+}
+
 pub(crate) mod mm {
     pub(crate) mod paging {
         use x86_64::VirtAddr;
