@@ -1,6 +1,6 @@
 //! Entry and exit, and the state of the machine that the kernel relies on.
 
-use crate::guest_test;
+use crate::{guest_test, nmi};
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
@@ -284,15 +284,16 @@ guest_test! {
     fn registers_survive_system_calls_under_nmis() {
         static STOP: AtomicBool = AtomicBool::new(false);
         static ON_USER_STACK: AtomicU64 = AtomicU64::new(0);
-        fn nmi(regs: &PtRegs) {
+        fn on_nmi(regs: &PtRegs) {
             let on_user_stack = !regs.user_mode() && regs.sp < paging::USER_END;
             ON_USER_STACK.fetch_add(u64::from(on_user_stack), SeqCst);
+            NMIS.fetch_add(1, SeqCst);
         }
         STOP.store(false, SeqCst);
-        traps::set_nmi_handler(Some(nmi));
+        traps::set_nmi_handler(Some(on_nmi));
         let sender = spawn_on(0, || {
             while !STOP.load(SeqCst) {
-                smp::send_nmi(1);
+                nmi::send(1, &NMIS, || false);
             }
         });
         let programs = [(); 2].map(|()| start_program("/bin/exercise", &["registers", "200000"]).expect("a program"));
