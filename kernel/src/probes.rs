@@ -314,6 +314,17 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     ours
 }
 
+/// Whether a hit has this CPU single-step a copy of its instruction. Interrupts off.
+#[inline]
+pub fn is_stepping() -> bool {
+    PROBES.is_stepping()
+}
+
+/// Where code goes on that is told to go on at `ip`: elsewhere if a jump has replaced what is there. Interrupts off until it has gone on.
+pub fn executable_ip(ip: u64) -> u64 {
+    PROBES.executable_ip(ip)
+}
+
 /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, then fault handlers are
 /// asked. Interrupts off, kernel mode. True: handled, resume with `regs`.
 #[inline(never)]

@@ -183,8 +183,8 @@ pub const CALLERS: [(&str, &str); 23] = [
         "calls post handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::on_debug",
-        "calls post handlers",
+        "probes::debug_trap::<impl probes::registry::Probes<P>>::",
+        "calls handlers of all kinds",
     ),
     (
         "probes::hit::<impl probes::registry::Probes<P>>::on_fault",

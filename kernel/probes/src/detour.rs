@@ -687,6 +687,15 @@ impl Detour {
         }
     }
 
+    /// The address of the displaced instruction whose copy begins at `offset`, if one does.
+    pub(crate) fn address_of(&self, offset: usize) -> Option<u64> {
+        let behind = self
+            .copies
+            .iter()
+            .position(|copy| *copy != 0 && usize::from(*copy) == offset)?;
+        Some(self.site().addr() + behind as u64)
+    }
+
     /// The template's instruction that the one at `offset` is a copy of, whose call frame information describes it. None in the displaced
     /// instructions and where `ip` is not on the stack.
     pub(crate) fn described(&self, offset: usize) -> Option<u64> {

@@ -10,7 +10,8 @@
 //!                         post slot ─► kprobe_post_stub ─ post handlers, drop the guard ─► back
 //! ```
 //!
-//! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly.
+//! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly. What #DB has
+//! to do with it, [`debug_trap`](crate::debug_trap) says.
 //!
 //! # Invariants
 //! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
@@ -19,7 +20,7 @@
 //! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
 //!
 //! # Contexts
-//! `on_breakpoint`, `on_debug` and `on_fault` run with interrupts off. `on_return` runs with the interrupt flag of the function
+//! `on_breakpoint` and `on_fault` run with interrupts off. `on_return` runs with the interrupt flag of the function
 //! that returned; the trampoline takes the guard, so that its CPU does not switch tasks.
 
 use core::{
@@ -31,12 +32,9 @@ use core::{
 };
 
 use crate::{
-    insn::{
-        StepProgress,
-        flags::{
-            bits::{IF, TF},
-            pushed_image,
-        },
+    insn::flags::{
+        bits::{IF, TF},
+        pushed_image,
     },
     instance::{self, Instance, TaskCell, floor},
     jprobe::{Jprobe, STACK_WORDS},
@@ -72,7 +70,7 @@ impl<P: Platform> Probes<P> {
 
     /// Serves a hit of `site`, whatever probes it has. Interrupts off.
     #[inline(always)]
-    fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    pub(crate) fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if cpu.is_busy() {
             if !self.miss(cpu, site, regs) {
                 bump(&cpu.stale_breakpoints);
@@ -179,7 +177,7 @@ impl<P: Platform> Probes<P> {
 
     /// Resumes in the displaced instruction.
     #[inline(always)]
-    fn run_slot(&self, site: &Site, regs: &mut PtRegs) {
+    pub(crate) fn run_slot(&self, site: &Site, regs: &mut PtRegs) {
         if site.pops_flags() && regs.flags & TF == 0 {
             // A TF that is popped traps after the next instruction, which in the slot would be the slot's jump.
             self.carry_out(site, regs);
@@ -189,19 +187,24 @@ impl<P: Platform> Probes<P> {
         regs.ip = site.run.load(Acquire);
     }
 
-    /// Resumes at `ip` with the guard held and interrupts off, until `on_post` or `on_debug` ends it.
+    /// Resumes at `ip` with the guard held and interrupts off, until `kprobe_post_stub` or `on_debug` ends it. `step`: the flag by
+    /// which the processor is to trap behind the next instruction. If the code has it set already, it stays.
     #[inline(always)]
-    fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
+    pub(crate) fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
         cpu.finishing
             .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
         cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
         cpu.saved_sp.store(regs.sp, Relaxed);
-        regs.flags = regs.flags & !(IF | TF) | step;
+        regs.flags = regs.flags & !IF | step;
         regs.ip = ip;
     }
 
     /// Carries out the instruction on the saved registers and runs the post handlers at once.
     fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        if regs.flags & TF != 0 {
+            self.emulate_stepped(cpu, site, regs);
+            return;
+        }
         if !self.carry_out(site, regs) {
             cpu.leave();
             self.run_slot(site, regs);
@@ -212,7 +215,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
-    fn carry_out(&self, site: &Site, regs: &mut PtRegs) -> bool {
+    pub(crate) fn carry_out(&self, site: &Site, regs: &mut PtRegs) -> bool {
         // SAFETY: the word that `popf` or a return would pop, on the live stack above the trap's frame.
         let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
         match site.emulated {
@@ -231,7 +234,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Runs the post handlers, in the order of the pre handlers. The guard is held.
-    fn run_post(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    pub(crate) fn run_post(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             let Some(post) = probe.post_handler else {
                 continue;
@@ -314,7 +317,7 @@ impl<P: Platform> Probes<P> {
     /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
     /// between.
     #[inline(always)]
-    fn leave_call(&self, regs: &mut PtRegs) -> u64 {
+    pub(crate) fn leave_call(&self, regs: &mut PtRegs) -> u64 {
         let call = self.returning(regs.sp);
         let ret_addr = call.ret_addr();
         regs.ip = ret_addr;
@@ -456,7 +459,8 @@ impl<P: Platform> Probes<P> {
         frame.kprobe = probe;
         frame.plain = false;
         regs.ip = entry.addr();
-        regs.flags &= !IF;
+        // Who steps through the function does not step through the handler.
+        regs.flags &= !(IF | TF);
         Flow::Jprobe
     }
 
@@ -485,51 +489,6 @@ impl<P: Platform> Probes<P> {
         }
         self.finish(cpu, site, regs);
         true
-    }
-
-    /// Whether a #DB belongs to the probes alone; then `regs` are where to resume. Interrupts off. `dr6` is the debug status
-    /// register; of it, only a single step (BS) can be ours.
-    ///
-    /// Code that a debugger steps through runs with TF of its own. It is then told of the probed instruction once, when `regs`
-    /// are behind it, and of no instruction in a slot.
-    pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
-        const BS: u64 = 1 << 14;
-        /// A breakpoint or watchpoint of the debug registers has matched, too.
-        const MATCHED: u64 = 0b1111;
-        let cpu = P::this_cpu();
-        bump(&cpu.debug_traps);
-        // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
-        let Some(site) = (unsafe { cpu.finishing.load(Relaxed).as_ref() }) else {
-            if dr6 & BS == 0 || !in_slot_region::<P>(regs.ip) {
-                return false;
-            }
-            if regs.flags & TF != 0 {
-                return true;
-            }
-            // A `popf` has ended the stepping, so there is no trap behind the slot to tell of it. It leaves nothing on the stack.
-            (regs.ip, regs.sp) = self.original_position(regs.ip, regs.sp, |_| None);
-            return false;
-        };
-        let Some((_, copy)) = site.step.as_deref() else {
-            return false;
-        };
-        if dr6 & BS == 0 {
-            return false;
-        }
-        let saved = cpu.saved_flags.load(Relaxed);
-        let progress = copy.finish(regs, saved, |at, bytes| {
-            for (n, byte) in bytes.iter().enumerate() {
-                // SAFETY: the fix-up asks for words that the stepped instruction itself has just written.
-                unsafe { (at as *mut u8).add(n).write_volatile(*byte) };
-            }
-        });
-        if progress == StepProgress::Unfinished {
-            return true;
-        }
-        cpu.finishing.store(null_mut(), Relaxed);
-        self.run_post(cpu, site, regs);
-        cpu.leave();
-        saved & TF == 0 && dr6 & MATCHED == 0
     }
 
     /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
@@ -811,6 +770,6 @@ pub unsafe extern "C" fn on_return<P: Platform>(regs: *mut PtRegs) -> u64 {
 }
 
 /// Whether the processor could go on at `ip`; where it has 57-bit addresses, some that it could are denied.
-fn is_canonical(ip: u64) -> bool {
+pub(crate) fn is_canonical(ip: u64) -> bool {
     (ip as i64) << 16 >> 16 == ip as i64
 }

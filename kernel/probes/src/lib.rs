@@ -14,7 +14,7 @@
 //!
 //! # Where to look
 //! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
-//! [`hit`]: the way of one hit; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
+//! [`hit`]: the way of one hit; [`debug_trap`]: single steps; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
 //! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`breakpoint`], [`serve`], [`entry`]: the assembly.
 //! [`platform`]: what a kernel provides.
 #![no_std]
@@ -24,6 +24,7 @@ extern crate alloc;
 pub mod address_table;
 pub mod breakpoint;
 pub mod counters;
+pub mod debug_trap;
 pub mod detour;
 pub mod entry;
 pub mod error;

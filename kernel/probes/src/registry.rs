@@ -187,6 +187,7 @@ pub(crate) struct EntryAddresses {
     pub(crate) trampoline: AtomicU64,
     pub(crate) historic_trampolines: [AtomicU64; 2],
     pub(crate) jprobe_return: AtomicU64,
+    pub(crate) post_stub: AtomicU64,
 }
 
 impl EntryAddresses {
@@ -280,6 +281,7 @@ impl<P: Platform> Probes<P> {
                 trampoline: AtomicU64::new(0),
                 historic_trampolines: [const { AtomicU64::new(0) }; 2],
                 jprobe_return: AtomicU64::new(0),
+                post_stub: AtomicU64::new(0),
             },
             historic: Historic::new(),
             stale_instances: AtomicU64::new(0),
@@ -316,6 +318,7 @@ impl<P: Platform> Probes<P> {
             to.store(from, Relaxed);
         }
         self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
+        self.entry.post_stub.store(entry.post_stub, Relaxed);
         site::IDLE.chain.store(entry.routines.nothing, Relaxed);
         site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state();

@@ -11,7 +11,7 @@ use iced_x86::Mnemonic;
 use instruction_cases::Case;
 use kernel::probes::{Kprobe, PreVerdict, PtRegs, StepMethod};
 
-use crate::{case_outcome::TF, case_runner::SLOTS};
+use crate::case_runner::SLOTS;
 
 /// How a probed instruction is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,16 +38,12 @@ impl Method {
 
     /// Whether a case can be executed so, and leaves behind the same.
     pub fn suits(self, case: &Case) -> bool {
-        // Whoever steps through code is told of a post handler and the instruction behind as one, and steps into the
-        // handlers of a detour.
-        let is_stepped = case.flags & TF != 0;
         // Nobody finds a post handler by another GS base.
         let may_write_gs_base = matches!(
             case.instruction.mnemonic(),
             Mnemonic::Wrmsr | Mnemonic::Wrmsrns | Mnemonic::Wrmsrlist
         );
-        let is_refused = self.has_post_handler() && may_write_gs_base;
-        !(is_refused || is_stepped && matches!(self, Self::Post | Self::Jump))
+        !(self.has_post_handler() && may_write_gs_base)
     }
 
     /// Whether a post handler runs.

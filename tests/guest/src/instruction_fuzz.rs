@@ -12,7 +12,7 @@
 
 use crate::{
     case_methods::{AFTER, BEFORE, Method},
-    case_outcome::{Memory, Outcome, STATUS_FLAGS, System, WORDS, same_registers, start},
+    case_outcome::{Memory, Outcome, STATUS_FLAGS, System, TF, WORDS, same_registers, start},
     case_runner::{self, Runner, SLOTS},
     guest_test,
 };
@@ -21,6 +21,7 @@ use core::{cell::UnsafeCell, ops::Range, ptr};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
 use instruction_cases::{Case, Ground, HARMLESS_PORT, Random};
 use kernel::{
+    arch::idt::vector,
     cmdline,
     mm::{kernel_stack::KernelStack, paging},
     pr_info,
@@ -271,7 +272,9 @@ impl Fuzz {
         };
         same_registers("the pre handler's", &expected, before, 0, 0)?;
         let (start, end) = (&drawn.start, &plain.ending);
-        let faults = end.exception.vector != 3 && end.regs.ip == start.ip;
+        let is_stepped = end.exception.vector == vector::DEBUG;
+        let faults =
+            end.exception.vector != vector::BREAKPOINT && !is_stepped && end.regs.ip == start.ip;
         // A branch to no address is the branch's own fault, but the emulator tells it of the target.
         let goes_nowhere = VirtAddr::try_new(end.regs.ip).is_err();
         let faults = faults || goes_nowhere;
@@ -284,9 +287,12 @@ impl Fuzz {
             return Err(format!("the post handler ran {post_hits} times"));
         }
         let is_alone = drawn.case.code.len() == drawn.case.first_len();
-        if post_hits == 1 && is_alone && end.exception.vector == 3 {
+        let is_breakpoint = end.exception.vector == vector::BREAKPOINT;
+        // The trap behind the instruction itself; the one of a TF that it sets comes later.
+        let is_stepped = start.flags & TF != 0 && end.exception.vector == vector::DEBUG;
+        if post_hits == 1 && (is_stepped || is_alone && is_breakpoint) {
             let next = drawn.case.instruction.next_ip();
-            let at = end.regs.ip - 1;
+            let at = end.regs.ip - u64::from(is_breakpoint);
             let ip = if at == next + NOP.len() as u64 {
                 next
             } else {
@@ -412,7 +418,7 @@ impl Fuzz {
                 case_runner::write(drawn.slot, drawn.start.ip, &code);
                 let plain = self.execute(drawn);
                 if methods.contains(&Method::Slot) {
-                    let faulted = plain.ending.exception.vector != 3;
+                    let faulted = plain.ending.exception.vector != vector::BREAKPOINT;
                     self.counts.faults += u64::from(faulted);
                     self.counts.refused += drawn.refused;
                 }

@@ -43,6 +43,7 @@ mod case_methods;
 mod case_outcome;
 mod case_runner;
 mod concurrency;
+mod debugger;
 mod errors;
 mod everything;
 mod everything_probes;

@@ -259,13 +259,16 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
         0xeb, 0x00, // +15 jmp +17
         0xe8, 0x00, 0x00, 0x00, 0x00, // +17 call +22
         0x5a, // +22 pop rdx
-        0x9c, // +23 pushf
-        0x81, 0x24, 0x24, 0xff, 0xfe, 0xff, 0xff, // +24 and dword [rsp], ~TF
-        0x9d, // +31 popf, which is followed by a last trap
-        0x90, // +32 nop
+        0xe8, 0x02, 0x00, 0x00, 0x00, // +23 call +30
+        0xeb, 0x01, // +28 jmp +31
+        0xc3, // +30 ret
+        0x9c, // +31 pushf
+        0x81, 0x24, 0x24, 0xff, 0xfe, 0xff, 0xff, // +32 and dword [rsp], ~TF
+        0x9d, // +39 popf, which is followed by a last trap
+        0x90, // +40 nop
     ];
     let code = Code::with_exit(body);
-    let offsets = [8, 9, 10, 13, 14, 15, 17, 22, 23, 24, 31];
+    let offsets = [8, 9, 10, 13, 14, 15, 17, 22, 23, 28, 30, 31, 32, 39];
     let mut bench = Bench::new();
     traps::on_exception(debugger);
     let run = |bench: &mut Bench| {
@@ -278,21 +281,28 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
         )
     };
     let bare = run(&mut bench);
-    assert_eq!(bare.1, [10, 13, 14, 15, 17, 22, 23, 24, 31, 32]);
-    for offset in offsets {
-        let probe = leak(Kprobe::new().at(code.start + offset).pre(pre::<1>));
-        PROBES.register(probe).unwrap();
-        assert_eq!(run(&mut bench), bare, "probe at +{offset}");
-        assert_eq!(journal::take(), [1]);
-        PROBES.unregister(probe).unwrap();
+    assert_eq!(bare.1, [10, 13, 14, 15, 17, 22, 23, 30, 28, 31, 32, 39, 40]);
+    let shapes: [(fn() -> Kprobe, &[u64]); 2] = [
+        (|| Kprobe::new().pre(pre::<1>), &[1]),
+        (|| Kprobe::new().pre(pre::<1>).post(post::<2>), &[1, 2]),
+    ];
+    for (shape, handlers) in shapes {
+        for offset in offsets {
+            let probe = leak(shape().at(code.start + offset));
+            PROBES.register(probe).unwrap();
+            assert_eq!(run(&mut bench), bare, "probe at +{offset}");
+            assert_eq!(journal::take(), handlers);
+            PROBES.unregister(probe).unwrap();
+        }
+        let all: Vec<_> = offsets
+            .iter()
+            .map(|offset| leak(shape().at(code.start + offset)))
+            .collect();
+        PROBES.register_batch(&all).unwrap();
+        assert_eq!(run(&mut bench), bare);
+        assert_eq!(journal::take(), handlers.repeat(offsets.len()));
+        PROBES.unregister_batch(&all).unwrap();
     }
-    let all: Vec<_> = offsets
-        .iter()
-        .map(|offset| leak(Kprobe::new().at(code.start + offset).pre(pre::<1>)))
-        .collect();
-    PROBES.register_batch(&all).unwrap();
-    assert_eq!(run(&mut bench), bare);
-    PROBES.unregister_batch(&all).unwrap();
     assert_eq!(
         bench.run(code.start, Registers::default()).registers.flags & TF,
         0

@@ -256,7 +256,9 @@ impl Recorder<'_> {
         self.followed.instructions = self.followed.instructions.wrapping_add(1);
         let state = self.state(regs.sp);
         self.arrive(before, state);
-        probes::on_debug(regs);
+        if probes::is_stepping() {
+            probes::on_debug(regs);
+        }
         if regs.ip != before {
             let stop = Stop {
                 event: Event::Step,

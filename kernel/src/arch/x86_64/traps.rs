@@ -182,8 +182,12 @@ pub fn set_exception_handler(handler: Option<ExceptionHandler>) {
 fn is_taken(regs: &mut PtRegs, exception: &Exception) -> bool {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     // SAFETY: `set_exception_handler`, the only writer, stored a function of this type.
-    !handler.is_null()
-        && unsafe { mem::transmute::<*mut (), ExceptionHandler>(handler)(regs, exception) }
+    let is_taken = !handler.is_null()
+        && unsafe { mem::transmute::<*mut (), ExceptionHandler>(handler)(regs, exception) };
+    if is_taken {
+        regs.ip = probes::executable_ip(regs.ip);
+    }
+    is_taken
 }
 
 /// Ends the kernel because of an exception at `regs`.
