@@ -113,7 +113,7 @@ impl<P: Platform> Probes<P> {
     fn finish_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
         let saved = cpu.saved_flags.load(Relaxed);
         regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
-        if !site.emulated.is_some() {
+        if site.emulated.is_none() {
             // SAFETY: the post slot has pushed where to go on.
             let next = unsafe { (regs.sp as *const u64).read_unaligned() };
             if !is_canonical(next) {
