@@ -306,7 +306,7 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();
     let ours = PROBES.on_debug(regs, status);
     if ours {
-        let rest = status & !Dr6Flags::TRAP.bits();
+        let rest = status & !Dr6Flags::STEP.bits();
         // The processor only ever sets bits here (Intel SDM vol. 3B, 17.2.3), so the next reader would be misled.
         // SAFETY: clearing a status bit has no other effect.
         unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };

@@ -23,7 +23,13 @@ use kernel::{
     task::{exec::run_program, kthread::spawn_kthread_on, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
 };
-use x86_64::{instructions::interrupts, registers::rflags};
+use x86_64::{
+    instructions::interrupts,
+    registers::{
+        debug::{Dr6, Dr6Flags},
+        rflags,
+    },
+};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -457,6 +463,21 @@ guest_test! {
 }
 
 guest_test! {
+    /// The debug status register does not tell of the probes' own steps: its next reader would take them for a debugger's.
+    #[cmdline("kprobes.step=tf")]
+    fn a_step_of_the_probes_leaves_no_debug_status() {
+        let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
+        let (steps, status) = interrupts::without_interrupts(|| {
+            let traps = &percpu::this().probes.debug_traps;
+            let before = traps.load(SeqCst);
+            hit_target(black_box(1));
+            (traps.load(SeqCst) - before, Dr6::read())
+        });
+        assert_eq!((probe.hits(), steps), (1, 1));
+        assert!(!status.contains(Dr6Flags::STEP), "{status:?}");
+        drop(probe);
+    }
+
     /// The same where displaced instructions are single-stepped.
     #[cmdline("kprobes.step=tf")]
     fn single_stepped_hits_fit_into_the_kernel_as_well() {

@@ -290,7 +290,7 @@ extern "C" fn follow_note_debug(regs: &mut PtRegs) {
     if let Some(recorder) = unsafe { RECORDER.load(Relaxed).as_mut() } {
         recorder.debug(regs);
     }
-    let rest = Dr6::read_raw() & !Dr6Flags::TRAP.bits();
+    let rest = Dr6::read_raw() & !Dr6Flags::STEP.bits();
     // SAFETY: clearing a status bit has no other effect.
     unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };
 }
