@@ -3,13 +3,14 @@
 use crate::guest_test;
 use alloc::{boxed::Box, vec::Vec};
 use core::{
+    arch::naked_asm,
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering},
 };
 use kernel::{
     probes::{
-        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe,
-        register,
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
+        jprobe, register,
     },
     sync::SpinLock,
 };
@@ -314,6 +315,117 @@ guest_test! {
         assert_eq!(seen(), [105]);
         assert_eq!((probe.nmissed(), probe.hits()), (0, 1));
         drop(probe);
+    }
+}
+
+/// Calls `left_or_returning`, `below` bytes deeper than where this was entered, an odd number of words; returns what that does, or 5 if it was left by a jump.
+#[unsafe(naked)]
+extern "C" fn call_below(leave: u64, below: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r8, rsp",
+        ".cfi_def_cfa_register r8",
+        "lea r9, [rip + 2f]",
+        "sub rsp, rsi",
+        "call left_or_returning",
+        "mov rsp, r8",
+        ".cfi_remember_state",
+        ".cfi_def_cfa_register rsp",
+        "ret",
+        ".cfi_restore_state",
+        ".cfi_def_cfa r8, 8",
+        "2: mov eax, 5",
+        "mov rsp, r8",
+        ".cfi_def_cfa_register rsp",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Returns 6, or jumps to r9 if `leave` is not 0.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn left_or_returning(leave: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, 6",
+        "test rdi, rdi",
+        "jz 2f",
+        "jmp r9",
+        "2: ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Ends in another function, whose return is its own.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn ends_in_another(n: u64) -> u64 {
+    naked_asm!(".cfi_startproc", "lea rdi, [rdi + 8]", "nop", "jmp {}", ".cfi_endproc", sym another)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn another(n: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "lea rax, [rdi + 800]",
+        "ret",
+        ".cfi_endproc"
+    )
+}
+
+guest_test! {
+    /// A call that is left by a jump never returns. Its instance goes back when the next call uses the same stack or more of it, and only
+    /// that call's return is seen.
+    fn calls_that_never_return_cost_no_instance() {
+        let probe = register(Box::new(
+            Kretprobe::<()>::new().symbol("left_or_returning").maxactive(8).handler(see_result),
+        )).unwrap();
+        for (abandoned, returning) in [(8, 8), (72, 8)] {
+            seen();
+            let (hits, stale) = (probe.hits(), PROBES.stale_instances());
+            for _ in 0..20 {
+                assert_eq!(call_below(black_box(1), abandoned), 5);
+                assert_eq!(call_below(black_box(1), abandoned), 5);
+                assert_eq!(call_below(black_box(0), returning), 6);
+            }
+            assert_eq!(seen(), [6; 20]);
+            assert_eq!((probe.hits() - hits, probe.nmissed()), (20, 0));
+            assert_eq!(PROBES.stale_instances() - stale, 40);
+        }
+        drop(probe);
+        assert_eq!(PROBES.reap(), Ok(0), "no call is in flight");
+    }
+
+    /// A function that ends in another one: both returns are one, and both handlers run there.
+    fn a_tail_call_returns_from_both_functions_at_once() {
+        let probes = ["ends_in_another", "another"].map(|name| {
+            register(Box::new(Kretprobe::<()>::new().symbol(name).maxactive(4).handler(see_result))).unwrap()
+        });
+        for _ in 0..20 {
+            seen();
+            assert_eq!(ends_in_another(black_box(1)), 809);
+            assert_eq!(another(black_box(1)), 801);
+            assert_eq!(seen(), [809, 809, 801]);
+        }
+        assert_eq!(probes.each_ref().map(|probe| (probe.hits(), probe.nmissed())), [(20, 0), (40, 0)]);
+        drop(probes);
+    }
+
+    /// A handler that calls the probed function: that call is missed, and no instance is taken for it.
+    fn a_call_from_a_handler_is_missed() {
+        fn calls(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+            see(another(black_box(2)));
+            PreVerdict::Execute
+        }
+        let call = register(Box::new(Kretprobe::<()>::new().symbol("another").maxactive(1).handler(see_result))).unwrap();
+        let kprobe = register(Box::new(Kprobe::new().symbol("innermost").pre(calls))).unwrap();
+        seen();
+        assert_eq!(innermost(black_box(1)), 101);
+        assert_eq!(seen(), [802]);
+        assert_eq!((call.hits(), call.nmissed(), call.kprobe().nmissed()), (0, 0, 1));
+        drop((kprobe, call));
     }
 }
 

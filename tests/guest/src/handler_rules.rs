@@ -1,14 +1,18 @@
-//! What a probe handler must not do ends the kernel, with the handler's name.
+//! What a probe handler must not do ends the kernel, with the handler's name; and what a handler may do, though it looks as if it must not.
 
 use crate::guest_test;
 use alloc::boxed::Box;
-use core::{hint::black_box, mem::forget};
+use core::{
+    hint::black_box,
+    mem::forget,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
 use kernel::{
     probes::{
-        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe,
-        register,
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
+        Registered, jprobe, register,
     },
-    sync::Mutex,
+    sync::{Mutex, SpinLock},
     task::{self, sleep::sleep_ns},
 };
 
@@ -85,5 +89,43 @@ guest_test! {
     fn a_jprobe_handler_that_frees_is_named() {
         forget(register(Box::new(Jprobe::new().symbol("ruled_target").entry(mirror_that_frees))).unwrap());
         ruled_target(Box::into_raw(Box::new(1)) as u64);
+    }
+}
+
+/// The handle that [`drops_the_handle`] drops.
+static HANDLE: SpinLock<Option<Registered<Box<Kprobe>>>> = SpinLock::new(None);
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+fn drops_the_handle(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    RUNS.fetch_add(1, SeqCst);
+    let handle = HANDLE.lock().take();
+    drop(handle);
+    PreVerdict::Execute
+}
+
+fn nothing(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    PreVerdict::Execute
+}
+
+guest_test! {
+    /// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more, alone or among others, and is
+    /// unregistered by the next call that may wait.
+    fn a_handle_dropped_in_a_handler_silences_its_probe_at_once() {
+        for with_sibling in [false, true] {
+            let sibling = with_sibling
+                .then(|| register(Box::new(Kprobe::new().symbol("ruled_target").pre(nothing))).unwrap());
+            let slots = PROBES.slots_in_use();
+            let probe = register(Box::new(Kprobe::new().symbol("ruled_target").pre(drops_the_handle))).unwrap();
+            *HANDLE.lock() = Some(probe);
+            RUNS.store(0, SeqCst);
+            for n in 0..3 {
+                assert_eq!(ruled_target(black_box(n)), n ^ 0x0bed);
+            }
+            assert_eq!(RUNS.load(SeqCst), 1, "with a sibling: {with_sibling}");
+            assert_eq!(sibling.as_ref().map_or(3, |sibling| sibling.hits()), 3);
+            assert_eq!(PROBES.reap(), Ok(0));
+            assert_eq!(PROBES.slots_in_use(), slots);
+            drop(sibling);
+        }
     }
 }

@@ -9,9 +9,11 @@ use core::{
 };
 use kernel::{
     arch::{idt::vector, percpu, smp, traps},
+    errno::Errno,
     mm::{
         FRAME_SIZE, Frame, init_text,
         paging::{self, AddressSpace, Protection},
+        uaccess::copy_from_user_nofault,
     },
     probes::{Kprobe, PreVerdict, PtRegs, register, survey},
     symbols,
@@ -21,12 +23,19 @@ use kernel::{
     },
     time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
 };
+use x86_64::{
+    instructions::interrupts,
+    registers::{
+        control::Cr2,
+        rflags::{self, RFlags},
+    },
+};
 
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
 }
 
-/// Fills every general register but rdi and rsp, and the status flags, with values of their own and checks them until
+/// Fills every general register but rdi and rsp, the status flags and DF with values of their own and checks them until
 /// the byte at `stop` is set. Returns 0, or 1 if one of them has changed.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
@@ -51,6 +60,7 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "mov r13, -113",
         "mov r14, -114",
         "mov r15, -115",
+        "std",
         "2:",
         // Carry and sign set, zero and overflow clear: `stc` after a comparison whose outcome is known.
         "cmp rax, 0",
@@ -95,12 +105,17 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "jne 4f",
         "cmp r15, -115",
         "jne 4f",
+        "pushfq",
+        "test dword ptr [rsp], 0x400",
+        "lea rsp, [rsp + 8]",
+        "jz 4f",
         "cmp byte ptr [rdi], 0",
         "je 2b",
         "xor eax, eax",
         "jmp 5f",
         "4: mov eax, 1",
-        "5: pop r15",
+        "5: cld",
+        "pop r15",
         "pop r14",
         "pop r13",
         "pop r12",
@@ -111,9 +126,22 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
 }
 
 static NMIS: AtomicU64 = AtomicU64::new(0);
+/// How often code of the kernel ran with DF as an interrupted instruction had it.
+static BACKWARDS: AtomicU64 = AtomicU64::new(0);
+
+fn note_df(flags: u64) {
+    let df = RFlags::from_bits_retain(flags).contains(RFlags::DIRECTION_FLAG);
+    BACKWARDS.fetch_add(df.into(), SeqCst);
+}
 
 fn count_nmi(_: &PtRegs) {
+    note_df(rflags::read_raw());
     NMIS.fetch_add(1, SeqCst);
+}
+
+fn look_at_tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    note_df(regs.flags);
+    PreVerdict::Execute
 }
 
 /// Called for each NMI, and probed.
@@ -145,8 +173,13 @@ guest_test! {
         assert!(executable > 0 && pages > executable, "{executable} of {pages} pages");
     }
 
-    /// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold.
+    /// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold. The kernel's own code
+    /// runs with DF clear then.
     fn interrupts_preserve_every_register_and_flag() {
+        BACKWARDS.store(0, SeqCst);
+        // The flags with which the function is entered, as a breakpoint shows them: with a post handler it is one.
+        let tick = Kprobe::new().symbol("timer_interrupt").pre(look_at_tick).post(|_, _, _| ());
+        let tick = register(Box::new(tick)).expect("an ordinary function");
         let stop = Arc::new(AtomicBool::new(false));
         let changed = Arc::new(AtomicU64::new(0));
         traps::set_nmi_handler(Some(count_nmi));
@@ -175,7 +208,38 @@ guest_test! {
         holders.iter().for_each(|holder| holder.wait_released());
         traps::set_nmi_handler(None);
         assert_eq!(changed.load(SeqCst), 0, "registers changed");
+        assert_eq!(BACKWARDS.load(SeqCst), 0, "times was DF set in the kernel");
         assert!(NMIS.load(SeqCst) > 0, "no NMI came");
+        assert!(tick.hits() > 0, "no tick came");
+        drop(tick);
+    }
+
+    /// A page fault in the handler of an NMI leaves the address of the one that the NMI has come upon.
+    fn an_nmi_keeps_the_address_of_a_page_fault() {
+        const FIRST: u64 = 0x5000_0000;
+        const IN_NMI: u64 = 0x5100_0000;
+        static READS: AtomicU64 = AtomicU64::new(0);
+        fn faults(address: u64) -> bool {
+            copy_from_user_nofault(&mut [0; 8], address) == Err(Errno::EFAULT)
+        }
+        fn nmi(_: &PtRegs) {
+            READS.fetch_add(u64::from(faults(IN_NMI)), SeqCst);
+            NMIS.fetch_add(1, SeqCst);
+        }
+        NMIS.store(0, SeqCst);
+        traps::set_nmi_handler(Some(nmi));
+        let address = interrupts::without_interrupts(|| {
+            assert!(faults(FIRST));
+            assert_eq!(Cr2::read_raw(), FIRST);
+            smp::send_nmi(percpu::cpu_id());
+            while NMIS.load(SeqCst) == 0 {
+                hint::spin_loop();
+            }
+            Cr2::read_raw()
+        });
+        traps::set_nmi_handler(None);
+        assert_eq!(READS.load(SeqCst), 1);
+        assert_eq!(address, FIRST);
     }
 
     /// One NMI after the other to a CPU with interrupts off.

@@ -19,7 +19,7 @@ use kernel::{
     fs,
     probes::{
         EntryVerdict, FaultVerdict, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
-        PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
+        PtRegs, Registered, jprobe, register, register_jprobe, unregister_jprobe,
     },
     symbols,
     sync::SpinLock,
@@ -28,8 +28,8 @@ use kernel::{
         schedule,
         scheduler::is_preempted_in,
     },
-    time::ktime_get,
 };
+use probes::optimize::NoJump;
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const KNOB: &str = "/proc/sys/debug/kprobes-optimization";
@@ -455,6 +455,8 @@ guest_test! {
 
     /// Where the code does not allow a jump the breakpoint stays, and works.
     fn code_that_allows_no_jump_keeps_the_breakpoint() {
+        // A fault in it may sleep, with the detour below.
+        assert_eq!(PROBES.allows_jump(address("copy_user")), Err(NoJump::MayFault));
         for (name, offset) in [("opt_loop", 0), ("opt_no_room", 0), ("opt_fill", 2)] {
             let probe = register(Box::new(Kprobe::new().symbol(name).offset(offset).pre(count)));
             let Ok(probe) = probe else { continue };
@@ -619,46 +621,19 @@ guest_test! {
         }
     }
 
-    /// While a handler runs from a detour, with interrupts on top of it, its probe is being unregistered: that waits for the
-    /// handler, and the detour is still there for the way back.
+    /// A probe is being unregistered while its handler runs from a detour.
     fn unregistering_waits_for_a_handler_in_a_detour_under_interrupts() {
-        static ENTERED: AtomicBool = AtomicBool::new(false);
-        static TICKS: AtomicU64 = AtomicU64::new(0);
-        static REMOVING: AtomicBool = AtomicBool::new(false);
-        static REMOVED: AtomicBool = AtomicBool::new(false);
-        static REMOVED_TOO_SOON: AtomicBool = AtomicBool::new(false);
-        fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            if regs.di != 99 {
-                return PreVerdict::Execute;
-            }
-            ENTERED.store(true, SeqCst);
-            while !REMOVING.load(SeqCst) {
-                hint::spin_loop();
-            }
-            // Interrupts come here: the tick's own probe is missed each time.
-            let ticks = TICKS.load(SeqCst);
-            while TICKS.load(SeqCst) < ticks + 5 {
-                TICKS.store(PROBE_OF_TICK.nmissed(), SeqCst);
-                hint::spin_loop();
-            }
-            REMOVED_TOO_SOON.store(REMOVED.load(SeqCst), SeqCst);
-            PreVerdict::Execute
-        }
-        static PROBE_OF_TICK: Kprobe = Kprobe::new().symbol("timer_interrupt").pre(count);
-        kernel::probes::register_kprobe(&PROBE_OF_TICK).unwrap();
-        let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(linger))).unwrap();
-        assert!(is_jump("opt_rust"));
-        let caller = spawn_kthread_on(1 << 1, "lingers", || assert_eq!(opt_rust(black_box(99), black_box(1)), 298)).unwrap();
-        while !ENTERED.load(SeqCst) {
-            hint::spin_loop();
-        }
-        REMOVING.store(true, SeqCst);
-        drop(probe);
-        REMOVED.store(true, SeqCst);
-        caller.wait_released();
-        assert!(!REMOVED_TOO_SOON.load(SeqCst));
-        kernel::probes::unregister_kprobe(&PROBE_OF_TICK).unwrap();
-        assert_eq!(PROBES.detours_in_use(), 0);
+        while_a_handler_lingers(drop);
+    }
+
+    /// Likewise when the jump goes and the probe stays.
+    fn turning_the_knob_waits_for_a_handler_in_a_detour_under_interrupts() {
+        while_a_handler_lingers(|probe| {
+            PROBES.set_optimization(false).unwrap();
+            REMOVED.store(true, SeqCst);
+            PROBES.set_optimization(true).unwrap();
+            drop(probe);
+        });
     }
 
     /// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump replaces, stay in the middle of
@@ -728,6 +703,18 @@ guest_test! {
     /// task has moved on.
     fn no_jump_is_written_over_a_preempted_task() {
         static GO_ON: AtomicBool = AtomicBool::new(false);
+        /// Where ticks have found calls of the function.
+        static IN_DETOUR: AtomicU64 = AtomicU64::new(0);
+        static UNDER_JUMP: AtomicU64 = AtomicU64::new(0);
+        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            // SAFETY: the first argument of the probed function, the frame of the interrupt.
+            let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
+            let start = opt_fill as *const () as u64;
+            UNDER_JUMP.fetch_add(u64::from((start + 1..start + 5).contains(&ip)), SeqCst);
+            IN_DETOUR.fetch_add(u64::from(ip != start && PROBES.original_ip(ip) == start), SeqCst);
+            PreVerdict::Execute
+        }
+        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
         let covered = |ip: u64| (address("opt_fill") + 1..address("opt_fill") + 5).contains(&ip);
         let stop = Arc::new(AtomicBool::new(false));
         let filler = {
@@ -774,18 +761,30 @@ guest_test! {
             fill(bytes.as_mut_ptr(), call as u8, 4);
             assert_eq!((bytes, HITS.load(SeqCst)), ([call as u8; 4], call));
         }
-        let until = ktime_get() + 20_000_000;
-        while ktime_get() < until {
+        // From when the breakpoint leads to the detour on, calls stay there: one that came back from a slot would be under the jump.
+        let mut bytes = vec![0_u8; 1 << 20];
+        IN_DETOUR.store(0, SeqCst);
+        let mut calls = 100;
+        while IN_DETOUR.load(SeqCst) < 3 {
+            fill(bytes.as_mut_ptr(), 1, bytes.len());
+            calls += 1;
             assert_eq!(byte_at(address("opt_fill")), 0xcc);
-            schedule();
+            assert!(IN_DETOUR.load(SeqCst) > 0 || calls < 1_000, "no tick has found a call in the detour");
         }
-        assert_eq!((PROBE.hits(), breakpoints() - traps), (100, 100));
+        UNDER_JUMP.store(0, SeqCst);
+        while IN_DETOUR.load(SeqCst) < 10 {
+            fill(bytes.as_mut_ptr(), 2, bytes.len());
+            calls += 1;
+        }
+        assert_eq!(UNDER_JUMP.load(SeqCst), 0, "calls executed what the jump will replace");
+        assert_eq!((PROBE.hits(), breakpoints() - traps), (calls, calls));
         GO_ON.store(true, SeqCst);
         registers.wait_released();
         assert!(is_jump("opt_fill"));
         stop.store(true, SeqCst);
         filler.wait_released();
         keeper.wait_released();
+        drop(ticks);
         kernel::probes::unregister_kprobe(&PROBE).unwrap();
     }
 
@@ -832,4 +831,52 @@ fn fill(at: *mut u8, byte: u8, len: usize) {
             clobber_abi("C"),
         );
     }
+}
+
+static ENTERED: AtomicBool = AtomicBool::new(false);
+static REMOVING: AtomicBool = AtomicBool::new(false);
+static REMOVED: AtomicBool = AtomicBool::new(false);
+static REMOVED_TOO_SOON: AtomicBool = AtomicBool::new(false);
+static PROBE_OF_TICK: Kprobe = Kprobe::new().symbol("timer_interrupt").pre(count);
+
+fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    if regs.di != 99 {
+        return PreVerdict::Execute;
+    }
+    ENTERED.store(true, SeqCst);
+    while !REMOVING.load(SeqCst) {
+        hint::spin_loop();
+    }
+    // Interrupts come here: the tick's own probe is missed each time.
+    let ticks = PROBE_OF_TICK.nmissed();
+    while PROBE_OF_TICK.nmissed() < ticks + 5 {
+        hint::spin_loop();
+    }
+    REMOVED_TOO_SOON.store(REMOVED.load(SeqCst), SeqCst);
+    PreVerdict::Execute
+}
+
+/// Has `remove` take away the jump of a probe whose handler runs from the detour, with interrupts on top of it: that waits for the
+/// handler, and the detour is still there for the way back.
+fn while_a_handler_lingers(remove: impl FnOnce(Registered<Box<Kprobe>>)) {
+    for flag in [&ENTERED, &REMOVING, &REMOVED, &REMOVED_TOO_SOON] {
+        flag.store(false, SeqCst);
+    }
+    kernel::probes::register_kprobe(&PROBE_OF_TICK).unwrap();
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(linger))).unwrap();
+    assert!(is_jump("opt_rust"));
+    let caller = spawn_kthread_on(1 << 1, "lingers", || {
+        assert_eq!(opt_rust(black_box(99), black_box(1)), 298)
+    })
+    .unwrap();
+    while !ENTERED.load(SeqCst) {
+        hint::spin_loop();
+    }
+    REMOVING.store(true, SeqCst);
+    remove(probe);
+    REMOVED.store(true, SeqCst);
+    caller.wait_released();
+    assert!(!REMOVED_TOO_SOON.load(SeqCst));
+    kernel::probes::unregister_kprobe(&PROBE_OF_TICK).unwrap();
+    assert_eq!(PROBES.detours_in_use(), 0);
 }

@@ -2,7 +2,7 @@
 //! one hit among many probes.
 
 use crate::{guest_test, nmi};
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 use core::{
     arch::{global_asm, x86_64::_rdtsc},
     hint::black_box,
@@ -22,6 +22,7 @@ use kernel::{
     symbols::{self, Kind},
     task::kthread::spawn_kthread_on,
 };
+use probes::breakpoint::layout;
 use x86_64::instructions::interrupts;
 
 /// How many functions with probed instructions there are, and how many instructions each has.
@@ -53,6 +54,18 @@ global_asm!(
 
 unsafe extern "C" {
     static many_places: u8;
+}
+
+/// The places in `many_places`: the function, and the instruction.
+fn place(function: usize, instruction: usize) -> u64 {
+    let start = (&raw const many_places).addr();
+    (start + function * (3 * MANY_IN_EACH + 1) + 3 * instruction) as u64
+}
+
+/// Where the address table looks first for a probe at `addr`.
+fn index(addr: u64) -> u32 {
+    // What a trap's frame says: behind the breakpoint.
+    (addr as u32 + 1).wrapping_mul(layout::MULTIPLIER) >> layout::SHIFT
 }
 
 #[unsafe(no_mangle)]
@@ -197,11 +210,7 @@ guest_test! {
     fn a_hit_costs_the_same_among_ten_thousand_probes() {
         let probe = register(Box::new(Kprobe::new().symbol("one_among_many").pre(count))).unwrap();
         let alone = cost_of_100_calls();
-        let start = &raw const many_places as u64;
-        let places = (0..MANY_FUNCTIONS * MANY_IN_EACH).map(|n| {
-            let (function, place) = (n / MANY_IN_EACH, n % MANY_IN_EACH);
-            start + (function * (3 * MANY_IN_EACH + 1) + 3 * place) as u64
-        });
+        let places = (0..MANY_FUNCTIONS * MANY_IN_EACH).map(|n| place(n / MANY_IN_EACH, n % MANY_IN_EACH));
         let probes: Vec<_> = places.map(|at| leak(Kprobe::new().at(at).pre(count))).collect();
         assert!(probes.len() > 10_000);
         let before = frame::free_frames();
@@ -215,5 +224,31 @@ guest_test! {
         pr_info!("100 hits alone: {alone} instructions, among many: {among_many}; {each} bytes for each probe");
         assert!(among_many.abs_diff(alone) < 100 * 20, "{among_many} instead of {alone}");
         assert!(each < 1024, "{each} bytes for each probe");
+    }
+
+    /// Two probed places that the address table looks for at the same index: the hit of the one registered last is found as well.
+    fn a_hit_whose_place_in_the_table_is_taken_is_found() {
+        let places = (0..MANY_FUNCTIONS).flat_map(|function| (0..MANY_IN_EACH).map(move |n| (index(place(function, n)), function, n)));
+        let by_index: BTreeMap<u32, (usize, usize)> = places.map(|(index, function, n)| (index, (function, n))).collect();
+        // Function entries will do: about 30 have the index of one of the many places.
+        let (first, (function, n)) = symbols::functions()
+            .filter(|symbol| symbol.kind == Kind::Text)
+            .filter_map(|symbol| Some((symbol.start, *by_index.get(&index(symbol.start))?)))
+            .filter(|(start, (function, n))| *start != place(*function, *n))
+            .find_map(|(start, at)| Some((register(Box::new(Kprobe::new().at(start).pre(count))).ok()?, at)))
+            .expect("two places with the same index");
+        let second = register(Box::new(Kprobe::new().at(place(function, n)).pre(count))).unwrap();
+        assert_eq!(index(first.addr()), index(second.addr()));
+        // SAFETY: the function does nothing and keeps to every calling convention.
+        let call: extern "C" fn() = unsafe { core::mem::transmute(place(function, 0)) };
+        for _ in 0..3 {
+            call();
+        }
+        assert_eq!((second.hits(), second.nmissed()), (3, 0));
+        drop(first);
+        call();
+        assert_eq!(second.hits(), 4, "what was before it in the table is gone");
+        drop(second);
+        call();
     }
 }

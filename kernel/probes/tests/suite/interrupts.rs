@@ -327,6 +327,29 @@ fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
     }
 }
 
+// A CPU may have fetched a breakpoint and tell of it when it is out of the text and the table again.
+#[test]
+fn a_breakpoint_that_is_gone_again_leads_to_the_instruction_that_is_there() {
+    let _machine = boot();
+    let after = |ip| PtRegs {
+        ip: ip + 1,
+        ..PtRegs::default()
+    };
+    let stale = &cpu::this().probes.stale_breakpoints;
+    let before = stale.load(Relaxed);
+    let add = address("add");
+    let mut regs = after(add);
+    assert!(PROBES.on_breakpoint(&mut regs));
+    assert_eq!(regs.ip, add);
+    assert_eq!(stale.load(Relaxed), before + 1);
+
+    let code = Code::with_exit(&[0xcc]);
+    let mut regs = after(code.start);
+    assert!(!PROBES.on_breakpoint(&mut regs), "it is the code's own");
+    assert_eq!(regs, after(code.start));
+    assert_eq!(stale.load(Relaxed), before + 1);
+}
+
 #[test]
 fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() {
     let _machine = boot();
