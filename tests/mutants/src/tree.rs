@@ -55,6 +55,9 @@ impl Tree {
                 copy_if_different(&original, &self.copy.join(file))?;
             }
         }
+        // By this mark the harness finds its target directory; cargo makes it only with the directory itself.
+        let mark = "target/CACHEDIR.TAG";
+        copy_if_different(&self.workspace.join(mark), &self.copy.join(mark))?;
         if !self.copy.join(".git").exists() {
             // For the list below.
             let made = Command::new("git")

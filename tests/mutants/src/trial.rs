@@ -26,6 +26,11 @@ const SUITES: [&str; 8] = [
 ];
 /// A command that takes longer, building included, hangs. The harness of the guest tests has limits of its own, which are shorter.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// One of the probes' own tests hangs if they print nothing for so long. None takes half a minute, nor does building them.
+const SILENCE: Duration = Duration::from_secs(3 * 60);
+
+/// How long a command may go on behind its first failure: if no test is left, it says what has failed, and the log is the better for it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What became of a mutant.
 pub enum Verdict {
@@ -86,6 +91,7 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str) -> Result<Outcome> {
         .env("RUST_BACKTRACE", "0")
         // Nobody debugs a mutant, and the kernel is built for each.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("CARGO_INCREMENTAL", "1")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
@@ -93,14 +99,25 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str) -> Result<Outcome> {
         .spawn()
         .context("cannot run cargo")?;
     let deadline = Instant::now() + LIMIT;
+    let in_process = arguments.starts_with("-p probes");
     let written =
         || -> Result<String> { Ok(String::from_utf8_lossy(&fs::read(&log)?).into_owned()) };
+    let (mut seen, mut news) = (0, Instant::now());
+    let mut failed_at = None;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        let failed = failed_test(&written()?);
-        if failed.is_some() || Instant::now() > deadline {
+        let text = written()?;
+        if text.len() != seen {
+            (seen, news) = (text.len(), Instant::now());
+        }
+        let hangs = Instant::now() > deadline || in_process && news.elapsed() > SILENCE;
+        let failed = failed_test(&text);
+        if failed.is_some() {
+            failed_at.get_or_insert_with(Instant::now);
+        }
+        if hangs || failed_at.is_some_and(|at: Instant| at.elapsed() > LAST_WORDS) {
             let group = format!("-{}", child.id());
             // The group is this trial's alone: cargo, the test binary and its guests.
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
