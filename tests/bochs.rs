@@ -12,10 +12,11 @@ use tests::{
 };
 
 /// The modules of the core.
-const CORE: [&str; 14] = [
+const CORE: [&str; 15] = [
     "backtraces::",
     "calls::",
     "concurrency::",
+    "debugger::",
     "errors::",
     "historic::",
     "hits::",

@@ -3,7 +3,10 @@
 //! The exception handler of the kernel stands for a debugger: it notes the registers that each #DB comes with and goes on. Handlers note how
 //! many stops there were before them, so it is known which stop they have kept waiting.
 
-use crate::guest_test;
+use crate::{
+    guest_test,
+    optimization::{Optimization, byte_at},
+};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -20,7 +23,7 @@ use kernel::{
         traps::{self, Exception},
     },
     probes::{
-        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
         ReturnMethod, StepMethod, jprobe, register,
     },
     symbols,
@@ -231,17 +234,8 @@ fn plain() -> Seen {
     seen
 }
 
-/// Turns the knob of the jump optimisation, runs `body`, and turns it back.
-fn with_optimization(on: bool, body: impl FnOnce()) {
-    let before = PROBES.optimization();
-    PROBES.set_optimization(on).unwrap();
-    body();
-    PROBES.set_optimization(before).unwrap();
-}
-
 fn is_jump(address: u64) -> bool {
-    // SAFETY: kernel text is mapped and readable for ever.
-    unsafe { (address as *const u8).read_volatile() == 0xe9 }
+    byte_at(address) == 0xe9
 }
 
 fn kprobe(offset: u32) -> Kprobe {
@@ -269,18 +263,17 @@ guest_test! {
     /// A jump and its detour are not stepped through: told is each displaced instruction, at its own address.
     fn a_jump_shows_the_instructions_that_it_displaces() {
         let plain = plain();
-        with_optimization(true, || {
-            for offset in [0, 7] {
-                let probe = register(Box::new(kprobe(offset))).unwrap();
-                let address = start() + u64::from(offset);
-                assert!(is_jump(address));
-                let (seen, handlers) = step();
-                assert_eq!(seen, plain, "a jump at +{offset}");
-                assert_eq!(handlers, [100 + plain.up_to(address)]);
-                assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
-                drop(probe);
-            }
-        });
+        let _knob = Optimization::set(true);
+        for offset in [0, 7] {
+            let probe = register(Box::new(kprobe(offset))).unwrap();
+            let address = start() + u64::from(offset);
+            assert!(is_jump(address));
+            let (seen, handlers) = step();
+            assert_eq!(seen, plain, "a jump at +{offset}");
+            assert_eq!(handlers, [100 + plain.up_to(address)]);
+            assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
+            drop(probe);
+        }
     }
 
     /// A debugger that has the code go on under a jump has it go on in the displaced instruction.
@@ -292,37 +285,35 @@ guest_test! {
         };
         let (plain, _) = go_back();
         assert_eq!(plain.result, 44, "one is added twice");
-        with_optimization(true, || {
-            let probe = register(Box::new(kprobe(0))).unwrap();
-            assert!(is_jump(start()));
-            let (seen, handlers) = go_back();
-            assert_eq!((seen, handlers.len()), (plain, 1));
-            drop(probe);
-        });
+        let _knob = Optimization::set(true);
+        let probe = register(Box::new(kprobe(0))).unwrap();
+        assert!(is_jump(start()));
+        let (seen, handlers) = go_back();
+        assert_eq!((seen, handlers.len()), (plain, 1));
+        drop(probe);
     }
 
     /// Neither what has a call return to the probes is stepped through, nor that return, whatever serves them.
     fn a_return_probe_shows_neither_its_entry_nor_its_trampoline() {
         let plain = plain();
         for optimized in [false, true] {
-            with_optimization(optimized, || {
-                let shapes: [(fn() -> Kretprobe, bool); 2] = [
-                    (|| Kretprobe::new().handler(returned), false),
-                    (|| Kretprobe::new().entry(entry).handler(returned), true),
-                ];
-                for (shape, has_entry) in shapes {
-                    let call = register(Box::new(shape().symbol("debugged"))).unwrap();
-                    assert_eq!(is_jump(start()), optimized);
-                    let (seen, handlers) = step();
-                    assert_eq!(seen, plain, "optimized: {optimized}, entry handler: {has_entry}");
-                    let mut expected = Vec::from([400 + plain.before_return()]);
-                    if has_entry {
-                        expected.insert(0, 300 + plain.up_to(start()));
-                    }
-                    assert_eq!(handlers, expected);
-                    drop(call);
+            let _knob = Optimization::set(optimized);
+            let shapes: [(fn() -> Kretprobe, bool); 2] = [
+                (|| Kretprobe::new().handler(returned), false),
+                (|| Kretprobe::new().entry(entry).handler(returned), true),
+            ];
+            for (shape, has_entry) in shapes {
+                let call = register(Box::new(shape().symbol("debugged"))).unwrap();
+                assert_eq!(is_jump(start()), optimized);
+                let (seen, handlers) = step();
+                assert_eq!(seen, plain, "optimized: {optimized}, entry handler: {has_entry}");
+                let mut expected = Vec::from([400 + plain.before_return()]);
+                if has_entry {
+                    expected.insert(0, 300 + plain.up_to(start()));
                 }
-            });
+                assert_eq!(handlers, expected);
+                drop(call);
+            }
         }
     }
 
