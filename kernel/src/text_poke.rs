@@ -122,14 +122,13 @@ pub fn synchronize_hits() {
     wait(|answer| &answer.quiescent);
 }
 
-/// How long a CPU whose answer was no is left alone: so long at first, and twice as long each time that it is asked again.
-const FIRST_PAUSE_NS: u64 = 1_000;
-/// The longest that it is left alone.
-const LONGEST_PAUSE_NS: u64 = 1_000_000;
+/// How long a CPU whose answer was no is left alone before it is asked again. Longer than the way out of the IPI's handler: an IPI
+/// that comes before that has returned is taken as soon as it has, before another instruction of what was interrupted, which
+/// would never be left. Not much longer: a CPU that is in slots nearly always has to be asked in one of the few moments in
+/// which it is not.
+const PAUSE_NS: u64 = 5_000;
 
-/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again, with
-/// pauses that grow: an IPI that comes before the handler of the last one has returned is taken as soon as it has, before
-/// another instruction of what was interrupted, which would never be left.
+/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again.
 fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
     debug_assert!(
         interrupts::are_enabled(),
@@ -151,7 +150,6 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
         asked[cpu] = ask(cpu);
     }
     for cpu in others() {
-        let mut pause = FIRST_PAUSE_NS;
         loop {
             // Before the answer: the IPIs counted here have been answered.
             let handled = ANSWERS[cpu].handled.load(Ordering::Acquire);
@@ -159,8 +157,7 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
                 break;
             }
             if handled > asked[cpu] {
-                time::delay_ns(pause);
-                pause = (2 * pause).min(LONGEST_PAUSE_NS);
+                time::delay_ns(PAUSE_NS);
                 asked[cpu] = ask(cpu);
             }
             hint::spin_loop();
