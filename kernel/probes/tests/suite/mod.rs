@@ -1,5 +1,7 @@
 //! What the probes promise, each promise a test, in both step methods and in each return method.
 
+mod addresses;
+mod calls_in_flight;
 mod concurrency;
 mod dawdling;
 mod faults;

@@ -1,0 +1,386 @@
+//! Calls that are under way while something else happens to them: abandoned, unregistered, in other tasks and on other stacks. Those
+//! that come back find their way home, the others give back what they held.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use probes::{EntryVerdict, Kretprobe, KretprobeInstance, PtRegs};
+
+use super::{targets::*, *};
+use crate::process::{
+    PROBES, boot,
+    code::{Bench, Code, Registers},
+    cpu, in_doomed_process, journal,
+    task::Coroutine,
+};
+
+#[test]
+fn abandoned_calls_are_given_back_and_the_others_find_home() {
+    let _machine = boot();
+    extern "C" fn dive(depth: u64) {
+        if depth == 0 {
+            throw();
+        } else {
+            calls_back(dive, depth - 1);
+        }
+    }
+    extern "C" fn dive_within_catch(depth: u64) {
+        journal::note(catch(dive, depth));
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>)
+            .maxactive(6),
+    );
+    PROBES.register(call).unwrap();
+    let stale = PROBES.stale_instances();
+    for round in 1..=4 {
+        // One call that returns, with five above it that do not.
+        assert_eq!(calls_back(dive_within_catch, 5), 6);
+        assert_eq!(journal::take(), [1, 7]);
+        assert_eq!(PROBES.stale_instances(), stale + 5 * round);
+    }
+    assert_eq!((call.hits(), call.nmissed()), (4, 0));
+
+    // Abandoned, and then a tail call on the frame below.
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<8, ()>));
+    let jumps = leak(
+        Kretprobe::new()
+            .symbol("calls_back_then_jumps")
+            .handler(returned::<9, ()>),
+    );
+    PROBES.register(tail).unwrap();
+    PROBES.register(jumps).unwrap();
+    assert_eq!(calls_back_then_jumps(dive_within_catch, 5), 10);
+    assert_eq!(journal::take(), [1, 8, 9]);
+    assert_eq!(PROBES.stale_instances(), stale + 5 * 5);
+    PROBES.unregister(jumps).unwrap();
+    PROBES.unregister(tail).unwrap();
+    PROBES.unregister(call).unwrap();
+}
+
+// With nothing probed below, abandoned calls are found by later, higher ones.
+#[test]
+fn abandoned_calls_do_not_pile_up() {
+    let _machine = boot();
+    extern "C" fn leave(_: u64) {
+        throw();
+    }
+    extern "C" fn call_and_leave(_: u64) {
+        calls_back(leave, 0);
+    }
+    extern "C" fn many_times(count: u64) {
+        for _ in 0..count {
+            catch(call_and_leave, 0);
+            // A call whose frame is above the abandoned one.
+            assert_eq!(add(1, 2), 3);
+        }
+    }
+    let abandoned = leak(Kretprobe::<()>::new().symbol("calls_back").maxactive(4));
+    let outer = leak(Kretprobe::<()>::new().symbol("add"));
+    PROBES.register(abandoned).unwrap();
+    PROBES.register(outer).unwrap();
+    let stale = PROBES.stale_instances();
+    many_times(20);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (0, 0));
+    assert_eq!(outer.hits(), 20);
+    assert_eq!(PROBES.stale_instances(), stale + 20);
+    PROBES.disable(outer).unwrap();
+    // The same place of the stack again and again, with no other probe's help.
+    many_times(20);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (0, 0));
+    extern "C" fn nothing(_: u64) {}
+    assert_eq!(calls_back(nothing, 1), 2);
+    assert_eq!((abandoned.hits(), abandoned.nmissed()), (1, 0));
+    PROBES.unregister(outer).unwrap();
+    PROBES.unregister(abandoned).unwrap();
+}
+
+#[test]
+fn calls_in_flight_at_an_unregistration_return_quietly() {
+    let _machine = boot();
+    static CALL: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    extern "C" fn unregister_within(_: u64) {
+        PROBES.unregister(&CALL).unwrap();
+        assert_eq!(PROBES.reap().unwrap(), 1, "a call is in flight");
+    }
+    extern "C" fn exchange_within(_: u64) {
+        PROBES.unregister(&CALL).unwrap();
+        PROBES.register(&CALL).unwrap();
+        calls_back(nothing, 3);
+    }
+    extern "C" fn nothing(_: u64) {}
+    for _ in 0..3 {
+        PROBES.register(&CALL).unwrap();
+        assert_eq!(calls_back(unregister_within, 1), 2);
+        assert_eq!(journal::take(), []);
+        assert_eq!(PROBES.reap().unwrap(), 0, "it has returned");
+    }
+    // The old registration's call does not touch the new one's.
+    PROBES.register(&CALL).unwrap();
+    assert_eq!(calls_back(exchange_within, 1), 2);
+    assert_eq!(
+        journal::take(),
+        [7],
+        "only the call within the new registration"
+    );
+    assert_eq!((CALL.hits(), CALL.nmissed()), (1, 0));
+    PROBES.unregister(&CALL).unwrap();
+}
+
+#[test]
+fn a_call_in_flight_tells_the_kretprobes_that_stay() {
+    let _machine = boot();
+    static OLDER: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    static NEWER: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<8, ()>);
+    extern "C" fn unregister_older(_: u64) {
+        PROBES.unregister(&OLDER).unwrap();
+    }
+    extern "C" fn unregister_newer(_: u64) {
+        PROBES.unregister(&NEWER).unwrap();
+    }
+    for (unregister, gone, told) in [
+        (unregister_older as extern "C" fn(u64), &OLDER, 8),
+        (unregister_newer, &NEWER, 7),
+    ] {
+        PROBES.register(&OLDER).unwrap();
+        PROBES.register(&NEWER).unwrap();
+        assert_eq!(calls_back(unregister, 1), 2);
+        assert_eq!(journal::take(), [told]);
+        assert_eq!(gone.hits(), 0);
+        PROBES.unregister_batch(&[&OLDER, &NEWER]).unwrap();
+    }
+}
+
+#[test]
+fn calls_in_flight_at_a_disabling_still_run_their_handler() {
+    let _machine = boot();
+    static CALL: Kretprobe = Kretprobe::new()
+        .symbol("calls_back")
+        .handler(returned::<7, ()>);
+    extern "C" fn disable_within(_: u64) {
+        PROBES.disable(&CALL).unwrap();
+    }
+    extern "C" fn knob_off_within(_: u64) {
+        PROBES.set_enabled(false).unwrap();
+    }
+    PROBES.register(&CALL).unwrap();
+    assert_eq!(calls_back(disable_within, 1), 2);
+    assert_eq!(journal::take(), [7]);
+    assert_eq!(calls_back(disable_within, 1), 2);
+    assert_eq!(journal::take(), []);
+    PROBES.enable(&CALL).unwrap();
+    assert_eq!(calls_back(knob_off_within, 1), 2);
+    PROBES.set_enabled(true).unwrap();
+    assert_eq!(journal::take(), [7]);
+    PROBES.unregister(&CALL).unwrap();
+}
+
+/// A body that calls a probed function and yields inside it.
+fn yield_in_a_call(coroutine: &Coroutine) {
+    extern "C" fn suspend(coroutine: u64) {
+        let coroutine = std::ptr::with_exposed_provenance::<Coroutine>(coroutine as usize);
+        // SAFETY: the address below, of the coroutine that runs this.
+        unsafe { (*coroutine).suspend() };
+    }
+    let argument = std::ptr::from_ref(coroutine).expose_provenance() as u64;
+    let result = calls_back(suspend, argument);
+    journal::note((result == argument + 1).into());
+}
+
+#[test]
+fn calls_of_many_tasks_interleave_and_change_cpus() {
+    let _machine = boot();
+    fn task_in(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+        **instance = cpu::this().task.load(Relaxed);
+        EntryVerdict::Track
+    }
+    fn task_out(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+        let now = cpu::this().task.load(Relaxed);
+        journal::note((now == **instance && now == instance.task()).into());
+    }
+    let call = leak(
+        Kretprobe::<u64>::new()
+            .symbol("calls_back")
+            .entry(task_in)
+            .handler(task_out)
+            .maxactive(40),
+    );
+    PROBES.register(call).unwrap();
+    let tasks: Vec<_> = (0..40).map(|_| Coroutine::new(yield_in_a_call)).collect();
+    for task in &tasks {
+        assert!(task.resume(), "it waits inside the probed function");
+    }
+    assert_eq!(call.hits(), 0);
+    // Half of them return here, in another order; the others on another CPU.
+    let (here, there): (Vec<_>, Vec<_>) = tasks.iter().enumerate().partition(|(n, _)| n % 2 == 0);
+    for (_, task) in here.iter().rev() {
+        assert!(!task.resume());
+    }
+    cpu::on_cpus(1, |_| {
+        for (_, task) in &there {
+            assert!(!task.resume());
+        }
+    });
+    assert_eq!(journal::take(), [1; 80]);
+    assert_eq!((call.hits(), call.nmissed()), (40, 0));
+    PROBES.unregister(call).unwrap();
+}
+
+#[test]
+fn a_task_that_dies_inside_calls_gives_its_instances_back() {
+    let _machine = boot();
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>)
+            .maxactive(3),
+    );
+    PROBES.register(call).unwrap();
+    for _ in 0..5 {
+        let tasks: Vec<_> = (0..3).map(|_| Coroutine::new(yield_in_a_call)).collect();
+        for task in &tasks {
+            assert!(task.resume());
+        }
+        extern "C" fn nothing(_: u64) {}
+        let missed = call.nmissed();
+        assert_eq!(calls_back(nothing, 1), 2);
+        assert_eq!(call.nmissed(), missed + 1, "all are in use");
+        drop(tasks);
+        assert_eq!(calls_back(nothing, 1), 2);
+        assert_eq!((call.nmissed(), journal::take()), (missed + 1, vec![7]));
+    }
+    PROBES.unregister(call).unwrap();
+}
+
+// The last call of a dead task holds up what the unregistration has left.
+#[test]
+fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
+    let _machine = boot();
+    let call = leak(Kretprobe::<()>::new().symbol("calls_back"));
+    PROBES.register(call).unwrap();
+    let task = Coroutine::new(yield_in_a_call);
+    assert!(task.resume());
+    PROBES.unregister(call).unwrap();
+    assert_eq!(PROBES.reap().unwrap(), 1);
+    drop(task);
+    assert_eq!(PROBES.reap().unwrap(), 0);
+}
+
+// A call that waits on another stack is not stale, however its frame compares.
+#[test]
+fn calls_on_other_stacks_of_the_task_are_left_alone() {
+    let _machine = boot();
+    static INNER: AtomicU64 = AtomicU64::new(0);
+    /// Runs a coroutine's stack as a second stack of this task, not as a task of its own.
+    extern "C" fn step_on_other_stack(_: u64) {
+        let task = cpu::this().task.load(Relaxed);
+        let other = std::ptr::with_exposed_provenance::<Coroutine>(INNER.load(Relaxed) as usize);
+        // SAFETY: the coroutine of the test below, which lives until it is over.
+        unsafe { (*other).resume_as(task) };
+    }
+    let call = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>),
+    );
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<8, ()>));
+    let jumps = leak(
+        Kretprobe::new()
+            .symbol("calls_back_then_jumps")
+            .handler(returned::<9, ()>),
+    );
+    PROBES.register(call).unwrap();
+    PROBES.register(tail).unwrap();
+    PROBES.register(jumps).unwrap();
+    let stale = PROBES.stale_instances();
+    let other = Coroutine::new(yield_in_a_call);
+    INNER.store(
+        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        Relaxed,
+    );
+    // Outer call on this stack, inner one waits on the other stack, outer one returns first.
+    assert_eq!(calls_back(step_on_other_stack, 1), 2);
+    assert_eq!(journal::take(), [7]);
+    // The inner one returns inside another call, which then makes a tail call.
+    assert_eq!(calls_back_then_jumps(step_on_other_stack, 4), 8);
+    assert_eq!(journal::take(), [7, 1, 8, 9]);
+    assert_eq!(PROBES.stale_instances(), stale);
+    assert_eq!((call.hits(), call.nmissed()), (2, 0));
+
+    // The other way round: waits inside a call that makes a tail call afterwards.
+    let other = Coroutine::new(yield_in_a_call);
+    INNER.store(
+        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        Relaxed,
+    );
+    assert_eq!(calls_back_then_jumps(step_on_other_stack, 4), 8);
+    assert_eq!(
+        journal::take(),
+        [8, 9],
+        "with one return of each, and no sibling missed"
+    );
+    step_on_other_stack(0);
+    assert_eq!(journal::take(), [7, 1]);
+    PROBES.unregister(jumps).unwrap();
+    PROBES.unregister(tail).unwrap();
+    PROBES.unregister(call).unwrap();
+}
+
+#[test]
+fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
+    let printed = in_doomed_process(
+        "suite::calls_in_flight::a_return_that_nobody_knows_ends_the_machine_with_the_known_line",
+        || {
+            let _machine = boot();
+            let trampoline = Code::with_exit(
+                &[
+                    &[0x48, 0xb8][..], // mov rax, trampoline
+                    &trampoline().to_le_bytes(),
+                    &[0x50, 0xc3], // push rax; ret
+                ]
+                .concat(),
+            );
+            Bench::new().run(trampoline.start, Registers::default());
+        },
+    );
+    assert!(
+        printed.contains("kretprobe BUG!: Processing kretprobe 0x0 @ 0x"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn an_unbalanced_return_names_the_probe_of_the_newest_call() {
+    let printed = in_doomed_process(
+        "suite::calls_in_flight::an_unbalanced_return_names_the_probe_of_the_newest_call",
+        || {
+            let _machine = boot();
+            extern "C" fn return_twice(_: u64) {
+                // The trampoline's address where no call has left it, on a stack of its own.
+                let trampoline = Code::with_exit(
+                    &[
+                        &[0x48, 0xb8][..], // mov rax, trampoline
+                        &address("kretprobe_trampoline").to_le_bytes(),
+                        &[0x50, 0xc3], // push rax; ret
+                    ]
+                    .concat(),
+                );
+                Bench::new().run(trampoline.start, Registers::default());
+            }
+            let call = leak(Kretprobe::<()>::new().symbol("calls_back"));
+            PROBES.register(call).unwrap();
+            calls_back(return_twice, 1);
+        },
+    );
+    let (_, probe) = printed
+        .split_once("kretprobe BUG!: Processing kretprobe 0x")
+        .unwrap_or_else(|| panic!("{printed}"));
+    assert!(!probe.starts_with("0 "), "{printed}");
+}
