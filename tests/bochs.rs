@@ -12,7 +12,7 @@ use tests::{
 };
 
 /// The modules of the core.
-const CORE: [&str; 15] = [
+const CORE: [&str; 18] = [
     "backtraces::",
     "calls::",
     "concurrency::",
@@ -27,14 +27,30 @@ const CORE: [&str; 15] = [
     "processor::",
     "program_probes::",
     "regressions::",
+    "stores_to_text::",
+    "stress::",
     "trouble::",
+    "unusual_instructions::",
+];
+
+/// Tests whose size is a number on the command line, and what they can do here within minutes.
+const SMALLER: [(&str, &str); 2] = [
+    (
+        "instruction_fuzz::random_instructions_do_the_same_probed_and_unprobed",
+        "fuzz.count=10000",
+    ),
+    (
+        "stress::random_operations_agree_with_a_model",
+        "stress.operations=250",
+    ),
 ];
 
 fn choose(test: &GuestTest) -> Choice {
     if test.second_pass || !CORE.iter().any(|module| test.name.starts_with(module)) {
         return Choice::Leave;
     }
-    Choice::Run
+    let smaller = SMALLER.iter().find(|(name, _)| test.name == *name);
+    smaller.map_or(Choice::Run, |(_, arguments)| Choice::RunWith(arguments))
 }
 
 fn main() -> ExitCode {

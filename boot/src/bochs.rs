@@ -44,8 +44,8 @@ impl Machine {
         // No menu, and an empty configuration file.
         command.args(["-q", "-f", "/dev/null"]);
         command.args([
-            // Bochs knows where it was installed to.
-            "romimage: file=$BXSHARE/BIOS-bochs-latest",
+            // Bochs knows where it was installed to. Without the seconds in which the BIOS waits for a key.
+            "romimage: file=$BXSHARE/BIOS-bochs-latest, options=fastboot",
             "vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest",
             "config_interface: textconfig",
             // Of the displays the one that works without a screen.

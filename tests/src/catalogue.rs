@@ -59,6 +59,13 @@ pub struct BootOptions {
     pub icount: bool,
 }
 
+impl BootOptions {
+    /// Adds arguments to the command line, behind those that are there.
+    pub(crate) fn append(&mut self, arguments: &str) {
+        self.cmdline = format!("{} {arguments}", self.cmdline).trim().into();
+    }
+}
+
 /// A guest test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTest {
@@ -93,9 +100,7 @@ impl GuestTest {
         }
         let mut twin = self.clone();
         twin.name += UNOPTIMIZED;
-        twin.boot.cmdline = format!("{} kprobes.optimize=0", self.boot.cmdline)
-            .trim_start()
-            .into();
+        twin.boot.append("kprobes.optimize=0");
         twin.second_pass = true;
         Some(twin)
     }
@@ -105,7 +110,7 @@ impl GuestTest {
 #[derive(Debug)]
 pub struct Catalogue {
     pub kernel: Kernel,
-    /// Sorted by boot options, then by name.
+    /// Sorted by boot options, then by name: tests with equal options are side by side.
     pub tests: Vec<GuestTest>,
 }
 

@@ -23,6 +23,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Run,
+    /// Runs with these arguments behind its own on the kernel command line, of several of one name the last counts.
+    RunWith(&'static str),
     /// Is not in the list.
     Leave,
     /// Is in the list, with the reason for which it does not run here.
@@ -41,36 +43,39 @@ pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCo
         }
     };
 
-    let mut selected: Vec<&GuestTest> = Vec::new();
+    let mut selected: Vec<GuestTest> = Vec::new();
     let mut senders: HashMap<&str, Sender<Verdict>> = HashMap::new();
     let mut trials = Vec::new();
     for test in catalogue.tests.iter().filter(|test| !test.hidden) {
-        let trial = match choose(test) {
+        let appended = match choose(test) {
             Choice::Leave => continue,
             Choice::Skip(reason) => {
-                Trial::ignorable_test(&test.name, move || Ok(Completion::ignored_with(reason)))
+                trials.push(Trial::ignorable_test(&test.name, move || {
+                    Ok(Completion::ignored_with(reason))
+                }));
+                continue;
             }
-            Choice::Run => {
-                let (sender, verdict) = mpsc::channel();
-                let trial = Trial::test(&test.name, move || {
-                    let verdict: Verdict = verdict
-                        .recv()
-                        .unwrap_or_else(|_| Err("the harness gave no verdict on it".into()));
-                    Ok(verdict?)
-                })
-                .with_ignored_flag(test.ignored);
-                if !arguments.list
-                    && !arguments.is_filtered_out(&trial)
-                    && !arguments.is_ignored(&trial)
-                {
-                    selected.push(test);
-                    senders.insert(&test.name, sender);
-                }
-                trial
-            }
+            Choice::Run => "",
+            Choice::RunWith(arguments) => arguments,
         };
+        let (sender, verdict) = mpsc::channel();
+        let trial = Trial::test(&test.name, move || {
+            let verdict: Verdict = verdict
+                .recv()
+                .unwrap_or_else(|_| Err("the harness gave no verdict on it".into()));
+            Ok(verdict?)
+        })
+        .with_ignored_flag(test.ignored);
+        if !arguments.list && !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
+            let mut test_here = test.clone();
+            test_here.boot.append(appended);
+            selected.push(test_here);
+            senders.insert(&test.name, sender);
+        }
         trials.push(trial);
     }
+    selected.sort_by(|a, b| a.boot.cmp(&b.boot));
+    let selected: Vec<&GuestTest> = selected.iter().collect();
 
     thread::scope(|scope| {
         let driver = scope.spawn(|| {
