@@ -1,6 +1,9 @@
 //! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
 
-use crate::guest_test;
+use crate::{
+    guest_test,
+    handlers::{Deed, after, at_entry, at_return, before},
+};
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
@@ -300,28 +303,14 @@ static HANDLERS: AtomicU64 = AtomicU64::new(0);
 static SPOILT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a handler, and whether it runs with the flags that Rust code wants.
-fn check_flags() {
-    const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
-    HANDLERS.fetch_add(1, SeqCst);
-    SPOILT.fetch_add(u64::from(rflags::read_raw() & DF_AND_AC != 0), SeqCst);
-}
+struct CheckFlags;
 
-fn check_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-    check_flags();
-    PreVerdict::Execute
-}
-
-fn check_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
-    check_flags();
-}
-
-fn check_entry(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
-    check_flags();
-    EntryVerdict::Track
-}
-
-fn check_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
-    check_flags();
+impl Deed for CheckFlags {
+    fn done() {
+        const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
+        HANDLERS.fetch_add(1, SeqCst);
+        SPOILT.fetch_add(u64::from(rflags::read_raw() & DF_AND_AC != 0), SeqCst);
+    }
 }
 
 const PLAIN: u64 = 0x202;
@@ -361,14 +350,14 @@ fn flags_survive_probes(flags: &[u64]) {
         register(Box::new(
             Kretprobe::<u64>::new()
                 .symbol("changes_flags")
-                .handler(check_return),
+                .handler(at_return::<CheckFlags>),
         ))
         .unwrap(),
         register(Box::new(
             Kretprobe::<u64>::new()
                 .symbol("changes_flags")
-                .entry(check_entry)
-                .handler(check_return),
+                .entry(at_entry::<CheckFlags>)
+                .handler(at_return::<CheckFlags>),
         ))
         .unwrap(),
     ];
@@ -386,13 +375,17 @@ fn flags_survive_probes(flags: &[u64]) {
             .map(|judged| register(Box::new(shape().at(judged.insn.ip()))).unwrap())
             .collect()
     };
-    let probes = probe_all(|| Kprobe::new().pre(check_before));
+    let probes = probe_all(|| Kprobe::new().pre(before::<CheckFlags>));
     assert_eq!(
         cases.iter().map(run).collect::<Vec<_>>(),
         bare,
         "with each instruction probed, too"
     );
-    let more = probe_all(|| Kprobe::new().pre(check_before).post(check_after));
+    let more = probe_all(|| {
+        Kprobe::new()
+            .pre(before::<CheckFlags>)
+            .post(after::<CheckFlags>)
+    });
     assert_eq!(
         cases.iter().map(run).collect::<Vec<_>>(),
         bare,

@@ -48,6 +48,7 @@ mod errors;
 mod everything;
 mod everything_probes;
 mod handler_rules;
+mod handlers;
 mod historic;
 mod hits;
 mod instruction_forms;
