@@ -87,3 +87,19 @@ fn log_level_keeps_less_urgent_messages_off_the_console() {
         log.join("\n")
     );
 }
+
+#[test]
+fn numbers_that_make_no_sense_are_ignored_with_a_reason() {
+    let (over, log) = boot("modules=kprobe_example loglevel=loud tick_ms=0");
+    assert_eq!(over, Over::Ended(End::Success));
+    for told in [
+        "loglevel=loud is ignored: ",
+        "tick_ms=0 is ignored: it is a number from 1 to 1000",
+    ] {
+        assert!(
+            log.iter().any(|line| line.contains(told)),
+            "{told}: {}",
+            log.join("\n")
+        );
+    }
+}

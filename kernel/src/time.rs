@@ -7,11 +7,14 @@
 //! Under QEMU's `-icount` the TSC counts instructions, and so do the interval timer and the APIC timer: all stay in
 //! proportion.
 
-use crate::arch::{
-    percpu::{self, MAX_CPUS},
-    pit::{PIT_HZ, PitCounter},
+use crate::{
+    arch::{
+        percpu::{self, MAX_CPUS},
+        pit::{PIT_HZ, PitCounter},
+    },
+    cmdline, pr_warn,
+    sync::SpinLock,
 };
-use crate::sync::SpinLock;
 use core::{
     arch::x86_64::_rdtsc,
     hint,
@@ -23,8 +26,10 @@ pub const NSEC_PER_SEC: u64 = 1_000_000_000;
 /// Nanoseconds in a millisecond.
 pub const NSEC_PER_MSEC: u64 = 1_000_000;
 
-/// Time between two ticks of the scheduler.
+/// Time between two ticks of the scheduler, unless the command line says otherwise ([`tick_ns`]).
 pub const TICK_NS: u64 = 4 * NSEC_PER_MSEC;
+/// The longest time between two ticks that the command line may ask for, in milliseconds.
+const MAX_TICK_MS: u64 = 1000;
 
 /// Nanoseconds per TSC tick, in units of 2^-32; 0 before [`init`].
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
@@ -33,6 +38,21 @@ static BOOT_TSC: AtomicU64 = AtomicU64::new(0);
 
 /// What to add to the TSC of each CPU to get that of the CPU that booted.
 static CORRECTION: [AtomicI64; MAX_CPUS] = [const { AtomicI64::new(0) }; MAX_CPUS];
+
+/// Time between two ticks of the scheduler: `tick_ms=N` of the command line, 1 to 1000, or [`TICK_NS`]. A tick must be over before the
+/// next one is due: where each of its instructions is probed, that asks for longer ones.
+pub(crate) fn tick_ns() -> u64 {
+    let Some(given) = cmdline::get("tick_ms") else {
+        return TICK_NS;
+    };
+    match given.parse() {
+        Ok(milliseconds @ 1..=MAX_TICK_MS) => milliseconds * NSEC_PER_MSEC,
+        _ => {
+            pr_warn!("tick_ms={given} is ignored: it is a number from 1 to {MAX_TICK_MS}");
+            TICK_NS
+        }
+    }
+}
 
 /// The time stamp counter of this CPU.
 #[inline]

@@ -333,7 +333,7 @@ guest_test! {
     }
 
     /// Every instruction that can be probed, and the return of every function.
-    #[cmdline("everything.stride=1 kprobes.optimize=0")]
+    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
     #[smp(1)]
     #[memory(1024)]
     #[timeout(7200)]
@@ -343,7 +343,7 @@ guest_test! {
     }
 
     /// The same on two CPUs.
-    #[cmdline("everything.stride=1 kprobes.optimize=0")]
+    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
     #[smp(2)]
     #[memory(1024)]
     #[timeout(7200)]
@@ -353,7 +353,7 @@ guest_test! {
     }
 
     /// The same on four CPUs.
-    #[cmdline("everything.stride=1 kprobes.optimize=0")]
+    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
     #[smp(4)]
     #[memory(1024)]
     #[timeout(7200)]
@@ -363,7 +363,7 @@ guest_test! {
     }
 
     /// The same with jumps wherever one instruction is long enough for one.
-    #[cmdline("everything.stride=1 kprobes.optimize=1")]
+    #[cmdline("everything.stride=1 kprobes.optimize=1 tick_ms=100")]
     #[smp(2)]
     #[memory(1024)]
     #[timeout(7200)]

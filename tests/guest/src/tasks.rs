@@ -46,6 +46,17 @@ guest_test! {
         spinner.wait_released();
     }
 
+    /// A sleeper is woken by a tick, and each of these by another one.
+    #[smp(1)]
+    #[cmdline("tick_ms=50")]
+    fn ticks_come_as_the_command_line_says() {
+        let start = ktime_get();
+        for _ in 0..3 {
+            sleep_ns(NSEC_PER_MSEC);
+        }
+        assert!(ktime_get() - start >= 2 * 50 * NSEC_PER_MSEC, "ticks came early");
+    }
+
     fn preemption_waits_while_it_is_off() {
         let ran = Arc::new(AtomicBool::new(false));
         let other = ran.clone();

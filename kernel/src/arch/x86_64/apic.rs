@@ -87,7 +87,7 @@ pub fn init() {
     let ticks = u64::from(start - end);
     let ns = time::ticks_to_ns(end_tsc - start_tsc);
     write(register::TIMER_INITIAL, 0);
-    let count = ticks * time::TICK_NS / ns;
+    let count = ticks * time::tick_ns() / ns;
     assert!(count > 0, "the timer of the local APIC stands still");
     TIMER_COUNT.store(count as u32, Ordering::Relaxed);
 }

@@ -215,7 +215,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     scheduler::preempt_on_interrupt_exit(regs);
 }
 
-/// The tick, every [`TICK_NS`](crate::time::TICK_NS) on each CPU: wakes sleepers and ends the running task's turn.
+/// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: wakes sleepers and ends the running task's turn.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
