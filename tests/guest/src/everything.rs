@@ -14,6 +14,7 @@
 //! | `everything.returns=0` | no return probes |
 //! | `everything.work=TEXT` | only work whose name holds TEXT |
 //! | `everything.switch=1` | the optimisation is switched on and off meanwhile |
+//! | `everything.top=1` | the instructions that were hit most are printed |
 //! | `everything.trace=1` | the last probed addresses of each CPU are printed in a panic |
 
 use crate::{everything_probes::Everything, guest_test, registry};
@@ -305,6 +306,9 @@ fn probe_everything() {
     pr_info!(
         "everything: {traps} traps, {hits} hits + {misses} misses + {stale} stale + {forks} ends of jprobes; {returns} returns, {lost} not followed"
     );
+    if cmdline::get("everything.top") == Some("1") {
+        everything.tell_most_hit();
+    }
     assert!(hits > 0 && returns > 0);
     let accounted = hits + misses + stale + forks;
     if jumps {

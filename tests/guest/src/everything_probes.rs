@@ -8,7 +8,10 @@
 
 use crate::everything::COUNTED;
 use alloc::{boxed::Box, vec::Vec};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::{
+    cmp::Reverse,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
 use kernel::{
     arch::percpu,
     cmdline, pr_emerg, pr_info,
@@ -83,6 +86,9 @@ pub struct Everything {
     /// All of them, in the order of registration.
     batch: Vec<&'static dyn Probe>,
 }
+
+/// How many of the instructions that were hit most are printed.
+const TOLD: usize = 40;
 
 /// One in so many kprobes has a handler. The others count all the same.
 const HANDLERS: usize = 4;
@@ -204,6 +210,20 @@ impl Everything {
         self.kprobes.iter().fold((0, 0), |(hits, misses), probe| {
             (hits + probe.hits(), misses + probe.nmissed())
         })
+    }
+
+    /// Prints the instructions that were hit most.
+    pub fn tell_most_hit(&self) {
+        let mut kprobes: Vec<_> = self.kprobes.iter().collect();
+        kprobes.sort_unstable_by_key(|probe| Reverse(probe.hits()));
+        for probe in kprobes.into_iter().take(TOLD) {
+            pr_info!(
+                "everything: {} hits, {} misses at {}",
+                probe.hits(),
+                probe.nmissed(),
+                symbols::Address::of_instruction(probe.addr())
+            );
+        }
     }
 
     /// How often the jprobe's handler ran, and so ended.
