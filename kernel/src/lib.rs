@@ -28,7 +28,7 @@ pub mod test_runner;
 pub mod text_poke;
 pub mod time;
 
-use arch::{apic, cpu, entry, gdt, idt, percpu, pit, smp, syscall as syscall_entry};
+use arch::{apic, cpu, entry, gdt, give_way, idt, percpu, pit, smp, syscall as syscall_entry};
 use bootloader_api::BootInfo;
 use mm::{frame, kernel_stack, paging};
 use task::scheduler;
@@ -47,6 +47,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     unsafe { gdt::init(&gdt::InterruptStacks::of_boot_cpu()) };
     probes::init_table(); // the entry of breakpoints searches it
     idt::init(); // from here on, faults are reported
+    give_way::init();
     cpu::init(); // control registers
     syscall_entry::init();
     paging::init_phys_map(info);

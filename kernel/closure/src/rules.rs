@@ -14,7 +14,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 26] = [
+pub const ROOTS: [(&str, &str); 27] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
@@ -79,6 +79,10 @@ pub const ROOTS: [(&str, &str); 26] = [
     ("kprobe_serve_far_chain", "serves the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     (
+        "give_way_before_breakpoint",
+        "a breakpoint leads to it, and one in it would again",
+    ),
+    (
         "follow_note_breakpoint",
         "a hit in a followed call runs through it",
     ),
@@ -90,7 +94,11 @@ pub const ROOTS: [(&str, &str); 26] = [
 
 /// Where the closure ends: from here on a hit was none and has been handed on to the kernel, or the kernel is at its end. None of
 /// them may be inlined into the code before it.
-pub const ENDS: [(&str, &str); 9] = [
+pub const ENDS: [(&str, &str); 10] = [
+    (
+        "kernel::task::scheduler::preempt_before_breakpoint",
+        "another task runs before the hit begins",
+    ),
     (
         "kernel::arch::x86_64::traps::do_nmi",
         "an NMI that is on top of no other",

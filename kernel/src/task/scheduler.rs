@@ -27,7 +27,7 @@
 //! # Preemption
 //! A task is switched out against its will only on the way out of an interrupt that it took with interrupts on and
 //! `preempt_count` 0, when `need_resched` is set, and when the probes allow it ([`probes::may_preempt`]: never inside
-//! a slot or detour); and where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
+//! a slot or detour), or else in front of the breakpoint that comes next ([`give_way`]); and where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
 //! it. As interrupt handlers run with interrupts off throughout, the way out of an interrupt that lets a switch happen
 //! is always the outermost one of its task.
 //!
@@ -37,7 +37,7 @@
 
 use super::{State, TASKS, Task};
 use crate::{
-    arch::{idt::vector, percpu, smp, switch::__switch_to},
+    arch::{give_way, idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
     probes::{
         self,
@@ -196,21 +196,46 @@ pub fn preempt() {
 
 /// Called last in an interrupt handler, with the frame of what it interrupted.
 pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
-    const INTERRUPTS: u64 = 1 << 9;
-    if regs.flags & INTERRUPTS != 0
-        && percpu::preempt_count() == 0
-        && percpu::this().need_resched()
-        && probes::may_preempt(regs.ip)
-    {
-        // SAFETY: the running task is alive (T1).
-        let task = unsafe { &*percpu::current_raw() };
-        task.preempted_at.store(regs.ip, Ordering::Relaxed);
-        preempt();
-        task.preempted_at.store(0, Ordering::Relaxed);
+    if !is_asked_to_give_way(regs) {
+        return;
+    }
+    if probes::may_preempt(regs.ip) {
+        preempt_at(regs.ip);
+    } else {
+        give_way::at_next_breakpoint();
     }
 }
 
-/// Whether a task that was preempted on an interrupt's exit, and waits to run again, is to resume at an ip for which `inside` holds.
+/// Called with the frame of a #BP in the kernel before anybody has looked at it, when an interrupt's exit has asked for that.
+/// Code that has user memory open is left alone.
+#[inline(never)]
+pub fn preempt_before_breakpoint(regs: &probes::PtRegs) {
+    const USER_ACCESS: u64 = 1 << 18;
+    let breakpoint = regs.ip.wrapping_sub(1);
+    if is_asked_to_give_way(regs)
+        && regs.flags & USER_ACCESS == 0
+        && probes::may_preempt(breakpoint)
+    {
+        preempt_at(breakpoint);
+    }
+}
+
+/// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.
+fn is_asked_to_give_way(regs: &probes::PtRegs) -> bool {
+    const INTERRUPTS: u64 = 1 << 9;
+    regs.flags & INTERRUPTS != 0 && percpu::preempt_count() == 0 && percpu::this().need_resched()
+}
+
+/// Lets another task run; this one is to go on at `ip`.
+fn preempt_at(ip: u64) {
+    // SAFETY: the running task is alive (T1).
+    let task = unsafe { &*percpu::current_raw() };
+    task.preempted_at.store(ip, Ordering::Relaxed);
+    preempt();
+    task.preempted_at.store(0, Ordering::Relaxed);
+}
+
+/// Whether a task that was preempted, and waits to run again, is to resume at an ip for which `inside` holds.
 pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
     // A task that was preempted waits in the queue (S4), unless it is idle, and under the lock it is there or on a CPU (S1).
     let queue = RUN_QUEUE.lock();

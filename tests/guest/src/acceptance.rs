@@ -26,8 +26,8 @@ const SOUGHT_AFTER: [&str; 14] = [
     "do_page_fault",
     "timer_interrupt",
     "ktime_get",
-    "linked_list_allocator::Heap::allocate_first_fit",
-    "linked_list_allocator::Heap::deallocate",
+    "rlsf::tlsf::Tlsf<FLBitmap,SLBitmap,_,_>::allocate",
+    "rlsf::tlsf::Tlsf<FLBitmap,SLBitmap,_,_>::deallocate",
 ];
 
 /// The functions of that name, as written in Rust.

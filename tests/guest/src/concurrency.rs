@@ -3,6 +3,7 @@
 use crate::guest_test;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
+    arch::global_asm,
     hint::{self, black_box},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
@@ -43,6 +44,25 @@ fn on_every_cpu(body: impl Fn(usize) + Send + Sync + Clone + 'static) {
 extern "C" fn hot_target(a: u64) -> u64 {
     black_box(a + 1)
 }
+
+unsafe extern "C" {
+    /// Returns when the byte at `flag` is not 0 any more.
+    fn spin_until_set(flag: *const u8);
+}
+
+global_asm!(
+    ".pushsection .text.spin_until_set, \"ax\", @progbits",
+    ".globl spin_until_set",
+    ".type spin_until_set, @function",
+    "spin_until_set:",
+    ".cfi_startproc",
+    "cmp byte ptr [rdi], 0",
+    "je spin_until_set",
+    "ret",
+    ".cfi_endproc",
+    ".size spin_until_set, . - spin_until_set",
+    ".popsection",
+);
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
@@ -222,6 +242,38 @@ guest_test! {
         traps::set_nmi_handler(None);
         assert_eq!((outer.hits(), inner.nmissed(), inner.hits()), (20, 20, 0));
         drop((inner, outer));
+    }
+
+    /// Interrupts are taken in slots there nearly always, where no task may be switched away from.
+    fn a_loop_whose_every_instruction_is_probed_gives_way() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static TICKS: AtomicU64 = AtomicU64::new(0);
+        fn tick(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            if percpu::cpu_id() == 1 {
+                TICKS.fetch_add(1, SeqCst);
+            }
+            PreVerdict::Execute
+        }
+        let at = |offset| register(Box::new(Kprobe::new().symbol("spin_until_set").offset(offset).pre(count))).unwrap();
+        let probes = [at(0), at(3)];
+        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+        for _ in 0..20 {
+            STOP.store(false, SeqCst);
+            let hits = probes[1].hits();
+            // SAFETY: the flag is a byte that lives for ever.
+            let spinner = spawn_kthread_on(1 << 1, "spins", || unsafe { spin_until_set(STOP.as_ptr().cast()) }).unwrap();
+            while probes[1].hits() < hits + 10 {
+                hint::spin_loop();
+            }
+            let before = TICKS.load(SeqCst);
+            let other = spawn_kthread_on(1 << 1, "waits", || STOP.store(true, SeqCst)).unwrap();
+            other.wait_released();
+            spinner.wait_released();
+            let waited = TICKS.load(SeqCst) - before;
+            assert!(waited <= 10, "the other task waited for {waited} ticks");
+        }
+        assert!(probes.iter().all(|probe| probe.nmissed() == 0));
+        drop((probes, ticks));
     }
 
     /// Handlers run with preemption and interrupts off, on the CPU that hit.

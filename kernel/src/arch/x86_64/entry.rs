@@ -520,6 +520,56 @@ exception_stubs:
     exit_to_user = sym traps::exit_to_user,
 );
 
+/// Defines an entry for exceptions without an error code, to be used instead of the usual one for a while: `$first`, then it saves a frame,
+/// calls `$note` with it and goes on with `$next`, the stack as the processor has left it or as the frame says. GS must be the kernel's.
+///
+/// ```text
+///   rsp at the exception, aligned down to 16
+///   +0xa0  ss … +0x80 ip     pushed by the processor
+///   +0x78  orig_ax (-1)
+///   +0x70  di … +0x00 r15    <- the `PtRegs`, and rdi at the call
+///   -0x08  padding           <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
+/// ```
+macro_rules! entry_by_way_of {
+    ($name:ident, $note:path, $first:literal, $next:literal) => {
+        /// Where exceptions without an error code come in.
+        ///
+        /// # Safety
+        /// Never called: the processor gets here by a gate of this file's table.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = ".entry.text")]
+        unsafe extern "C" fn $name() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_signal_frame",
+                ".cfi_def_cfa rsp, 40",
+                ".cfi_offset rip, -40",
+                ".cfi_offset rsp, -16",
+                $first,
+                "push -1",
+                ".cfi_adjust_cfa_offset 8",
+                ::probes::push_general_registers!(),
+                "cld",
+                "mov rdi, rsp",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "call {note}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                ::probes::pop_general_registers!(),
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                $next,
+                ".cfi_endproc",
+                note = sym $note,
+            )
+        }
+    };
+}
+
+pub(super) use entry_by_way_of;
+
 unsafe extern "C" {
     static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
     static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];

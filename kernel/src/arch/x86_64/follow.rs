@@ -20,14 +20,17 @@
 //! [`follow`]: task context. The recorder runs on the path of a hit, so it may not be probed: it is among the roots of the
 //! blacklist. It locks, allocates and fails nothing.
 
-use super::idt::{self, Idt, vector};
+use super::{
+    entry::entry_by_way_of,
+    idt::{self, Idt, vector},
+};
 use crate::{
     probes::{self, Kernel, PtRegs},
     sync::Mutex,
 };
 use ::probes::Platform;
 use core::{
-    arch::{asm, naked_asm},
+    arch::asm,
     ops::Range,
     ptr::null_mut,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
@@ -295,52 +298,6 @@ extern "C" fn follow_note_debug(regs: &mut PtRegs) {
     unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };
 }
 
-/// Saves a frame, calls `$note` with it and goes on with `$next`, the stack as the processor has left it or, for `iretq`, as the frame
-/// says.
-///
-/// ```text
-///   rsp at the exception, aligned down to 16
-///   +0xa0  ss … +0x80 ip     pushed by the processor
-///   +0x78  orig_ax (-1)
-///   +0x70  di … +0x00 r15    <- the `PtRegs`, and rdi at the call
-///   -0x08  padding           <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
-/// ```
-macro_rules! recording_entry {
-    ($name:ident, $note:path, $($next:tt)+) => {
-        /// Where an exception of a followed call comes in. Ring 0 only.
-        ///
-        /// # Safety
-        /// Never called: the processor gets here by a gate of [`TABLE`].
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        #[unsafe(link_section = ".entry.text")]
-        unsafe extern "C" fn $name() {
-            naked_asm!(
-                ".cfi_startproc simple",
-                ".cfi_signal_frame",
-                ".cfi_def_cfa rsp, 40",
-                ".cfi_offset rip, -40",
-                ".cfi_offset rsp, -16",
-                "push -1",
-                ".cfi_adjust_cfa_offset 8",
-                ::probes::push_general_registers!(),
-                "cld",
-                "mov rdi, rsp",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "call {note}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                ::probes::pop_general_registers!(),
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                $($next)+
-                ".cfi_endproc",
-                note = sym $note,
-            )
-        }
-    };
-}
-
-recording_entry! { follow_breakpoint, follow_note_breakpoint, "jmp kprobe_breakpoint", }
-recording_entry! { follow_debug, follow_note_debug, "iretq", }
+// In a followed call all exceptions are ring 0's.
+entry_by_way_of! { follow_breakpoint, follow_note_breakpoint, "", "jmp kprobe_breakpoint" }
+entry_by_way_of! { follow_debug, follow_note_debug, "", "iretq" }

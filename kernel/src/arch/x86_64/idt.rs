@@ -1,4 +1,5 @@
-//! The interrupt descriptor table: one for all CPUs, every vector present. A CPU may use another for a moment ([`super::follow`]).
+//! The interrupt descriptor table: one for all CPUs, every vector present. A CPU may use another for a moment ([`super::follow`],
+//! [`super::give_way`]).
 //!
 //! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other
 //! `int n` there is a #GP.
@@ -131,7 +132,8 @@ impl Idt {
     pub(super) unsafe fn load(&'static self) {
         let pointer = DescriptorTablePointer {
             limit: (GATES * size_of::<Gate>() - 1) as u16,
-            base: VirtAddr::from_ptr(self),
+            // A pointer is canonical. What checks that could panic, and a hit may come here ([`super::give_way`]).
+            base: VirtAddr::new_truncate(core::ptr::from_ref(self).addr() as u64),
         };
         // SAFETY: by (1).
         unsafe { lidt(&pointer) };

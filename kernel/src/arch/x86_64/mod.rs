@@ -18,6 +18,7 @@ pub mod cpu;
 pub mod entry;
 pub mod follow;
 pub mod gdt;
+pub mod give_way;
 pub mod idt;
 pub mod percpu;
 pub mod pit;

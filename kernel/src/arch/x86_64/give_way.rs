@@ -1,0 +1,64 @@
+//! Gives a waiting task its turn in front of a breakpoint, when the interrupt that is to do so came too late for it.
+//!
+//! A hit is served with interrupts off. An interrupt that comes meanwhile is taken behind it, at the first instruction of the slot, where
+//! no task may be switched away from ([`probes::may_preempt`](crate::probes::may_preempt)). Where each instruction is probed, that is where nearly
+//! every interrupt is taken, and a loop of such would keep its CPU. So the exit of an interrupt that may not switch tasks changes the table of
+//! interrupts of its CPU for one in which the gate of #BP leads here:
+//!
+//! ```text
+//!   interrupt, ip in a slot ─► at_next_breakpoint ─► the slot ─► #BP ─► give_way_breakpoint ─ the usual table ─ another task … ─► kprobe_breakpoint
+//! ```
+//!
+//! A hit on a CPU for which no task waits costs nothing more.
+//!
+//! # Invariants
+//! G1. From the entry on until the usual table is back nothing may be probed: `give_way_before_breakpoint` is a root of the
+//!     blacklist.
+//! G2. To the probes a breakpoint that was put off is one that is executed when the task goes on: if its probe has gone
+//!     meanwhile, it is stale.
+//!
+//! # Contexts
+//! [`at_next_breakpoint`]: interrupts off. The table may stay loaded while tasks change; a #BP of ring 3 leaves it as it is.
+
+use super::{
+    entry::entry_by_way_of,
+    idt::{self, Idt, vector},
+};
+use crate::{probes::PtRegs, task::scheduler};
+use x86_64::VirtAddr;
+
+static TABLE: Idt = Idt::new();
+
+/// Fills the table. Call once, on the CPU that boots, before interrupts come.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn init() {
+    // SAFETY: no CPU has loaded the table yet, and we are the only one that runs.
+    unsafe {
+        TABLE.fill(|number| {
+            (number == vector::BREAKPOINT)
+                .then(|| VirtAddr::from_ptr(give_way_breakpoint as *const ()))
+        });
+    }
+}
+
+/// Has the next breakpoint of this CPU in ring 0 give way first.
+pub fn at_next_breakpoint() {
+    // SAFETY: filled by `init` for good, with stubs of `entry` and an entry that expects its gate.
+    unsafe { TABLE.load() };
+}
+
+/// Gives way, if a task waits and the breakpoint is in code that may be switched away from.
+#[unsafe(no_mangle)]
+extern "C" fn give_way_before_breakpoint(regs: &mut PtRegs) {
+    idt::load();
+    scheduler::preempt_before_breakpoint(regs);
+}
+
+// The saved CS tells ring 3 by its lowest bits.
+entry_by_way_of! {
+    give_way_breakpoint,
+    give_way_before_breakpoint,
+    "test byte ptr [rsp + 8], 3; jnz kprobe_breakpoint",
+    "jmp kprobe_breakpoint"
+}
