@@ -265,15 +265,14 @@ impl AddressTable {
         }
     }
 
-    /// Visits every site. Under the registry's lock.
-    pub(crate) fn for_each(&self, visit: impl FnMut(&Site)) {
+    /// Every site. Under the registry's lock.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Site> + Clone {
         self.live_in
             .iter()
             .enumerate()
             .filter(|(_, live)| live.load(Ordering::Relaxed) > 0)
             .flat_map(|(run, _)| run * RUN..(run + 1) * RUN)
             .filter_map(|index| self.site_at(index))
-            .for_each(visit);
     }
 }
 #[cfg(test)]
@@ -331,7 +330,7 @@ mod tests {
                 assert!(table.find(site.key).is_none(), "site {n} of round {round}");
             }
             let mut left = 0;
-            table.for_each(|_| left += 1);
+            table.iter().for_each(|_| left += 1);
             assert_eq!(left, sites.len() / 2, "sites visited in round {round}");
             for site in sites
                 .iter()
@@ -343,7 +342,7 @@ mod tests {
                 table.remove(&mut fill, site);
             }
             let mut left = 0;
-            table.for_each(|_| left += 1);
+            table.iter().for_each(|_| left += 1);
             assert_eq!((left, fill.live, fill.deleted), (0, 0, 0));
         }
     }
@@ -393,7 +392,7 @@ mod tests {
         assert!(kept.iter().all(|(_, site)| table.find(site.key).is_some()));
         assert!(gone.iter().all(|(_, site)| table.find(site.key).is_none()));
         let mut left = 0;
-        table.for_each(|_| left += 1);
+        table.iter().for_each(|_| left += 1);
         assert_eq!((left, fill.live), (kept.len(), kept.len()));
     }
 }

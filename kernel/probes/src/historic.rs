@@ -123,7 +123,7 @@ impl<P: Platform> Probes<P> {
         site.link(kprobe, &P::entry_points());
         self.table.insert(&mut state.fill, site);
         site.to_write.store(true, Relaxed);
-        self.write_text(&|visit| visit(site));
+        self.write_text(core::iter::once(site));
         Ok(addr)
     }
 }

@@ -181,7 +181,7 @@ impl<P: Platform> Probes<P> {
         }
         state.optimizer.on = on;
         let enabled = state.enabled;
-        let all: Visit<'_> = &|visit| self.table.for_each(visit);
+        let all: Visit<'_> = &|visit| self.table.iter().for_each(visit);
         self.deoptimize(&mut state.optimizer, enabled, all);
         self.optimize(&mut state.optimizer, enabled, all);
         self.free_detours_after_grace(&mut state.optimizer);

@@ -15,7 +15,7 @@
 //! R3. A call that fails has left text, lists and the caller's probes as they were.
 //! R4. Text is written in two rounds with a synchronisation after each: an emulator's translation of the old byte, made
 //!     while the first store was on its way, is gone after the second. A processor needs the first round only.
-//! R5. A batch pays for these rounds, and for its one grace period, once.
+//! R5. A batch pays for its one grace period once, and for these rounds once for each [`WRITTEN_AT_ONCE`] of its sites.
 //!
 //! # Contexts
 //! All calls may sleep, save those that say otherwise; from an atomic context they are refused.
@@ -24,6 +24,7 @@ use alloc::{alloc::alloc, boxed::Box, sync::Arc, vec::Vec};
 use core::{
     alloc::Layout,
     fmt,
+    iter::once,
     marker::PhantomData,
     mem::offset_of,
     ops::{Deref, Range},
@@ -59,6 +60,10 @@ use crate::{
     site_pool::FreeSites,
     slot::{FreeSlots, SlotPool},
 };
+
+/// How many breakpoints are written between two synchronisations, in all rounds. Not all of a batch: where a batch covers the code that
+/// writes it, all but its last ones are written before they slow that down.
+const WRITTEN_AT_ONCE: usize = 4096;
 
 /// The breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
@@ -432,14 +437,13 @@ impl<P: Platform> Probes<P> {
             return Ok(());
         }
         state.enabled = on;
-        self.table.for_each(|site| {
+        self.table.iter().for_each(|site| {
             site.to_write.store(
                 site.armed.load(Relaxed) != ((on || site.is_trampoline()) && site.wants_arming()),
                 Relaxed,
             )
         });
-        let all: Visit<'_> = &|visit| self.table.for_each(visit);
-        self.rewrite(&mut state, all);
+        self.rewrite(&mut state, self.table.iter());
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }
@@ -451,7 +455,7 @@ impl<P: Platform> Probes<P> {
     /// is locked meanwhile, so `visit` must not change it.
     pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
         let _state = self.state();
-        self.table.for_each(|site| {
+        self.table.iter().for_each(|site| {
             site.probes()
                 .filter(|probe| probe.kind != Kind::Trampoline)
                 .for_each(|probe| visit(Listed::new(site, probe)));
@@ -499,7 +503,7 @@ impl<P: Platform> Probes<P> {
     /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
     pub fn text_freed(&self, range: Range<u64>) {
         let _state = self.state();
-        self.table.for_each(|site| {
+        self.table.iter().for_each(|site| {
             if range.contains(&site.addr()) {
                 site.gone.store(true, Relaxed);
                 site.armed.store(false, Relaxed);
@@ -604,7 +608,7 @@ impl<P: Platform> Probes<P> {
             let arm = state.enabled && site.wants_arming() && !site.armed.load(Relaxed);
             site.to_write.store(arm, Relaxed);
         }
-        self.rewrite(&mut state, &|visit| touched.iter().for_each(visit));
+        self.rewrite(&mut state, touched.iter());
         touched.clear();
         Ok(())
     }
@@ -631,13 +635,14 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// Brings the text of the visited sites, some marked `to_write`, into the state that is wanted: jumps that must go become
+    /// Brings the text of `sites`, some marked `to_write`, into the state that is wanted: jumps that must go become
     /// breakpoints, breakpoints come and go, and become jumps where they may.
-    fn rewrite(&self, state: &mut State, visit_all: Visit<'_>) {
+    fn rewrite<'a>(&self, state: &mut State, sites: impl Iterator<Item = &'a Site> + Clone) {
         let enabled = state.enabled;
+        let visit_all: Visit<'_> = &|visit| sites.clone().for_each(visit);
         self.deoptimize(&mut state.optimizer, enabled, visit_all);
         let coming = self.make_detours(&mut state.optimizer, enabled, visit_all);
-        self.write_text(visit_all);
+        self.write_text(sites.clone());
         self.install_jumps(coming);
         self.free_detours_after_grace(&mut state.optimizer);
     }
@@ -1099,7 +1104,7 @@ impl<P: Platform> Probes<P> {
         let enabled = state.enabled;
         let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
         self.deoptimize(&mut state.optimizer, enabled, visit_touched);
-        self.write_text(visit_touched);
+        self.write_text(touched.iter());
         for site in touched.iter().filter(|site| site.is_empty()) {
             self.table.remove(&mut state.fill, site);
         }
@@ -1162,17 +1167,25 @@ impl<P: Platform> Probes<P> {
         let wanted = state.enabled && site.wants_arming();
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
-        self.rewrite(&mut state, &|visit| visit(site));
+        self.rewrite(&mut state, once(site));
         Ok(())
     }
 
-    /// Flips the breakpoint of every visited site that is marked `to_write`. Returns when every CPU sees the new text.
-    pub(crate) fn write_text(&self, visit_all: Visit<'_>) {
-        let mut any = false;
+    /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every CPU sees the new text.
+    pub(crate) fn write_text<'a>(&self, mut sites: impl Iterator<Item = &'a Site> + Clone) {
+        while sites.clone().next().is_some() {
+            self.write_some_text(sites.clone().take(WRITTEN_AT_ONCE));
+            sites.nth(WRITTEN_AT_ONCE - 1);
+        }
+    }
+
+    /// The same for [`WRITTEN_AT_ONCE`] sites at the most.
+    fn write_some_text<'a>(&self, sites: impl Iterator<Item = &'a Site> + Clone) {
         for _round in 0..2 {
-            visit_all(&mut |site| {
+            let mut any = false;
+            for site in sites.clone() {
                 if !site.to_write.load(Relaxed) || site.gone.load(Relaxed) {
-                    return;
+                    continue;
                 }
                 any = true;
                 let byte = if site.armed.load(Relaxed) {
@@ -1182,17 +1195,17 @@ impl<P: Platform> Probes<P> {
                 };
                 // SAFETY: live text (not gone), the first byte of an instruction, under the lock.
                 unsafe { P::write_text(site.addr(), byte) };
-            });
+            }
             if !any {
                 return;
             }
             P::synchronize_cores();
         }
-        visit_all(&mut |site| {
+        for site in sites {
             if site.to_write.swap(false, Relaxed) && !site.gone.load(Relaxed) {
                 site.armed.store(!site.armed.load(Relaxed), Relaxed);
             }
-        });
+        }
     }
 }
 
@@ -1246,7 +1259,7 @@ impl Touched {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Site> {
+    fn iter(&self) -> impl Iterator<Item = &Site> + Clone {
         let mut at = self.first;
         core::iter::from_fn(move || {
             // SAFETY: sites in the list live until the operation that made it drains or clears it.

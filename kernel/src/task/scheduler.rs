@@ -206,18 +206,19 @@ pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
     }
 }
 
-/// Called with the frame of a #BP in the kernel before anybody has looked at it, when an interrupt's exit has asked for that.
-/// Code that has user memory open is left alone.
+/// Whether a task that has executed a breakpoint, which nobody has looked at, is to give way, and may. Code that has user memory open
+/// is left alone.
+pub fn is_to_give_way_at(regs: &probes::PtRegs) -> bool {
+    const USER_ACCESS: u64 = 1 << 18;
+    is_asked_to_give_way(regs)
+        && regs.flags & USER_ACCESS == 0
+        && probes::may_preempt(regs.ip.wrapping_sub(1))
+}
+
+/// Gives way. The caller has asked [`is_to_give_way_at`].
 #[inline(never)]
 pub fn preempt_before_breakpoint(regs: &probes::PtRegs) {
-    const USER_ACCESS: u64 = 1 << 18;
-    let breakpoint = regs.ip.wrapping_sub(1);
-    if is_asked_to_give_way(regs)
-        && regs.flags & USER_ACCESS == 0
-        && probes::may_preempt(breakpoint)
-    {
-        preempt_at(breakpoint);
-    }
+    preempt_at(regs.ip.wrapping_sub(1));
 }
 
 /// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.

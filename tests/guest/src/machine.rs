@@ -226,6 +226,7 @@ guest_test! {
             READS.fetch_add(u64::from(faults(IN_NMI)), SeqCst);
             NMIS.fetch_add(1, SeqCst);
         }
+        READS.store(0, SeqCst);
         NMIS.store(0, SeqCst);
         traps::set_nmi_handler(Some(nmi));
         let address = interrupts::without_interrupts(|| {

@@ -9,7 +9,7 @@
 //!   interrupt, ip in a slot ─► at_next_breakpoint ─► the slot ─► #BP ─► give_way_breakpoint ─ the usual table ─ another task … ─► kprobe_breakpoint
 //! ```
 //!
-//! A hit on a CPU for which no task waits costs nothing more.
+//! A hit on a CPU for which no task waits, or which has no interrupt that came too late, costs nothing more.
 //!
 //! # Invariants
 //! G1. From the entry on until the usual table is back nothing may be probed: `give_way_before_breakpoint` is a root of the
@@ -23,6 +23,7 @@
 use super::{
     entry::entry_by_way_of,
     idt::{self, Idt, vector},
+    percpu,
 };
 use crate::{probes::PtRegs, task::scheduler};
 use x86_64::VirtAddr;
@@ -48,11 +49,17 @@ pub fn at_next_breakpoint() {
     unsafe { TABLE.load() };
 }
 
-/// Gives way, if a task waits and the breakpoint is in code that may be switched away from.
+/// Gives way, if a task still waits and the breakpoint is in code that may be switched away from. The way out of the interrupt has
+/// breakpoints, too, where it is probed; they must wait for a later one.
 #[unsafe(no_mangle)]
 extern "C" fn give_way_before_breakpoint(regs: &mut PtRegs) {
-    idt::load();
-    scheduler::preempt_before_breakpoint(regs);
+    let gives_way = scheduler::is_to_give_way_at(regs);
+    if gives_way || !percpu::this().need_resched() {
+        idt::load();
+    }
+    if gives_way {
+        scheduler::preempt_before_breakpoint(regs);
+    }
 }
 
 // The saved CS tells ring 3 by its lowest bits.

@@ -35,7 +35,7 @@ impl World {
             cpu: Cpu::new(),
         });
         world.table.clear();
-        world.table.for_each(|_| {});
+        world.table.iter().for_each(|_| {});
         for armed in &world.armed {
             armed.load(Relaxed);
         }
