@@ -327,15 +327,16 @@ fn probe_everything() {
 }
 
 guest_test! {
-    /// One instruction in ten and one function in ten, on two CPUs. By breakpoints: each hit is a trap then, so that the books close.
-    #[cmdline("everything.stride=10 kprobes.optimize=0")]
-    #[memory(512)]
-    #[timeout(300)]
-    fn probes_all_over_the_kernel_leave_programs_alone() {
+    /// Every instruction that can be probed, and the return of every function, on two CPUs. By breakpoints: each hit is a trap then, so
+    /// that the books close.
+    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
+    #[memory(1024)]
+    #[timeout(900)]
+    fn a_probe_on_each_instruction_on_two_cpus() {
         probe_everything();
     }
 
-    /// The same by jumps, which become breakpoints and jumps again meanwhile.
+    /// A share of them by jumps, which become breakpoints and jumps again meanwhile.
     #[cmdline("everything.stride=100 everything.switch=1")]
     #[memory(512)]
     #[timeout(300)]
@@ -343,23 +344,13 @@ guest_test! {
         probe_everything();
     }
 
-    /// Every instruction that can be probed, and the return of every function.
+    /// Every instruction on one CPU.
     #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
     #[smp(1)]
     #[memory(1024)]
     #[timeout(7200)]
     #[ignore]
     fn a_probe_on_each_instruction_on_one_cpu() {
-        probe_everything();
-    }
-
-    /// The same on two CPUs.
-    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
-    #[smp(2)]
-    #[memory(1024)]
-    #[timeout(7200)]
-    #[ignore]
-    fn a_probe_on_each_instruction_on_two_cpus() {
         probe_everything();
     }
 
@@ -380,6 +371,16 @@ guest_test! {
     #[timeout(7200)]
     #[ignore]
     fn a_probe_on_each_instruction_with_jumps() {
+        probe_everything();
+    }
+
+    /// Jumps that become breakpoints and jumps again on four CPUs, a tenth of all.
+    #[cmdline("everything.stride=10 everything.switch=1 tick_ms=100")]
+    #[smp(4)]
+    #[memory(1024)]
+    #[timeout(7200)]
+    #[ignore]
+    fn jumps_all_over_the_kernel_on_four_cpus() {
         probe_everything();
     }
 }

@@ -192,14 +192,17 @@ impl Everything {
         PROBES.register_batch(&self.batch).unwrap();
     }
 
-    /// Removes all: first those in the code that removes them, which is slow under probes.
+    /// Removes all: first those in the code that removes them, which is slow under probes. In the opposite order of registration, so that
+    /// the kprobe that counts the hits at a function's entry is there as long as the others.
     pub fn unregister(&self) {
         let rest = self
             .batch
             .partition_point(|probe| is_writer(addr_of(*probe)));
         let (removers, rest) = self.batch.split_at(rest);
-        PROBES.unregister_batch(removers).unwrap();
-        PROBES.unregister_batch(rest).unwrap();
+        for batch in [removers, rest] {
+            let batch: Vec<_> = batch.iter().rev().copied().collect();
+            PROBES.unregister_batch(&batch).unwrap();
+        }
     }
 
     /// How often the instruction at `addr` was seen.
