@@ -380,7 +380,7 @@ guest_test! {
     /// that call's return is seen.
     fn calls_that_never_return_cost_no_instance() {
         let probe = register(Box::new(
-            Kretprobe::<()>::new().symbol("left_or_returning").maxactive(8).handler(see_result),
+            Kretprobe::<()>::new().symbol("left_or_returning").maxactive(64).handler(see_result),
         )).unwrap();
         for (abandoned, returning) in [(8, 8), (72, 8)] {
             seen();

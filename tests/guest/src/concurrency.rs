@@ -203,7 +203,9 @@ guest_test! {
             spawn(|| task::schedule()).wait_released();
         }
         assert_eq!(schedule.nmissed(), 0, "an instance of schedule was lost with its task");
-        drop((schedule, exit));
+        drop(exit);
+        assert_eq!(PROBES.reap(), Ok(0), "an instance of do_exit stayed with a task that is gone");
+        drop(schedule);
     }
 
     /// A probe in an NMI's own path, hit on a CPU that is in a handler: counted, harmless.

@@ -4,6 +4,7 @@ use crate::guest_test;
 use alloc::{boxed::Box, format, string::ToString};
 use core::hint::black_box;
 use kernel::{
+    mm::init_text,
     probes::{
         Jprobe, Kprobe, Kretprobe, PROBES, PreVerdict, ProbeError, PtRegs, disable_kprobe,
         enable_kprobe, jprobe, register, register_jprobe, register_kprobe, register_kprobes,
@@ -76,6 +77,9 @@ guest_test! {
         refused(register(Box::new(kprobe().at(&raw const *on_heap as u64))), "NoSymbolAt", 2);
         static DATA: u64 = 5;
         refused(register(Box::new(kprobe().at(black_box(&raw const DATA as u64)))), "NotText", 22);
+        // Text that was there for the boot alone.
+        assert!(init_text::is_freed());
+        refused(register(Box::new(kprobe().symbol("kernel::init::finish_boot"))), "NoSymbolAt", 2);
         assert_eq!(text("error_target"), before);
     }
 }
@@ -233,12 +237,15 @@ fn recursive_after(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
 guest_test! {
     /// A handler that calls the probed function: the inner calls run without handlers and are counted.
     fn hits_inside_handlers_are_missed_and_counted() {
-        let probe = register(Box::new(Kprobe::new().symbol("error_target").pre(recursive).post(recursive_after))).unwrap();
-        for n in 1..=100 {
-            assert_eq!(error_target(black_box(n)), n + 1);
+        let before = || Kprobe::new().symbol("error_target").pre(recursive);
+        for (probe, missed) in [(before(), 100), (before().post(recursive_after), 200)] {
+            let probe = register(Box::new(probe)).unwrap();
+            for n in 1..=100 {
+                assert_eq!(error_target(black_box(n)), n + 1);
+            }
+            assert_eq!((probe.hits(), probe.nmissed()), (100, missed));
+            drop(probe);
         }
-        assert_eq!((probe.hits(), probe.nmissed()), (100, 200));
-        drop(probe);
     }
 }
 

@@ -9,7 +9,7 @@ use core::{
     hint::{self, black_box},
     mem::size_of_val,
     sync::atomic::{
-        AtomicBool, AtomicU64,
+        AtomicBool, AtomicU32, AtomicU64,
         Ordering::{Relaxed, SeqCst},
     },
 };
@@ -189,6 +189,58 @@ guest_test! {
         keeper.wait_released();
         drop(ticks);
         kernel::probes::unregister_kprobe(&PROBE).unwrap();
+    }
+
+    /// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is written under it.
+    fn no_jump_is_written_under_a_running_cpu() {
+        /// How often a tick has found it there, and how often the code was another one then.
+        static THERE: AtomicU64 = AtomicU64::new(0);
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CODE: AtomicU32 = AtomicU32::new(0);
+        fn code() -> u32 {
+            // SAFETY: kernel text is mapped and readable for ever.
+            unsafe { (opt_fill as *const u8).add(1).cast::<u32>().read_unaligned() }
+        }
+        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            // SAFETY: the first argument of the probed function, the frame of the interrupt.
+            let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
+            let start = opt_fill as *const () as u64;
+            if (start + 1..start + 5).contains(&ip) {
+                THERE.fetch_add(1, SeqCst);
+                WRITTEN.fetch_add(u64::from(code() != CODE.load(SeqCst)), SeqCst);
+            }
+            PreVerdict::Execute
+        }
+        CODE.store(code(), SeqCst);
+        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+        let filler = spawn_kthread_on(1 << 1, "fills", || {
+            let mut buffer = vec![0_u8; 1 << 21];
+            for round in 1.. {
+                if STOP.load(SeqCst) {
+                    break;
+                }
+                // It stays where it is, so there is nobody to wait for but the CPU.
+                percpu::preempt_disable();
+                fill(buffer.as_mut_ptr(), round as u8, buffer.len());
+                percpu::preempt_enable();
+                assert!(buffer.iter().all(|byte| *byte == round as u8));
+            }
+        })
+        .unwrap();
+        for _ in 0..20 {
+            let there = THERE.load(SeqCst);
+            while THERE.load(SeqCst) == there {
+                hint::spin_loop();
+            }
+            let probe = register(Box::new(Kprobe::new().symbol("opt_fill").pre(count))).unwrap();
+            assert!(is_jump("opt_fill"));
+            drop(probe);
+        }
+        STOP.store(true, SeqCst);
+        filler.wait_released();
+        assert_eq!(WRITTEN.load(SeqCst), 0, "of {} ticks", THERE.load(SeqCst));
+        drop(ticks);
     }
 
     /// However the jump comes and goes meanwhile, each call is counted once, also those that hit the breakpoint in between.
