@@ -91,7 +91,6 @@ fn command(mutant: &Mutant, tree: &Tree, arguments: &str) -> Result<Outcome> {
         .env("RUST_BACKTRACE", "0")
         // Nobody debugs a mutant, and the kernel is built for each.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-        .env("CARGO_INCREMENTAL", "1")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
