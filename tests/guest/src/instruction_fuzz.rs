@@ -462,8 +462,9 @@ fn fuzz(seed: u64, count: u64) {
         PROBES.set_optimization(true).unwrap();
         fuzz.run(numbers, &[Method::Jump]);
         pr_info!(
-            "fuzz: seed {:#x}, {from} of {end} cases: {:?}",
+            "fuzz: seed {:#x}, {from} of {end} cases, {} differ: {:?}",
             fuzz.seed,
+            fuzz.failures.len(),
             fuzz.counts
         );
     }
