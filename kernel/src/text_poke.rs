@@ -122,13 +122,13 @@ pub fn synchronize_hits() {
     wait(|answer| &answer.quiescent);
 }
 
-/// How long a CPU whose answer was no is left alone before it is asked again. Longer than the way out of the IPI's handler: an IPI
-/// that comes before that has returned is taken as soon as it has, before another instruction of what was interrupted, which
-/// would never be left. Not much longer: a CPU that is in slots nearly always has to be asked in one of the few moments in
-/// which it is not.
+/// How long a CPU whose answer was no is left alone at least before it is asked again. Not much longer, if it answers fast: one that is in
+/// slots nearly always has to be asked in one of the few moments in which it is not.
 const PAUSE_NS: u64 = 5_000;
 
-/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again.
+/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again, but not before it has
+/// had time to leave the IPI's handler, which it does about as fast as it gets there: an IPI that has come by then is taken before another
+/// instruction of what was interrupted, which would never be left. Where the handler is probed all over that takes milliseconds.
 fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
     debug_assert!(
         interrupts::are_enabled(),
@@ -150,6 +150,8 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
         asked[cpu] = ask(cpu);
     }
     for cpu in others() {
+        let mut asked_at = time::ktime_get();
+        let mut fastest = u64::MAX;
         loop {
             // Before the answer: the IPIs counted here have been answered.
             let handled = ANSWERS[cpu].handled.load(Ordering::Acquire);
@@ -157,7 +159,9 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
                 break;
             }
             if handled > asked[cpu] {
-                time::delay_ns(PAUSE_NS);
+                fastest = fastest.min(time::ktime_get() - asked_at);
+                time::delay_ns(PAUSE_NS.max(2 * fastest));
+                asked_at = time::ktime_get();
                 asked[cpu] = ask(cpu);
             }
             hint::spin_loop();

@@ -17,7 +17,7 @@ use crate::{
     guest_test,
 };
 use alloc::{format, string::String, vec::Vec};
-use core::{cell::UnsafeCell, ops::Range, ptr};
+use core::{arch::asm, cell::UnsafeCell, ops::Range, ptr};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
 use instruction_cases::{Case, Ground, HARMLESS_PORT, Random};
 use kernel::{
@@ -29,6 +29,9 @@ use kernel::{
 };
 use probes::insn::{Instructions, classify};
 use x86_64::{VirtAddr, instructions::port::PortWriteOnly, registers::model_specific::GsBase};
+
+/// DR6 after reset (Intel SDM vol. 3A, table 9-1).
+const NO_DEBUG_STATUS: u64 = 0xffff_0ff0;
 
 /// Bytes of a window, and of the stack that is compared.
 const WINDOW_BYTES: u64 = 8 * WORDS as u64;
@@ -189,6 +192,10 @@ impl Fuzz {
             // SAFETY: nobody uses these ports, nor the memory access that they once belonged to.
             unsafe { PortWriteOnly::new(u16::from(HARMLESS_PORT) + port).write(0u8) };
         }
+        // SAFETY: the debug status only reports, and what an earlier case's trap has left there may be read by this one.
+        unsafe {
+            asm!("mov dr6, {}", in(reg) NO_DEBUG_STATUS, options(nomem, nostack, preserves_flags))
+        };
         let window = self.windows()[drawn.case.window].start as *mut [u64; WORDS];
         let stack = self.live_stack().start as *mut [u64; WORDS];
         // SAFETY: windows and stack are memory of this test, mapped and aligned, that nobody refers to. A case keeps to them, and has

@@ -99,6 +99,11 @@ pub(crate) mod time {
     pub(crate) fn delay_ns(_: u64) {
         super::hint::spin_loop();
     }
+
+    /// As above.
+    pub(crate) fn ktime_get() -> u64 {
+        0
+    }
 }
 
 pub(crate) mod mm {
