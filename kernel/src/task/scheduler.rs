@@ -215,10 +215,10 @@ pub fn is_to_give_way_at(regs: &probes::PtRegs) -> bool {
         && probes::may_preempt(regs.ip.wrapping_sub(1))
 }
 
-/// Gives way. The caller has asked [`is_to_give_way_at`].
+/// Gives way, to go on where `regs` say: in front of the breakpoint. The caller has asked [`is_to_give_way_at`].
 #[inline(never)]
 pub fn preempt_before_breakpoint(regs: &probes::PtRegs) {
-    preempt_at(regs.ip.wrapping_sub(1));
+    preempt_at(regs.ip);
 }
 
 /// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.

@@ -67,7 +67,7 @@ fn loads_stack_pointer(instruction: &Instruction) -> bool {
 
 /// Functions that may be probed although refused ones lead to them: there a hit is over, or the kernel is, or an entry stub
 /// has saved the registers and goes on as ordinary code.
-const ENDS: [&str; 14] = [
+const ENDS: [&str; 15] = [
     "do_syscall",
     "kernel::arch::x86_64::traps::do_double_fault",
     "kernel::arch::x86_64::traps::do_interrupt",
@@ -82,6 +82,7 @@ const ENDS: [&str; 14] = [
     "core::panicking::",
     "core::fmt::",
     "__rustc::rust_begin_unwind",
+    "kernel::task::scheduler::preempt_before_breakpoint",
 ];
 
 guest_test! {

@@ -521,7 +521,8 @@ exception_stubs:
 );
 
 /// Defines an entry for exceptions without an error code, to be used instead of the usual one for a while: `$first`, then it saves a frame,
-/// calls `$note` with it and goes on with `$next`, the stack as the processor has left it or as the frame says. GS must be the kernel's.
+/// calls `$note` with it and goes on with `$next`, the stack as the processor has left it or as the frame says, and ZF set unless `$note` has
+/// changed the frame's `orig_ax`. GS must be the kernel's.
 ///
 /// ```text
 ///   rsp at the exception, aligned down to 16
@@ -558,7 +559,8 @@ macro_rules! entry_by_way_of {
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
                 ::probes::pop_general_registers!(),
-                "add rsp, 8",
+                "cmp qword ptr [rsp], -1",
+                "lea rsp, [rsp + 8]",
                 ".cfi_adjust_cfa_offset -8",
                 $next,
                 ".cfi_endproc",

@@ -6,7 +6,7 @@
 //! interrupts of its CPU for one in which the gate of #BP leads here:
 //!
 //! ```text
-//!   interrupt, ip in a slot ─► at_next_breakpoint ─► the slot ─► #BP ─► give_way_breakpoint ─ the usual table ─ another task … ─► kprobe_breakpoint
+//!   interrupt, ip in a slot ─► at_next_breakpoint ─► the slot ─► #BP ─► give_way_breakpoint ─ the usual table ─ another task … ─► #BP again
 //! ```
 //!
 //! A hit on a CPU for which no task waits, or which has no interrupt that came too late, costs nothing more.
@@ -14,8 +14,7 @@
 //! # Invariants
 //! G1. From the entry on until the usual table is back nothing may be probed: `give_way_before_breakpoint` is a root of the
 //!     blacklist.
-//! G2. To the probes a breakpoint that was put off is one that is executed when the task goes on: if its probe has gone
-//!     meanwhile, it is stale.
+//! G2. A task that gave way goes on in front of the breakpoint, and executes what is there then. To the probes it has not been there yet.
 //!
 //! # Contexts
 //! [`at_next_breakpoint`]: interrupts off. The table may stay loaded while tasks change; a #BP of ring 3 leaves it as it is.
@@ -49,6 +48,9 @@ pub fn at_next_breakpoint() {
     unsafe { TABLE.load() };
 }
 
+/// In place of the -1 of an entry: the frame is that of a task to be resumed, not of a breakpoint to be served.
+const EXECUTE_AGAIN: u64 = 0;
+
 /// Gives way, if a task still waits and the breakpoint is in code that may be switched away from. The way out of the interrupt has
 /// breakpoints, too, where it is probed; they must wait for a later one.
 #[unsafe(no_mangle)]
@@ -58,6 +60,8 @@ extern "C" fn give_way_before_breakpoint(regs: &mut PtRegs) {
         idt::load();
     }
     if gives_way {
+        regs.ip = regs.ip.wrapping_sub(1);
+        regs.orig_ax = EXECUTE_AGAIN;
         scheduler::preempt_before_breakpoint(regs);
     }
 }
@@ -67,5 +71,5 @@ entry_by_way_of! {
     give_way_breakpoint,
     give_way_before_breakpoint,
     "test byte ptr [rsp + 8], 3; jnz kprobe_breakpoint",
-    "jmp kprobe_breakpoint"
+    "je kprobe_breakpoint; iretq"
 }
