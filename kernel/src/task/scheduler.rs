@@ -53,7 +53,7 @@ use core::{
 };
 use intrusive_queue::Queue;
 use percpu::MAX_CPUS;
-use x86_64::{PhysAddr, instructions::interrupts};
+use x86_64::{PhysAddr, instructions::interrupts, registers::rflags::RFlags};
 
 struct RunQueue {
     tasks: Queue<Task>,
@@ -209,7 +209,7 @@ pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
 /// Whether a task that has executed a breakpoint, which nobody has looked at, is to give way, and may. Code that has user memory open
 /// is left alone.
 pub fn is_to_give_way_at(regs: &probes::PtRegs) -> bool {
-    const USER_ACCESS: u64 = 1 << 18;
+    const USER_ACCESS: u64 = RFlags::ALIGNMENT_CHECK.bits();
     is_asked_to_give_way(regs)
         && regs.flags & USER_ACCESS == 0
         && probes::may_preempt(regs.ip.wrapping_sub(1))
@@ -223,7 +223,7 @@ pub fn preempt_before_breakpoint(regs: &probes::PtRegs) {
 
 /// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.
 fn is_asked_to_give_way(regs: &probes::PtRegs) -> bool {
-    const INTERRUPTS: u64 = 1 << 9;
+    const INTERRUPTS: u64 = RFlags::INTERRUPT_FLAG.bits();
     regs.flags & INTERRUPTS != 0 && percpu::preempt_count() == 0 && percpu::this().need_resched()
 }
 

@@ -358,17 +358,8 @@ fn the_last_instruction_of_the_mapping_can_be_probed() {
 #[test]
 fn every_instruction_of_a_function_can_be_probed_at_once() {
     let _machine = boot();
-    let probes: Vec<_> = STEP_BY_STEP
-        .iter()
-        .map(|offset| {
-            leak(
-                Kprobe::new()
-                    .symbol("step_by_step")
-                    .offset(*offset)
-                    .pre(pre::<1>)
-                    .post(post::<2>),
-            )
-        })
+    let probes: Vec<_> = on_each_step()
+        .map(|probe| leak(probe.pre(pre::<1>).post(post::<2>)))
         .collect();
     PROBES.register_batch(&probes).unwrap();
     assert_eq!(step_by_step(33), 100);

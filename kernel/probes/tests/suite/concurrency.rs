@@ -418,16 +418,8 @@ fn an_unregistration_waits_for_handlers_that_run() {
 fn registrations_from_many_cpus_leave_the_text_as_it_was() {
     let _machine = boot();
     on_cpus(4, |number| {
-        let own: Vec<_> = STEP_BY_STEP
-            .iter()
-            .map(|offset| {
-                leak(
-                    Kprobe::new()
-                        .symbol("step_by_step")
-                        .offset(*offset)
-                        .pre(count_pre),
-                )
-            })
+        let own: Vec<_> = on_each_step()
+            .map(|probe| leak(probe.pre(count_pre)))
             .collect();
         for n in 0..rounds(60) as usize {
             let probe = own[(n + number * 3) % own.len()];

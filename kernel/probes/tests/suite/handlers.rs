@@ -327,29 +327,11 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
     }
     let outer = leak(Kprobe::new().symbol("add").pre(run_all).post(post::<1>));
     PROBES.register(outer).unwrap();
-    let inner: Vec<_> = STEP_BY_STEP
-        .iter()
-        .map(|offset| {
-            leak(
-                Kprobe::new()
-                    .symbol("step_by_step")
-                    .offset(*offset)
-                    .pre(pre::<9>)
-                    .post(post::<9>),
-            )
-        })
+    let inner: Vec<_> = on_each_step()
+        .map(|probe| leak(probe.pre(pre::<9>).post(post::<9>)))
         .collect();
-    let disabled: Vec<_> = STEP_BY_STEP
-        .iter()
-        .map(|offset| {
-            leak(
-                Kprobe::new()
-                    .symbol("step_by_step")
-                    .offset(*offset)
-                    .pre(pre::<9>)
-                    .disabled(),
-            )
-        })
+    let disabled: Vec<_> = on_each_step()
+        .map(|probe| leak(probe.pre(pre::<9>).disabled()))
         .collect();
     let call = leak(
         Kretprobe::new()
@@ -568,9 +550,7 @@ fn a_nested_hit_leaves_the_registers_of_the_outer_one_alone() {
         journal::note((*regs == before).into());
     }
     let code = Code::with_exit(&[0x57, 0x5e]); // push rdi; pop rsi
-    let inner: Vec<_> = STEP_BY_STEP
-        .iter()
-        .map(|offset| Kprobe::new().symbol("step_by_step").offset(*offset))
+    let inner: Vec<_> = on_each_step()
         .chain([0, 4, 9].map(|offset| Kprobe::new().symbol("chain_a").offset(offset)))
         .map(|probe| leak(probe.pre(pre::<9>).post(post::<9>)))
         .collect();

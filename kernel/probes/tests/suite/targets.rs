@@ -4,6 +4,8 @@
 
 use std::arch::global_asm;
 
+use probes::Kprobe;
+
 /// Defines functions in assembly, with symbols as a compiler would give them.
 macro_rules! functions {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? { $($line:literal),* $(,)? })*) => {
@@ -209,3 +211,10 @@ global_asm!(".local CATCHER; .comm CATCHER, 8, 8");
 pub const STEP_BY_STEP: [u32; 10] = [0, 1, 4, 7, 10, 11, 21, 24, 28, 29];
 /// The number of bytes of [`step_by_step`].
 pub const STEP_BY_STEP_BYTES: u32 = 30;
+
+/// A probe on each instruction of [`step_by_step`], in order.
+pub fn on_each_step() -> impl Iterator<Item = Kprobe> {
+    STEP_BY_STEP
+        .iter()
+        .map(|offset| Kprobe::new().symbol("step_by_step").offset(*offset))
+}
