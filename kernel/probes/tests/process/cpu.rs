@@ -15,28 +15,21 @@
 
 use std::{
     arch::asm,
-    sync::{
-        Mutex,
-        atomic::{
-            AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+    sync::atomic::{
+        AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 use probes::PerCpu;
 
-use super::{PROBES, lock, task};
+use super::{HIT_SYNCS, Mutex, PROBES, task};
 
 /// A CPU's own data; its GS base points here.
 #[repr(C, align(64))]
 pub struct Cpu {
     /// This structure, for `gs:[0]`.
     this: AtomicPtr<Cpu>,
-    /// What [`super::code`] runs code with: the run, where to enter it, by which exit it has left.
-    pub run: AtomicPtr<()>,
-    pub run_entry: AtomicU64,
-    pub run_exit: AtomicU32,
     /// The thread that is this CPU, or 0.
     tid: AtomicI32,
     /// How many signal handlers the CPU is in.
@@ -66,9 +59,6 @@ pub const POSSIBLE: usize = 8;
 pub static CPUS: [Cpu; POSSIBLE] = [const {
     Cpu {
         this: AtomicPtr::new(std::ptr::null_mut()),
-        run: AtomicPtr::new(std::ptr::null_mut()),
-        run_entry: AtomicU64::new(0),
-        run_exit: AtomicU32::new(0),
         tid: AtomicI32::new(0),
         traps: AtomicU32::new(0),
         on_before_jprobe: AtomicBool::new(false),
@@ -120,7 +110,7 @@ impl Cpu {
 
     /// Sends a device interrupt: the hook of [`super::traps`] runs there.
     pub fn interrupt(&self) {
-        let _online = lock(&ONLINE);
+        let _online = ONLINE.lock();
         self.signal(libc::SIGUSR2);
     }
 
@@ -171,7 +161,7 @@ fn wait_for(word: &AtomicU32, request: u32) {
 
 /// As [`Cpu::interrupt`], for all online CPUs but the calling one.
 pub fn interrupt_others() {
-    let _online = lock(&ONLINE);
+    let _online = ONLINE.lock();
     let own = this();
     for cpu in CPUS.iter().filter(|cpu| !std::ptr::eq(*cpu, own)) {
         if cpu.tid.load(Relaxed) != 0 {
@@ -213,7 +203,7 @@ pub fn set_up() {
 
 /// Sends a request to the other CPUs and waits until `word` of each has reached it.
 fn request(word: fn(&Cpu) -> &AtomicU32) {
-    let _online = lock(&ONLINE);
+    let _online = ONLINE.lock();
     let request = REQUEST.fetch_add(1, Release).wrapping_add(1);
     let own = this();
     let asked = || {
@@ -243,15 +233,15 @@ pub fn synchronize_hits() {
 pub struct Online {
     cpu: &'static Cpu,
     task: Box<task::Identity>,
-    stack: task::Stack,
+    stack: task::Known,
 }
 
 impl Online {
     /// Takes a CPU for the calling thread.
     pub fn new() -> Self {
         let task = Box::<task::Identity>::default();
-        let stack = task::Stack::of_this_thread();
-        let online = lock(&ONLINE);
+        let stack = task::Known::of_this_thread();
+        let online = ONLINE.lock();
         let cpu = CPUS
             .iter()
             .find(|cpu| cpu.tid.load(Relaxed) == 0)
@@ -284,7 +274,7 @@ impl Drop for Online {
         // The thread ends: another task, which never calls anything, takes the CPU over and buries the one that was here.
         self.run_task(std::ptr::from_ref(self.cpu).addr() as u64);
         PROBES.flush_task(self.task.key());
-        let _online = lock(&ONLINE);
+        let _online = ONLINE.lock();
         self.cpu.tid.store(0, Relaxed);
         set_gs_base(std::ptr::null());
         self.stack.forget();
@@ -298,14 +288,72 @@ fn set_gs_base(base: *const Cpu) {
     assert_eq!(failed, 0, "a thread can set its GS base");
 }
 
+/// Whether this CPU runs a task with interrupts and preemption on.
+pub fn can_sleep() -> bool {
+    this().can_sleep()
+}
+
+/// What the probes count on this CPU.
+pub fn counts() -> &'static PerCpu {
+    &this().probes
+}
+
+/// Sends a device interrupt to this CPU: the hook of [`super::traps`] has run on return, if interrupts are on.
+pub fn interrupt() {
+    this().interrupt();
+}
+
+/// Lets others run who wait for this processor.
+pub fn yield_now() {
+    std::thread::yield_now();
+}
+
+/// How many times hits that were under way have been waited for since the boot.
+pub fn waits_for_hits() -> u32 {
+    HIT_SYNCS.load(Relaxed)
+}
+
+/// Where further CPUs can be put to work.
+#[derive(Clone, Copy)]
+pub struct Scope<'scope, 'env>(&'scope std::thread::Scope<'scope, 'env>);
+
+impl<'scope> Scope<'scope, '_> {
+    /// Runs `work` on a further CPU.
+    pub fn spawn(self, work: impl FnOnce() + Send + 'scope) -> Worker<'scope> {
+        Worker(self.0.spawn(|| {
+            let _online = Online::new();
+            work();
+        }))
+    }
+}
+
+/// Work on a further CPU.
+pub struct Worker<'scope>(std::thread::ScopedJoinHandle<'scope, ()>);
+
+impl Worker<'_> {
+    /// Whether it is done.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits until it is done.
+    pub fn join(self) {
+        self.0.join().expect("it has told why");
+    }
+}
+
+/// Runs `work`, and waits for what it has put further CPUs to.
+pub fn scope<'env, T>(work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -> T {
+    std::thread::scope(|scope| work(Scope(scope)))
+}
+
 /// Runs `work` on `count` further CPUs at once, each with its number from 0, and waits for them all.
 pub fn on_cpus(count: usize, work: impl Fn(usize) + Sync) {
     let start = std::sync::Barrier::new(count);
-    std::thread::scope(|scope| {
+    scope(|scope| {
         for number in 0..count {
             let (start, work) = (&start, &work);
             scope.spawn(move || {
-                let _online = Online::new();
                 start.wait();
                 work(number);
             });

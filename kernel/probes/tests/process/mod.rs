@@ -32,7 +32,6 @@
 //! [`boot`] gives the process to one test; when the test is over the machine checks that it has been left as it was found.
 
 pub mod allocator;
-pub mod code;
 pub mod cpu;
 pub mod symbols;
 pub mod task;
@@ -44,24 +43,43 @@ use std::{
     io::Write,
     ops::Range,
     sync::{
-        Mutex, MutexGuard, Once, OnceLock,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Once, OnceLock,
+        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use events::Event;
+pub use parking_lot::Mutex;
+use parking_lot::MutexGuard;
 use probes::{
-    Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod,
+    Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     platform::{EntryPoints, SlotPage, Symbol},
 };
 
 /// The process, as a kernel.
 pub enum Process {}
 
+/// What the tests call the kernel that they run on.
+pub type Kernel = Process;
+
+/// The selectors of its code and its stacks.
+pub const CS: u64 = 0x33;
+pub const SS: u64 = 0x2b;
+
+/// How displaced instructions are executed unless a probe says otherwise.
+pub const fn step_method() -> StepMethod {
+    crate::METHOD
+}
+
+/// How calls come back unless a kretprobe says otherwise.
+pub const fn return_method() -> ReturnMethod {
+    crate::RETURNS
+}
+
 /// The one registry.
 pub static PROBES: Probes<Process> = Probes::new();
 
-probes::entry_points!(Process, cs = 0x33, ss = 0x2b);
+probes::entry_points!(Process, cs = CS, ss = SS);
 
 // SAFETY: 1: `Cpu` is one per thread, and its `probes` are private to it and the crate. 2: symbols are sections of the mapped
 // binary, or code in `text::SCRATCH`. 3, 4: see `cpu`. 5: threads are never switched away from their CPU. 6: see `text`.
@@ -156,26 +174,23 @@ unsafe impl Platform for Process {
     fn wait_for_preempted(_: &dyn Fn(u64) -> bool) {}
 
     fn log(message: fmt::Arguments<'_>) {
-        lock(&LOG).push(message.to_string());
+        LOG.lock().push(message.to_string());
     }
 }
 
 /// How many bytes of text were written since the boot.
-pub static TEXT_WRITES: AtomicU32 = AtomicU32::new(0);
+static TEXT_WRITES: AtomicU32 = AtomicU32::new(0);
 /// How many grace periods there were since the boot.
-pub static HIT_SYNCS: AtomicU32 = AtomicU32::new(0);
+static HIT_SYNCS: AtomicU32 = AtomicU32::new(0);
 /// How many times all cores were synchronised since the boot.
-pub static CORE_SYNCS: AtomicU32 = AtomicU32::new(0);
+static CORE_SYNCS: AtomicU32 = AtomicU32::new(0);
 /// How many pages of slots may be used.
-pub static SLOT_PAGES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// What the probes have logged since the boot.
-pub static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static SLOT_PAGES: AtomicUsize = AtomicUsize::new(usize::MAX);
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Locks, also after another test has died with the lock held.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+/// What the probes have logged since the boot.
+pub fn log() -> Vec<String> {
+    LOG.lock().clone()
 }
 
 /// The machine, for one test. Dropping it checks that the test has cleaned up.
@@ -205,7 +220,7 @@ impl Machine {
 pub fn boot() -> Machine {
     static TURN: Mutex<()> = Mutex::new(());
     static SET_UP: Once = Once::new();
-    let turn = lock(&TURN);
+    let turn = TURN.lock();
     SET_UP.call_once(|| {
         text::set_up();
         cpu::set_up();
@@ -226,10 +241,10 @@ pub fn boot() -> Machine {
         count.store(0, Relaxed);
     }
     SLOT_PAGES.store(usize::MAX, Relaxed);
-    lock(&LOG).clear();
-    journal::clear();
+    LOG.lock().clear();
+    crate::suite::journal::clear();
     traps::clear_hooks();
-    code::clear();
+    text::clear();
     Machine {
         slots: PROBES.slots_in_use(),
         online: Some(cpu::Online::new()),
@@ -242,14 +257,14 @@ static TEXT: OnceLock<Vec<(u64, Vec<u8>)>> = OnceLock::new();
 
 /// Has `clean_up` run if the test fails; if it succeeds it has cleaned up itself.
 pub fn at_failure(clean_up: impl FnOnce() + Send + 'static) {
-    lock(&CLEAN_UPS).push(Box::new(clean_up));
+    CLEAN_UPS.lock().push(Box::new(clean_up));
 }
 
 static CLEAN_UPS: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let clean_ups = std::mem::take(&mut *lock(&CLEAN_UPS));
+        let clean_ups = std::mem::take(&mut *CLEAN_UPS.lock());
         if std::thread::panicking() {
             for clean_up in clean_ups {
                 clean_up();
@@ -301,7 +316,7 @@ pub mod events {
 
     /// The registry asks for `event`. In task context.
     pub(super) fn tell(event: Event) {
-        if let Some(listener) = &mut *lock(&LISTENER) {
+        if let Some(listener) = &mut *LISTENER.lock() {
             listener(event);
         }
     }
@@ -312,43 +327,12 @@ pub mod events {
         mut look: impl FnMut() -> T + Send + 'static,
     ) -> Vec<(Event, T)> {
         let (sender, events) = std::sync::mpsc::channel();
-        *lock(&LISTENER) = Some(Box::new(move |event| {
+        *LISTENER.lock() = Some(Box::new(move |event| {
             let _ = sender.send((event, look()));
         }));
         operation();
-        *lock(&LISTENER) = None;
+        *LISTENER.lock() = None;
         events.into_iter().collect()
-    }
-}
-
-/// What happened, in order: handlers note it, tests compare it.
-pub mod journal {
-    use super::*;
-
-    const ROOM: usize = 4096;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    static NOTES: [AtomicU64; ROOM] = [const { AtomicU64::new(0) }; ROOM];
-
-    /// Notes an event. Any context.
-    pub fn note(event: u64) {
-        if let Some(place) = NOTES.get(NEXT.fetch_add(1, Relaxed)) {
-            place.store(event, Relaxed);
-        }
-    }
-
-    /// All events since the last call.
-    pub fn take() -> Vec<u64> {
-        let count = NEXT.swap(0, Relaxed);
-        assert!(count <= ROOM, "{count} events");
-        NOTES[..count]
-            .iter()
-            .map(|note| note.load(Relaxed))
-            .collect()
-    }
-
-    /// Forgets all events.
-    pub fn clear() {
-        NEXT.store(0, Relaxed);
     }
 }
 

@@ -1,15 +1,11 @@
 //! The binary's symbols, and those of code that tests make at run time.
 
-use std::{
-    collections::HashMap,
-    ops::Range,
-    sync::{Mutex, OnceLock},
-};
+use std::{collections::HashMap, ops::Range, sync::OnceLock};
 
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use probes::platform::{Symbol, Text};
 
-use super::lock;
+use super::Mutex;
 
 /// Functions that may not be probed, with the reason.
 pub const BLACKLIST: &[(&str, &str)] = &[
@@ -98,7 +94,7 @@ pub fn lookup(name: &str) -> Option<u64> {
 /// The symbol that covers `addr`.
 pub fn covering(addr: u64) -> Option<Symbol> {
     let covers = |symbol: &&Symbol| addr.wrapping_sub(symbol.start) < symbol.size;
-    if let Some(symbol) = lock(&DYNAMIC).iter().find(covers) {
+    if let Some(symbol) = DYNAMIC.lock().iter().find(covers) {
         return Some(*symbol);
     }
     let table = table();
@@ -113,12 +109,12 @@ pub fn covering(addr: u64) -> Option<Symbol> {
 
 /// Adds a symbol, or changes one of the binary, until [`remove`].
 pub fn add(symbol: Symbol) {
-    lock(&DYNAMIC).push(symbol);
+    DYNAMIC.lock().push(symbol);
 }
 
 /// Takes back what was added for `start`.
 pub fn remove(start: u64) {
-    lock(&DYNAMIC).retain(|symbol| symbol.start != start);
+    DYNAMIC.lock().retain(|symbol| symbol.start != start);
 }
 
 /// Why `addr` is on `list`, if it is.

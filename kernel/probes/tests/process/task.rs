@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use super::{PROBES, cpu};
+use super::{Mutex, PROBES, cpu};
 
 /// Something whose address no other task has.
 #[derive(Default)]
@@ -41,16 +41,21 @@ pub fn stack_of(sp: u64) -> Range<u64> {
         .unwrap_or(0..0)
 }
 
+/// The key of the current task.
+pub fn current() -> u64 {
+    cpu::this().task.load(Relaxed)
+}
+
 /// A stack that [`stack_of`] knows.
-pub struct Stack {
+pub struct Known {
     place: usize,
 }
 
-impl Stack {
+impl Known {
     /// Makes a stack known.
     pub fn new(range: Range<u64>) -> Self {
-        static TAKEN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let _taken = super::lock(&TAKEN);
+        static TAKEN: Mutex<()> = Mutex::new(());
+        let _taken = TAKEN.lock();
         let place = STACKS
             .iter()
             .position(|(start, _)| start.load(Relaxed) == 0)
@@ -83,11 +88,46 @@ impl Stack {
     }
 }
 
+/// A stack of its own, for code that is run on it.
+pub struct Stack {
+    memory: Box<[u64]>,
+    known: Known,
+}
+
+impl Stack {
+    /// One of 256 KiB.
+    pub fn new() -> Self {
+        let memory = vec![0u64; 32 * 1024].into_boxed_slice();
+        let bounds = memory.as_ptr_range();
+        Self {
+            known: Known::new(bounds.start.addr() as u64..bounds.end.addr() as u64),
+            memory,
+        }
+    }
+
+    /// Where it is.
+    pub fn range(&self) -> Range<u64> {
+        let bounds = self.memory.as_ptr_range();
+        bounds.start.addr() as u64..bounds.end.addr() as u64
+    }
+
+    /// The `count` words at its top. Nobody runs on it.
+    pub fn last_words(&mut self, count: usize) -> &mut [u64] {
+        let words = self.memory.len();
+        &mut self.memory[words - count..]
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.known.forget();
+    }
+}
+
 /// A task with a stack of its own. Its body must not use thread-local data across a yield, and must not panic.
 pub struct Coroutine {
     identity: Box<Identity>,
-    stack: Stack,
-    _memory: Box<[u64]>,
+    _stack: Stack,
     body: fn(&Coroutine),
     /// Where it was switched away from.
     sp: AtomicU64,
@@ -99,12 +139,10 @@ pub struct Coroutine {
 impl Coroutine {
     /// A task that will run `body`.
     pub fn new(body: fn(&Coroutine)) -> Box<Self> {
-        let mut memory = vec![0u64; 32 * 1024].into_boxed_slice();
-        let bounds = memory.as_ptr_range();
-        let stack = Stack::new(bounds.start.addr() as u64..bounds.end.addr() as u64);
+        let mut stack = Stack::new();
         // What `switch_stacks` pops at the first resumption: registers of no interest, the argument of `start`, its address.
-        let [.., first, _, _, _, _, argument, entry, _] = &mut *memory else {
-            unreachable!("the stack has room for eight words");
+        let [first, _, _, _, _, argument, entry, _] = stack.last_words(8) else {
+            unreachable!("eight words were asked for");
         };
         let sp = std::ptr::from_mut(first).addr() as u64;
         *entry = (start as *const ()).addr() as u64;
@@ -114,8 +152,7 @@ impl Coroutine {
             this,
             Self {
                 identity: Box::default(),
-                stack,
-                _memory: memory,
+                _stack: stack,
                 body,
                 sp: AtomicU64::new(sp),
                 resumer: AtomicU64::new(0),
@@ -158,7 +195,6 @@ impl Coroutine {
 impl Drop for Coroutine {
     fn drop(&mut self) {
         PROBES.flush_task(self.key());
-        self.stack.forget();
     }
 }
 

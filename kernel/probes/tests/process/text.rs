@@ -11,13 +11,13 @@ use std::{
     os::{fd::FromRawFd, unix::fs::FileExt},
     sync::{
         OnceLock,
-        atomic::{AtomicPtr, Ordering::Relaxed},
+        atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
     },
 };
 
-use probes::platform::SlotPage;
+use probes::platform::{SlotPage, Symbol, Text};
 
-use super::symbols;
+use super::{SLOT_PAGES, TEXT_WRITES, symbols};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -152,4 +152,68 @@ pub fn image() -> Vec<(u64, Vec<u8>)> {
             )
         })
         .collect()
+}
+
+/// A value that is another one after text was written.
+pub fn stamp() -> u32 {
+    TEXT_WRITES.load(Relaxed)
+}
+
+/// Where slots can be.
+pub fn slots() -> Range<u64> {
+    SLOTS.range()
+}
+
+/// Lets the probes have `pages` pages of slots at most, those that they have included.
+pub fn limit_slot_pages(pages: usize) {
+    SLOT_PAGES.store(pages, Relaxed);
+}
+
+/// Bytes of a place for code that tests make at run time.
+pub const PLACE_BYTES: u64 = 256;
+
+/// How much of the region is in use; code of one test stays where it is until the test is over.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// The addresses of all places.
+pub fn places() -> Range<u64> {
+    SCRATCH.range()
+}
+
+/// Where the last byte of a place ends that is mapped.
+pub fn end_of_places() -> u64 {
+    SCRATCH.range().end - PAGE as u64
+}
+
+/// A place that nobody has had since the boot.
+pub fn free_place() -> u64 {
+    let start = SCRATCH.range().start + USED.fetch_add(PLACE_BYTES, Relaxed);
+    assert!(start + PLACE_BYTES < end_of_places(), "the region is full");
+    start
+}
+
+/// Makes `code` at `start` a function of its own, until [`remove`].
+pub fn place(start: u64, code: &[u8]) {
+    SCRATCH.fill(start, code);
+    symbols::add(Symbol {
+        start,
+        size: code.len() as u64,
+        text: Text::Kernel,
+        exported: true,
+    });
+}
+
+/// Takes the function at `start` back.
+pub fn remove(start: u64) {
+    symbols::remove(start);
+}
+
+/// Stores `bytes` in a place. Nobody executes them now.
+pub fn fill(addr: u64, bytes: &[u8]) {
+    SCRATCH.fill(addr, bytes);
+}
+
+/// Forgets all places. No code is in use.
+pub fn clear() {
+    USED.store(0, Relaxed);
 }

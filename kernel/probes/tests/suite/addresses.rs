@@ -5,11 +5,10 @@ use probes::{
     platform::{Symbol, Text},
 };
 
-use super::{targets::*, *};
-use crate::process::{
-    self, PROBES, boot,
+use super::{
     code::{Bench, Code, End, Registers},
-    journal, symbols,
+    targets::*,
+    *,
 };
 
 #[test]
@@ -49,15 +48,15 @@ fn an_address_outside_every_symbol_is_refused() {
     let on_heap = Box::new(0x90u8);
     let on_stack = 0x90u8;
     for addr in [
-        std::ptr::from_ref(&*on_heap).addr() as u64,
-        std::ptr::from_ref(&on_stack).addr() as u64,
+        core::ptr::from_ref(&*on_heap).addr() as u64,
+        core::ptr::from_ref(&on_stack).addr() as u64,
         1,
         0x1000,
         0xffff_ffff_ffff_fff0,
     ] {
         refused(leak(Kprobe::new().at(addr)), "NoSymbolAt", 2);
     }
-    let slots = process::text::SLOTS.range();
+    let slots = text::slots();
     symbols::add(Symbol {
         start: slots.start,
         size: 0,
@@ -73,7 +72,7 @@ fn data_is_refused() {
     let _machine = boot();
     #[unsafe(no_mangle)]
     static SOME_DATA: [u8; 16] = [0x90; 16];
-    assert_eq!(std::hint::black_box(&SOME_DATA)[0], 0x90);
+    assert_eq!(core::hint::black_box(&SOME_DATA)[0], 0x90);
     refused(leak(Kprobe::new().symbol("SOME_DATA")), "NotText", 22);
     refused(
         leak(Kprobe::new().at(address("SOME_DATA") + 3)),

@@ -1,17 +1,16 @@
 //! Calls that are under way while something else happens to them: abandoned, unregistered, in other tasks and on other stacks. Those
 //! that come back find their way home, the others give back what they held.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{EntryVerdict, Kretprobe, KretprobeInstance, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{Bench, Code, Registers},
-    cpu, in_doomed_process, journal,
-    task::Coroutine,
+    targets::*,
+    *,
 };
+use crate::platform::{in_doomed_process, task::Coroutine};
 
 #[test]
 fn abandoned_calls_are_given_back_and_the_others_find_home() {
@@ -185,11 +184,11 @@ fn calls_in_flight_at_a_disabling_still_run_their_handler() {
 /// A body that calls a probed function and yields inside it.
 fn yield_in_a_call(coroutine: &Coroutine) {
     extern "C" fn suspend(coroutine: u64) {
-        let coroutine = std::ptr::with_exposed_provenance::<Coroutine>(coroutine as usize);
+        let coroutine = core::ptr::with_exposed_provenance::<Coroutine>(coroutine as usize);
         // SAFETY: the address below, of the coroutine that runs this.
         unsafe { (*coroutine).suspend() };
     }
-    let argument = std::ptr::from_ref(coroutine).expose_provenance() as u64;
+    let argument = core::ptr::from_ref(coroutine).expose_provenance() as u64;
     let result = calls_back(suspend, argument);
     journal::note((result == argument + 1).into());
 }
@@ -198,11 +197,11 @@ fn yield_in_a_call(coroutine: &Coroutine) {
 fn calls_of_many_tasks_interleave_and_change_cpus() {
     let _machine = boot();
     fn task_in(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
-        **instance = cpu::this().task.load(Relaxed);
+        **instance = task::current();
         EntryVerdict::Track
     }
     fn task_out(instance: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
-        let now = cpu::this().task.load(Relaxed);
+        let now = task::current();
         journal::note((now == **instance && now == instance.task()).into());
     }
     let call = leak(
@@ -280,8 +279,8 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     static INNER: AtomicU64 = AtomicU64::new(0);
     /// Runs a coroutine's stack as a second stack of this task, not as a task of its own.
     extern "C" fn step_on_other_stack(_: u64) {
-        let task = cpu::this().task.load(Relaxed);
-        let other = std::ptr::with_exposed_provenance::<Coroutine>(INNER.load(Relaxed) as usize);
+        let task = task::current();
+        let other = core::ptr::with_exposed_provenance::<Coroutine>(INNER.load(Relaxed) as usize);
         // SAFETY: the coroutine of the test below, which lives until it is over.
         unsafe { (*other).resume_as(task) };
     }
@@ -302,7 +301,7 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     let stale = PROBES.stale_instances();
     let other = Coroutine::new(yield_in_a_call);
     INNER.store(
-        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        core::ptr::from_ref(&*other).expose_provenance() as u64,
         Relaxed,
     );
     // Outer call on this stack, inner one waits on the other stack, outer one returns first.
@@ -317,7 +316,7 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     // The other way round: waits inside a call that makes a tail call afterwards.
     let other = Coroutine::new(yield_in_a_call);
     INNER.store(
-        std::ptr::from_ref(&*other).expose_provenance() as u64,
+        core::ptr::from_ref(&*other).expose_provenance() as u64,
         Relaxed,
     );
     assert_eq!(calls_back_then_jumps(step_on_other_stack, 4), 8);

@@ -1,6 +1,6 @@
 //! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
 
-use std::sync::atomic::{
+use core::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
@@ -8,16 +8,12 @@ use std::sync::atomic::{
 use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
 use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
-    cpu::{self, on_cpus},
-    journal, traps,
-};
+use crate::platform::cpu::on_cpus;
 
 /// How many rounds a test goes whose CPUs mostly wait for each other, of `rounds` where calls come back by the assembly. The
 /// historic ways back change nothing in registering and arming, so a quarter will do.
-const fn rounds(rounds: u64) -> u64 {
-    match crate::RETURNS {
+fn rounds(rounds: u64) -> u64 {
+    match platform::return_method() {
         ReturnMethod::Asm => rounds,
         ReturnMethod::Trap3 | ReturnMethod::Trap4 => rounds / 4,
     }
@@ -189,7 +185,7 @@ impl Others {
         let now = self.calls.load(Relaxed);
         // The first call of each of the two may have begun before.
         while self.calls.load(Relaxed) < now + 3 {
-            std::thread::yield_now();
+            cpu::yield_now();
         }
     }
 }
@@ -207,10 +203,9 @@ fn while_others(work: impl Fn(u64) + Sync, main: impl FnOnce(&Others)) -> u64 {
             self.0.store(true, Relaxed);
         }
     }
-    std::thread::scope(|scope| {
+    cpu::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let _online = cpu::Online::new();
                 for n in 0.. {
                     if others.stop.load(Relaxed) {
                         break;
@@ -238,7 +233,7 @@ fn call_all(n: u64) {
 #[test]
 fn probes_come_and_go_a_thousand_times_under_load() {
     let _machine = boot();
-    const ROUNDS: u64 = rounds(1_000);
+    let rounds = rounds(1_000);
     start_counting();
     /// What a probe's memory holds once it may not be used any more.
     static USED_AFTER: AtomicU64 = AtomicU64::new(0);
@@ -250,7 +245,7 @@ fn probes_come_and_go_a_thousand_times_under_load() {
         PreVerdict::Execute
     }
     let calls = while_others(call_all, |others| {
-        for n in 0..ROUNDS {
+        for n in 0..rounds {
             let offset = STEP_BY_STEP[n as usize % STEP_BY_STEP.len()];
             let probe = Kprobe::new()
                 .symbol("step_by_step")
@@ -272,14 +267,14 @@ fn probes_come_and_go_a_thousand_times_under_load() {
             drop(handle);
         }
     });
-    assert!(calls >= ROUNDS / 4 * 3 && COUNT.load(Relaxed) >= ROUNDS / 4);
+    assert!(calls >= rounds / 4 * 3 && COUNT.load(Relaxed) >= rounds / 4);
     assert_eq!(USED_AFTER.load(Relaxed), 0);
 }
 
 #[test]
 fn arming_and_disarming_under_load_loses_no_call() {
     let _machine = boot();
-    const ROUNDS: u64 = rounds(500);
+    let rounds = rounds(500);
     start_counting();
     let probe = leak(Kprobe::new().symbol("add").pre(count_pre));
     let call = leak(
@@ -290,7 +285,7 @@ fn arming_and_disarming_under_load_loses_no_call() {
     PROBES.register(probe).unwrap();
     PROBES.register(call).unwrap();
     let calls = while_others(call_all, |others| {
-        for n in 0..ROUNDS {
+        for n in 0..rounds {
             PROBES.disable(probe).unwrap();
             PROBES.enable(probe).unwrap();
             if n % 5 == 0 {
@@ -301,7 +296,7 @@ fn arming_and_disarming_under_load_loses_no_call() {
         }
     });
     assert_eq!(probe.hits(), COUNT.load(Relaxed));
-    assert!(probe.hits() >= ROUNDS / 5 && probe.hits() + probe.nmissed() <= calls);
+    assert!(probe.hits() >= rounds / 5 && probe.hits() + probe.nmissed() <= calls);
     journal::clear();
     PROBES.unregister(call).unwrap();
     PROBES.unregister(probe).unwrap();
@@ -344,25 +339,24 @@ fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
     let _machine = boot();
     start_counting();
     static TURN: AtomicU64 = AtomicU64::new(0);
-    const ROUNDS: u64 = rounds(500);
+    let rounds = rounds(500);
     TURN.store(0, Relaxed);
     /// Waits for the other side; both spin briefly and then let others run.
     fn wait_for(turn: u64) {
         while TURN.load(Acquire) != turn {
-            std::thread::yield_now();
+            cpu::yield_now();
         }
     }
-    std::thread::scope(|scope| {
+    cpu::scope(|scope| {
         scope.spawn(|| {
-            let _online = cpu::Online::new();
-            for round in 0..2 * ROUNDS {
+            for round in 0..2 * rounds {
                 wait_for(2 * round + 1);
                 assert_eq!(add(round, 1), round + 1);
                 TURN.store(2 * round + 2, Release);
             }
         });
         let probe = leak(Kprobe::new().symbol("add").pre(count_pre));
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             PROBES.register(probe).unwrap();
             TURN.store(4 * round + 1, Release);
             wait_for(4 * round + 2);
@@ -395,17 +389,16 @@ fn an_unregistration_waits_for_handlers_that_run() {
     ];
     for (register, unregister) in probes {
         register();
-        std::thread::scope(|scope| {
+        cpu::scope(|scope| {
             dawdling::enter(scope);
             let waiter = scope.spawn(|| {
-                let _online = cpu::Online::new();
                 unregister();
                 journal::note(2);
             });
             // The unregistration is under way, as far as it can be, when the breakpoint or the list has changed; that it
             // waits shows in the order of the notes.
             for _ in 0..20 {
-                std::thread::yield_now();
+                cpu::yield_now();
             }
             assert!(!waiter.is_finished());
             dawdling::let_go();
@@ -468,7 +461,7 @@ fn interrupts_that_hit_probes_keep_the_counts_exact() {
     PROBES.register(jprobe).unwrap();
     const CALLS: u64 = 3_000;
     let done = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    cpu::scope(|scope| {
         let workers = scope.spawn(|| {
             on_cpus(2, |_| {
                 for n in 0..CALLS {
@@ -478,7 +471,7 @@ fn interrupts_that_hit_probes_keep_the_counts_exact() {
                 done.fetch_add(1, Relaxed);
                 // Stays online until all is over, so that it can be interrupted without looking.
                 while done.load(Relaxed) < 3 {
-                    std::thread::yield_now();
+                    cpu::yield_now();
                 }
             });
         });
@@ -486,7 +479,7 @@ fn interrupts_that_hit_probes_keep_the_counts_exact() {
             cpu::interrupt_others();
         }
         done.fetch_add(1, Relaxed);
-        workers.join().unwrap();
+        workers.join();
     });
     let executions = 2 * CALLS + INTERRUPTS.load(Relaxed);
     assert_eq!(WRONG.load(Relaxed), 0);

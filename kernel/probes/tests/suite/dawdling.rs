@@ -1,17 +1,14 @@
 //! Handlers that stay until they are told to go on, and note 1 when they do. Tests run one at a time.
 
-use std::{
-    sync::atomic::{
-        AtomicBool,
-        Ordering::{Acquire, Relaxed, Release},
-    },
-    thread::Scope,
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use probes::{Kprobe, KretprobeInstance, PreVerdict, PtRegs};
 
-use super::targets::add;
-use crate::process::{cpu, journal};
+use super::{targets::add, *};
+use crate::platform::cpu::Scope;
 
 /// Some CPU is in a handler, or has been.
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -20,7 +17,7 @@ static GO_ON: AtomicBool = AtomicBool::new(false);
 fn dawdle() {
     ENTERED.store(true, Release);
     while !GO_ON.load(Acquire) {
-        std::hint::spin_loop();
+        core::hint::spin_loop();
     }
     journal::note(1);
 }
@@ -39,15 +36,14 @@ pub fn returned(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
 }
 
 /// Has another CPU call [`add`], which one of these handlers is on, and returns when it is in the handler.
-pub fn enter<'scope>(scope: &'scope Scope<'scope, '_>) {
+pub fn enter(scope: Scope<'_, '_>) {
     ENTERED.store(false, Relaxed);
     GO_ON.store(false, Relaxed);
     scope.spawn(|| {
-        let _online = cpu::Online::new();
         assert_eq!(add(1, 2), 3);
     });
     while !ENTERED.load(Acquire) {
-        std::thread::yield_now();
+        cpu::yield_now();
     }
 }
 

@@ -1,19 +1,15 @@
 //! Faults: in the displaced instruction, and in handlers.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{self, Bench, Code, End, Outcome, Registers},
-    cpu, journal, text,
-    traps::{self, IF, PAGE_FAULT, PROTECTION, TF},
+    targets::*,
+    *,
 };
+use crate::platform::traps::{IF, PAGE_FAULT, PROTECTION, TF};
 
 /// An address at which nothing is mapped.
 const NOWHERE: u64 = 0x10;
@@ -31,7 +27,7 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
     let _machine = boot();
     static SEEN: Mutex<PtRegs> = Mutex::new(PtRegs::new());
     fn see(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
-        *SEEN.lock().unwrap() = *regs;
+        *SEEN.lock() = *regs;
         journal::note(vector.into());
         FaultVerdict::Unhandled
     }
@@ -77,12 +73,12 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
             } else {
                 assert_eq!(probed, bare, "{bytes:x?}");
                 assert_eq!(journal::take(), [1, vector.into()], "{bytes:x?}");
-                let seen = *SEEN.lock().unwrap();
+                let seen = *SEEN.lock();
                 assert_eq!(seen.ip, code.start);
                 assert_eq!(seen.flags & (TF | IF), IF, "TF is gone, IF is the code's");
                 assert_eq!(seen.sp, bench.sp());
             }
-            assert!(cpu::this().can_sleep(), "the guard is not left behind");
+            assert!(cpu::can_sleep(), "the guard is not left behind");
             PROBES.unregister(probe).unwrap();
         }
     }
@@ -281,7 +277,7 @@ fn a_string_instruction_that_faults_halfway_is_completed() {
         journal::note(regs.cx);
         journal::note(regs.ip);
         let page =
-            std::ptr::with_exposed_provenance_mut((BUFFER.load(Relaxed) as usize) + text::PAGE);
+            core::ptr::with_exposed_provenance_mut((BUFFER.load(Relaxed) as usize) + text::PAGE);
         // SAFETY: the second page of the test's own mapping.
         unsafe { libc::mprotect(page, text::PAGE, libc::PROT_READ | libc::PROT_WRITE) == 0 }
     }
@@ -293,7 +289,7 @@ fn a_string_instruction_that_faults_halfway_is_completed() {
     // SAFETY: a fresh private mapping, unmapped below.
     unsafe {
         let pages = libc::mmap(
-            std::ptr::null_mut(),
+            core::ptr::null_mut(),
             2 * text::PAGE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -311,7 +307,7 @@ fn a_string_instruction_that_faults_halfway_is_completed() {
         };
         let outcome = bench.run(copy.start, registers);
         assert_eq!((outcome.end, outcome.registers.cx), (End::Exit(1), 0));
-        let copied = std::slice::from_raw_parts(pages.cast::<u8>().add(text::PAGE - 40), 100);
+        let copied = core::slice::from_raw_parts(pages.cast::<u8>().add(text::PAGE - 40), 100);
         assert_eq!(copied, source);
         libc::munmap(pages, 2 * text::PAGE);
     }
@@ -357,7 +353,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                 } else {
                     assert!(noted.is_empty() || noted == [2], "{noted:?}");
                 }
-                assert!(cpu::this().can_sleep());
+                assert!(cpu::can_sleep());
                 PROBES.unregister(probe).unwrap();
             }
         }

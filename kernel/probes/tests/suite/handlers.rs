@@ -1,16 +1,15 @@
 //! When handlers run, in which order, what they see and what they may change.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{Bench, Code, End, Registers, exit},
-    cpu, journal,
-    traps::{self, IF},
+    targets::*,
+    *,
 };
+use crate::platform::traps::IF;
 
 /// RFLAGS.DF.
 const DF: u64 = 1 << 10;
@@ -23,14 +22,14 @@ const PLAIN_FLAGS: u64 = 0x202;
 #[test]
 fn handlers_see_the_registers_before_and_after_the_instruction() {
     let _machine = boot();
-    static BEFORE: std::sync::Mutex<PtRegs> = std::sync::Mutex::new(PtRegs::new());
-    static AFTER: std::sync::Mutex<PtRegs> = std::sync::Mutex::new(PtRegs::new());
+    static BEFORE: Mutex<PtRegs> = Mutex::new(PtRegs::new());
+    static AFTER: Mutex<PtRegs> = Mutex::new(PtRegs::new());
     fn before(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-        *BEFORE.lock().unwrap() = *regs;
+        *BEFORE.lock() = *regs;
         PreVerdict::Execute
     }
     fn after(_: &Kprobe, regs: &mut PtRegs, _: u64) {
-        *AFTER.lock().unwrap() = *regs;
+        *AFTER.lock() = *regs;
     }
     let code = Code::with_exit(&[0x48, 0x01, 0xd8]); // add rax, rbx
     let probe = leak(Kprobe::new().at(code.start).pre(before).post(after));
@@ -45,13 +44,19 @@ fn handlers_see_the_registers_before_and_after_the_instruction() {
         registers.flags = flags;
         let outcome = bench.run(code.start, registers);
         assert_eq!(outcome.end, End::Exit(1));
-        let (before, after) = (*BEFORE.lock().unwrap(), *AFTER.lock().unwrap());
+        let (before, after) = (*BEFORE.lock(), *AFTER.lock());
         assert_eq!(Registers::of(&before), registers);
         assert_eq!(before.ip, code.start + 1);
-        assert_eq!((before.cs, before.ss, before.orig_ax), (0x33, 0x2b, !0));
+        assert_eq!(
+            (before.cs, before.ss, before.orig_ax),
+            (platform::CS, platform::SS, !0)
+        );
         assert_eq!(Registers::of(&after), outcome.registers);
         assert_eq!(after.ip, code.start + 3);
-        assert_eq!((after.cs, after.ss, after.orig_ax), (0x33, 0x2b, !0));
+        assert_eq!(
+            (after.cs, after.ss, after.orig_ax),
+            (platform::CS, platform::SS, !0)
+        );
         let sum = registers.ax.wrapping_add(registers.bx);
         assert_eq!(outcome.registers.ax, sum);
     }
@@ -228,17 +233,17 @@ fn both_chains_run_newest_first_and_skip_disabled_probes() {
 fn a_handler_gets_its_own_probe() {
     let _machine = boot();
     fn own(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        journal::note(std::ptr::from_ref(probe).addr() as u64);
+        journal::note(core::ptr::from_ref(probe).addr() as u64);
         PreVerdict::Execute
     }
     fn own_post(probe: &Kprobe, _: &mut PtRegs, _: u64) {
-        journal::note(std::ptr::from_ref(probe).addr() as u64);
+        journal::note(core::ptr::from_ref(probe).addr() as u64);
     }
     let make = || leak(Kprobe::new().symbol("add").pre(own).post(own_post));
     let (a, b) = (make(), make());
     let (at_a, at_b) = (
-        std::ptr::from_ref(a).addr() as u64,
-        std::ptr::from_ref(b).addr() as u64,
+        core::ptr::from_ref(a).addr() as u64,
+        core::ptr::from_ref(b).addr() as u64,
     );
     PROBES.register(a).unwrap();
     add(1, 1);
@@ -370,8 +375,7 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
 fn handlers_run_with_interrupts_off_and_cannot_sleep() {
     let _machine = boot();
     fn context(bits: u64) {
-        let cpu = cpu::this();
-        journal::note(bits | u64::from(cpu.can_sleep()));
+        journal::note(bits | u64::from(cpu::can_sleep()));
     }
     fn in_pre(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         context(regs.flags & IF);
@@ -432,7 +436,7 @@ fn a_hit_costs_one_trap_or_two_when_stepped() {
     PROBES.register(probe).unwrap();
     PROBES.register(with_post).unwrap();
     let traps = || {
-        let cpu = &cpu::this().probes;
+        let cpu = cpu::counts();
         (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
     };
     for _ in 0..5 {
@@ -450,11 +454,11 @@ fn a_hit_costs_one_trap_or_two_when_stepped() {
 #[test]
 fn post_handlers_see_where_branches_calls_and_returns_have_led() {
     let _machine = boot();
-    static SEEN: std::sync::Mutex<(PtRegs, u64)> = std::sync::Mutex::new((PtRegs::new(), 0));
+    static SEEN: Mutex<(PtRegs, u64)> = Mutex::new((PtRegs::new(), 0));
     fn see(_: &Kprobe, regs: &mut PtRegs, zero: u64) {
         // SAFETY: the bench's stack has words there.
         let top = unsafe { (regs.sp as *const u64).read() };
-        *SEEN.lock().unwrap() = (*regs, top);
+        *SEEN.lock() = (*regs, top);
         journal::note(1 + zero);
     }
     let mut bench = Bench::new();
@@ -491,7 +495,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         assert_eq!(bench.run(code.start, registers), bare, "{bytes:x?}");
         PROBES.unregister(probe).unwrap();
         assert_eq!(journal::take(), [1], "{bytes:x?}");
-        let (seen, top) = *SEEN.lock().unwrap();
+        let (seen, top) = *SEEN.lock();
         assert_eq!(seen.ip, code.start + to, "{bytes:x?}");
         assert_eq!(
             seen.sp,
@@ -525,7 +529,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         let outcome = bench.run(code.start, registers);
         PROBES.unregister(probe).unwrap();
         assert_eq!((outcome.end, journal::take()), (End::Exit(2), vec![1]));
-        let seen = SEEN.lock().unwrap().0;
+        let seen = SEEN.lock().0;
         let discarded = if ret.len() == 1 { 0 } else { 8 };
         assert_eq!(
             (seen.ip, seen.sp),

@@ -9,8 +9,7 @@ use probes::{
 };
 
 use super::{targets::*, *};
-use crate::process::{PROBES, boot, cpu, journal, symbols};
-use std::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::Relaxed;
 
 const METHODS: [ReturnMethod; 3] = [Asm, Trap3, Trap4];
 
@@ -23,7 +22,7 @@ fn on(symbol: &'static str, method: ReturnMethod) -> Kretprobe<()> {
 
 /// #BP and #DB of this CPU so far.
 fn interruptions() -> (u64, u64) {
-    let cpu = &cpu::this().probes;
+    let cpu = cpu::counts();
     (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
 }
 
@@ -57,7 +56,7 @@ fn calls_of_one_task_may_come_back_by_different_methods() {
         [Trap3, Trap4, Asm],
         [Trap4, Asm, Trap3],
     ] {
-        let calls = std::iter::zip(["chain_a", "chain_b", "chain_c"], methods)
+        let calls = core::iter::zip(["chain_a", "chain_b", "chain_c"], methods)
             .map(|(name, method)| leak(on(name, method).handler(where_from)));
         let calls: Vec<_> = calls.collect();
         PROBES.register_batch(&calls).unwrap();

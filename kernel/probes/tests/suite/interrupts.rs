@@ -1,19 +1,15 @@
 //! Interrupts, NMIs and debug traps at the worst of places.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{Bench, Code, End, Registers, data},
-    cpu, journal,
-    traps::{self, DEBUG, TF},
+    targets::*,
+    *,
 };
+use crate::platform::traps::{DEBUG, TF};
 
 /// How often something else than the right result came out of a call.
 static WRONG: AtomicU64 = AtomicU64::new(0);
@@ -145,13 +141,13 @@ fn interrupts_wait_until_a_handler_is_done() {
         true
     }
     fn send(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        cpu::this().interrupt();
+        cpu::interrupt();
         journal::note(1);
         PreVerdict::Execute
     }
     probes::jprobe! {
         fn sends(_a: u64, _b: u64) {
-            cpu::this().interrupt();
+            cpu::interrupt();
             journal::note(2);
         }
     }
@@ -179,7 +175,7 @@ fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
     extern "C" fn interrupted(depth: u64) {
         journal::note(depth);
         if depth > 0 {
-            cpu::this().interrupt();
+            cpu::interrupt();
         }
     }
     fn interrupt(_: &mut PtRegs, _: u8) -> bool {
@@ -213,7 +209,7 @@ fn an_interrupt_during_a_return_handler_misses_its_probes() {
         true
     }
     fn sends(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
-        cpu::this().interrupt();
+        cpu::interrupt();
         journal::note(1);
     }
     traps::on_interrupt(interrupt);
@@ -239,7 +235,7 @@ static STEPS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 fn debugger(regs: &mut PtRegs, vector: u8) -> bool {
     if vector == DEBUG {
-        STEPS.lock().unwrap().push(regs.ip);
+        STEPS.lock().push(regs.ip);
     }
     vector == DEBUG
 }
@@ -272,9 +268,9 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
     let mut bench = Bench::new();
     traps::on_exception(debugger);
     let run = |bench: &mut Bench| {
-        STEPS.lock().unwrap().clear();
+        STEPS.lock().clear();
         let outcome = bench.run(code.start, Registers::default());
-        let steps = STEPS.lock().unwrap();
+        let steps = STEPS.lock();
         (
             outcome,
             steps.iter().map(|ip| ip - code.start).collect::<Vec<_>>(),
@@ -335,7 +331,7 @@ fn a_breakpoint_that_is_gone_again_leads_to_the_instruction_that_is_there() {
         ip: ip + 1,
         ..PtRegs::default()
     };
-    let stale = &cpu::this().probes.stale_breakpoints;
+    let stale = &cpu::counts().stale_breakpoints;
     let before = stale.load(Relaxed);
     let add = address("add");
     let mut regs = after(add);
@@ -362,7 +358,7 @@ fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() 
     let mut bench = Bench::new();
     traps::on_exception(debugger);
     traps::match_debug_registers(1);
-    STEPS.lock().unwrap().clear();
+    STEPS.lock().clear();
     let registers = Registers {
         di: data(),
         si: 0x1234,
@@ -372,7 +368,7 @@ fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() 
     assert_eq!(outcome.end, End::Exit(1));
     assert_eq!(outcome.data[..8], 0x1234u64.to_le_bytes());
     assert_eq!(
-        *STEPS.lock().unwrap(),
+        *STEPS.lock(),
         [code.start + 3],
         "behind the instruction, not in its copy"
     );

@@ -1,15 +1,18 @@
 //! Jprobes: handlers that see a function's arguments.
 
-use std::{arch::global_asm, cell::Cell};
+use core::{
+    arch::global_asm,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use probes::{Jprobe, JprobeEntry, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::Kind};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{Bench, Code, End, Registers, exit},
-    cpu, in_doomed_process, journal,
+    targets::*,
+    *,
 };
+use crate::platform::in_doomed_process;
 
 /// A handler that is written by hand.
 fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
@@ -107,7 +110,7 @@ fn a_handler_runs_in_a_handlers_context_and_drops_its_locals() {
         fn context(a: u64, _b: u64) {
             let _outer = Loud(100);
             journal::note(in_good_order().into());
-            journal::note(cpu::this().can_sleep().into());
+            journal::note(cpu::can_sleep().into());
             journal::note(step_by_step(1));
             if a == 1 {
                 return;
@@ -124,7 +127,7 @@ fn a_handler_runs_in_a_handlers_context_and_drops_its_locals() {
     assert_eq!(add(2, 2), 4);
     assert_eq!(journal::take(), [1, 0, 4, 200, 100]);
     assert_eq!((inside.hits(), inside.nmissed()), (0, 2));
-    assert!(cpu::this().can_sleep());
+    assert!(cpu::can_sleep());
     PROBES.unregister(inside).unwrap();
     PROBES.unregister(jprobe).unwrap();
 }
@@ -242,7 +245,7 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
     }
     #[inline(never)]
     fn rust_function(a: u64) -> u64 {
-        std::hint::black_box(a) + 1
+        core::hint::black_box(a) + 1
     }
     assert_eq!(rust_function(1), 2);
     let make = || Jprobe::new().entry(arguments);
@@ -259,10 +262,10 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
     refused(leak(Jprobe::new().symbol("add")), "NoHandler", 22);
     let at = |addr: u64| {
         // SAFETY: none of them is registered, and so none is called.
-        let entry = unsafe { JprobeEntry::new(std::ptr::without_provenance(addr as usize)) };
+        let entry = unsafe { JprobeEntry::new(core::ptr::without_provenance(addr as usize)) };
         leak(Jprobe::new().symbol("add").entry(entry))
     };
-    let data = std::ptr::from_ref(&journal::take).addr() as u64;
+    let data = core::ptr::from_ref(&journal::take).addr() as u64;
     for nowhere in [1, address("spoil_everything") + 1, data] {
         refused(at(nowhere), "HandlerNotFunction", 22);
     }
@@ -365,19 +368,18 @@ fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
 #[test]
 fn a_jprobe_hit_inside_a_handler_is_missed() {
     let _machine = boot();
-    thread_local! {
-        static DEPTH: Cell<u64> = const { Cell::new(0) };
-    }
+    static DEPTH: AtomicU64 = AtomicU64::new(0);
+    DEPTH.store(0, Relaxed);
     probes::jprobe! {
         fn calls_itself(a: u64, _b: u64) {
-            DEPTH.set(DEPTH.get() + 1);
+            DEPTH.fetch_add(1, Relaxed);
             journal::note(add(a, 10));
         }
     }
     let jprobe = leak(Jprobe::new().symbol("add").entry(calls_itself));
     PROBES.register(jprobe).unwrap();
     assert_eq!(add(1, 2), 3);
-    assert_eq!((journal::take(), DEPTH.get()), (vec![11], 1));
+    assert_eq!((journal::take(), DEPTH.load(Relaxed)), (vec![11], 1));
     assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (1, 1));
     PROBES.unregister(jprobe).unwrap();
 }

@@ -3,7 +3,6 @@
 use probes::Kretprobe;
 
 use super::{targets::*, *};
-use crate::process::{PROBES, boot, journal};
 
 /// More tasks inside return-probed functions than there is room for: the calls of the others are missed, counted, and
 /// return as ever. When a task ends there is room for another one.

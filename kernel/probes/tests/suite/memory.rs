@@ -1,17 +1,12 @@
 //! What happens when memory runs out, and that hits need none.
 
+use alloc::sync::Arc;
+use core::cell::Cell;
+
 use probes::{Jprobe, Kprobe, Kretprobe};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, SLOT_PAGES,
-    allocator::{allocations, held, with_room_for},
-    boot, journal, text,
-};
-use std::{
-    cell::Cell,
-    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
-};
+use super::{code::Code, targets::*, *};
+use crate::platform::allocator::{allocations, held, with_room_for};
 
 /// All that a registration could leave behind but memory: the list, slots, text.
 type State = (Vec<String>, usize, Vec<(u64, Vec<u8>)>);
@@ -152,18 +147,18 @@ fn every_allocation_for_an_owned_probe_may_fail() {
 #[test]
 fn unregistering_with_calls_in_flight_needs_no_memory() {
     let _machine = boot();
-    static CALLS: OnceLock<Vec<&'static Kretprobe<u64>>> = OnceLock::new();
-    let calls = CALLS.get_or_init(|| {
-        let all = (0..40).map(|_| leak(call::<1>().symbol("calls_back")));
-        all.collect()
-    });
+    static CALLS: Mutex<Vec<&'static Kretprobe<u64>>> = Mutex::new(Vec::new());
+    let calls: Vec<_> = (0..40)
+        .map(|_| leak(call::<1>().symbol("calls_back")))
+        .collect();
+    *CALLS.lock() = calls.clone();
     extern "C" fn unregister(_: u64) {
-        let calls = CALLS.get().expect("made above");
-        let (result, short) = with_room_for(0, || PROBES.unregister_batch(calls));
+        let calls = CALLS.lock();
+        let (result, short) = with_room_for(0, || PROBES.unregister_batch(&calls));
         assert!(result.is_ok() && !short);
         assert_eq!(PROBES.reap(), Ok(calls.len()));
     }
-    PROBES.register_batch(calls).unwrap();
+    PROBES.register_batch(&calls).unwrap();
     assert_eq!(calls_back(unregister, 6), 7);
     assert_eq!(journal::take(), [], "they return quietly");
     assert_eq!(PROBES.reap(), Ok(0));
@@ -207,9 +202,7 @@ fn only_registering_needs_memory() {
 fn a_batch_that_runs_out_of_memory_is_rolled_back() {
     let _machine = boot();
     let mut batch: Vec<&'static Kprobe> = Vec::new();
-    let code: Vec<_> = (0..12)
-        .map(|_| crate::process::code::Code::new(|_| vec![0x90; 100]))
-        .collect();
+    let code: Vec<_> = (0..12).map(|_| Code::new(|_| vec![0x90; 100])).collect();
     for n in 0..code.len() * 100 {
         batch.push(leak(Kprobe::new().at(code[n / 100].start + n as u64 % 100)));
     }
@@ -233,10 +226,8 @@ fn a_batch_that_runs_out_of_memory_is_rolled_back() {
 fn registration_fails_cleanly_when_there_are_no_slots() {
     let _machine = boot();
     // Pages that the pool has already stay; what they can hold is used up first.
-    SLOT_PAGES.store(0, Relaxed);
-    let code: Vec<_> = (0..250)
-        .map(|_| crate::process::code::Code::new(|_| vec![0x90; 256]))
-        .collect();
+    text::limit_slot_pages(0);
+    let code: Vec<_> = (0..250).map(|_| Code::new(|_| vec![0x90; 256])).collect();
     let mut registered = Vec::new();
     let last = 'full: loop {
         for n in 0.. {
@@ -269,7 +260,7 @@ fn registration_fails_cleanly_when_there_are_no_slots() {
         }
     }
     PROBES.unregister_batch(&registered).unwrap();
-    SLOT_PAGES.store(usize::MAX, Relaxed);
+    text::limit_slot_pages(usize::MAX);
     PROBES.register(last).unwrap();
     PROBES.unregister(last).unwrap();
 }

@@ -2,12 +2,14 @@
 
 mod addresses;
 mod calls_in_flight;
+mod code;
 mod concurrency;
 mod dawdling;
 mod faults;
 mod handlers;
 mod historic;
 mod interrupts;
+pub mod journal;
 mod jprobes;
 mod limits;
 mod memory;
@@ -19,12 +21,21 @@ mod regressions;
 mod returns;
 mod targets;
 
+use alloc::{
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
 use probes::{
     EntryVerdict, Kprobe, KretprobeInstance, PreVerdict, Probe, ProbeError, PtRegs,
     registry::{ReturnMethod, StepMethod},
 };
 
-use crate::process::{PROBES, TEXT_WRITES, at_failure, journal::note, symbols, text};
+use crate::platform::{self, Mutex, PROBES, at_failure, boot, cpu, symbols, task, text, traps};
+use journal::note;
 
 /// A pre handler that notes `N`.
 fn pre<const N: u64>(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
@@ -83,17 +94,17 @@ fn byte_at(addr: u64) -> u8 {
 
 /// Whether displaced instructions are single-stepped.
 fn stepping() -> bool {
-    crate::METHOD == StepMethod::TrapFlag
+    platform::step_method() == StepMethod::TrapFlag
 }
 
 /// Whether calls come back through a breakpoint.
 fn returning_by_trap() -> bool {
-    crate::RETURNS != ReturnMethod::Asm
+    platform::return_method() != ReturnMethod::Asm
 }
 
 /// What calls that are followed return to.
 fn trampoline() -> u64 {
-    address(match crate::RETURNS {
+    address(match platform::return_method() {
         ReturnMethod::Asm => "kretprobe_trampoline",
         ReturnMethod::Trap3 => "kretprobe_trampoline_trap3",
         ReturnMethod::Trap4 => "kretprobe_trampoline_trap4",
@@ -127,7 +138,7 @@ fn refused<T: Probe>(probe: &'static T, name: &str, errno: i32) -> ProbeError {
             probe.is_registered(),
             list(),
             PROBES.slots_in_use(),
-            TEXT_WRITES.load(std::sync::atomic::Ordering::Relaxed),
+            text::stamp(),
         )
     };
     let before = state(probe.kprobe());

@@ -3,7 +3,7 @@
 use probes::Kprobe;
 
 use super::{targets::*, *};
-use crate::process::{PROBES, boot, events, events::Event, text};
+use crate::platform::events::{self, Event};
 
 /// A probed address, as each of the events finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ struct Seen {
 /// What `operation` does, as the probed address `addr` sees it.
 fn watched(addr: u64, operation: impl FnOnce()) -> Vec<Seen> {
     let events = events::during(operation, move || {
-        let slots = text::SLOTS.range().step_by(64);
+        let slots = text::slots().step_by(64);
         (
             PROBES.is_breakpoint(addr + 1),
             slots.filter(|ip| PROBES.original_ip(*ip) == addr).count(),
@@ -36,7 +36,7 @@ fn watched(addr: u64, operation: impl FnOnce()) -> Vec<Seen> {
 
 /// How many slots belong to anybody.
 fn owned_slots() -> usize {
-    let slots = text::SLOTS.range().step_by(64);
+    let slots = text::slots().step_by(64);
     slots.filter(|ip| PROBES.original_ip(*ip) != *ip).count()
 }
 

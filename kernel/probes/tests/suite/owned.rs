@@ -1,19 +1,13 @@
 //! Probes that a handle owns.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    thread,
-};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, Registered};
 
 use super::{targets::*, *};
-use crate::process::{PROBES, Process, boot, journal};
 
-type Handle = Registered<Process, Box<Kprobe>>;
+type Handle = Registered<platform::Kernel, Box<Kprobe>>;
 
 #[test]
 fn dropping_the_handle_unregisters_the_probe() {
@@ -97,8 +91,8 @@ fn a_forgotten_handle_leaves_the_probe_registered() {
         .unwrap();
     // Both are leaked, and that is all; this test alone takes the probe out again.
     let probe: &'static Kprobe = {
-        let probe = std::ptr::from_ref(&*handle);
-        std::mem::forget(handle);
+        let probe = core::ptr::from_ref(&*handle);
+        core::mem::forget(handle);
         // SAFETY: forgetting the handle keeps the probe for ever.
         unsafe { &*probe }
     };
@@ -113,17 +107,17 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     static HANDLE: Mutex<Option<Handle>> = Mutex::new(None);
     fn drop_it(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
         journal::note(1);
-        drop(HANDLE.lock().unwrap().take());
+        drop(HANDLE.lock().take());
         PreVerdict::Execute
     }
     fn drop_it_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
         journal::note(2);
-        drop(HANDLE.lock().unwrap().take());
+        drop(HANDLE.lock().take());
     }
     let from_pre = Kprobe::new().symbol("add").pre(drop_it).post(post::<3>);
     let from_post = Kprobe::new().symbol("add").post(drop_it_after);
     for (probe, expected) in [(from_pre, [1].as_slice()), (from_post, &[2])] {
-        *HANDLE.lock().unwrap() = Some(PROBES.register_owned(Box::new(probe)).unwrap());
+        *HANDLE.lock() = Some(PROBES.register_owned(Box::new(probe)).unwrap());
         assert_eq!(add(1, 2), 3);
         assert_eq!(add(1, 2), 3);
         assert_eq!(journal::take(), expected, "disabled at once");
@@ -137,17 +131,17 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
 #[test]
 fn a_kretprobes_handle_dropped_in_its_own_handlers_is_unregistered_later() {
     let _machine = boot();
-    type Call = Registered<Process, Box<Kretprobe<u64>>>;
+    type Call = Registered<platform::Kernel, Box<Kretprobe<u64>>>;
     static HANDLES: Mutex<Vec<Call>> = Mutex::new(Vec::new());
     fn drop_all(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
         journal::note(1);
-        HANDLES.lock().unwrap().clear();
+        HANDLES.lock().clear();
     }
     for _ in 0..2 {
         for _ in 0..3 {
             let call = Kretprobe::<u64>::new().symbol("add").handler(drop_all);
             let handle = PROBES.register_owned(Box::new(call)).unwrap();
-            HANDLES.lock().unwrap().push(handle);
+            HANDLES.lock().push(handle);
         }
         assert_eq!(add(1, 2), 3);
         assert_eq!(
@@ -180,10 +174,9 @@ fn handles_can_be_dropped_by_other_threads() {
         .collect();
     add(1, 2);
     assert_eq!(HITS.load(Relaxed), 4);
-    thread::scope(|scope| {
+    cpu::scope(|scope| {
         for handle in handles {
             scope.spawn(move || {
-                let _online = crate::process::cpu::Online::new();
                 drop(handle);
             });
         }

@@ -5,10 +5,8 @@ use probes::{
     platform::{Symbol, Text},
 };
 
-use super::{targets::*, *};
-use crate::process::{
-    LOG, PROBES, allocator::with_room_for, boot, code::Code, cpu, journal, lock, symbols, traps,
-};
+use super::{code::Code, targets::*, *};
+use crate::platform::{allocator::with_room_for, log};
 
 probes::jprobe! {
     fn arguments(_a: u64, _b: u64) {}
@@ -141,7 +139,7 @@ fn a_second_registration_is_logged_once() {
         refused(probe, "AlreadyRegistered", 22);
     }
     let place = format!("{:#x}", address("add"));
-    let lines = lock(&LOG).clone();
+    let lines = log();
     let about = lines.iter().filter(|line| line.contains(&place));
     assert_eq!(about.count(), 1, "{lines:?}");
     PROBES.unregister(probe).unwrap();
@@ -170,7 +168,7 @@ fn nothing_can_be_changed_from_an_interrupt() {
     });
     PROBES.register(&REGISTERED).unwrap();
     let before = list();
-    cpu::this().interrupt();
+    cpu::interrupt();
     assert_eq!(journal::take(), [1; 7]);
     assert_eq!(list(), before);
     PROBES.unregister(&REGISTERED).unwrap();
@@ -181,7 +179,7 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
     let _machine = boot();
     fn disabled_meanwhile<T: Probe + Send>(probe: &'static T) {
         PROBES.register(probe).unwrap();
-        std::thread::scope(|scope| {
+        cpu::scope(|scope| {
             dawdling::enter(scope);
             // The handler goes on only after the call has returned.
             PROBES.disable(probe).unwrap();

@@ -1,15 +1,12 @@
 //! How probes come, go and are switched, alone and in batches, and that a refusal changes nothing.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use probes::{
     Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs,
     kprobe::flags,
     platform::{Symbol, Text},
 };
 
-use super::{targets::*, *};
-use crate::process::{self, HIT_SYNCS, PROBES, boot, code::Code, journal, symbols};
+use super::{code::Code, targets::*, *};
 
 const INT3: u8 = 0xcc;
 
@@ -197,9 +194,9 @@ fn the_knob_takes_all_probes_out_and_puts_the_enabled_ones_back() {
     assert!(!PROBES.enabled());
     assert_eq!(text_bytes(), (0x48, 0x55));
     assert_eq!(list(), before, "no probe's own state changes");
-    let writes = TEXT_WRITES.load(Relaxed);
+    let writes = text::stamp();
     PROBES.set_enabled(false).unwrap();
-    assert_eq!(TEXT_WRITES.load(Relaxed), writes, "off twice is off");
+    assert_eq!(text::stamp(), writes, "off twice is off");
     add(1, 1);
     assert_eq!(journal::take(), []);
 
@@ -288,9 +285,9 @@ fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
     let mut all = probes.clone();
     all.push(stranger);
     all.push(probes[3]);
-    let waits = HIT_SYNCS.load(Relaxed);
+    let waits = cpu::waits_for_hits();
     PROBES.unregister_batch(&all).unwrap();
-    assert_eq!(HIT_SYNCS.load(Relaxed), waits + 1);
+    assert_eq!(cpu::waits_for_hits(), waits + 1);
     assert_eq!(list(), [""; 0]);
     assert_eq!(stranger.addr(), 0, "a stranger only loses its address");
     PROBES.unregister_batch::<Kprobe>(&[]).unwrap();
@@ -407,7 +404,7 @@ fn freed_text_is_never_written_again() {
     assert_eq!(journal::take(), [1]);
 
     PROBES.text_freed(code.start..code.start + 4);
-    process::text::SCRATCH.fill(code.start, &[0x5a; 4]);
+    text::fill(code.start, &[0x5a; 4]);
     assert_eq!(probe.flags(), flags::GONE);
     assert_eq!(list().len(), 2);
     PROBES.for_each(|listed| assert!(!listed.armed, "freed text has no breakpoint"));
@@ -432,7 +429,7 @@ fn freed_text_is_never_written_again() {
 #[test]
 fn nothing_is_registered_before_the_probes_are_initialised() {
     let _machine = boot();
-    static FRESH: probes::Probes<process::Process> = probes::Probes::new();
+    static FRESH: probes::Probes<platform::Kernel> = probes::Probes::new();
     let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>));
     let error = FRESH.register(probe).unwrap_err();
     assert_eq!((error.name(), error.errno()), ("NotReady", 16), "{error}");

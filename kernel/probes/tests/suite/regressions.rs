@@ -1,12 +1,12 @@
 //! Places where designs have gone wrong before: branches to themselves and to each other, arguments that the probed instruction
 //! overwrites, locked instructions on several CPUs.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{Kprobe, PreVerdict, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{LOG, PROBES, allocator::allocations, boot, code::Code, cpu, journal, lock};
+use super::{code::Code, targets::*, *};
+use crate::platform::{allocator::allocations, log};
 
 /// How often the handlers below let a loop go round.
 const ROUNDS: u64 = 1000;
@@ -135,13 +135,13 @@ fn hits_are_silent() {
         PreVerdict::Execute
     }
     PROBES.register(outer).unwrap();
-    let lines = lock(&LOG).len();
+    let lines = log().len();
     let made = allocations(|| {
         for _ in 0..100 {
             assert_eq!(add(1, 2), 3);
         }
     });
-    assert_eq!((made, lock(&LOG).len()), (0, lines));
+    assert_eq!((made, log().len()), (0, lines));
     assert_eq!(journal::take(), [2, 1].repeat(100));
     assert_eq!((outer.hits(), outer.nmissed()), (100, 100));
     PROBES.unregister(outer).unwrap();

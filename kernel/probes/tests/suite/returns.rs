@@ -1,17 +1,13 @@
 //! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way home.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
-use super::{targets::*, *};
-use crate::process::{
-    PROBES, boot,
+use super::{
     code::{Bench, Code, End, Registers, exit},
-    cpu, journal,
+    targets::*,
+    *,
 };
 
 #[test]
@@ -20,7 +16,7 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     static SEEN: Mutex<[(PtRegs, u64, u64, u64); 2]> =
         Mutex::new([(PtRegs::new(), 0, 0, 0), (PtRegs::new(), 0, 0, 0)]);
     fn see(n: usize, instance: &KretprobeInstance<()>, regs: &PtRegs) {
-        SEEN.lock().unwrap()[n] = (
+        SEEN.lock()[n] = (
             *regs,
             instance.ret_addr(),
             instance.task(),
@@ -60,7 +56,7 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     let [
         (before, entry_ret, entry_task, entry_frame),
         (after, ret, task, frame),
-    ] = *SEEN.lock().unwrap();
+    ] = *SEEN.lock();
     let called = Registers {
         sp: registers.sp - 8,
         ..registers
@@ -79,10 +75,13 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     };
     assert_eq!(after.ip, ip);
     assert_eq!(after.return_value(), outcome.registers.ax);
-    assert_eq!((after.cs, after.ss, after.orig_ax), (0x33, 0x2b, !0));
+    assert_eq!(
+        (after.cs, after.ss, after.orig_ax),
+        (platform::CS, platform::SS, !0)
+    );
     assert_eq!((entry_ret, ret), (caller.start + 5, caller.start + 5));
     assert_eq!((entry_frame, frame), (called.sp, called.sp));
-    let this_task = cpu::this().task.load(Relaxed);
+    let this_task = task::current();
     assert_eq!((entry_task, task), (this_task, this_task));
     assert_eq!(journal::take(), [address("add")]);
     assert_eq!((call.hits(), call.nmissed()), (1, 0));
@@ -176,7 +175,7 @@ fn each_call_has_data_of_its_own_that_starts_with_the_default() {
     }
     fn fill(instance: &mut KretprobeInstance<Data>, regs: &mut PtRegs) -> EntryVerdict {
         journal::note((**instance == Data::default()).into());
-        journal::note(std::ptr::from_ref(&**instance).addr() as u64 % 32);
+        journal::note(core::ptr::from_ref(&**instance).addr() as u64 % 32);
         instance.words = [regs.di; 5];
         instance.tail = regs.di as u8;
         EntryVerdict::Track
@@ -470,16 +469,13 @@ fn a_stack_walk_finds_the_true_callers() {
     let _machine = boot();
     static FRAMES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     fn remember(instance: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
-        FRAMES
-            .lock()
-            .unwrap()
-            .push((instance.frame(), instance.ret_addr()));
+        FRAMES.lock().push((instance.frame(), instance.ret_addr()));
         EntryVerdict::Track
     }
     fn walk(above: u64) {
-        let task = cpu::this().task.load(Relaxed);
+        let task = task::current();
         // The slot of a call that has returned is the trampoline's.
-        let frames = FRAMES.lock().unwrap();
+        let frames = FRAMES.lock();
         for (frame, expected) in frames.iter().filter(|(frame, _)| *frame >= above) {
             // SAFETY: a return slot of a call that is in flight, on this stack.
             let value = unsafe { (*frame as *const u64).read() };
@@ -513,8 +509,8 @@ fn a_stack_walk_finds_the_true_callers() {
         [3; 6],
         "four frames and then two, all borrowed, all known"
     );
-    let frame = FRAMES.lock().unwrap()[0].0;
-    let task = cpu::this().task.load(Relaxed);
+    let frame = FRAMES.lock()[0].0;
+    let task = task::current();
     assert_eq!(
         PROBES.return_address(task, frame, 0x1234),
         0x1234,
@@ -529,7 +525,7 @@ fn a_stack_walk_finds_the_true_callers() {
 fn a_return_costs_no_trap() {
     let _machine = boot();
     let traps = || {
-        let cpu = &cpu::this().probes;
+        let cpu = cpu::counts();
         (cpu.breakpoints.load(Relaxed), cpu.debug_traps.load(Relaxed))
     };
     let call = || {

@@ -2,7 +2,7 @@
 //!
 //! Assembly, so that every instruction, its length and its place are known, and so that nothing lies in the red zone.
 
-use std::arch::global_asm;
+use core::arch::global_asm;
 
 use probes::Kprobe;
 

@@ -2,29 +2,23 @@
 //!
 //! [`Code`] puts bytes where they can be executed and probed. [`Bench::run`] enters them with given registers on a stack of
 //! their own and tells what they have left behind, so that a probed run can be compared with a bare one. Code
-//! ends at an exit of the bench, or in a fault.
+//! ends at an exit of the bench, or in a fault. One runs at a time.
 
-use std::{
+use core::{
     arch::naked_asm,
+    fmt,
     mem::offset_of,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+    ptr,
+    sync::atomic::{
+        AtomicPtr, AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
-use probes::{
-    PtRegs,
-    platform::{Symbol, Text},
-};
+use probes::{Platform, PtRegs};
 
-use super::{
-    cpu::{self, Cpu},
-    lock, symbols,
-    task::Stack,
-    text::{PAGE, SCRATCH},
-    traps,
-};
+use super::*;
+use crate::platform::{Kernel, task::Stack};
 
 /// Bytes that can be executed, as a function of their own. Gone when dropped.
 pub struct Code {
@@ -32,35 +26,23 @@ pub struct Code {
     pub start: u64,
 }
 
-/// How much of the region is in use; code of one test stays where it is until the test is over.
-static USED: AtomicU64 = AtomicU64::new(0);
-
 impl Code {
-    /// Places what `make` returns for the address that it is given: at most 256 bytes.
+    /// Places what `make` returns for the address that it is given: at most [`text::PLACE_BYTES`] bytes.
     pub fn new(make: impl FnOnce(u64) -> Vec<u8>) -> Self {
-        let range = SCRATCH.range();
-        let offset = USED.fetch_add(256, Relaxed);
-        let start = range.start + offset;
-        assert!(start + 256 < range.end - PAGE as u64, "the region is full");
+        let start = text::free_place();
         let code = make(start);
-        assert!(code.len() <= 256);
+        assert!(code.len() as u64 <= text::PLACE_BYTES);
         Self::place(start, &code)
     }
 
     /// Places `code` so that its last byte is the last one that is mapped.
+    #[cfg(target_os = "linux")]
     pub fn at_the_end(code: &[u8]) -> Self {
-        let end = SCRATCH.range().end - PAGE as u64;
-        Self::place(end - code.len() as u64, code)
+        Self::place(text::end_of_places() - code.len() as u64, code)
     }
 
     fn place(start: u64, code: &[u8]) -> Self {
-        SCRATCH.fill(start, code);
-        symbols::add(Symbol {
-            start,
-            size: code.len() as u64,
-            text: Text::Kernel,
-            exported: true,
-        });
+        text::place(start, code);
         Self { start }
     }
 
@@ -71,22 +53,17 @@ impl Code {
 
     /// Calls it as a function.
     pub fn call(&self, a: u64, b: u64) -> u64 {
-        let function = std::ptr::with_exposed_provenance::<()>(self.start as usize);
+        let function = ptr::with_exposed_provenance::<()>(self.start as usize);
         // SAFETY: the test has placed a function there.
-        let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(function) };
+        let function: extern "C" fn(u64, u64) -> u64 = unsafe { core::mem::transmute(function) };
         function(a, b)
     }
 }
 
 impl Drop for Code {
     fn drop(&mut self) {
-        symbols::remove(self.start);
+        text::remove(self.start);
     }
-}
-
-/// Forgets all places. No code is in use.
-pub fn clear() {
-    USED.store(0, Relaxed);
 }
 
 /// The general registers, numbered as in instructions, and RFLAGS.
@@ -179,8 +156,8 @@ pub struct Outcome {
     pub data: Vec<u8>,
 }
 
-impl std::fmt::Debug for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{:?} {:x?} stack {:x?}",
@@ -203,23 +180,27 @@ static DATA: Mutex<[u8; DATA_BYTES]> = Mutex::new([0; DATA_BYTES]);
 
 /// The address of the memory.
 pub fn data() -> u64 {
-    lock(&DATA).as_ptr().expose_provenance() as u64
+    DATA.lock().as_ptr().expose_provenance() as u64
 }
 
-/// What a CPU needs while it runs code; [`Cpu::run`] points here.
+/// What is kept while code runs; [`RUN`] points here.
 #[repr(C)]
 struct Run {
     registers: Registers,
-    entry: u64,
     host_sp: u64,
-    exit: u64,
     fault: Option<(u8, u64)>,
 }
 
+/// The run that is under way: one at a time.
+static RUN: AtomicPtr<Run> = AtomicPtr::new(ptr::null_mut());
+/// Where it is entered, and a register while it is left.
+static ENTRY: AtomicU64 = AtomicU64::new(0);
+/// By which exit it was left.
+static EXIT: AtomicU32 = AtomicU32::new(0);
+
 /// A place to run code on: a stack.
 pub struct Bench {
-    stack: Box<[u64]>,
-    known: Stack,
+    stack: Stack,
 }
 
 /// Words of the stack that are set before a run and compared after it.
@@ -229,26 +210,23 @@ impl Bench {
     /// A bench. The hook for exceptions is its own from now on.
     pub fn new() -> Self {
         traps::on_exception(take_fault);
-        let stack = vec![0u64; 32 * 1024].into_boxed_slice();
-        let bounds = stack.as_ptr_range();
         Self {
-            known: Stack::new(bounds.start.addr() as u64..bounds.end.addr() as u64),
-            stack,
+            stack: Stack::new(),
         }
     }
 
     /// Where RSP is at the start of a run: with 16 live words above it, 16-aligned.
     pub fn sp(&self) -> u64 {
-        self.stack.as_ptr_range().end.addr() as u64 - LIVE_WORDS as u64 / 2 * 8
+        self.stack.range().end - LIVE_WORDS as u64 / 2 * 8
     }
 
     /// Runs the code at `entry`, with [`Bench::sp`] for an RSP of 0.
     pub fn run(&mut self, entry: u64, mut registers: Registers) -> Outcome {
-        let words = self.stack.len();
-        for (n, word) in self.stack[words - LIVE_WORDS..].iter_mut().enumerate() {
+        let top = self.stack.range().end;
+        for (n, word) in self.stack.last_words(LIVE_WORDS).iter_mut().enumerate() {
             *word = 0x5157_0000 + n as u64;
         }
-        for (n, byte) in lock(&DATA).iter_mut().enumerate() {
+        for (n, byte) in DATA.lock().iter_mut().enumerate() {
             *byte = DATA_PATTERN(n);
         }
         if registers.sp == 0 {
@@ -256,54 +234,47 @@ impl Bench {
         }
         let mut run = Run {
             registers,
-            entry,
             host_sp: 0,
-            exit: 0,
             fault: None,
         };
-        let cpu = cpu::this();
-        let outer = cpu.run.swap((&raw mut run).cast(), Relaxed);
+        ENTRY.store(entry, Relaxed);
+        let outer = RUN.swap(&raw mut run, Release);
         // SAFETY: the test has placed code at `entry` that leaves by an exit or by a fault.
         unsafe { enter(&raw mut run) };
-        cpu.run.store(outer, Relaxed);
+        RUN.store(outer, Release);
         // SAFETY: enter's callee has written through the pointer.
         let run = unsafe { (&raw const run).read_volatile() };
-        let top = self.stack.as_ptr_range().end.addr() as u64;
         let live = (top.saturating_sub(run.registers.sp) as usize / 8).min(LIVE_WORDS);
         Outcome {
             end: match run.fault {
                 Some((vector, ip)) => End::Fault(vector, ip),
-                None => End::Exit(run.exit as u32),
+                None => End::Exit(EXIT.load(Relaxed)),
             },
             registers: run.registers,
-            stack: self.stack[words - live..].to_vec(),
-            data: lock(&DATA).to_vec(),
+            stack: self.stack.last_words(live).to_vec(),
+            data: DATA.lock().to_vec(),
         }
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.known.forget();
-    }
-}
-
-/// Code for the address `at` that leaves by exit number `exit` and changes nothing.
+/// Code for the address `at` that leaves by exit number `exit` and changes nothing: 15 bytes.
 pub fn exit(at: u64, exit: u32) -> Vec<u8> {
-    let place = (offset_of!(Cpu, run_exit) as u32).to_le_bytes();
-    let store = [&[0x65, 0xc7, 0x04, 0x25][..], &place, &exit.to_le_bytes()].concat(); // mov dword ptr gs:[place], exit
-    let leave = (leave as *const () as u64).wrapping_sub(at + store.len() as u64 + 5);
-    [&store, &[0xe9][..], &(leave as u32).to_le_bytes()].concat() // jmp leave
+    let exit = exit.to_le_bytes();
+    // mov dword ptr [rip + EXIT], exit: ten bytes; then jmp leave: five.
+    let place = (EXIT.as_ptr().addr() as u64).wrapping_sub(at + 10) as u32;
+    let leave = (leave as *const () as u64).wrapping_sub(at + 15) as u32;
+    let (place, leave) = (place.to_le_bytes(), leave.to_le_bytes());
+    [&[0xc7, 0x05][..], &place, &exit, &[0xe9], &leave].concat()
 }
 
 /// Ends a run at a fault of its code.
 fn take_fault(regs: &mut PtRegs, vector: u8) -> bool {
-    // SAFETY: while it is set, it points to the run of this CPU, which waits for its end.
-    let Some(run) = (unsafe { cpu::this().run.load(Relaxed).cast::<Run>().as_mut() }) else {
+    // SAFETY: while it is set, it points to the run that is under way, which waits for its end.
+    let Some(run) = (unsafe { RUN.load(Acquire).as_mut() }) else {
         return false;
     };
     // Its own, or what it has jumped to; not the test's.
-    if !SCRATCH.range().contains(&regs.ip) && symbols::covering(regs.ip).is_some() {
+    if !text::places().contains(&regs.ip) && Kernel::symbol_at(regs.ip).is_some() {
         return false;
     }
     run.fault = Some((vector, regs.ip));
@@ -311,14 +282,20 @@ fn take_fault(regs: &mut PtRegs, vector: u8) -> bool {
     true
 }
 
-/// Loads the registers of `run` and jumps to its code. Returns when [`leave`] is reached.
+/// Loads the registers of `run` and jumps to [`ENTRY`]. Returns when [`leave`] is reached.
+///
+/// ```text
+///   rsp at the call   return address
+///   -0x08 .. -0x30    the caller's rbx, rbp, r12 to r15
+///   -0x38             its flags                          <- `Run::host_sp`
+/// ```
 #[unsafe(naked)]
 unsafe extern "C" fn enter(run: *mut Run) {
     naked_asm!(
-        "push rbx; push rbp; push r12; push r13; push r14; push r15",
+        ".cfi_startproc",
+        "push rbx; push rbp; push r12; push r13; push r14; push r15; pushfq",
+        ".cfi_adjust_cfa_offset 56",
         "mov [rdi + {host_sp}], rsp",
-        "mov rax, [rdi + {entry}]",
-        "mov gs:[{cpu_entry}], rax",
         "push [rdi + 16 * 8]",
         "popfq",
         "mov rax, [rdi]",
@@ -337,21 +314,22 @@ unsafe extern "C" fn enter(run: *mut Run) {
         "mov r14, [rdi + 14 * 8]",
         "mov r15, [rdi + 15 * 8]",
         "mov rdi, [rdi + 7 * 8]",
-        "jmp gs:[{cpu_entry}]",
+        "jmp [rip + {entry}]",
+        ".cfi_endproc",
         host_sp = const offset_of!(Run, host_sp),
-        entry = const offset_of!(Run, entry),
-        cpu_entry = const offset_of!(Cpu, run_entry),
+        entry = sym ENTRY,
     )
 }
 
-/// Stores the registers in this CPU's [`Run`] and returns from [`enter`].
+/// Stores the registers in [`RUN`] and returns from [`enter`].
 #[unsafe(naked)]
 unsafe extern "C" fn leave() {
     naked_asm!(
-        "mov gs:[{cpu_entry}], rax",
-        "mov rax, gs:[{run}]",
+        ".cfi_startproc",
+        "mov [rip + {entry}], rax",
+        "mov rax, [rip + {run}]",
         "mov [rax + 1 * 8], rcx",
-        "mov rcx, gs:[{cpu_entry}]",
+        "mov rcx, [rip + {entry}]",
         "mov [rax], rcx",
         "mov [rax + 2 * 8], rdx",
         "mov [rax + 3 * 8], rbx",
@@ -370,17 +348,12 @@ unsafe extern "C" fn leave() {
         "mov rsp, [rax + {host_sp}]",
         "pushfq",
         "pop [rax + 16 * 8]",
-        "mov ecx, gs:[{cpu_exit}]",
-        "mov [rax + {exit}], rcx",
-        // Rust code wants AC and DF clear.
-        "push 2",
-        "popfq",
-        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
+        // Rust code wants AC and DF clear, and interrupts as they were.
+        "popfq; pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
         "ret",
-        cpu_entry = const offset_of!(Cpu, run_entry),
-        cpu_exit = const offset_of!(Cpu, run_exit),
-        run = const offset_of!(Cpu, run),
+        ".cfi_endproc",
+        entry = sym ENTRY,
+        run = sym RUN,
         host_sp = const offset_of!(Run, host_sp),
-        exit = const offset_of!(Run, exit),
     )
 }
