@@ -19,6 +19,22 @@ fn statics_that_are_zero_take_no_room_in_the_file() {
     assert!(data < 128 << 10, "{data} bytes");
 }
 
+/// A probe on such padding would never be hit, so it would have to be refused by its symbol.
+#[test]
+fn no_symbol_stands_for_padding_in_front_of_a_function() {
+    let kernel = Kernel::build("kernel").unwrap();
+    let bytes = fs::read(&kernel.elf).unwrap();
+    let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
+    let names: Vec<_> = file
+        .symbols()
+        .map(|symbol| symbol.name().unwrap())
+        .collect();
+    assert!(names.contains(&"do_page_fault"), "{} symbols", names.len());
+    let padding = |name: &&&str| name.starts_with("__pfx_") || name.starts_with("__cfi_");
+    let padding: Vec<_> = names.iter().filter(padding).collect();
+    assert!(padding.is_empty(), "{padding:?}");
+}
+
 /// All instructions of all functions, each with the name of its function.
 fn instructions() -> Vec<(String, Instruction)> {
     let kernel = Kernel::build("kernel").unwrap();

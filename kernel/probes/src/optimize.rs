@@ -193,7 +193,23 @@ impl<P: Platform> Probes<P> {
                 "disabled"
             }
         ));
+        self.log_missing_jumps(&state.optimizer, enabled);
         Ok(())
+    }
+
+    /// Says how many breakpoints the knob that was just turned could not make jumps of. Their probes
+    /// work all the same, but each hit costs more.
+    pub(crate) fn log_missing_jumps(&self, optimizer: &Optimizer, enabled: bool) {
+        let is_missing = |site: &&Site| {
+            site.detour.load(Relaxed).is_null() && self.may_jump(optimizer, enabled, site)
+        };
+        let missing = self.table.iter().filter(is_missing).count();
+        if missing > 0 {
+            P::log(format_args!(
+                "{missing} kprobes keep their breakpoints: no memory for their jumps. Free some, \
+                 then turn the knob off and on again"
+            ));
+        }
     }
 
     /// How many probed addresses have a detour.

@@ -448,6 +448,7 @@ impl<P: Platform> Probes<P> {
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }
         ));
+        self.log_missing_jumps(&state.optimizer, on);
         Ok(())
     }
 

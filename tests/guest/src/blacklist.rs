@@ -1,11 +1,11 @@
 //! What may not be probed, from the other side: whatever a hit must not find in its way is refused.
 
 use crate::guest_test;
-use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use kernel::{
     mm::init_text,
-    probes::{ProbeError, survey},
+    probes::{Kprobe, ProbeError, register, survey},
     symbols::{self, Kind, Symbol},
 };
 
@@ -102,6 +102,20 @@ guest_test! {
         }
         assert!(found > 0, "the switch of tasks loads rsp");
         assert!(free.is_empty(), "{free:#?}");
+    }
+
+    /// The boot writes `clac` into entry stubs and into templates of detours. A probe there would put
+    /// the breakpoint's byte into what is written, and what is written over the breakpoint.
+    fn places_that_the_boot_patches_are_refused() {
+        let sites = symbols::section(".clac_sites").as_chunks().0;
+        assert!(sites.len() > 3, "{} places are patched", sites.len());
+        for site in sites.iter().copied().map(u64::from_le_bytes) {
+            for addr in site..site + 3 {
+                let error = register(Box::new(Kprobe::new().at(addr))).map(drop).unwrap_err();
+                assert!(matches!(error, ProbeError::Blacklisted { .. }), "{addr:#x}: {error}");
+                assert_eq!(error.errno(), 22);
+            }
+        }
     }
 
     /// Functions that refused ones call or jump to are refused as well, up to those at which the hit is over.

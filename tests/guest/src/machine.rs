@@ -26,7 +26,7 @@ use kernel::{
 use x86_64::{
     instructions::interrupts,
     registers::{
-        control::Cr2,
+        control::{Cr2, Cr4},
         rflags::{self, RFlags},
     },
 };
@@ -308,6 +308,23 @@ guest_test! {
         assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
         assert!(NMIS.load(SeqCst) > 0, "no NMI came");
         assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
+    }
+
+    /// Return probes rely on it: no copy of the return addresses is compared with them, and no indirect
+    /// branch wants a landing pad where a trampoline begins.
+    fn no_processor_has_shadow_stacks_or_branch_tracking_on() {
+        const CET: u64 = 1 << 23;
+        static SEEN: AtomicU64 = AtomicU64::new(0);
+        SEEN.store(0, SeqCst);
+        for cpu in 0..smp::online_cpus() {
+            spawn_on(cpu, move || {
+                let flags = Cr4::read_raw();
+                assert_eq!(flags & CET, 0, "CPU {cpu}: CR4 is {flags:#x}");
+                SEEN.fetch_or(1 << percpu::cpu_id(), SeqCst);
+            })
+            .wait_released();
+        }
+        assert_eq!(SEEN.load(SeqCst), (1 << smp::online_cpus()) - 1);
     }
 
     /// The same with probes on all instructions of what leads to the handler, as far as they can be probed.

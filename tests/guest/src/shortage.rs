@@ -7,6 +7,7 @@ use crate::guest_test;
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::hint::black_box;
 use kernel::{
+    log,
     mm::shortage::{Outcome, with_room_for},
     probes::{
         Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, ProbeError,
@@ -240,6 +241,43 @@ guest_test! {
         }
         assert!(refused > 0 && with_breakpoint > 0, "{refused}, {with_breakpoint}");
         assert_eq!(PROBES.detours_in_use(), 0);
+    }
+
+    /// Either knob turned on without memory for jumps: every probe works, with a breakpoint, and the
+    /// log says how many have no jump. With memory nothing is said.
+    #[cmdline("kprobes.optimize=1")]
+    fn a_knob_goes_on_past_jumps_that_find_no_memory() {
+        let logged = |line: &str| {
+            log::history().filter(|record| String::from_utf8_lossy(record.text()).starts_with(line)).count()
+        };
+        let line = "3 kprobes keep their breakpoints: no memory for their jumps.";
+        let first_bytes = || TARGETS.map(|name| {
+            let symbol = symbols::lookup_name(name).expect("a function of this file");
+            // SAFETY: kernel text is mapped and readable for ever.
+            unsafe { (symbol.start as *const u8).read_volatile() }
+        });
+        let probes = TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing)));
+        PROBES.register_batch(&probes).unwrap();
+        let knobs: [fn(bool) -> Result<(), ProbeError>; 2] =
+            [|on| PROBES.set_enabled(on), |on| PROBES.set_optimization(on)];
+        for (round, knob) in (1..).zip(knobs) {
+            assert_eq!(first_bytes(), [0xe9; 3]);
+            knob(false).unwrap();
+            let short = with_room_for(0, || knob(true));
+            assert_eq!(short.result, Ok(()));
+            assert!(short.refused > 0);
+            assert_eq!(first_bytes(), [0xcc; 3]);
+            for target in [short_one, short_two, short_three] {
+                target(black_box(1));
+            }
+            assert_eq!(probes.map(Kprobe::hits), [round; 3]);
+            assert_eq!(logged(line), round as usize);
+            knob(false).unwrap();
+            knob(true).unwrap();
+            assert_eq!(logged(line), round as usize, "there was memory");
+        }
+        assert_eq!(first_bytes(), [0xe9; 3]);
+        PROBES.unregister_batch(&probes).unwrap();
     }
 
     /// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
