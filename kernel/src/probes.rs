@@ -109,8 +109,7 @@ unsafe impl Platform for Kernel {
     }
 
     fn can_sleep() -> bool {
-        // A handler never is preemptible in this sense, even where its interrupts are on.
-        task::may_sleep() && !percpu::in_probe_handler()
+        task::may_sleep()
     }
 
     fn entry_points() -> EntryPoints {
@@ -318,6 +317,12 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 #[inline]
 pub fn is_stepping() -> bool {
     PROBES.is_stepping()
+}
+
+/// Runs `work` on top of an instruction that may be a displaced one whose hit is not over: what an NMI does.
+#[inline(always)]
+pub fn aside<R>(work: impl FnOnce() -> R) -> R {
+    PROBES.aside(work)
 }
 
 /// Where code goes on that is told to go on at `ip`: elsewhere if a jump has replaced what is there. Interrupts off until it has gone on.

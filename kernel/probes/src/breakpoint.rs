@@ -239,7 +239,8 @@ macro_rules! breakpoint_entry {
                 "93:",
                 "mov byte ptr gs:[{jprobe} + {jprobe_plain}], 0",
                 "jmp 92b",
-                // In the post slot, with the guard held and interrupts off. A TF stays: see `probes::debug_trap`.
+                // In the post slot, with interrupts off, the guard dropped and the rest of the hit noted. A TF stays: see
+                // `probes::debug_trap`.
                 "94:",
                 "mov rax, [rcx + {post_slot}]",
                 "test rax, rax",
@@ -253,7 +254,7 @@ macro_rules! breakpoint_entry {
                 "and eax, {pushed_flags}",
                 "mov gs:[{saved_flags}], rax",
                 "and dword ptr [rsp + {flags}], ~{interrupts}",
-                "jmp 41b",
+                "jmp 4b",
                 "95:",
                 "mov rdi, rcx",
                 "mov rsi, rsp",

@@ -17,6 +17,8 @@
 //! So no handler runs with TF set, and without TF nothing here is executed. A repeated string instruction that is probed is told of once, not
 //! for each iteration.
 //!
+//! While the displaced instruction runs the guard is free (H4 of [`hit`](crate::hit)): a trap that ends a hit takes it again.
+//!
 //! # Contexts
 //! The handler of #DB, interrupts off, on the stack of the code that trapped.
 
@@ -52,7 +54,7 @@ impl<P: Platform> Probes<P> {
         if dr6 & BS == 0 {
             return false;
         }
-        // SAFETY: a site lives while the guard is held, and `finishing` is only set then.
+        // SAFETY: a site lives until a grace period, which does not end while `finishing` is set.
         if let Some(site) = unsafe { cpu.finishing.load(Relaxed).as_ref() } {
             if site.step.is_some() {
                 return self.stepped(cpu, site, regs, dr6);
@@ -93,8 +95,9 @@ impl<P: Platform> Probes<P> {
         saved & TF == 0 && dr6 & MATCHED == 0
     }
 
-    /// Runs the post handlers and drops the guard.
+    /// Takes the guard again for the post handlers, and drops it.
     fn end_hit(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        cpu.enter();
         cpu.finishing.store(null_mut(), Relaxed);
         self.run_post(cpu, site, regs);
         cpu.leave();
@@ -119,7 +122,6 @@ impl<P: Platform> Probes<P> {
             if !is_canonical(next) {
                 // The plain slot has the instruction raise its fault, as `kprobe_post_stub` does.
                 cpu.finishing.store(null_mut(), Relaxed);
-                cpu.leave();
                 (regs.ip, regs.sp) = (site.slot, cpu.saved_sp.load(Relaxed));
                 return true;
             }
@@ -147,7 +149,7 @@ impl<P: Platform> Probes<P> {
                 site.slot + u64::from(site.len)
             }
         };
-        self.hold(cpu, site, regs, at, TF);
+        self.pause(cpu, site, regs, at, TF);
         cpu.saved_sp.store(after.sp, Relaxed);
     }
 

@@ -249,7 +249,7 @@ macro_rules! entry_points {
         $crate::nop_trampoline!(kretprobe_trampoline_trap3);
         $crate::nop_trampoline!(kretprobe_trampoline_trap4);
 
-        /// Where a slot ends when a post handler waits. Interrupts are off and the guard is held.
+        /// Where a slot ends when a post handler waits. Interrupts are off, the guard is free, and `finishing` is set.
         ///
         /// ```text
         ///   E+8     rsp of the code once the instruction is done
@@ -297,6 +297,8 @@ macro_rules! entry_points {
                 "and eax, {if_and_tf}",
                 "and dword ptr [rsp + {flags}], ~{if_and_tf}",
                 "or [rsp + {flags}], eax",
+                // In this order: in between, as before, this CPU is seen to be in a hit.
+                "inc dword ptr gs:[{guard}]",
                 "mov rdi, gs:[{finishing}]",
                 "mov qword ptr gs:[{finishing}], 0",
                 "mov rax, [rsp + {ip}]",

@@ -6,8 +6,8 @@
 //!                         take the guard, run pre handlers (a jprobe last: leaves to its handler,
 //!                                   │                       comes back through its return breakpoint)
 //!                         post handler here? ── no ── drop the guard ─► slot ─► back, as if nothing had been
-//!                                   │ yes: keep the guard, interrupts off
-//!                         post slot ─► kprobe_post_stub ─ post handlers, drop the guard ─► back
+//!                                   │ yes: drop the guard, note the site, interrupts off
+//!                         post slot ─► kprobe_post_stub ─ take the guard, post handlers, drop it ─► back
 //! ```
 //!
 //! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly. What #DB has
@@ -17,6 +17,9 @@
 //! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
 //! H2. The guard of [`PerCpu`] is held while any handler runs. Whoever finds it held runs the plain slot, which needs
 //!     no state of this CPU: hits nest to any depth.
+//! H4. The guard is free while the displaced instruction runs, also where a post handler waits for it: the instruction may read the
+//!     guard, as each check for a handler does, and reads what it would without a probe. Meanwhile interrupts are off, and the rest of
+//!     the hit is noted in [`PerCpu`]. What comes all the same, an NMI, first puts that note aside ([`Probes::aside`]).
 //! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
 //!
 //! # Contexts
@@ -162,7 +165,7 @@ impl<P: Platform> Probes<P> {
     #[inline(always)]
     fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if let Some(step) = &site.step {
-            self.hold(cpu, site, regs, step.0, TF);
+            self.pause(cpu, site, regs, step.0, TF);
             return;
         }
         match site.post_slot.load(Acquire) {
@@ -171,7 +174,7 @@ impl<P: Platform> Probes<P> {
                 cpu.leave();
                 self.run_slot(site, regs)
             }
-            slot => self.hold(cpu, site, regs, slot, 0),
+            slot => self.pause(cpu, site, regs, slot, 0),
         }
     }
 
@@ -187,16 +190,34 @@ impl<P: Platform> Probes<P> {
         regs.ip = site.run.load(Acquire);
     }
 
-    /// Resumes at `ip` with the guard held and interrupts off, until `kprobe_post_stub` or `on_debug` ends it. `step`: the flag by
-    /// which the processor is to trap behind the next instruction. If the code has it set already, it stays.
+    /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted, for `kprobe_post_stub` or `on_debug` to take
+    /// up (H4). `step`: the flag by which the processor is to trap behind the next instruction. If the code has it set already, it
+    /// stays.
     #[inline(always)]
-    pub(crate) fn hold(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
+    pub(crate) fn pause(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
         cpu.finishing
             .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
         cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
         cpu.saved_sp.store(regs.sp, Relaxed);
         regs.flags = regs.flags & !IF | step;
         regs.ip = ip;
+        cpu.leave();
+    }
+
+    /// Runs `work`, which comes on top of any instruction, with interrupts off or not: what an NMI does, or a debugger that is told of
+    /// a watchpoint. If that is a displaced instruction whose hit is not over, the rest of the hit is put aside meanwhile, so what
+    /// `work` hits are hits like others.
+    #[inline(always)]
+    pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
+        let cpu = P::this_cpu();
+        let site = cpu.finishing.load(Relaxed);
+        let (flags, sp) = (cpu.saved_flags.load(Relaxed), cpu.saved_sp.load(Relaxed));
+        cpu.finishing.store(null_mut(), Relaxed);
+        let result = work();
+        cpu.saved_sp.store(sp, Relaxed);
+        cpu.saved_flags.store(flags, Relaxed);
+        cpu.finishing.store(site, Relaxed);
+        result
     }
 
     /// Carries out the instruction on the saved registers and runs the post handlers at once.
@@ -548,11 +569,10 @@ impl<P: Platform> Probes<P> {
         let (site, offset) = self.slots.owner(regs.ip)?;
         let slot = regs.ip - offset as u64;
         if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
-            // Interrupted with the guard held: end the hit as if it had not been.
+            // The rest of the hit is not to come: end it as if it had not been.
             let saved = cpu.saved_flags.load(Relaxed);
             regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
             cpu.finishing.store(null_mut(), Relaxed);
-            cpu.leave();
         }
         let correction = site.place(slot, offset).rsp_correction;
         regs.sp = regs.sp.wrapping_add_signed(correction.into());
@@ -564,7 +584,7 @@ impl<P: Platform> Probes<P> {
     /// under way.
     #[inline]
     pub fn may_preempt(&self, ip: u64) -> bool {
-        !in_slot_region::<P>(ip) && !P::this_cpu().is_busy() && !self.is_covered(ip)
+        !in_slot_region::<P>(ip) && !P::this_cpu().is_in_hit() && !self.is_covered(ip)
     }
 
     /// Whether a CPU that an IPI found at `ip` is outside every slot, detour and handler, and not under a jump: the grace period's question.

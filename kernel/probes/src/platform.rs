@@ -181,8 +181,8 @@ pub const GUARD_FREE: u32 = u32::MAX;
 /// restores what it found; so plain loads and stores do.
 #[repr(C, align(16))]
 pub struct PerCpu {
-    /// The guard: how many hits are under way here, less 1, so that one `inc` takes it and tells whether it was free. A hit
-    /// that finds it taken runs no handlers.
+    /// The guard: how many hits are with their handlers here, less 1, so that one `inc` takes it and tells whether it was free. A
+    /// hit that finds it taken runs no handlers. Free while a displaced instruction runs, which may read it.
     pub(crate) guard: AtomicU32,
     /// Where this CPU's part of a block of counters is, from the part of CPU 0.
     pub(crate) counter_part: AtomicU64,
@@ -192,7 +192,7 @@ pub struct PerCpu {
     pub(crate) cell: AtomicPtr<TaskCell>,
     /// The probe whose handler runs, for its fault handler. Means nothing while the guard is free.
     pub(crate) running: AtomicPtr<Kprobe>,
-    /// The site whose post slot or single step is under way.
+    /// The site whose post slot or single step is under way; the guard is free then.
     pub(crate) finishing: AtomicPtr<Site>,
     /// The flags that the code had, while `finishing`.
     pub(crate) saved_flags: AtomicU64,
@@ -244,10 +244,16 @@ impl PerCpu {
             .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
     }
 
-    /// Whether a hit is under way on this CPU.
+    /// Whether a hit is with its handlers on this CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {
         self.guard.load(Relaxed) != GUARD_FREE
+    }
+
+    /// Whether a hit is under way on this CPU: with its handlers, or at its displaced instruction with a post handler to come.
+    #[inline(always)]
+    pub(crate) fn is_in_hit(&self) -> bool {
+        self.is_busy() || !self.finishing.load(Relaxed).is_null()
     }
 
     /// The cell of the current task, if it has one.

@@ -19,7 +19,6 @@ use crate::{
 use abi::{WaitStatus, signal};
 use x86_64::{
     instructions::interrupts,
-    registers::rflags::RFlags,
     structures::idt::{ExceptionVector, PageFaultErrorCode},
 };
 
@@ -60,8 +59,7 @@ fn access(error_code: u64) -> Access {
 
 /// Brings the page at `address` in, if the task may touch it and the faulting code may sleep.
 fn resolve(regs: &PtRegs, error_code: u64, address: u64) -> Result<(), FaultError> {
-    let interrupts_were_on = regs.flags & RFlags::INTERRUPT_FLAG.bits() != 0;
-    if !interrupts_were_on || percpu::preempt_count() != 0 {
+    if !percpu::was_preemptible(regs) {
         return Err(FaultError::Forbidden);
     }
     let space = task::current().user_space().ok_or(FaultError::Unmapped)?;

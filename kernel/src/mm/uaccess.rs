@@ -14,8 +14,8 @@
 //!
 //! # Contexts
 //! The functions of this file are for task context, since resolving a fault may sleep. In an atomic context (interrupts
-//! or preemption off, such as a probe handler) a fault is not resolved: the copy fails with EFAULT although the page
-//! may be the program's. The `_nofault` variants do that in every context.
+//! or preemption off, or a probe handler, whether or not its interrupts are on) a fault is not resolved: the copy fails with
+//! EFAULT although the page may be the program's. The `_nofault` variants do that in every context.
 
 use crate::{
     arch::cpu,

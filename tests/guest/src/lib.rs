@@ -44,6 +44,7 @@ mod case_outcome;
 mod case_runner;
 mod concurrency;
 mod debugger;
+mod displaced;
 mod errors;
 mod everything;
 mod everything_probes;

@@ -19,7 +19,7 @@
 //!
 //! # What is different from ring 0
 //! P1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post handler, and the stub behind it, run
-//!     with interrupts *on*: signals there find the guard held. The probes stand that, it is an NMI to them.
+//!     with interrupts *on*: a signal there puts the rest of the hit aside ([`Probes::aside`]), as an NMI does in a kernel.
 //! P2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code is assembly that keeps nothing
 //!     below RSP, or is entered at its first instruction, where nothing is there yet.
 //! P3. Handlers that the trampoline or the post stub calls are host code, which may use vector registers, and nothing saves

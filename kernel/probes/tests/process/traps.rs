@@ -207,7 +207,7 @@ unsafe fn enter(
     if depth == 0 && vector == DEBUG {
         cpu.look(regs.ip);
         if cpu.storm.load(Relaxed) {
-            run(&NMI, &mut regs, DEBUG);
+            PROBES.aside(|| run(&NMI, &mut regs, DEBUG));
         }
     }
     if !(forced && vector == DEBUG) {
@@ -314,7 +314,7 @@ extern "C" fn interrupt(signal: i32, _: *mut libc::siginfo_t, context: *mut libc
         enter(context, false, |regs, vector| match signal {
             libc::SIGUSR1 => cpu::this().answer(regs.ip),
             _ => {
-                run(&INTERRUPT, regs, vector);
+                PROBES.aside(|| run(&INTERRUPT, regs, vector));
             }
         });
     }

@@ -16,7 +16,7 @@
 //! [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's own lock.
 
 use super::gdt::{Gdt, Tss};
-use crate::task::Task;
+use crate::{probes::PtRegs, task::Task};
 use core::{
     arch::asm,
     mem::offset_of,
@@ -31,6 +31,7 @@ use x86_64::{
     },
     registers::{
         model_specific::{GsBase, KernelGsBase},
+        rflags::RFlags,
         segmentation::SegmentSelector,
     },
 };
@@ -194,7 +195,8 @@ pub fn preempt_count() -> u32 {
     count
 }
 
-/// Whether a probe is being handled on this CPU: by the caller, or by what it has interrupted. Any context.
+/// Whether a probe handler runs on this CPU: the caller, or what it has interrupted. Any context. Not so while the
+/// instruction of a probe runs, which may be the one that asks here.
 #[inline]
 pub fn in_probe_handler() -> bool {
     const GUARD: u32 = ::probes::PerCpu::guard_gs_offset::<crate::probes::Kernel>();
@@ -222,7 +224,7 @@ pub fn preempt_enable() {
     if preempt_enable_no_resched()
         && this().need_resched()
         && interrupts::are_enabled()
-        && !this().probes.is_busy()
+        && !in_probe_handler()
     {
         crate::task::scheduler::preempt();
     }
@@ -245,7 +247,19 @@ pub fn preempt_enable_no_resched() -> bool {
     zero != 0
 }
 
-/// Whether the running task could be switched out here: interrupts on and no reason against it.
+/// Whether code with these interrupts could be switched away from: no reason against it, and it is no probe handler, which
+/// may have its interrupts on.
+fn may_switch(interrupts_are_on: bool) -> bool {
+    interrupts_are_on && preempt_count() == 0 && !in_probe_handler()
+}
+
+/// Whether the running task could be switched out here: interrupts on, and no reason against it. Any context.
 pub fn preemptible() -> bool {
-    preempt_count() == 0 && interrupts::are_enabled()
+    may_switch(interrupts::are_enabled())
+}
+
+/// The same of the code that an exception has interrupted, which left `regs`. Before the exception's handler has turned interrupts
+/// on or taken a lock.
+pub fn was_preemptible(regs: &PtRegs) -> bool {
+    may_switch(regs.flags & RFlags::INTERRUPT_FLAG.bits() != 0)
 }

@@ -22,7 +22,7 @@ use core::{
 };
 use x86_64::{
     instructions::interrupts,
-    registers::{control::Cr2, rflags::RFlags},
+    registers::{control::Cr2, debug::Dr6, rflags::RFlags},
 };
 
 /// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
@@ -82,7 +82,8 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     if !regs.user_mode() && probes::on_debug(regs) {
         return;
     }
-    unclaimed(regs, vector::DEBUG);
+    // A watchpoint may have matched in a displaced instruction.
+    probes::aside(|| unclaimed(regs, vector::DEBUG));
 }
 
 /// Every other exception that has no function of its own: the probes come first, and may not be probed themselves.
@@ -238,15 +239,16 @@ pub fn set_nmi_handler(handler: Option<NmiHandler>) {
 /// this one. It is not handled there, or a storm of them would fill the stack: it is noted, as the processor notes one while
 /// NMIs are masked, and the handler runs again. Noting it must not be probed: it would unmask the one after that.
 ///
-/// What CR2 holds is put back: an NMI may come before a page fault's entry has read it, and fault itself.
+/// What CR2 and DR6 hold is put back: an NMI may come before the entry of a page fault or of #DB has read it, and fault itself, or hit a
+/// probe that steps.
 pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
-    let address = Cr2::read_raw();
+    let (address, debug_status) = (Cr2::read_raw(), Dr6::read_raw());
     smp::stop_if_asked();
     let seen = &percpu::this().nmis_seen;
     if seen.fetch_add(1, Ordering::Relaxed) == 0 {
         loop {
             let before = seen.load(Ordering::Relaxed);
-            do_nmi(regs);
+            probes::aside(|| do_nmi(regs));
             // Those that came meanwhile count as one.
             let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
             if last.is_ok() {
@@ -254,8 +256,16 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
             }
         }
     }
-    // SAFETY: CR2 only reports.
-    unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
+    // SAFETY: both only report.
+    unsafe {
+        asm!(
+            "mov cr2, {}",
+            "mov dr6, {}",
+            in(reg) address,
+            in(reg) debug_status,
+            options(nomem, nostack, preserves_flags)
+        );
+    };
 }
 
 /// An NMI that is on top of no other. Can be probed, from its first instruction.
