@@ -530,6 +530,8 @@ impl<P: Platform> Probes<P> {
             };
             if !cpu.is_busy() && regs.ip == site.addr() {
                 cpu.enter();
+                // The last handler's probe may be gone; a fault in the handlers below is not for it.
+                cpu.running.store(null_mut(), Relaxed);
                 let handled = site
                     .probes()
                     .filter(|probe| probe.is_enabled())

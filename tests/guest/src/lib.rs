@@ -48,6 +48,7 @@ mod displaced;
 mod errors;
 mod everything;
 mod everything_probes;
+mod handler_context;
 mod handler_rules;
 mod handlers;
 mod historic;
