@@ -11,13 +11,10 @@
 //!
 //! Only `extern "C"` functions under their plain name can be targets: the Rust convention reorders arguments.
 
-use core::{
-    ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use crate::{
-    kprobe::{Kind, Kprobe, flags},
+    kprobe::{Kind, Kprobe},
     pt_regs::PtRegs,
     site::Site,
 };
@@ -114,10 +111,10 @@ impl Jprobe {
         self
     }
 
-    /// Registers without arming.
+    /// As [`Kprobe::disabled`].
     pub const fn disabled(mut self) -> Self {
-        self.kprobe.flags = AtomicU32::new(flags::DISABLED);
-        self
+        let kprobe = self.take_kprobe().disabled();
+        self.map_kprobe(kprobe)
     }
 
     /// The jprobe that `kprobe`, which is linked, is part of.

@@ -124,6 +124,8 @@ pub struct Kprobe {
     pub(crate) kind: Kind,
     /// How the instruction is executed; none: as the registry does by default.
     pub(crate) step: Option<StepMethod>,
+    /// Each registration begins with the probe disabled.
+    pub(crate) starts_disabled: bool,
     /// The address that the user gave. 0: none.
     pub(crate) given: AtomicU64,
     /// The same, or what it resolved to at the last registration.
@@ -165,6 +167,7 @@ impl Kprobe {
             fault_handler: None,
             kind,
             step: None,
+            starts_disabled: false,
             given: AtomicU64::new(0),
             addr: AtomicU64::new(0),
             flags: AtomicU32::new(0),
@@ -235,10 +238,20 @@ impl Kprobe {
         self
     }
 
-    /// Registers the probe without arming it.
+    /// Registers the probe without arming it, each time that it is registered.
     pub const fn disabled(mut self) -> Self {
+        self.starts_disabled = true;
         self.flags = AtomicU32::new(flags::DISABLED);
         self
+    }
+
+    /// The flags that a registration begins with.
+    pub(crate) fn first_flags(&self) -> u32 {
+        if self.starts_disabled {
+            flags::DISABLED
+        } else {
+            0
+        }
     }
 
     /// The address that was given or, from a registration on, the one probed; it can still be told after the probe was

@@ -8,12 +8,12 @@ use core::{
     alloc::Layout,
     marker::PhantomData,
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering},
 };
 
 use crate::{
     instance::{Holder, Instance, NO_HOLDER},
-    kprobe::{Kind, Kprobe, flags, function},
+    kprobe::{Kind, Kprobe, function},
     pt_regs::PtRegs,
     registry::{ReturnMethod, StepMethod},
 };
@@ -276,10 +276,10 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self
     }
 
-    /// Registers without arming.
+    /// As [`Kprobe::disabled`].
     pub const fn disabled(mut self) -> Self {
-        self.core.kprobe.flags = AtomicU32::new(flags::DISABLED);
-        self
+        let kprobe = self.take_kprobe().disabled();
+        self.map_kprobe(kprobe)
     }
 }
 

@@ -1124,8 +1124,8 @@ impl<P: Platform> Probes<P> {
             kprobe.next.store(null_mut(), Relaxed);
             if kprobe.is_registered() {
                 match removal {
-                    // A probe that is registered again starts enabled.
-                    Removal::Unregister => kprobe.flags.store(0, Relaxed),
+                    // A probe that is registered again starts as it did at first.
+                    Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
                     Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
                 }
             }

@@ -16,6 +16,7 @@ mod memory;
 mod order;
 mod owned;
 mod refusals;
+mod registered_again;
 mod registration;
 mod regressions;
 mod returns;
