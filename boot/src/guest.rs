@@ -376,6 +376,22 @@ mod tests {
         assert_eq!(first_log_line(b"\x1b[2JBdsDxe: loading\r\n"), None);
     }
 
+    /// A guest that floods its log would otherwise never be found to be late.
+    #[test]
+    fn a_deadline_that_has_passed_comes_before_what_is_still_to_read() {
+        // Writes nothing and lives until its input is closed.
+        let mut guest = Guest::spawn(Emulator::Qemu, Command::new("cat"), false).unwrap();
+        let (sender, output) = mpsc::channel();
+        guest.output = output;
+        for _ in 0..2 {
+            sender.send(b"more\n".to_vec()).unwrap();
+        }
+        let event = guest.next(None).unwrap();
+        assert!(matches!(event, Event::Output(text) if text == b"more\n"));
+        let event = guest.next(Some(Instant::now())).unwrap();
+        assert!(matches!(event, Event::Deadline), "{event:?}");
+    }
+
     #[test]
     fn exit_statuses_of_qemu_are_told_apart() {
         let end =

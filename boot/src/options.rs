@@ -281,6 +281,35 @@ mod tests {
     }
 
     #[test]
+    fn each_option_of_the_machine_takes_effect() {
+        let given = [
+            "--smp",
+            "3",
+            "--memory",
+            "1G",
+            "--firmware",
+            "uefi",
+            "--accel",
+            "tcg",
+            "--icount",
+            "--gdb",
+        ];
+        let options = parse(&given).unwrap().machine;
+        let machine = options.machine("disk".into(), "a=b".into());
+        assert_eq!((machine.cpus, machine.memory_mib), (3, 1024));
+        assert_eq!(machine.firmware, Firmware::Uefi);
+        assert!(machine.icount && machine.gdb);
+        assert_eq!(machine.serial, Serial::Output);
+        assert_eq!(machine.cmdline, "a=b");
+        let options = parse(&["--accel", "kvm", "--interactive"]).unwrap().machine;
+        let machine = options.machine("disk".into(), String::new());
+        assert_eq!(machine.accelerator, Accelerator::Kvm);
+        assert_eq!(machine.serial, Serial::Terminal);
+        assert!(!machine.icount && !machine.gdb);
+        assert_eq!((machine.cpus, machine.memory_mib), (2, 256));
+    }
+
+    #[test]
     fn samples_and_appended_text_make_the_command_line() {
         let options = parse(&["--samples", "a,b", "--append", "a.func=f x=1,2"]).unwrap();
         assert_eq!(options.cmdline(), "modules=a,b a.func=f x=1,2");
@@ -308,7 +337,23 @@ mod tests {
         assert_eq!(memory_mib("512"), Ok(512));
         assert_eq!(memory_mib("512M"), Ok(512));
         assert_eq!(memory_mib("2G"), Ok(2048));
-        for wrong in ["", "M", "63", "65G", "-1", "4294967296G", "x"] {
+        for least in ["64", "64M", "64m"] {
+            assert_eq!(memory_mib(least), Ok(64), "{least}");
+        }
+        for most in ["65536", "65536M", "64G", "64g"] {
+            assert_eq!(memory_mib(most), Ok(64 << 10), "{most}");
+        }
+        for wrong in [
+            "",
+            "M",
+            "63",
+            "0G",
+            "65537",
+            "65G",
+            "-1",
+            "4294967296G",
+            "x",
+        ] {
             assert!(memory_mib(wrong).is_err(), "{wrong}");
         }
     }

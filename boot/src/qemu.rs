@@ -183,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_the_machine_is_what_was_asked_for() {
+        let machine = Machine {
+            memory_mib: 640,
+            cpus: 5,
+            ..Machine::new("disk.img".into())
+        };
+        let arguments = arguments(&machine);
+        let value_of = |option: &str| {
+            let at = arguments.iter().position(|argument| argument == option);
+            at.map(|at| arguments[at + 1].as_str())
+        };
+        assert_eq!(value_of("-m"), Some("640"));
+        assert_eq!(value_of("-smp"), Some("5"));
+    }
+
+    #[test]
     fn an_empty_command_line_is_left_out() {
         let arguments = arguments(&Machine::new("disk.img".into()));
         assert!(

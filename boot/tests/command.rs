@@ -5,7 +5,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 /// `hlt` with interrupts off, for ever.
@@ -147,6 +147,95 @@ fn a_missing_emulator_is_named_with_what_to_install() {
     for told in ["QEMU is missing", "apt-get", "dnf", "pacman", "brew"] {
         assert!(message.contains(told), "{told}: {message}");
     }
+}
+
+#[test]
+fn a_guest_on_the_terminal_gives_its_verdict_too() {
+    for (name, code, status, told) in [
+        ("terminal_success", verdict(0x10), 0, "Ctrl-A H helps"),
+        (
+            "terminal_failure",
+            verdict(0x11),
+            1,
+            "boot: the guest failed: see its log",
+        ),
+        (
+            "terminal_reset",
+            RESET.to_vec(),
+            1,
+            "boot: the guest ended without a verdict",
+        ),
+    ] {
+        let output = boot()
+            .args(["--interactive", "--disk"])
+            .arg(disk(name, &code))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(status), "{name}: {output:?}");
+        assert!(last_line(&output).contains(told), "{name}: {output:?}");
+    }
+}
+
+/// A directory of programs that write their names and arguments to its file `calls`; `name` is the test's.
+fn tools(name: &str, programs: &[&str]) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Left by an earlier run, or not there.
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(directory.join("sysroot/lib/rustlib")).unwrap();
+    fs::write(directory.join("calls"), "").unwrap();
+    let program = |name: &str, text: String| {
+        let path = directory.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let at = directory.display();
+    program("rustc", format!("echo {at}/sysroot"));
+    for name in programs {
+        program(name, format!("echo {name} \"$@\" >> {at}/calls"));
+    }
+    directory
+}
+
+/// Runs the command with these arguments where nothing but `tools` is installed. Returns its output and the calls of tools.
+fn run_with(tools: &Path, arguments: &[&str]) -> (Output, String) {
+    let output = boot().args(arguments).env("PATH", tools).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    (output, fs::read_to_string(tools.join("calls")).unwrap())
+}
+
+#[test]
+fn parts_of_the_toolchain_are_installed_unless_that_is_forbidden() {
+    let tools = tools("toolchain", &["qemu-system-x86_64", "rustup"]);
+    let (output, calls) = run_with(&tools, &["--no-install"]);
+    assert_eq!(calls, "", "{output:?}");
+    assert_eq!(
+        last_line(&output),
+        "boot: parts of the Rust toolchain are missing; run `rustup component add rust-src && \
+         rustup component add llvm-tools && rustup target add x86_64-unknown-none` in this directory"
+    );
+    let (_, calls) = run_with(&tools, &[]);
+    assert_eq!(
+        calls,
+        "rustup component add rust-src\nrustup component add llvm-tools\n\
+         rustup target add x86_64-unknown-none\n"
+    );
+}
+
+#[test]
+fn an_emulator_is_installed_unless_that_is_forbidden() {
+    // `sudo` for those who are not root.
+    let tools = tools("emulator", &["apt-get", "sudo"]);
+    let (output, calls) = run_with(&tools, &["--no-install"]);
+    assert_eq!(calls, "", "{output:?}");
+    assert!(last_line(&output).starts_with("boot: QEMU is missing; install it"));
+    let (output, calls) = run_with(&tools, &[]);
+    let install = "apt-get install --yes --no-install-recommends qemu-system-x86 ovmf\n";
+    assert!(calls.ends_with(install), "{calls}");
+    assert!(calls.contains("apt-get update\n"), "{calls}");
+    // This one has installed nothing.
+    assert!(last_line(&output).starts_with("boot: QEMU is missing; install it"));
 }
 
 /// Signals and what they leave behind, seen in /proc.
