@@ -219,6 +219,8 @@ pub(crate) struct State {
     sites: FreeSites,
     pub(crate) counters: FreeCounters,
     in_flight: InFlight,
+    /// Of the abandoned calls, how many the log has told of.
+    told_abandoned: u64,
 }
 
 // SAFETY: what its lists lead to is memory of the registry; nothing in it belongs to a thread.
@@ -238,6 +240,7 @@ impl State {
             sites: FreeSites::new(),
             counters: FreeCounters::new(),
             in_flight: InFlight::new(),
+            told_abandoned: 0,
         }
     }
 }
@@ -499,6 +502,19 @@ impl<P: Platform> Probes<P> {
     /// Instances that were given back because their call was abandoned.
     pub fn stale_instances(&self) -> u64 {
         self.stale_instances.load(Relaxed)
+    }
+
+    /// Tells of calls that were abandoned since this was last done: their frames matched no return. The
+    /// hit that finds one out cannot print.
+    fn log_abandoned_calls(&self, state: &mut State) {
+        let all = self.stale_instances();
+        let new = all - core::mem::replace(&mut state.told_abandoned, all);
+        if new > 0 {
+            P::log(format_args!(
+                "kretprobe: {new} calls were left without a return, by a jump or an unwinding; \
+                 their instances were given back"
+            ));
+        }
     }
 
     /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
@@ -1110,6 +1126,7 @@ impl<P: Platform> Probes<P> {
             self.table.remove(&mut state.fill, site);
         }
         P::synchronize_hits();
+        self.log_abandoned_calls(state);
         self.free_detours(&mut state.optimizer);
         for probe in probes {
             if let Some(core) = registered_kretprobe(*probe) {

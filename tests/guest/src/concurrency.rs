@@ -150,23 +150,47 @@ guest_test! {
     fn a_probe_is_switched_on_and_off_under_fire() {
         static PROBE: Kprobe = Kprobe::new().symbol("hot_target").pre(count);
         register_kprobe(&PROBE).unwrap();
+        RUNS.store(0, SeqCst);
         let stop = Arc::new(AtomicBool::new(false));
+        let calls = Arc::new([const { AtomicU64::new(0) }; 2]);
         let callers: Vec<_> = (0..2)
-            .map(|_| {
-                let stop = stop.clone();
+            .map(|caller| {
+                let (stop, calls) = (stop.clone(), calls.clone());
                 spawn(move || {
                     while !stop.load(SeqCst) {
                         assert_eq!(hot_target(41), 42);
+                        calls[caller].fetch_add(1, SeqCst);
                     }
                 })
             })
             .collect();
-        for _ in 0..500 {
+        // Each caller has finished a call and made another one from end to end.
+        let three_calls_of_each = || {
+            let before = calls.each_ref().map(|calls| calls.load(SeqCst));
+            while core::iter::zip(&*calls, before).any(|(calls, before)| calls.load(SeqCst) < before + 3) {
+                task::schedule();
+            }
+        };
+        for round in 0..500 {
             disable_kprobe(&PROBE).unwrap();
+            if round % 10 == 0 {
+                three_calls_of_each();
+                let hits = PROBE.hits();
+                three_calls_of_each();
+                assert_eq!(PROBE.hits(), hits, "disabled");
+            }
             enable_kprobe(&PROBE).unwrap();
+            if round % 10 == 5 {
+                let hits = PROBE.hits();
+                three_calls_of_each();
+                assert!(PROBE.hits() >= hits + 4, "each caller was seen twice");
+            }
         }
         stop.store(true, SeqCst);
         callers.iter().for_each(|caller| caller.wait_released());
+        let all: u64 = calls.iter().map(|calls| calls.load(SeqCst)).sum();
+        assert!(PROBE.hits() <= all);
+        assert_eq!((RUNS.load(SeqCst), PROBE.nmissed()), (PROBE.hits(), 0));
         unregister_kprobe(&PROBE).unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! Registration errors, one by one: the errno, the sentence, and that nothing has changed.
 
 use crate::guest_test;
-use alloc::{boxed::Box, format, string::ToString};
+use alloc::{boxed::Box, format, string::ToString, vec::Vec};
 use core::hint::black_box;
 use kernel::{
     mm::init_text,
@@ -109,7 +109,30 @@ guest_test! {
     }
 }
 
+/// How many calls a return probe follows that leaves the number to the kernel.
+fn default_maxactive() -> [i32; 2] {
+    [0, -5].map(|given| {
+        let probe = Kretprobe::<()>::new()
+            .symbol("error_target")
+            .maxactive(given);
+        let handle = register(Box::new(probe)).unwrap();
+        handle.maxactive_in_force()
+    })
+}
+
 guest_test! {
+    /// Ten calls at least, however few the CPUs are.
+    #[smp(2)]
+    fn two_cpus_have_ten_instances() {
+        assert_eq!(default_maxactive(), [10; 2]);
+    }
+
+    /// Two for each CPU, where that is more.
+    #[smp(6)]
+    fn six_cpus_have_twelve_instances() {
+        assert_eq!(default_maxactive(), [12; 2]);
+    }
+
     /// The switch of stacks can carry no probe of any kind.
     fn the_stack_switch_is_refused_for_all_three_kinds() {
         refused(register(Box::new(Kprobe::new().symbol("__switch_to"))), "Blacklisted", 22);
@@ -253,6 +276,24 @@ guest_test! {
     /// Errors are text for people.
     fn errors_say_what_to_do() {
         let error = register(Box::new(Kprobe::new().symbol("do_page_falut"))).map(drop).unwrap_err();
-        assert!(format!("{error}").contains("do_page_fault"), "{error}");
+        assert_eq!((error.name(), error.errno()), ("UnknownSymbol", 2));
+        let told = format!("{error}");
+        assert!(told.contains("do_page_fault") && told.contains("inlined"), "{told}");
+        // A Rust name that several functions have, without the hash that tells them apart.
+        let (name, candidates) = symbols::functions()
+            .map(|symbol| format!("{symbol}"))
+            .find_map(|name| match symbols::lookup_name(&name) {
+                Err(symbols::LookupError::Ambiguous { candidates, .. }) => {
+                    let candidates: Vec<_> = candidates.into_iter().map(|symbol| symbol.name).collect();
+                    Some((name, candidates))
+                }
+                _ => None,
+            })
+            .expect("some generic function is there twice");
+        let error = register(Box::new(Kprobe::new().symbol(name.leak()))).map(drop).unwrap_err();
+        assert_eq!((error.name(), error.errno()), ("AmbiguousSymbol", 99));
+        let told = format!("{error}");
+        assert!(candidates.len() > 1);
+        assert!(candidates.iter().take(2).all(|candidate| told.contains(candidate)), "{told}");
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
-    arch::{asm, naked_asm},
+    arch::{asm, global_asm, naked_asm},
     hint::{self, black_box},
     sync::atomic::{
         AtomicBool, AtomicU64,
@@ -296,6 +296,93 @@ unsafe extern "C" fn flags_after(which: u64, flags: u64) -> u64 {
         "popfq",
         "ret",
     )
+}
+
+unsafe extern "C" {
+    /// Called with any interrupt flag; switches interrupts off and on.
+    fn switches_interrupts();
+}
+
+global_asm!(
+    ".pushsection .text.switches_interrupts, \"ax\", @progbits",
+    ".globl switches_interrupts",
+    ".type switches_interrupts, @function",
+    "switches_interrupts:",
+    ".cfi_startproc",
+    "nop; cli; nop; sti; nop; ret",
+    ".cfi_endproc",
+    ".size switches_interrupts, . - switches_interrupts",
+    ".popsection",
+);
+
+/// The interrupt flag in the registers of the pre and of the post handler, at each of the instructions above.
+static FLAGS_SEEN: [[AtomicU64; 2]; 6] = [const { [const { AtomicU64::new(0) }; 2] }; 6];
+
+fn note_interrupt_flag(probe: &Kprobe, regs: &PtRegs, when: usize) {
+    let at = probe.addr() - switches_interrupts as *const () as u64;
+    FLAGS_SEEN[at as usize][when].store(regs.flags & 0x200, SeqCst);
+    HANDLERS.fetch_add(
+        u64::from(!rflags::read().contains(rflags::RFlags::INTERRUPT_FLAG)),
+        SeqCst,
+    );
+}
+
+/// Calls `switches_interrupts` with probes on all of its instructions, with interrupts off and on.
+fn post_handlers_see_the_interrupt_flag() {
+    let probes: Vec<_> = (0..6)
+        .map(|offset| {
+            let probe = Kprobe::new().symbol("switches_interrupts").offset(offset);
+            let probe = probe.pre(|probe, regs| {
+                note_interrupt_flag(probe, regs, 0);
+                PreVerdict::Execute
+            });
+            let probe = probe.post(|probe, regs, _| note_interrupt_flag(probe, regs, 1));
+            register(Box::new(probe)).unwrap()
+        })
+        .collect();
+    for on in [0x200, 0] {
+        HANDLERS.store(0, SeqCst);
+        let were_on = interrupts::are_enabled();
+        if on == 0 {
+            interrupts::disable();
+        }
+        // SAFETY: it ends with interrupts on, as they were.
+        unsafe { switches_interrupts() };
+        assert!(were_on && interrupts::are_enabled());
+        let seen = FLAGS_SEEN
+            .each_ref()
+            .map(|seen| seen.each_ref().map(|flag| flag.load(SeqCst)));
+        let expected = [
+            [on, on],
+            [on, 0],
+            [0, 0],
+            [0, 0x200],
+            [0x200; 2],
+            [0x200; 2],
+        ];
+        assert_eq!(
+            seen, expected,
+            "before and after nop, cli, nop, sti, nop, ret"
+        );
+        assert_eq!(
+            HANDLERS.load(SeqCst),
+            12,
+            "handlers themselves run with interrupts off"
+        );
+    }
+    drop(probes);
+}
+
+guest_test! {
+    /// As the code goes on with it, at instructions that change it and at others.
+    fn post_handlers_see_the_interrupt_flag_as_it_will_be() {
+        post_handlers_see_the_interrupt_flag();
+    }
+
+    #[cmdline("kprobes.step=tf")]
+    fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
+        post_handlers_see_the_interrupt_flag();
+    }
 }
 
 /// Handlers that ran, and those that found DF or AC set.

@@ -20,6 +20,7 @@ use core::{
 use kernel::{
     arch::{percpu, smp, traps},
     errno::Errno,
+    log,
     mm::{
         kernel_stack,
         uaccess::{copy_from_anywhere_nofault, copy_from_user, copy_from_user_nofault},
@@ -31,7 +32,7 @@ use kernel::{
     symbols,
     task::{TaskRef, exec::run_program, kthread::spawn_kthread_on},
 };
-use probes::kprobe::flags;
+use probes::{kprobe::flags, registry::ReturnMethod};
 
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "troubled", body).expect("memory for a thread")
@@ -480,7 +481,7 @@ guest_test! {
     }
 }
 
-/// Has the function that is entered return to the trampoline, although no return probe has taken up the call.
+/// Has the function that is entered return to that trampoline, although no return probe has taken up the call.
 fn forge_return(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     // SAFETY: the return address at a function's entry; that the way back is lost is the test.
     unsafe { (regs.sp as *mut u64).write(TRAMPOLINE.load(Relaxed)) };
@@ -489,30 +490,56 @@ fn forge_return(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
 
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
-fn forge_returns_of(function: &'static str) -> Registered<Box<Kprobe>> {
-    TRAMPOLINE.store(
-        symbols::lookup_name("kretprobe_trampoline").unwrap().start,
-        Relaxed,
-    );
+fn forge_returns_of(function: &'static str, method: ReturnMethod) -> Registered<Box<Kprobe>> {
+    // Has the trampoline ready for calls.
+    let first = Kretprobe::<u64>::new().symbol("troubled_target");
+    drop(register(Box::new(first.return_method(method))).unwrap());
+    let trampoline = match method {
+        ReturnMethod::Asm => "kretprobe_trampoline",
+        ReturnMethod::Trap3 => "kretprobe_trampoline_trap3",
+        ReturnMethod::Trap4 => "kretprobe_trampoline_trap4",
+    };
+    TRAMPOLINE.store(symbols::lookup_name(trampoline).unwrap().start, Relaxed);
     register(Box::new(Kprobe::new().symbol(function).pre(forge_return))).unwrap()
+}
+
+/// How many lines of the log begin as that of a return which nobody knows.
+fn orphans_told() -> usize {
+    log::history()
+        .filter(|record| {
+            record
+                .text()
+                .starts_with(b"kretprobe BUG!: Processing kretprobe 0x0 @ 0x")
+        })
+        .count()
 }
 
 guest_test! {
     /// A program whose system call has lost its way back is killed; the kernel goes on.
     fn a_program_that_returns_to_nowhere_is_killed() {
-        let probe = forge_returns_of("sys_mkdir");
-        let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
-        assert_eq!(status, WaitStatus::killed(signal::KILL));
-        assert_eq!(probe.hits(), 1);
-        drop(probe);
-        assert!(!percpu::in_probe_handler());
+        for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
+            let told = orphans_told();
+            let probe = forge_returns_of("sys_mkdir", method);
+            let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
+            assert_eq!(status, WaitStatus::killed(signal::KILL), "{method:?}");
+            assert_eq!((probe.hits(), orphans_told()), (1, told + 1), "{method:?}");
+            drop(probe);
+            assert!(!percpu::in_probe_handler(), "{method:?}");
+        }
         let status = run_program("/bin/exercise", &["identity"]).expect("the program starts");
         assert_eq!(status.code(), Some(0));
     }
 
     #[should_panic("kretprobe BUG!: Processing kretprobe ")]
     fn a_kernel_thread_that_returns_to_nowhere_ends_the_kernel() {
-        forget(forge_returns_of("troubled_target"));
+        forget(forge_returns_of("troubled_target", ReturnMethod::Asm));
+        troubled_target(black_box(1));
+    }
+
+    /// `historic` has the same of trap4.
+    #[should_panic("kretprobe BUG!: Processing kretprobe ")]
+    fn a_kernel_thread_that_returns_to_nowhere_by_trap3_ends_the_kernel() {
+        forget(forge_returns_of("troubled_target", ReturnMethod::Trap3));
         troubled_target(black_box(1));
     }
 }

@@ -10,7 +10,7 @@ use super::{
     targets::*,
     *,
 };
-use crate::platform::{in_doomed_process, task::Coroutine};
+use crate::platform::{in_doomed_process, log, task::Coroutine};
 
 #[test]
 fn abandoned_calls_are_given_back_and_the_others_find_home() {
@@ -53,9 +53,21 @@ fn abandoned_calls_are_given_back_and_the_others_find_home() {
     assert_eq!(calls_back_then_jumps(dive_within_catch, 5), 10);
     assert_eq!(journal::take(), [1, 8, 9]);
     assert_eq!(PROBES.stale_instances(), stale + 5 * 5);
+    let told = || {
+        let log = log().into_iter();
+        log.filter(|line| line.starts_with("kretprobe: "))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told(), [""; 0], "no call is told of by itself");
     PROBES.unregister(jumps).unwrap();
     PROBES.unregister(tail).unwrap();
     PROBES.unregister(call).unwrap();
+    assert_eq!(
+        told(),
+        [
+            "kretprobe: 25 calls were left without a return, by a jump or an unwinding; their instances were given back"
+        ]
+    );
 }
 
 // With nothing probed below, abandoned calls are found by later, higher ones.
@@ -366,20 +378,28 @@ fn an_unbalanced_return_names_the_probe_of_the_newest_call() {
                 let trampoline = Code::with_exit(
                     &[
                         &[0x48, 0xb8][..], // mov rax, trampoline
-                        &address("kretprobe_trampoline").to_le_bytes(),
+                        &trampoline().to_le_bytes(),
                         &[0x50, 0xc3], // push rax; ret
                     ]
                     .concat(),
                 );
                 Bench::new().run(trampoline.start, Registers::default());
             }
-            let call = leak(Kretprobe::<()>::new().symbol("calls_back"));
-            PROBES.register(call).unwrap();
-            calls_back(return_twice, 1);
+            extern "C" fn within(_: u64) {
+                calls_back_then_jumps(return_twice, 1);
+            }
+            // Of one that is not called, of an outer call, of the newest one.
+            let calls = ["add", "calls_back", "calls_back_then_jumps"]
+                .map(|name| leak(Kretprobe::<()>::new().symbol(name)));
+            PROBES.register_batch(&calls).unwrap();
+            println!("the newest: {:p}.", calls[2]);
+            calls_back(within, 1);
         },
     );
-    let (_, probe) = printed
-        .split_once("kretprobe BUG!: Processing kretprobe 0x")
-        .unwrap_or_else(|| panic!("{printed}"));
-    assert!(!probe.starts_with("0 "), "{printed}");
+    let newest = printed
+        .split_once("the newest: ")
+        .and_then(|(_, rest)| rest.split_once('.'));
+    let (newest, _) = newest.unwrap_or_else(|| panic!("{printed}"));
+    let line = format!("kretprobe BUG!: Processing kretprobe {newest} @ ");
+    assert!(printed.contains(&line), "{line}: {printed}");
 }

@@ -586,12 +586,58 @@ fn a_gone_sibling_is_passed_over() {
     let _machine = boot();
     let code = Code::new(|_| vec![0x90, 0xc3]); // nop; ret
     let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>));
+    let sibling = leak(Kprobe::new().at(code.start).pre(pre::<3>).post(post::<4>));
     PROBES.register(probe).unwrap();
+    PROBES.register(sibling).unwrap();
     code.call(0, 0);
-    assert_eq!(journal::take(), [1, 2]);
+    assert_eq!(journal::take(), [3, 1, 4, 2]);
+    PROBES.disable(sibling).unwrap();
     PROBES.text_freed(code.start..code.start + 2);
     // Freed text is not executed any more; here it still can be, with the breakpoint in it.
     code.call(0, 0);
     assert_eq!(journal::take(), []);
+    let counts = |probe: &Kprobe| (probe.hits(), probe.nmissed());
+    assert_eq!((counts(probe), counts(sibling)), ((1, 0), (1, 0)));
+    PROBES.unregister(sibling).unwrap();
+    code.call(0, 0);
+    assert_eq!(journal::take(), [], "nor does one that is alone");
+    PROBES.unregister(probe).unwrap();
+}
+
+/// The registry is locked while the list is read. Hits of every kind come through all the same, on the
+/// CPU that has the lock and on another one.
+#[test]
+fn hits_take_no_lock() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn arguments(a: u64) {
+            journal::note(a);
+        }
+    }
+    let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("chain_a")
+            .entry(entry::<3, ()>)
+            .handler(returned::<4, ()>),
+    );
+    let jprobe = leak(probes::Jprobe::new().symbol("tail_g").entry(arguments));
+    PROBES.register(probe).unwrap();
+    PROBES.register(call).unwrap();
+    PROBES.register(jprobe).unwrap();
+    let calls = || {
+        assert_eq!((add(1, 2), chain_a(1), tail_g(5)), (3, 13, 10));
+    };
+    let mut visits = 0;
+    PROBES.for_each(|_| {
+        visits += 1;
+        calls();
+        cpu::on_cpus(1, |_| calls());
+    });
+    assert_eq!(visits, 3);
+    let hits = [1, 2, 3, 4, 5];
+    assert_eq!(journal::take(), hits.repeat(6));
+    PROBES.unregister(jprobe).unwrap();
+    PROBES.unregister(call).unwrap();
     PROBES.unregister(probe).unwrap();
 }

@@ -43,6 +43,53 @@ fn each_method_costs_its_interruptions() {
     }
 }
 
+/// `trap4`: the handlers run at the breakpoint; where the call came from is forgotten, and the way there taken, when the no-op
+/// behind it has been stepped. Both traps by hand, to look in between.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_call_by_trap4_goes_home_behind_the_step() {
+    let _machine = boot();
+    const SINGLE_STEP: u64 = 1 << 14;
+    static CALL: Mutex<(u64, u64)> = Mutex::new((0, 0));
+    fn remember(call: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        *CALL.lock() = (call.frame(), call.ret_addr());
+        EntryVerdict::Track
+    }
+    extern "C" fn come_back(_: u64) {
+        let (frame, home) = *CALL.lock();
+        let trampoline = address("kretprobe_trampoline_trap4");
+        let known = || PROBES.return_address(task::current(), frame, trampoline);
+        let mut regs = PtRegs {
+            ip: trampoline + 1,
+            sp: frame + 8,
+            flags: 0x202,
+            ..PtRegs::default()
+        };
+        assert!(PROBES.on_breakpoint(&mut regs));
+        assert_eq!(journal::take(), [7], "the handler has run");
+        assert_eq!((known(), regs.sp), (home, frame + 8));
+        assert_ne!(regs.ip, home);
+        assert_ne!(regs.flags & traps::TF, 0, "to step the no-op");
+        regs.ip += 1;
+        assert!(PROBES.on_debug(&mut regs, SINGLE_STEP));
+        assert_eq!((regs.ip, regs.sp, regs.flags), (home, frame + 8, 0x202));
+        assert_eq!(known(), trampoline, "nobody knows the call any more");
+        // SAFETY: the return address of the call that runs this, which really comes back here.
+        unsafe { (frame as *mut u64).write(home) };
+    }
+    let call = on("calls_back", Trap4)
+        .entry(remember)
+        .handler(returned::<7, ()>);
+    let call = leak(call.maxactive(1));
+    PROBES.register(call).unwrap();
+    for round in 1..=2 {
+        assert_eq!(calls_back(come_back, 1), 2);
+        assert_eq!((call.hits(), call.nmissed()), (round, 0));
+    }
+    assert_eq!(journal::take(), []);
+    PROBES.unregister(call).unwrap();
+}
+
 // The return slot holds the trampoline of its own kretprobe, whatever else is in flight.
 #[test]
 fn calls_of_one_task_may_come_back_by_different_methods() {

@@ -349,11 +349,9 @@ fn a_breakpoint_that_is_gone_again_leads_to_the_instruction_that_is_there() {
 #[test]
 fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() {
     let _machine = boot();
-    if !stepping() {
-        return;
-    }
     let code = Code::with_exit(&[0x48, 0x89, 0x37]); // mov [rdi], rsi
-    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>));
+    let probe = Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>);
+    let probe = leak(probe.step_method(StepMethod::TrapFlag));
     PROBES.register(probe).unwrap();
     let mut bench = Bench::new();
     traps::on_exception(debugger);

@@ -88,6 +88,65 @@ fn a_probe_can_be_registered_again_and_again() {
     assert_eq!(journal::take(), [2, 2]);
 }
 
+/// Nothing of an earlier life counts: misses, marks and neighbours.
+#[test]
+fn a_probe_comes_back_without_its_past() {
+    let _machine = boot();
+    fn call_again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(add(3, 4));
+        PreVerdict::Execute
+    }
+    // Misses, of a kprobe and of a return probe.
+    let missed = leak(Kprobe::new().symbol("add").pre(call_again));
+    let call = leak(
+        Kretprobe::new()
+            .symbol("recurse")
+            .handler(returned::<1, ()>)
+            .maxactive(1),
+    );
+    for _ in 0..2 {
+        PROBES.register(missed).unwrap();
+        PROBES.register(call).unwrap();
+        assert_eq!((missed.hits(), missed.nmissed()), (0, 0));
+        assert_eq!((call.hits(), call.nmissed()), (0, 0));
+        assert_eq!((add(1, 2), recurse(3)), (3, 6));
+        assert_eq!((missed.hits(), missed.nmissed()), (1, 1));
+        assert_eq!((call.hits(), call.nmissed()), (1, 3));
+        assert_eq!(journal::take(), [7, 1]);
+        PROBES.unregister(call).unwrap();
+        PROBES.unregister(missed).unwrap();
+    }
+
+    // Its neighbours in the list of an address.
+    let three = [
+        leak(Kprobe::new().at(address("add")).pre(pre::<1>)),
+        leak(Kprobe::new().at(address("add")).pre(pre::<2>)),
+        leak(Kprobe::new().at(address("add")).pre(pre::<3>)),
+    ];
+    PROBES.register_batch(&three).unwrap();
+    PROBES.unregister(three[1]).unwrap();
+    three[1].set_addr(address("neighbour"));
+    PROBES.register(three[1]).unwrap();
+    assert_eq!((add(1, 1), neighbour()), (2, 17));
+    assert_eq!(journal::take(), [3, 1, 2]);
+    PROBES.unregister_batch(&three).unwrap();
+
+    // The mark of text that is gone.
+    let code = Code::new(|_| vec![0x90, 0xc3]); // nop; ret
+    let mover = leak(Kprobe::new().at(code.start).pre(pre::<4>));
+    PROBES.register(mover).unwrap();
+    PROBES.text_freed(code.start..code.start + 2);
+    assert_eq!(mover.flags(), flags::GONE);
+    PROBES.unregister(mover).unwrap();
+    mover.set_addr(address("neighbour"));
+    PROBES.register(mover).unwrap();
+    assert_eq!(mover.flags(), 0);
+    assert_eq!(list(), ["neighbour+0x0 k 0"]);
+    assert_eq!(neighbour(), 17);
+    assert_eq!(journal::take(), [4]);
+    PROBES.unregister(mover).unwrap();
+}
+
 #[test]
 fn a_thousand_probes_share_one_address_and_leave_one_by_one() {
     let _machine = boot();
@@ -120,6 +179,17 @@ fn a_probe_without_handlers_arms_and_counts() {
     assert_eq!(byte_at(address("add")), INT3);
     assert_eq!(add(20, 22), 42);
     assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
+    // A miss counts as well.
+    fn call_add(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(add(20, 22));
+        PreVerdict::Execute
+    }
+    let outer = leak(Kprobe::new().symbol("neighbour").pre(call_add));
+    PROBES.register(outer).unwrap();
+    assert_eq!(neighbour(), 17);
+    assert_eq!(journal::take(), [42]);
+    assert_eq!((probe.hits(), probe.nmissed()), (1, 1));
+    PROBES.unregister(outer).unwrap();
     PROBES.unregister(probe).unwrap();
 }
 
@@ -252,6 +322,8 @@ fn a_batch_is_registered_whole_or_not_at_all() {
         assert_eq!(error.name(), "MidInstruction");
         assert_eq!(list(), before);
         assert!(!good[0].is_registered() && !behind.is_registered());
+        let addresses = [good[0], good[1], disabled, bad, behind].map(Kprobe::addr);
+        assert_eq!(addresses, [0; 5], "none was given");
         assert_eq!(
             disabled.flags(),
             flags::DISABLED,
@@ -305,12 +377,18 @@ fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
 fn nothing_can_be_changed_from_inside_a_handler() {
     let _machine = boot();
     static VICTIM: Kprobe = Kprobe::new().symbol("step_by_step");
-    fn meddle(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    static PROBE: Kprobe = Kprobe::new().symbol("add").pre(before).post(after);
+    static CALL: Kretprobe = Kretprobe::new()
+        .symbol("chain_a")
+        .entry(enter)
+        .handler(leave);
+    static MIRROR: probes::Jprobe = probes::Jprobe::new().symbol("tail_g").entry(mirror);
+    fn meddle() {
         let results = [
             PROBES.register(&VICTIM),
             PROBES.unregister(&VICTIM),
-            PROBES.enable(probe),
-            PROBES.disable(probe),
+            PROBES.enable(&PROBE),
+            PROBES.disable(&PROBE),
             PROBES.set_enabled(false),
             PROBES.reap().map(|_| ()),
         ];
@@ -321,12 +399,37 @@ fn nothing_can_be_changed_from_inside_a_handler() {
                     .into(),
             );
         }
+    }
+    fn before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        meddle();
         PreVerdict::Execute
     }
-    static PROBE: Kprobe = Kprobe::new().symbol("add").pre(meddle);
+    fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        meddle();
+    }
+    fn enter(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        meddle();
+        EntryVerdict::Track
+    }
+    fn leave(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        meddle();
+    }
+    probes::jprobe! {
+        fn mirror(_a: u64) {
+            meddle();
+        }
+    }
     PROBES.register(&PROBE).unwrap();
+    PROBES.register(&CALL).unwrap();
+    PROBES.register(&MIRROR).unwrap();
     assert_eq!(add(1, 1), 2);
-    assert_eq!(journal::take(), [1; 6]);
+    assert_eq!(journal::take(), [1; 2 * 6], "before and after");
+    assert_eq!(chain_a(1), 13);
+    assert_eq!(journal::take(), [1; 2 * 6], "at entry and return");
+    assert_eq!(tail_g(4), 8);
+    assert_eq!(journal::take(), [1; 6], "in a mirror");
+    PROBES.unregister(&MIRROR).unwrap();
+    PROBES.unregister(&CALL).unwrap();
     PROBES.unregister(&PROBE).unwrap();
     assert_eq!(ProbeError::AtomicContext.errno(), 16);
 }

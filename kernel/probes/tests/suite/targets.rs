@@ -106,6 +106,31 @@ functions! {
         "ret",
     }
 
+    /// 0 for 0, else pong(n - 1) + 1.
+    fn ping(n: u64) -> u64 {
+        "xor eax, eax",
+        "test rdi, rdi",
+        "jz 2f",
+        "sub rsp, 8",
+        "dec rdi",
+        "call pong",
+        "inc rax",
+        "add rsp, 8",
+        "2: ret",
+    }
+    /// 0 for 0, else ping(n - 1) + 2.
+    fn pong(n: u64) -> u64 {
+        "xor eax, eax",
+        "test rdi, rdi",
+        "jz 2f",
+        "sub rsp, 8",
+        "dec rdi",
+        "call ping",
+        "add rax, 2",
+        "add rsp, 8",
+        "2: ret",
+    }
+
     /// tail_g(a + 1), by a jump.
     fn tail_f(a: u64) -> u64 { "inc rdi", "jmp tail_g" }
     /// a × 2.
