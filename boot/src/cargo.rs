@@ -18,8 +18,16 @@ use serde_json::Value;
 
 use crate::{children, layout, progress};
 
-/// The kernel binary whose speed is measured: it is built without checks that only help to find mistakes.
-const BENCH_KERNEL: &str = "benchkernel";
+/// The features of the package `image` that a binary of it is built with.
+///
+/// The kernel whose speed is measured has no checks that only help to find mistakes.
+fn features(binary: &str) -> &'static str {
+    match binary {
+        "benchkernel" => "bench",
+        "testkernel" => "handler-checks,tests",
+        _ => "handler-checks",
+    }
+}
 
 /// What is made once in a run of this program: asking cargo costs half a second, also when there is nothing to do.
 struct Once<T>(Mutex<Option<T>>);
@@ -43,10 +51,9 @@ impl<T: Clone> Once<T> {
 /// Builds a kernel binary of the package `image`, optimised, and returns the ELF with debug info.
 pub fn build_kernel(binary: &str) -> Result<PathBuf> {
     let mut command = guest_build("image");
-    command.args(["--bin", binary]);
-    if binary == BENCH_KERNEL {
-        command.arg("--no-default-features");
-    }
+    command
+        .args(["--bin", binary, "--no-default-features"])
+        .args(["--features", features(binary)]);
     let executables = run(&mut command, &format!("building the kernel ({binary})"))?;
     executables
         .into_iter()
