@@ -1,4 +1,4 @@
-//! Nested cargo runs: the kernel, the user programs and the tool that writes disk images.
+//! Nested cargo runs: the kernel, the user programs and the boot loader.
 //!
 //! The outer cargo's lock is free while its `run` or `test` child works, and ours is another directory anyway. Flags
 //! from the environment that are meant for the outer build are taken out: `RUSTFLAGS` would replace the flags of the
@@ -6,7 +6,7 @@
 
 use std::{
     env,
-    io::{IsTerminal, Read, stderr},
+    io::{self, IsTerminal, Read, stderr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -16,7 +16,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{children, layout, progress};
+use crate::{
+    children, layout,
+    progress::{self, Count},
+};
 
 /// The features of the package `image` that a binary of it is built with.
 ///
@@ -77,25 +80,30 @@ fn make_programs() -> Result<Vec<PathBuf>> {
     )
 }
 
-/// Builds the tool that writes disk images, once in a run, and returns it.
-pub fn build_disk_image_tool() -> Result<PathBuf> {
-    static TOOL: Once<PathBuf> = Once::new();
-    TOOL.get_or_try(make_disk_image_tool)
+/// Builds the stage of the boot loader that lies in this workspace, once in a run, and returns its ELF.
+pub fn build_stage_3() -> Result<PathBuf> {
+    static STAGE: Once<PathBuf> = Once::new();
+    STAGE.get_or_try(|| {
+        run(
+            &mut guest_build("stage-3"),
+            "building the boot loader (stage 3)",
+        )?
+        .pop()
+        .context("cargo named no executable for stage 3 of the boot loader")
+    })
 }
 
-fn make_disk_image_tool() -> Result<PathBuf> {
-    let manifest = layout::workspace().join("boot/disk-image/Cargo.toml");
+/// Returns the command, to be completed, that builds a program of the registry and puts it into `root`.
+///
+/// It may use unstable features.
+pub fn install(package: &str, version: &str, root: &Path) -> Command {
     let mut command = cargo();
     command
-        .args(["build", "--locked", "--manifest-path"])
-        .arg(manifest)
+        .args(["install", package, "--version", &format!("={version}")])
+        .args(["--locked", "--force", "--no-track", "--root"])
+        .arg(root)
         .env("RUSTC_BOOTSTRAP", "1");
-    run(
-        &mut command,
-        "building the boot loader (a minute or two, the first time only)",
-    )?
-    .pop()
-    .context("cargo named no executable for the disk image tool")
+    command
 }
 
 fn cargo() -> Command {
@@ -121,12 +129,19 @@ fn guest_build(package: &str) -> Command {
     command
 }
 
-/// Runs a `cargo build` and returns the executables that it made or found fresh.
-fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
+/// Runs a `cargo build` or `cargo install` and returns the executables that it made or found fresh.
+pub fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
+    let installs = command.get_args().next() == Some("install".as_ref());
+    let target = if installs {
+        // Apart from the rest: runs of the two kinds are under way at the same time.
+        layout::target().join("boot-loader")
+    } else {
+        layout::nested_target()
+    };
     command
         .args(["--quiet", "--message-format", "json-render-diagnostics"])
         .arg("--target-dir")
-        .arg(layout::nested_target())
+        .arg(target)
         .args([
             "--color",
             if stderr().is_terminal() {
@@ -135,31 +150,64 @@ fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
                 "never"
             },
         ])
+        .env("CARGO_TERM_PROGRESS_WHEN", "always")
+        .env("CARGO_TERM_PROGRESS_WIDTH", "80")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // A second one would wait for the first one's lock, and say the same.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let (status, messages, diagnostics) = progress::step(what, || -> Result<_> {
+    // A second one of a kind would wait for the first one's lock, and say the same.
+    static ONE_AT_A_TIME: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    let lock = &ONE_AT_A_TIME[usize::from(installs)];
+    let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let (status, messages, diagnostics) = progress::counted(what, |count| -> Result<_> {
         let cargo = children::spawn(command).context("cannot start cargo")?;
         let stdout = cargo.take_stdout().expect("piped above");
-        let mut stderr = cargo.take_stderr().expect("piped above");
+        let stderr = cargo.take_stderr().expect("piped above");
         let (messages, diagnostics) = thread::scope(|scope| {
-            let diagnostics = scope.spawn(move || {
-                let mut text = Vec::new();
-                stderr.read_to_end(&mut text).map(|_| text)
-            });
+            let diagnostics = scope.spawn(move || diagnostics(stderr, count));
             let messages = std::io::read_to_string(stdout);
             (messages, diagnostics.join().expect("reading cannot panic"))
         });
         Ok((cargo.wait()?, messages?, diagnostics?))
     })?;
-    progress::show(String::from_utf8_lossy(&diagnostics));
+    progress::show(diagnostics);
     if !status.success() {
         bail!("{what} failed: see cargo's messages above");
     }
     Ok(executables(&messages))
+}
+
+/// Reads what cargo writes to its standard error: keeps `count` up to date by its progress bar, and returns the rest.
+fn diagnostics(mut stderr: impl Read, count: &Count) -> io::Result<String> {
+    let mut rest = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = stderr.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(String::from_utf8_lossy(&rest).into_owned());
+        }
+        rest.extend_from_slice(&buffer[..read]);
+        // A bar ends with a carriage return, which leads the next one over it.
+        while let Some(end) = rest.iter().rposition(|byte| *byte == b'\r') {
+            let before = &rest[..end];
+            let line = before
+                .iter()
+                .rposition(|byte| *byte == b'\n' || *byte == b'\r');
+            let start = line.map_or(0, |newline| newline + 1);
+            if let Some((done, all)) = crates(&String::from_utf8_lossy(&rest[start..end])) {
+                count.set(done, all);
+            }
+            rest.drain(start..=end);
+        }
+    }
+}
+
+/// Reads how many crates are done, and of how many, from a progress bar such as `[==>   ] 12/57: core`.
+fn crates(bar: &str) -> Option<(u32, u32)> {
+    let (_, bar) = bar.split_once("] ")?;
+    let (numbers, _) = bar.split_once(':')?;
+    let (done, all) = numbers.split_once('/')?;
+    Some((done.parse().ok()?, all.parse().ok()?))
 }
 
 fn executables(messages: &str) -> Vec<PathBuf> {
@@ -170,8 +218,8 @@ fn executables(messages: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Runs llvm-objcopy of the toolchain on `input` with one option that says what to strip.
-pub fn strip(options: &[&str], input: &Path, output: &Path) -> Result<()> {
+/// Runs llvm-objcopy of the toolchain on `input`.
+pub fn objcopy(options: &[&str], input: &Path, output: &Path) -> Result<()> {
     let objcopy = crate::prerequisites::llvm_tool("llvm-objcopy")?;
     layout::replace(output, |unfinished| {
         let (status, message) = children::run_quietly(
@@ -190,6 +238,31 @@ pub fn strip(options: &[&str], input: &Path, output: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_are_counted_and_kept_from_the_diagnostics() {
+        // It comes in pieces of any length.
+        struct Pieces<'a>(&'a [u8], usize);
+        impl Read for Pieces<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let (piece, rest) = self.0.split_at(self.1.min(self.0.len()));
+                buffer[..piece.len()].copy_from_slice(piece);
+                self.0 = rest;
+                Ok(piece.len())
+            }
+        }
+        let said = "[=>    ] 3/57: core   \r\x1b[K[=>    ] 12/57: a, b(bin)  \r\x1b[K\
+                    warning[x]: 1/2: odd\n --> here\n[==>   ] 56/57: b \r\x1b[Kerror: no\n";
+        for length in 1..said.len() {
+            let count = Count::default();
+            let rest = diagnostics(Pieces(said.as_bytes(), length), &count).unwrap();
+            assert_eq!(
+                rest, "\x1b[Kwarning[x]: 1/2: odd\n --> here\n\x1b[Kerror: no\n",
+                "{length}"
+            );
+            assert_eq!(count.get(), Some((56, 57)), "{length}");
+        }
+    }
 
     #[test]
     fn executables_are_read_from_cargo_messages() {

@@ -5,15 +5,14 @@
 //! `bin/NAME`, and as `cmdline` the kernel command line for machines that cannot pass one (no fw_cfg).
 
 use std::{
-    fmt, fs,
+    env, fmt, fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::{cargo, children, hit_path, layout, progress};
+use crate::{boot_loader::BootLoader, cargo, disk, hit_path, layout};
 
 /// The firmware that loads the boot loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,7 +62,7 @@ impl Kernel {
         if !layout::is_current(&kernel.elf, &[&kernel.debug_elf]) {
             // The ready-made `core` and `alloc` describe their frames, which backtraces need, nowhere else.
             let options = ["--strip-debug", "--keep-section=.debug_frame"];
-            cargo::strip(&options, &kernel.debug_elf, &kernel.elf)?;
+            cargo::objcopy(&options, &kernel.debug_elf, &kernel.elf)?;
         }
         Ok(kernel)
     }
@@ -73,23 +72,16 @@ impl Kernel {
     /// `cmdline` is for machines without fw_cfg.
     pub fn write_image(&self, firmware: Firmware, cmdline: &str, image: &Path) -> Result<()> {
         let initramfs = write_initramfs(image, cmdline)?;
-        let tool = cargo::build_disk_image_tool()?;
-        if layout::is_current(image, &[&self.elf, &initramfs, &tool]) {
+        let loader = BootLoader::build(firmware)?;
+        // The program knows the layout of the disk, and the loader's recipes.
+        let program = env::current_exe().context("the name of this program is not known")?;
+        if layout::is_current(image, &[&self.elf, &initramfs, &program]) {
             return Ok(());
         }
-        progress::step("writing the disk image", || {
-            let (status, message) = children::run_quietly(
-                Command::new(tool)
-                    .arg(firmware.to_string())
-                    .args([&self.elf, &initramfs])
-                    .arg(image),
-            )
-            .context("cannot run the disk image tool")?;
-            if !status.success() {
-                bail!("{}", message.trim());
-            }
-            Ok(())
-        })
+        let read =
+            |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let disk = disk::layout(&loader, &read(&self.elf)?, &read(&initramfs)?)?;
+        layout::replace(image, |unfinished| Ok(fs::write(unfinished, disk)?))
     }
 
     /// Returns the disk image for `firmware` to run in QEMU, where the command line comes by fw_cfg; writes it if need be.
@@ -133,7 +125,7 @@ fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
             .into_owned();
         let stripped = layout::artifacts()?.join(format!("program-{name}"));
         if !layout::is_current(&stripped, &[&program]) {
-            cargo::strip(&["--strip-all"], &program, &stripped)?;
+            cargo::objcopy(&["--strip-all"], &program, &stripped)?;
         }
         let content = fs::read(&stripped)
             .with_context(|| format!("cannot read the user program {}", stripped.display()))?;

@@ -1,9 +1,10 @@
 //! Builds the kernel into a bootable image and runs it in QEMU: the library behind `cargo run` and `cargo test`.
 //!
 //! ```text
-//!   options ──► prerequisites ──► cargo ──► image ──────────► qemu ─────► guest
-//!   what is     rustup parts,     kernel,   initramfs and     command     starts it, streams the
-//!   asked for   QEMU, firmware    programs  disk images       line        serial line, tells the end
+//!   options ──► prerequisites ──► cargo ────────► image ──────────► qemu ─────► guest
+//!   what is     rustup parts,     kernel,         initramfs and     command     starts it, streams the
+//!   asked for   QEMU, firmware    programs,       disk images       line        serial line, tells the end
+//!                                 `boot_loader`   (`disk`)
 //! ```
 //!
 //! [`bochs`] takes the place of `qemu` where a second emulator is asked for.
@@ -17,8 +18,10 @@
 //!    standard output carries the guest's serial line and nothing else.
 
 pub mod bochs;
+pub mod boot_loader;
 pub mod cargo;
 pub mod children;
+pub mod disk;
 pub mod guest;
 pub mod hit_path;
 pub mod image;

@@ -1,9 +1,10 @@
 //! `cargo run`: builds the kernel, boots it in QEMU, and ends with the guest's verdict.
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode, thread};
 
 use anyhow::{Context, Result};
 use boot::{
+    boot_loader::BootLoader,
     children, guest,
     image::{Firmware, Kernel},
     options::{Options, Subcommands},
@@ -39,9 +40,12 @@ fn end_children_on_signal() -> Result<()> {
     .context("cannot handle Ctrl-C")
 }
 
-fn build_kernel(options: &Options) -> Result<Kernel> {
+/// Builds the kernel, and at the same time the boot loader for `firmware`.
+fn build_kernel(options: &Options, firmware: Firmware) -> Result<Kernel> {
     prerequisites::toolchain(options.build.install())?;
-    let kernel = Kernel::build("kernel")?;
+    let loader = thread::spawn(move || BootLoader::build(firmware));
+    let kernel = Kernel::build("kernel").inspect_err(|_| children::kill_all())?;
+    loader.join().expect("building does not panic")?;
     say(format_args!(
         "kernel with debug info: {}",
         kernel.debug_elf.display()
@@ -52,7 +56,7 @@ fn build_kernel(options: &Options) -> Result<Kernel> {
 fn write_images(options: &Options, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-    let kernel = build_kernel(options)?;
+    let kernel = build_kernel(options, Firmware::Bios)?;
     for firmware in [Firmware::Bios, Firmware::Uefi] {
         let image = directory.join(format!("{firmware}.img"));
         kernel.write_image(firmware, &options.cmdline(), &image)?;
@@ -71,7 +75,7 @@ fn run(options: &Options) -> Result<()> {
     }
     let disk = match options.machine.disk() {
         Some(disk) => disk,
-        None => build_kernel(options)?.image(firmware)?,
+        None => build_kernel(options, firmware)?.image(firmware)?,
     };
     let machine = options.machine.machine(disk, options.cmdline());
     if machine.gdb {

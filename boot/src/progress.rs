@@ -1,11 +1,15 @@
-//! Progress of steps that may take long: silence for two seconds, then what is under way and for how long.
+//! Progress of steps that may take long: silence for two seconds, then what is under way, how far it is and for how long.
 //!
-//! On a terminal one line counts the seconds; elsewhere a line is printed now and then.
+//! On a terminal one line is kept up to date; elsewhere a line is printed now and then. Steps that are under way at the same
+//! time share it.
 
 use std::{
-    fmt::Display,
+    fmt::{self, Display},
     io::{IsTerminal, Write, stderr},
-    sync::mpsc::{self, RecvTimeoutError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -21,29 +25,86 @@ pub fn show(text: impl Display) {
     let _ = write!(stderr(), "{text}");
 }
 
+/// How many crates of a build are done, and of how many; nothing as long as that is not known.
+#[derive(Debug, Default)]
+pub struct Count(Mutex<Option<(u32, u32)>>);
+
+impl Count {
+    pub fn set(&self, done: u32, all: u32) {
+        *lock(&self.0) = Some((done, all));
+    }
+
+    pub fn get(&self) -> Option<(u32, u32)> {
+        *lock(&self.0)
+    }
+}
+
+/// Something that is under way.
+#[derive(Debug)]
+struct Step {
+    what: String,
+    count: Count,
+    started: Instant,
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some((done, all)) = self.count.get() {
+            write!(f, ": {done} of {all} crates")?;
+        }
+        write!(f, " ... {} s", self.started.elapsed().as_secs())
+    }
+}
+
+/// What is under way, the oldest first: that one speaks for all.
+static UNDER_WAY: Mutex<Vec<Arc<Step>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves what is under way as it was.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Does `work`, and says meanwhile that `what` is under way once it has taken two seconds.
 pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    let started = Instant::now();
+    counted(what, |_| work())
+}
+
+/// Does `work`, which keeps its [`Count`] up to date, and says meanwhile how far it is.
+pub fn counted<T>(what: &str, work: impl FnOnce(&Count) -> T) -> T {
+    let step = Arc::new(Step {
+        what: what.to_string(),
+        count: Count::default(),
+        started: Instant::now(),
+    });
+    lock(&UNDER_WAY).push(step.clone());
     let terminal = stderr().is_terminal();
     let (done, is_done) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(move || {
+        scope.spawn(|| {
+            // It is dropped here, if not before: `work` may panic.
+            let is_done = is_done;
             let mut pause = Duration::from_secs(2);
             while is_done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let seconds = started.elapsed().as_secs();
+                pause = Duration::from_secs(if terminal { 1 } else { 15 });
+                let under_way = lock(&UNDER_WAY);
+                if !Arc::ptr_eq(&under_way[0], &step) {
+                    continue;
+                }
+                let line: Vec<_> = under_way.iter().map(|step| step.to_string()).collect();
+                let line = line.join("; ");
                 if terminal {
-                    show(format_args!("\r\x1b[Kboot: {what} ... {seconds} s"));
-                    pause = Duration::from_secs(1);
+                    show(format_args!("\r\x1b[Kboot: {line}"));
                 } else {
-                    say(format_args!("{what} ... {seconds} s"));
-                    pause = Duration::from_secs(15);
+                    say(line);
                 }
             }
-            if terminal && started.elapsed() >= Duration::from_secs(2) {
+            lock(&UNDER_WAY).retain(|other| !Arc::ptr_eq(other, &step));
+            if terminal && step.started.elapsed() >= Duration::from_secs(2) {
                 show("\r\x1b[K");
             }
         });
-        let result = work();
+        let result = work(&step.count);
         drop(done);
         result
     })
