@@ -188,7 +188,7 @@ fn diagnostics(mut stderr: impl Read, count: &Count) -> io::Result<String> {
         }
         rest.extend_from_slice(&buffer[..read]);
         // A bar ends with a carriage return, which leads the next one over it.
-        while let Some(end) = rest.iter().rposition(|byte| *byte == b'\r') {
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\r') {
             let before = &rest[..end];
             let line = before
                 .iter()
