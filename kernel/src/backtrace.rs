@@ -42,12 +42,19 @@ pub struct Walk {
     left: usize,
 }
 
-/// Walks up from interrupted registers: those of a trap on this CPU, or those that a probe handler gets. Nothing if they
-/// are of ring 3.
+/// Walks up from the registers that a probe handler gets, or from those of a trap or an interrupt
+/// of other code. Nothing if they are of ring 3.
 pub fn walk(regs: &PtRegs) -> Walk {
-    let mut frame = frame_of(regs);
-    frame.registers[register::IP] = probes::probed_ip(regs.ip);
-    Walk::new((!regs.user_mode()).then_some(frame), current())
+    let mut probed = *regs;
+    probed.ip = probes::probed_ip(regs.ip);
+    walk_interrupted(&probed)
+}
+
+/// Walks up from the registers of an exception, an interrupt or an NMI on this CPU, which may have
+/// come upon a probe handler: unlike those that the handler gets, their ip is what is executed
+/// next. Nothing if they are of ring 3.
+pub fn walk_interrupted(regs: &PtRegs) -> Walk {
+    Walk::new((!regs.user_mode()).then(|| frame_of(regs)), current())
 }
 
 /// Walks up from the caller of this function.

@@ -94,7 +94,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             match regs {
                 Some(regs) => {
                     pr_emerg!("{}", Registers(regs));
-                    pr_emerg!("{}", Trace::from(backtrace::walk(regs)));
+                    pr_emerg!("{}", Trace::from(backtrace::walk_interrupted(regs)));
                 }
                 None => pr_emerg!("{}", Trace::from(backtrace::walk_current())),
             }

@@ -93,7 +93,9 @@ fn page_of(addr: u64) -> u64 {
     addr & !(PAGE_BYTES - 1)
 }
 
-/// The synchronising IPI has arrived; `quiescent`: it found its CPU outside slots and probe handlers. Interrupts off.
+/// The synchronising IPI has arrived; `quiescent`: it found its CPU outside slots and probe
+/// handlers. Interrupts off. A function of its own, so that a probe can count the IPIs.
+#[inline(never)]
 pub fn on_ipi(quiescent: bool) {
     // Acquire pairs with the raise of the generation: what was stored before is fetched after.
     let generation = GENERATION.load(Ordering::Acquire);

@@ -312,8 +312,9 @@ macro_rules! breakpoint_entry {
                 "mov [rax + {ret_addr}], rcx",
                 "mov [rax + {frame}], rbx",
                 "mov [rax + {next}], rdx",
-                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
+                // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
                 "mov [rdi + {cell_head}], rax",
+                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
                 "mov rax, [rsi + {run}]",
                 "mov [rsp + 56], rax",
                 ".cfi_remember_state",

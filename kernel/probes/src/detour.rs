@@ -18,8 +18,8 @@
 //!
 //! `start` to `block` are a copy of one of four templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
 //! their call frame information: a stack walk that meets code in a detour asks the template about it
-//! ([`Detour::described`]). At a function's entry the stack is aligned and DF is clear by the ABI; the template for other places sees to
-//! both.
+//! ([`Detour::described`]). Handlers run with DF clear. At a function's entry the stack is aligned by the ABI, and
+//! AC is clear, as the kernel sets it only where no jump can be; the template for other places sees to both.
 //!
 //! # Invariants
 //! D1. The guard is up while handlers run, and detours lie in the slot region: a CPU is in no
@@ -76,6 +76,7 @@ macro_rules! detour_templates {
             $platform, $cs, $ss, kprobe_detour_at_entry, kprobe_detour_at_entry_enter, kprobe_detour_at_entry_end,
             cold = [],
             hot = [
+                "cld",
                 "movabs rdi, {site}",
                 "mov rsi, rsp",
                 "mov rdi, [rdi + {head}]",
@@ -141,6 +142,7 @@ macro_rules! detour_templates {
                 "jmp 5f",
             ],
             hot = [
+                "cld",
                 "movabs r12, {kretprobe}",
                 "mov rdi, [r12 + {lone_holder}]",
                 $crate::pop_instance!("rdi", "8b"),
@@ -245,8 +247,9 @@ macro_rules! detour_templates {
                 "movabs rdx, {trampoline}",
                 "cmp rcx, rdx",
                 "je 8b",
-                "mov [rsp + 48], rdx",
+                // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
                 "mov [rdi + {cell_head}], rax",
+                "mov [rsp + 48], rdx",
                 $crate::pop_registers!("rdi" "rbx" "rdx" "rcx" "rax"),
                 "popfq",
                 ".cfi_adjust_cfa_offset -8",
@@ -331,7 +334,6 @@ macro_rules! detour_template {
                 $crate::frame_of_general_registers!(),
                 // In another hit: nothing is handled, but counted.
                 "3:",
-                "add qword ptr [rsp + {sp}], 8",
                 "cld",
                 "movabs rdi, {site}",
                 "mov rsi, rsp",
@@ -384,10 +386,11 @@ macro_rules! detour_template {
                 "push -1",
                 ".cfi_adjust_cfa_offset 8",
                 $crate::push_general_registers!(),
+                // What was pushed as rsp is one word too low. A stack walk takes it from the frame,
+                // at `3` from the first instruction on.
+                "add qword ptr [rsp + {sp}], 8",
                 "inc dword ptr gs:[{guard}]",
                 "jnz 3b",
-                // What was pushed as rsp is one word too low.
-                "add qword ptr [rsp + {sp}], 8",
                 $($hot,)*
                 "5:",
                 "dec dword ptr gs:[{guard}]",

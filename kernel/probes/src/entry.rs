@@ -357,9 +357,10 @@ macro_rules! entry_points {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn jprobe_return() -> ! {
             ::core::arch::naked_asm!(
-                // Nothing returns to here or from here.
+                // Nothing returns from here. The word at rsp is first the return address of the
+                // call from the handler, then that of the probed function's: both frames look the
+                // same.
                 ".cfi_startproc",
-                ".cfi_undefined rip",
                 "cmp qword ptr gs:[{jprobe} + {site}], 0",
                 "je jprobe_return_breakpoint",
                 "mov rsp, gs:[{jprobe} + {regs} + {sp}]",

@@ -30,7 +30,8 @@ use core::{
     ptr::{null, null_mut},
     sync::atomic::{
         AtomicPtr,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        compiler_fence,
     },
 };
 
@@ -328,11 +329,14 @@ impl<P: Platform> Probes<P> {
                     return;
                 }
             }
-            slot.write_unaligned(kretprobe.trampoline.load(Relaxed));
             (*instance).next.store(cell.head.load(Relaxed), Relaxed);
         }
         // Release: a stack walk on another CPU that finds the instance finds it filled in.
         cell.head.store(instance, Release);
+        // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
+        compiler_fence(SeqCst);
+        // SAFETY: the slot is where it was.
+        unsafe { slot.write_unaligned(kretprobe.trampoline.load(Relaxed)) };
     }
 
     /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
@@ -749,7 +753,9 @@ impl Returning {
             // SAFETY: as in `ret_addr`.
             unsafe { (*last).next.load(Relaxed) }
         });
-        self.cell.head.store(rest, Relaxed);
+        // Release: a stack walk in an NMI that finds the call off the ledger finds where it goes on
+        // in the frame.
+        self.cell.head.store(rest, Release);
         while at != rest {
             // SAFETY: unlinked just now, so in this CPU's hands.
             unsafe {

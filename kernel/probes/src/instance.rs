@@ -12,8 +12,8 @@
 //! # Invariants
 //! I1. An instance is in one place: its holder's free list, one task's chain, or one CPU's hands.
 //! I2. A chain is newest first. On one stack that is deepest call first.
-//! I3. While an instance is chained, its stack slot holds the trampoline's address; but for its entry handler, which still finds the
-//!     true one.
+//! I3. While an instance is chained, its stack slot holds the trampoline's address; but from when it is chained until the hit has
+//!     written the slot, its entry handler's time among that. So who finds the trampoline finds the instance.
 //! I4. A holder is freed only when all its instances are on its free list and no hit can be under way.
 //!
 //! # Contexts and ordering
@@ -371,6 +371,14 @@ mod tests {
 
     fn holder(count: usize, data: Layout) -> *mut Holder {
         Holder::try_new(&RETIRED, || 0, count, data).unwrap()
+    }
+
+    #[test]
+    fn a_task_that_was_never_seen_gives_nothing_back() {
+        let table = TaskTable::new();
+        table.release(0x1230);
+        assert_eq!(table.return_address(0x1230, 0x1000), None);
+        assert!(table.find(0x1230).is_none(), "nor does it take a place");
     }
 
     #[test]

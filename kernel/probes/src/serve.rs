@@ -197,8 +197,9 @@ macro_rules! serve_routines {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
                 $crate::take_up_call!(),
-                "mov [r13], r11",
+                // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
                 "mov [r8 + {cell_head}], rax",
+                "mov [r13], r11",
                 "xor eax, eax",
                 "ret",
                 ".cfi_endproc",

@@ -40,9 +40,9 @@ use executable::{Access, Executable, Segment};
 use x86_64::registers::rflags::RFlags;
 
 /// End of the stack: 64 KiB below the end of user memory.
-const STACK_TOP: u64 = USER_END - 0xf000;
+pub const STACK_TOP: u64 = USER_END - 0xf000;
 /// Size of the stack, in bytes. Its pages come when they are touched.
-const STACK_BYTES: u64 = 256 << 10;
+pub const STACK_BYTES: u64 = 256 << 10;
 /// Most bytes that arguments and environment may take, their pointers included.
 const ARGUMENTS_MAX: usize = 128 << 10;
 /// Bytes of a pointer.

@@ -17,7 +17,9 @@ use core::{
 use kernel::{
     arch::traps,
     backtrace,
-    probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, register},
+    probes::{
+        Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, original_ip, register,
+    },
     symbols,
     sync::SpinLock,
     task::{kthread::spawn_kthread_on, sleep::sleep_ns},
@@ -217,17 +219,23 @@ fn meets(mut walk: backtrace::Walk, name: &str) -> bool {
     })
 }
 
+/// Calls that [`trace_under_fire`] has made.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
 /// Calls return-probed and probed functions until `stop` says so.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn trace_under_fire(stop: &AtomicBool) {
     while !black_box(stop).load(SeqCst) {
         black_box(trace_outer(black_box(1)));
+        CALLS.fetch_add(1, SeqCst);
     }
 }
 
 guest_test! {
-    /// Handlers, slots, the post stub and the return trampoline: whatever an NMI interrupts, the walk leads through it.
+    /// Handlers, slots, the post stub and the return trampoline: whatever an NMI from another CPU
+    /// interrupts, the walk leads through it. Each single instruction has a test of its own, in
+    /// `between_instructions`.
     #[timeout(120)]
     fn callers_are_found_from_an_nmi_anywhere_in_the_probes() {
         static STOP: AtomicBool = AtomicBool::new(false);
@@ -242,13 +250,13 @@ guest_test! {
             match name {
                 Some("kretprobe_trampoline") => drop(IN_PROBES[0].fetch_add(1, Relaxed)),
                 Some("kprobe_post_stub") => drop(IN_PROBES[1].fetch_add(1, Relaxed)),
-                None => drop(IN_PROBES[2].fetch_add(1, Relaxed)),
-                Some(_) => {}
+                _ if original_ip(regs.ip) != regs.ip => drop(IN_PROBES[2].fetch_add(1, Relaxed)),
+                _ => {}
             }
             if STOP.load(SeqCst) {
                 return;
             }
-            if !meets(backtrace::walk(regs), "trace_under_fire") && LOST.fetch_add(1, Relaxed) < 3 {
+            if !meets(backtrace::walk_interrupted(regs), "trace_under_fire") && LOST.fetch_add(1, Relaxed) < 3 {
                 kernel::pr_err!("lost at {:#x}, sp {:#x}, in {name:?}", regs.ip, regs.sp);
                 backtrace::print(regs);
             }
@@ -257,6 +265,7 @@ guest_test! {
         fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
         fn on_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
 
+        CALLS.store(0, SeqCst);
         let returns = ["trace_inner", "trace_middle", "trace_outer"]
             .map(|name| register(Box::new(Kretprobe::<u64>::new().symbol(name).handler(on_return))).unwrap());
         let posts = [0, 1].map(|offset| {
@@ -273,7 +282,9 @@ guest_test! {
                 hint::spin_loop();
             }
             // Past the first call.
-            sleep_ns(10_000_000);
+            while CALLS.load(SeqCst) == 0 {
+                hint::spin_loop();
+            }
             traps::set_nmi_handler(Some(walk_up));
             for _ in 0..4_000 {
                 nmi::send(1, &NMIS, || false);
@@ -331,6 +342,59 @@ guest_test! {
         looker.wait_released();
         STOP.store(true, SeqCst);
         sleeper.wait_released();
+    }
+
+    /// A task that sleeps in return-probed calls, several probes on some: seen from outside, its
+    /// callers are the true ones.
+    fn sleeping_task_in_probed_calls_shows_its_true_callers() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn trace_sleeping_inner(stop: &AtomicBool) -> u64 {
+            while !stop.load(SeqCst) {
+                sleep_ns(1_000_000);
+            }
+            black_box(1)
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn trace_sleeping_middle(stop: &AtomicBool) -> u64 {
+            black_box(trace_sleeping_inner(stop) + 1)
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn trace_sleeping_outer(stop: &AtomicBool) -> u64 {
+            black_box(trace_sleeping_middle(stop) + 1)
+        }
+        const CALLERS: [&str; 4] = ["trace_sleeping_inner", "trace_sleeping_middle", "trace_sleeping_outer", "ret_from_fork"];
+        STOP.store(false, SeqCst);
+        let probes = ["trace_sleeping_inner", "trace_sleeping_inner", "trace_sleeping_middle", "trace_sleeping_outer"]
+            .map(|name| register(Box::new(Kretprobe::<u64>::new().symbol(name))).unwrap());
+        let sleeper = spawn_kthread_on(2, "sleeper", || assert_eq!(trace_sleeping_outer(&STOP), 3)).expect("memory for a thread");
+        // On the sleeper's CPU, so that it is not running while we look.
+        let looker = {
+            let sleeper = sleeper.clone();
+            spawn_kthread_on(2, "looker", move || {
+                while !meets(backtrace::walk_task(&sleeper), CALLERS[0]) {
+                    sleep_ns(1_000_000);
+                }
+                let names: Vec<_> = backtrace::walk_task(&sleeper)
+                    .filter_map(|frame| symbols::lookup_addr(frame.code_address()))
+                    .map(|symbol| symbol.name)
+                    .collect();
+                let inner = names.iter().position(|name| *name == CALLERS[0]).expect("it was just there");
+                assert_eq!(names[inner..inner + 3], CALLERS[..3], "{names:?}");
+                assert_eq!(names.last(), Some(&CALLERS[3]), "{names:?}");
+                assert!(!names.iter().any(|name| name.contains("trampoline")), "{names:?}");
+            })
+            .expect("memory for a thread")
+        };
+        looker.wait_released();
+        assert_eq!(probes.each_ref().map(|probe| probe.hits()), [0; 4], "all are in flight");
+        STOP.store(true, SeqCst);
+        sleeper.wait_released();
+        assert_eq!(probes.each_ref().map(|probe| (probe.hits(), probe.nmissed())), [(1, 0); 4]);
+        drop(probes);
     }
 
     /// A call through a null pointer leaves an ip where no code is.

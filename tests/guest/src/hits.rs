@@ -234,6 +234,42 @@ fn complete(_: &Kprobe, _: &mut PtRegs, _: u64) {
     COMPLETED.fetch_add(1, SeqCst);
 }
 
+/// Loads from nowhere, behind three bytes that a jump may displace as well.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn ends_the_kernel(from: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rax, rdi",   // +0
+        "mov rax, [rax]", // +3
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Has it end the kernel with a probe on the load.
+fn end_the_kernel(probe: Kprobe) {
+    core::mem::forget(register(Box::new(probe.symbol("ends_the_kernel"))).unwrap());
+    ends_the_kernel(black_box(0x10));
+}
+
+guest_test! {
+    /// The last words of a kernel that a probed instruction ends name that instruction, not the
+    /// slot.
+    #[cmdline("kprobes.optimize=0")]
+    #[should_panic("RIP: 0008:ends_the_kernel+0x3/0x")]
+    fn a_report_names_the_probed_instruction_not_its_slot() {
+        end_the_kernel(Kprobe::new().offset(3).pre(pass).post(pass_after));
+    }
+
+    /// The same of an instruction that a jump has displaced.
+    #[cmdline("kprobes.optimize=1")]
+    #[should_panic("RIP: 0008:ends_the_kernel+0x3/0x")]
+    fn a_report_names_the_displaced_instruction_not_the_detour() {
+        end_the_kernel(Kprobe::new().pre(pass));
+    }
+}
+
 guest_test! {
     /// Whatever a probed instruction raises, its fault handler is told the vector and the probed address, and may go on.
     fn each_exception_of_a_probed_instruction_reaches_its_fault_handler() {
@@ -404,17 +440,17 @@ const PLAIN: u64 = 0x202;
 const AC: u64 = 1 << 18;
 
 guest_test! {
-    /// Functions that are called with interrupts off, that switch them off or on, and that leave other flags: the caller finds the
-    /// flags that it finds without probes, and no handler sees DF or AC. By breakpoints: a detour at an entry takes both as it finds
-    /// them.
+    /// Functions that are called with interrupts off, that switch them off or on, and that leave
+    /// other flags: the caller finds the flags that it finds without probes, and no handler sees DF
+    /// or AC. By breakpoints: a detour at an entry takes AC as it finds it.
     #[cmdline("kprobes.optimize=0")]
     fn a_caller_finds_its_flags_after_a_probed_return() {
         flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | AC, PLAIN | 0xcd5 | AC]);
     }
 
-    /// The same with jumps: at a function's entry a detour relies on the ABI, by which DF is clear there, and AC as well.
+    /// The same with jumps: at a function's entry a detour takes AC as it finds it.
     fn a_caller_finds_its_flags_after_a_jump() {
-        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5]);
+        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | 0xcd5]);
     }
 }
 

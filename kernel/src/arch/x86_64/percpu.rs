@@ -123,6 +123,12 @@ impl PerCpu {
         self.need_resched.load(Ordering::Relaxed)
     }
 
+    /// How many NMIs have come since the handler of one last began to run here, that one included;
+    /// 0 while none runs.
+    pub fn nmis_seen(&self) -> u32 {
+        self.nmis_seen.load(Ordering::Relaxed)
+    }
+
     /// Takes the request back: the scheduler is about to choose.
     pub(crate) fn clear_need_resched(&self) {
         self.need_resched.store(false, Ordering::Relaxed);

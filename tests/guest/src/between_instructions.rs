@@ -1,0 +1,650 @@
+//! An NMI between any two instructions of a hit: what serves it in assembly and in Rust, the
+//! handlers, the displaced instruction, the way back.
+//!
+//! Each case steps through one call of a probed function. At each step an NMI comes whose handler
+//! calls the same function and another one, which is probed, too. Where the guard is held, those
+//! calls are missed; where not, they are hits like any others. Stack walks lead through each step
+//! to the caller. In the end each kind of place that the case is about has been interrupted.
+
+use crate::{guest_test, optimization::Optimization, stepping::step_through};
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::{
+    arch::naked_asm,
+    hint::{self, black_box},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+use kernel::{
+    arch::{percpu, smp, traps},
+    backtrace, pr_info,
+    probes::{
+        EntryVerdict, Jprobe, Kernel, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
+        Registered, ReturnMethod, StepMethod, described_ip, jprobe, register,
+    },
+    symbols,
+};
+use probes::Platform;
+
+/// A jump fits at +0, over two instructions, and at +1, over two others.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn stepped_target(a: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbx", // +0
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbx, 0",
+        "lea rax, [rdi + 1]", // +1
+        "mov rbx, rax",       // +5
+        "pop rbx",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbx",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn stepped_in_nmi(a: u64) -> u64 {
+    black_box(a + 2)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn stepped_in_handler(a: u64) -> u64 {
+    black_box(a + 3)
+}
+
+/// What the stepped call is given.
+const ARGUMENT: u64 = 0x5_7e99_ed00;
+
+/// The call that is stepped through.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn stepped_caller() {
+    RESULT.store(stepped_target(black_box(ARGUMENT)), SeqCst);
+}
+
+static RESULT: AtomicU64 = AtomicU64::new(0);
+/// NMIs that found the guard free, and those that found it held.
+static FREE: AtomicU64 = AtomicU64::new(0);
+static BUSY: AtomicU64 = AtomicU64::new(0);
+/// Calls in NMIs that returned what they should.
+static RIGHT: AtomicU64 = AtomicU64::new(0);
+/// Steps whose walk did not lead to the caller, and the address of the last one.
+static LOST: AtomicU64 = AtomicU64::new(0);
+static LOST_AT: AtomicU64 = AtomicU64::new(0);
+/// The stack pointer at the first instruction of the caller; 0 before it.
+static CALLER_SP: AtomicU64 = AtomicU64::new(0);
+
+/// The kinds of places, and how often an NMI came there.
+const PLACES: [&str; 27] = [
+    SLOT,
+    "kprobe_breakpoint",
+    "kprobe_hit",
+    "kprobe_hit_post",
+    "kprobe_any_hit",
+    "kprobe_one_kretprobe",
+    "kprobe_hit_pushed",
+    "kprobe_serve_count",
+    "kprobe_serve_kprobe",
+    "kprobe_serve_nothing",
+    "kprobe_serve_chain",
+    "kprobe_serve_unusual",
+    "kprobe_run_posts",
+    "kprobe_post_stub",
+    "kretprobe_serve",
+    "kretprobe_serve_entry",
+    "kretprobe_decline",
+    "kretprobe_give_back",
+    "kretprobe_trampoline",
+    "kretprobe_trampoline_trap3",
+    "kretprobe_trampoline_trap4",
+    "jprobe_serve",
+    "jprobe_return",
+    "kprobe_detour_at_entry",
+    "kprobe_detour",
+    "kretprobe_detour_entry",
+    "kretprobe_detour",
+];
+const SLOT: &str = "a slot";
+
+static AT: [AtomicU64; PLACES.len()] = [const { AtomicU64::new(0) }; PLACES.len()];
+
+unsafe extern "C" {
+    static kprobe_hit: u8;
+    static kprobe_hit_post: u8;
+    static kprobe_any_hit: u8;
+    static kprobe_one_kretprobe: u8;
+}
+
+/// The name of the place, if `ip` is at one of the probes.
+fn place_of(ip: u64) -> Option<&'static str> {
+    let described = described_ip(ip);
+    if described == ip && Kernel::slots().contains(&ip) {
+        return Some(SLOT);
+    }
+    let name = symbols::lookup_addr(described)?.name;
+    if name != "kprobe_breakpoint" {
+        return Some(name);
+    }
+    // Its stubs have no symbols of their own.
+    let stubs = [
+        (&raw const kprobe_hit, "kprobe_hit"),
+        (&raw const kprobe_hit_post, "kprobe_hit_post"),
+        (&raw const kprobe_any_hit, "kprobe_any_hit"),
+        (&raw const kprobe_one_kretprobe, "kprobe_one_kretprobe"),
+    ];
+    let before = stubs
+        .iter()
+        .rev()
+        .find(|(start, _)| start.addr() as u64 <= ip);
+    Some(before.map_or(name, |(_, stub)| stub))
+}
+
+/// An NMI at this step, and a walk from it.
+fn interrupt(regs: &PtRegs) {
+    if let Some(name) = place_of(regs.ip)
+        && let Some(at) = PLACES.iter().position(|place| *place == name)
+    {
+        AT[at].fetch_add(1, Relaxed);
+    }
+    if CALLER_SP.load(Relaxed) == 0 && regs.ip == CALLER.load(Relaxed) {
+        CALLER_SP.store(regs.sp, Relaxed);
+    }
+    if regs.sp <= CALLER_SP.load(Relaxed) {
+        let caller = CALLER.load(Relaxed);
+        let is_found = backtrace::walk_interrupted(regs).any(|frame| {
+            symbols::lookup_addr(frame.code_address()).is_some_and(|symbol| symbol.start == caller)
+        });
+        if !is_found {
+            LOST.fetch_add(1, Relaxed);
+            LOST_AT.store(regs.ip, Relaxed);
+        }
+    }
+    if !is_wanted(regs.ip) {
+        return;
+    }
+    let before = FREE.load(SeqCst) + BUSY.load(SeqCst);
+    smp::send_nmi(percpu::cpu_id());
+    while FREE.load(SeqCst) + BUSY.load(SeqCst) == before {
+        hint::spin_loop();
+    }
+}
+
+static CALLER: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there have been no more than three NMIs in front of this instruction. Taking an instance
+/// starts anew if somebody else has taken one meanwhile, so an NMI in each round would keep it from
+/// ever being done.
+fn is_wanted(ip: u64) -> bool {
+    let mut place = ip as usize % VISITS.len();
+    loop {
+        let [address, times] = &VISITS[place];
+        if address.load(Relaxed) == 0 {
+            address.store(ip, Relaxed);
+        }
+        if address.load(Relaxed) == ip {
+            return times.fetch_add(1, Relaxed) < 3;
+        }
+        place = (place + 1) % VISITS.len();
+    }
+}
+
+/// Addresses at which steps began, and how many did; more than a call has instructions.
+static VISITS: [[AtomicU64; 2]; 2048] = [const { [const { AtomicU64::new(0) }; 2] }; 2048];
+
+fn in_nmi(_: &PtRegs) {
+    let is_busy = percpu::in_probe_handler();
+    for n in [1, 2] {
+        let is_right =
+            stepped_target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 2;
+        RIGHT.fetch_add(is_right.into(), SeqCst);
+    }
+    if is_busy { &BUSY } else { &FREE }.fetch_add(1, SeqCst);
+}
+
+/// How often each call in an NMI is made.
+const CALLS: u64 = 2;
+
+/// What a probe has counted.
+trait Counts {
+    fn hits(&self) -> u64;
+    fn misses(&self) -> u64;
+}
+
+impl Counts for Registered<Box<Kprobe>> {
+    fn hits(&self) -> u64 {
+        (**self).hits()
+    }
+
+    fn misses(&self) -> u64 {
+        self.nmissed()
+    }
+}
+
+impl<D: Copy + Default + Send + 'static> Counts for Registered<Box<Kretprobe<D>>> {
+    fn hits(&self) -> u64 {
+        (**self).hits()
+    }
+
+    fn misses(&self) -> u64 {
+        assert_eq!(self.nmissed(), 0, "there are instances enough");
+        self.kprobe().nmissed()
+    }
+}
+
+impl Counts for Registered<Box<Jprobe>> {
+    fn hits(&self) -> u64 {
+        self.kprobe().hits()
+    }
+
+    fn misses(&self) -> u64 {
+        self.kprobe().nmissed()
+    }
+}
+
+fn pass(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    PRE.fetch_add(u64::from(regs.di == ARGUMENT), SeqCst);
+    PreVerdict::Execute
+}
+
+fn pass_after(_: &Kprobe, regs: &mut PtRegs, _: u64) {
+    POST.fetch_add(u64::from(regs.di == ARGUMENT), SeqCst);
+}
+
+fn call_again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    stepped_in_handler(black_box(4));
+    PreVerdict::Execute
+}
+
+fn note_entry(_: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+    PRE.fetch_add(u64::from(regs.di == ARGUMENT), SeqCst);
+    EntryVerdict::Track
+}
+
+fn decline(_: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+    if regs.di == ARGUMENT {
+        EntryVerdict::Decline
+    } else {
+        EntryVerdict::Track
+    }
+}
+
+fn note_return<D>(_: &mut KretprobeInstance<D>, regs: &mut PtRegs) {
+    POST.fetch_add(u64::from(regs.return_value() == ARGUMENT + 1), SeqCst);
+}
+
+jprobe! {
+    fn stepped_mirror(a: u64) {
+        PRE.fetch_add(u64::from(a == ARGUMENT), SeqCst);
+    }
+}
+
+/// Handlers of the stepped call that ran before the instruction or at the entry, and after it or at
+/// the return.
+static PRE: AtomicU64 = AtomicU64::new(0);
+static POST: AtomicU64 = AtomicU64::new(0);
+
+fn kprobe(probe: Kprobe) -> Box<dyn Counts> {
+    Box::new(register(Box::new(probe.symbol("stepped_target"))).unwrap())
+}
+
+fn kretprobe<D: Copy + Default + Send + 'static>(probe: Kretprobe<D>) -> Box<dyn Counts> {
+    let probe = probe.symbol("stepped_target").maxactive(16);
+    Box::new(register(Box::new(probe)).unwrap())
+}
+
+fn jprobe() -> Box<dyn Counts> {
+    let probe = Jprobe::new().symbol("stepped_target").entry(stepped_mirror);
+    Box::new(register(Box::new(probe)).unwrap())
+}
+
+/// Steps through a call of the function with these probes. `own`: how often each is hit by that
+/// call; `handlers`: how many run in it, before and after; `places`: where NMIs must have come.
+#[track_caller]
+fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64), places: &[&str]) {
+    for counter in [
+        &RESULT, &FREE, &BUSY, &RIGHT, &LOST, &PRE, &POST, &CALLER_SP,
+    ] {
+        counter.store(0, SeqCst);
+    }
+    let counts = AT.iter().chain(VISITS.as_flattened());
+    counts.for_each(|count| count.store(0, SeqCst));
+    CALLER.store(stepped_caller as *const () as u64, SeqCst);
+    let before = |probe: &dyn Counts| (probe.hits(), probe.misses());
+    let counts: Vec<_> = probes.iter().map(|probe| before(&**probe)).collect();
+    let inner = [
+        Box::new(
+            register(Box::new(
+                Kprobe::new()
+                    .symbol("stepped_in_nmi")
+                    .pre(pass)
+                    .post(pass_after),
+            ))
+            .unwrap(),
+        ) as Box<dyn Counts>,
+        Box::new(
+            register(Box::new(
+                Kretprobe::<u64>::new()
+                    .symbol("stepped_in_nmi")
+                    .maxactive(16)
+                    .handler(note_return),
+            ))
+            .unwrap(),
+        ),
+    ];
+    traps::set_nmi_handler(Some(in_nmi));
+    step_through(stepped_caller, interrupt);
+    traps::set_nmi_handler(None);
+    let (free, busy) = (FREE.load(SeqCst), BUSY.load(SeqCst));
+    pr_info!("{name}: {free} NMIs with the guard free, {busy} with it held");
+    assert_eq!(RESULT.load(SeqCst), ARGUMENT + 1, "{name}");
+    assert_eq!(
+        RIGHT.load(SeqCst),
+        CALLS * (free + busy),
+        "{name}: results of calls in NMIs"
+    );
+    assert_eq!((PRE.load(SeqCst), POST.load(SeqCst)), handlers, "{name}");
+    for (probe, (hits, misses)) in probes.iter().zip(counts) {
+        assert_eq!(
+            (probe.hits() - hits, probe.misses() - misses),
+            (own + CALLS * free, CALLS * busy),
+            "{name}"
+        );
+    }
+    for probe in &inner {
+        assert_eq!(
+            (probe.hits(), probe.misses()),
+            (CALLS * free, CALLS * busy),
+            "{name}"
+        );
+    }
+    for place in places {
+        let at = PLACES.iter().position(|other| other == place).unwrap();
+        assert!(
+            AT[at].load(Relaxed) > 0,
+            "{name}: no NMI in {place}: {:?}",
+            PLACES.iter().zip(&AT).collect::<Vec<_>>()
+        );
+    }
+    let (lost, at) = (LOST.load(Relaxed), LOST_AT.load(Relaxed));
+    assert_eq!(
+        lost,
+        0,
+        "{name}: walks lost their way, the last one at {}",
+        symbols::Address::of_instruction(at)
+    );
+    assert!(!percpu::in_probe_handler());
+    drop((inner, probes));
+}
+
+guest_test! {
+    /// Breakpoints: each stub and each routine.
+    #[timeout(40)]
+    fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_an_ordinary_hit_or_miss() {
+        let _knob = Optimization::set(false);
+        let plain = || Kprobe::new().pre(pass);
+        let calls = || Kretprobe::<()>::new().handler(note_return);
+        let with_data = || Kretprobe::<u64>::new().handler(note_return);
+        case(
+            "pre",
+            vec![kprobe(plain())],
+            1,
+            (1, 0),
+            &[
+                "kprobe_breakpoint",
+                "kprobe_hit",
+                "kprobe_serve_kprobe",
+                SLOT,
+            ],
+        );
+        case(
+            "no handler",
+            vec![kprobe(Kprobe::new())],
+            1,
+            (0, 0),
+            &["kprobe_hit", "kprobe_serve_count", SLOT],
+        );
+        case(
+            "pre and post at a push",
+            vec![kprobe(plain().post(pass_after))],
+            1,
+            (1, 1),
+            &["kprobe_hit_post", "kprobe_hit_pushed", "kprobe_run_posts"],
+        );
+        case(
+            "pre and post",
+            vec![kprobe(plain().post(pass_after).offset(1))],
+            1,
+            (1, 1),
+            &[
+                "kprobe_hit_post",
+                SLOT,
+                "kprobe_post_stub",
+                "kprobe_run_posts",
+            ],
+        );
+        case(
+            "siblings",
+            vec![
+                kprobe(plain()),
+                kprobe(plain().post(pass_after)),
+                kprobe(plain()),
+            ],
+            1,
+            (3, 1),
+            &["kprobe_hit_post", "kprobe_serve_chain", "kprobe_run_posts"],
+        );
+        case(
+            "a return probe",
+            vec![kretprobe(calls())],
+            1,
+            (0, 1),
+            &["kprobe_one_kretprobe", SLOT, "kretprobe_trampoline"],
+        );
+        case(
+            "a return probe with entry handler",
+            vec![kretprobe(with_data().entry(note_entry))],
+            1,
+            (1, 1),
+            &[
+                "kprobe_hit",
+                "kretprobe_serve_entry",
+                SLOT,
+                "kretprobe_trampoline",
+            ],
+        );
+        case(
+            "a call let go",
+            vec![kretprobe(with_data().entry(decline))],
+            0,
+            (0, 0),
+            &[
+                "kretprobe_serve_entry",
+                "kretprobe_decline",
+                "kretprobe_give_back",
+            ],
+        );
+        case(
+            "a kprobe and a return probe",
+            vec![kprobe(plain()), kretprobe(calls())],
+            1,
+            (1, 1),
+            &[
+                "kprobe_serve_chain",
+                "kretprobe_serve",
+                "kretprobe_trampoline",
+            ],
+        );
+        case(
+            "two return probes",
+            vec![kretprobe(calls()), kretprobe(calls())],
+            1,
+            (0, 2),
+            &[
+                "kprobe_serve_chain",
+                "kretprobe_serve",
+                "kretprobe_trampoline",
+            ],
+        );
+        case(
+            "a jprobe",
+            vec![jprobe()],
+            1,
+            (1, 0),
+            &["kprobe_hit", "jprobe_serve", "jprobe_return", SLOT],
+        );
+        case(
+            "a jprobe with a post handler",
+            vec![jprobe(), kprobe(plain().post(pass_after))],
+            1,
+            (2, 1),
+            &[
+                "kprobe_hit_post",
+                "jprobe_serve",
+                "jprobe_return",
+                "kprobe_run_posts",
+            ],
+        );
+    }
+
+    /// The ways that Rust serves: single steps, and what returns by breakpoints.
+    #[timeout(40)]
+    fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_an_ordinary_hit_or_miss() {
+        let _knob = Optimization::set(false);
+        let stepped = || {
+            Kprobe::new()
+                .pre(pass)
+                .post(pass_after)
+                .step_method(StepMethod::TrapFlag)
+        };
+        case(
+            "single-stepped",
+            vec![kprobe(stepped())],
+            1,
+            (1, 1),
+            &["kprobe_any_hit", SLOT],
+        );
+        for (method, trampoline) in [
+            (ReturnMethod::Trap3, "kretprobe_trampoline_trap3"),
+            (ReturnMethod::Trap4, "kretprobe_trampoline_trap4"),
+        ] {
+            let calls = Kretprobe::<()>::new()
+                .handler(note_return)
+                .return_method(method)
+                .step_method(StepMethod::TrapFlag);
+            case(
+                "returns by breakpoint",
+                vec![kretprobe(calls)],
+                1,
+                (0, 1),
+                &["kprobe_any_hit", SLOT, trampoline],
+            );
+        }
+    }
+
+    /// Jumps: each template of a detour.
+    #[timeout(40)]
+    fn an_nmi_between_any_two_instructions_of_a_detour_is_an_ordinary_hit_or_miss() {
+        let _knob = Optimization::set(true);
+        let plain = || Kprobe::new().pre(pass);
+        let calls = || Kretprobe::<()>::new().handler(note_return);
+        let with_data = || Kretprobe::<u64>::new().handler(note_return);
+        case(
+            "at an entry",
+            vec![kprobe(plain())],
+            1,
+            (1, 0),
+            &["kprobe_detour_at_entry", "kprobe_serve_kprobe", SLOT],
+        );
+        case(
+            "elsewhere",
+            vec![kprobe(plain().offset(1))],
+            1,
+            (1, 0),
+            &["kprobe_detour", "kprobe_serve_kprobe", SLOT],
+        );
+        case(
+            "siblings",
+            vec![kprobe(plain()), kretprobe(calls()), kprobe(plain())],
+            1,
+            (2, 1),
+            &[
+                "kprobe_detour_at_entry",
+                "kprobe_serve_chain",
+                "kretprobe_serve",
+                "kretprobe_trampoline",
+            ],
+        );
+        case(
+            "a return probe",
+            vec![kretprobe(calls())],
+            1,
+            (0, 1),
+            &["kretprobe_detour", SLOT, "kretprobe_trampoline"],
+        );
+        case(
+            "a return probe with entry handler",
+            vec![kretprobe(with_data().entry(note_entry))],
+            1,
+            (1, 1),
+            &["kretprobe_detour_entry", SLOT, "kretprobe_trampoline"],
+        );
+        case(
+            "a call let go",
+            vec![kretprobe(with_data().entry(decline))],
+            0,
+            (0, 0),
+            &[
+                "kretprobe_detour_entry",
+                "kretprobe_decline",
+                "kretprobe_give_back",
+            ],
+        );
+    }
+
+    /// Missed hits: what counts them is interrupted as well.
+    #[timeout(40)]
+    fn an_nmi_between_any_two_instructions_of_a_missed_hit_changes_nothing() {
+        for optimized in [false, true] {
+            let _knob = Optimization::set(optimized);
+            let missed = Kprobe::new().symbol("stepped_in_handler").pre(pass);
+            // A post handler would keep the breakpoint.
+            let missed = register(Box::new(if optimized {
+                missed
+            } else {
+                missed.post(pass_after)
+            }))
+            .unwrap();
+            let missed_call = register(Box::new(
+                Kretprobe::<u64>::new()
+                    .symbol("stepped_in_handler")
+                    .handler(note_return),
+            ))
+            .unwrap();
+            let outer = kprobe(Kprobe::new().pre(call_again));
+            let miss = if optimized {
+                "kprobe_detour_at_entry"
+            } else {
+                "kprobe_any_hit"
+            };
+            case("a call in a handler", vec![outer], 1, (0, 0), &[miss, SLOT]);
+            // Of the stepped call, and of those in NMIs that were hits.
+            let calls = 1 + CALLS * FREE.load(SeqCst);
+            assert_eq!((missed.hits(), missed.nmissed()), (0, calls));
+            assert_eq!(
+                (
+                    missed_call.hits(),
+                    missed_call.nmissed(),
+                    missed_call.kprobe().nmissed()
+                ),
+                (0, 0, calls)
+            );
+            drop((missed, missed_call));
+        }
+    }
+}
