@@ -1,17 +1,20 @@
 //! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
 
 use crate::guest_test;
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering},
 };
 use kernel::{
+    arch::percpu,
+    backtrace,
     probes::{
         EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
-        jprobe, register,
+        borrowed_return_address, jprobe, register,
     },
+    symbols,
     sync::SpinLock,
 };
 
@@ -277,6 +280,64 @@ guest_test! {
         assert_eq!(call(2), 100 + 11 + 44);
         drop((first, second));
         assert_eq!(seen(), [2, 1, 10, 20]);
+    }
+}
+
+/// What the return slot held at the function's entry.
+static SLOT: AtomicU64 = AtomicU64::new(0);
+
+fn see_slot(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    // SAFETY: the return address at a function's entry.
+    see(unsafe { (regs.sp as *const u64).read() });
+    PreVerdict::Execute
+}
+
+/// Notes whether the call is still in the ledger of borrowed return addresses, and whether a walk
+/// from here leads to its caller.
+fn see_ledger(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    SLOT.store(regs.sp - 8, Ordering::Relaxed);
+    let borrowed = borrowed_return_address(percpu::current_raw().addr() as u64, regs.sp - 8);
+    see(u64::from(borrowed == Some(call.ret_addr())));
+    let caller = |walk: backtrace::Walk| {
+        walk.into_iter().any(|frame| {
+            symbols::lookup_addr(frame.code_address()).is_some_and(|symbol| symbol.name == "middle")
+        })
+    };
+    see(u64::from(caller(backtrace::walk(regs))));
+    see(u64::from(caller(backtrace::walk_current())));
+}
+
+guest_test! {
+    /// A kprobe at the entry that is younger than the return probe runs before it, and finds the
+    /// caller in the return slot; an older one runs behind it, and finds the trampoline.
+    fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
+        let kprobe = || register(Box::new(Kprobe::new().symbol("innermost").pre(see_slot))).unwrap();
+        let older = kprobe();
+        let call = register(Box::new(Kretprobe::<()>::new().symbol("innermost").handler(see_result))).unwrap();
+        let younger = kprobe();
+        seen();
+        assert_eq!(middle(black_box(5)), 115);
+        let seen = seen();
+        let caller = symbols::lookup_addr(seen[0]).map(|symbol| symbol.name);
+        assert_eq!((caller, seen[2]), (Some("middle"), 105), "{seen:x?}");
+        assert_eq!(symbols::lookup_addr(seen[1]).map(|symbol| symbol.name), Some("kretprobe_trampoline"), "{seen:x?}");
+        drop((younger, call, older));
+    }
+
+    /// Two return probes on one call: while the handler of either runs, the call is in the ledger
+    /// and walks find its caller; then it is not any more.
+    fn a_call_leaves_the_ledger_when_all_its_handlers_have_run() {
+        for count in [1, 2, 3] {
+            let probes: Vec<_> = (0..count)
+                .map(|_| register(Box::new(Kretprobe::<()>::new().symbol("innermost").handler(see_ledger))).unwrap())
+                .collect();
+            seen();
+            assert_eq!(middle(black_box(5)), 115);
+            assert_eq!(seen(), vec![1; 3 * count], "{count} probes: ledger, walk from the registers, walk from the handler");
+            let task = percpu::current_raw().addr() as u64;
+            assert_eq!(borrowed_return_address(task, SLOT.load(Ordering::Relaxed)), None);
+            drop(probes);
+        }
     }
 }
 

@@ -10,14 +10,16 @@ use core::{
 use kernel::{
     arch::{percpu, smp, traps},
     probes::{
-        Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, disable_kprobe,
-        enable_kprobe, register, register_kprobe, unregister_kprobe,
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
+        disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, unregister_kprobe,
     },
     task::{
         self, TaskRef, WaitQueue,
         kthread::{spawn_kthread, spawn_kthread_on},
     },
+    time::{NSEC_PER_SEC, ktime_get},
 };
+use probes::instance::TASK_CELLS;
 
 /// How often a test's function is called on each CPU.
 const CALLS: u64 = 100_000;
@@ -64,6 +66,54 @@ global_asm!(
     ".popsection",
 );
 
+/// How many CPUs have come to each kind of handler.
+static RENDEZVOUS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+/// Handlers that have seen those of all CPUs inside.
+static MET: AtomicU64 = AtomicU64::new(0);
+
+/// Waits in a handler until all CPUs are in it. Gives up after so long that one of them must be
+/// waiting outside.
+fn meet(kind: usize) {
+    RENDEZVOUS[kind].fetch_add(1, SeqCst);
+    let end = ktime_get() + 20 * NSEC_PER_SEC;
+    while RENDEZVOUS[kind].load(SeqCst) < smp::online_cpus() as u64 {
+        if ktime_get() > end {
+            return;
+        }
+        hint::spin_loop();
+    }
+    MET.fetch_add(1, SeqCst);
+}
+
+fn meet_before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    meet(0);
+    PreVerdict::Execute
+}
+
+fn meet_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+    meet(1);
+}
+
+fn meet_at_entry(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+    meet(2);
+    EntryVerdict::Track
+}
+
+fn meet_at_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+    meet(3);
+}
+
+jprobe! {
+    fn meet_in_mirror(_a: u64) {
+        meet(4);
+    }
+}
+
+fn meet_again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    meet(5);
+    PreVerdict::Execute
+}
+
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 fn count(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
@@ -74,6 +124,58 @@ fn count(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
 fn count_return(_call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) {
     assert!(regs.return_value() > 0);
     RUNS.fetch_add(1, SeqCst);
+}
+
+/// Switches a probe off and on while another CPU executes its instruction. Each time, until two
+/// further calls are over.
+fn switch_under_fire(rounds: u64) {
+    static PROBE: Kprobe = Kprobe::new().symbol("hot_target").pre(count);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    STOP.store(false, SeqCst);
+    CALLS.store(0, SeqCst);
+    register_kprobe(&PROBE).unwrap();
+    let caller = spawn_kthread_on(1 << 1, "caller", || {
+        while !STOP.load(SeqCst) {
+            assert_eq!(hot_target(41), 42);
+            CALLS.fetch_add(1, SeqCst);
+        }
+    })
+    .expect("memory for a thread");
+    // One call may be under way, and another one counted late.
+    let two_calls = || {
+        let before = CALLS.load(SeqCst);
+        while CALLS.load(SeqCst) < before + 3 {
+            hint::spin_loop();
+        }
+    };
+    let switcher = spawn_kthread_on(1, "switcher", move || {
+        for round in 0..rounds {
+            let hits = PROBE.hits();
+            two_calls();
+            assert!(
+                PROBE.hits() >= hits + 2,
+                "calls went unseen in round {round}"
+            );
+            disable_kprobe(&PROBE).unwrap();
+            // Its handler may still run for a call that had begun.
+            two_calls();
+            let hits = PROBE.hits();
+            two_calls();
+            assert_eq!(
+                PROBE.hits(),
+                hits,
+                "a handler ran while it was off, in round {round}"
+            );
+            enable_kprobe(&PROBE).unwrap();
+        }
+    })
+    .expect("memory for a thread");
+    switcher.wait_released();
+    STOP.store(true, SeqCst);
+    caller.wait_released();
+    assert!(PROBE.hits() <= CALLS.load(SeqCst) && PROBE.nmissed() == 0);
+    unregister_kprobe(&PROBE).unwrap();
 }
 
 guest_test! {
@@ -98,7 +200,77 @@ guest_test! {
         on_every_cpu(|_| (0..CALLS / 2).for_each(|n| assert_eq!(hot_target(n), n + 1)));
         assert_eq!(probe.hits() + probe.nmissed(), CALLS / 2 * smp::online_cpus() as u64);
         assert_eq!(RUNS.load(SeqCst), probe.hits());
+        assert!(probe.hits() > 0, "whoever called first had the instance");
         drop(probe);
+    }
+
+    /// One instance for all CPUs: a call has it on whichever CPU it is made, and while it has,
+    /// calls on others are missed.
+    fn the_only_instance_goes_to_any_cpu_and_to_one_call_at_a_time() {
+        static INSIDE: AtomicBool = AtomicBool::new(false);
+        static LEAVE: AtomicBool = AtomicBool::new(false);
+        /// The CPUs on which handlers ran, one bit each.
+        static HANDLED_ON: AtomicU64 = AtomicU64::new(0);
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn staying_target(stays: bool) -> u64 {
+            if stays {
+                INSIDE.store(true, SeqCst);
+                while !LEAVE.load(SeqCst) {
+                    hint::spin_loop();
+                }
+            }
+            black_box(8)
+        }
+        fn note_cpu(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+            HANDLED_ON.fetch_or(1 << percpu::cpu_id(), SeqCst);
+        }
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("staying_target").maxactive(1).handler(note_cpu))).unwrap();
+        for (stays_on, other) in [(0, 1), (1, 0)] {
+            let (hits, missed) = (probe.hits(), probe.nmissed());
+            for flag in [&INSIDE, &LEAVE] {
+                flag.store(false, SeqCst);
+            }
+            let call = |cpu: usize, stays| {
+                spawn_kthread_on(1 << cpu, "calls", move || assert_eq!(staying_target(stays), 8)).expect("memory for a thread")
+            };
+            let first = call(stays_on, true);
+            while !INSIDE.load(SeqCst) {
+                task::schedule();
+            }
+            call(other, false).wait_released();
+            assert_eq!((probe.hits() - hits, probe.nmissed() - missed), (0, 1), "the instance is taken");
+            HANDLED_ON.store(0, SeqCst);
+            LEAVE.store(true, SeqCst);
+            first.wait_released();
+            assert_eq!((probe.hits() - hits, HANDLED_ON.swap(0, SeqCst)), (1, 1 << stays_on));
+            call(other, false).wait_released();
+            assert_eq!((probe.hits() - hits, HANDLED_ON.swap(0, SeqCst)), (2, 1 << other), "it is free again, for any CPU");
+            assert_eq!(probe.nmissed() - missed, 1);
+        }
+        drop(probe);
+    }
+
+    /// Each kind of handler, on all CPUs at the same time: each waits in there for the others.
+    #[smp(4)]
+    fn a_handler_runs_on_all_cpus_at_once() {
+        RENDEZVOUS.iter().for_each(|place| place.store(0, SeqCst));
+        MET.store(0, SeqCst);
+        let kprobe = register(Box::new(Kprobe::new().symbol("hot_target").pre(meet_before).post(meet_after))).unwrap();
+        let call = register(Box::new(
+            Kretprobe::<u64>::new().symbol("hot_target").entry(meet_at_entry).handler(meet_at_return),
+        )).unwrap();
+        let jprobe = register(Box::new(Jprobe::new().symbol("hot_target").entry(meet_in_mirror))).unwrap();
+        on_every_cpu(|_| assert_eq!(hot_target(black_box(1)), 2));
+        let cpus = smp::online_cpus() as u64;
+        assert_eq!((kprobe.hits(), call.hits(), jprobe.kprobe().hits()), (cpus, cpus, cpus));
+        drop((jprobe, call, kprobe));
+        // Without post handler and jprobe it is a jump, if it may be.
+        let kprobe = register(Box::new(Kprobe::new().symbol("hot_target").pre(meet_again))).unwrap();
+        on_every_cpu(|_| assert_eq!(hot_target(black_box(1)), 2));
+        assert_eq!(kprobe.hits(), cpus);
+        drop(kprobe);
+        assert_eq!(MET.load(SeqCst), RENDEZVOUS.len() as u64 * cpus, "handlers that met all others");
     }
 
     /// Arming and disarming under a CPU that executes the instruction: it always has its effect, and while the probe is
@@ -145,53 +317,52 @@ guest_test! {
         assert_eq!(PROBES.slots_in_use(), 0);
     }
 
-    /// A probe that is only enabled and disabled, likewise.
+    /// A probe that is only enabled and disabled, likewise: each call between two switches is seen,
+    /// or none is.
     #[timeout(180)]
     fn a_probe_is_switched_on_and_off_under_fire() {
-        static PROBE: Kprobe = Kprobe::new().symbol("hot_target").pre(count);
-        register_kprobe(&PROBE).unwrap();
-        RUNS.store(0, SeqCst);
-        let stop = Arc::new(AtomicBool::new(false));
-        let calls = Arc::new([const { AtomicU64::new(0) }; 2]);
-        let callers: Vec<_> = (0..2)
-            .map(|caller| {
-                let (stop, calls) = (stop.clone(), calls.clone());
-                spawn(move || {
-                    while !stop.load(SeqCst) {
-                        assert_eq!(hot_target(41), 42);
-                        calls[caller].fetch_add(1, SeqCst);
-                    }
-                })
-            })
-            .collect();
-        // Each caller has finished a call and made another one from end to end.
-        let three_calls_of_each = || {
-            let before = calls.each_ref().map(|calls| calls.load(SeqCst));
-            while core::iter::zip(&*calls, before).any(|(calls, before)| calls.load(SeqCst) < before + 3) {
-                task::schedule();
-            }
-        };
-        for round in 0..500 {
-            disable_kprobe(&PROBE).unwrap();
-            if round % 10 == 0 {
-                three_calls_of_each();
-                let hits = PROBE.hits();
-                three_calls_of_each();
-                assert_eq!(PROBE.hits(), hits, "disabled");
-            }
-            enable_kprobe(&PROBE).unwrap();
-            if round % 10 == 5 {
-                let hits = PROBE.hits();
-                three_calls_of_each();
-                assert!(PROBE.hits() >= hits + 4, "each caller was seen twice");
-            }
+        switch_under_fire(100);
+    }
+
+    /// The same for long.
+    #[timeout(3600)]
+    #[ignore]
+    fn a_probe_is_switched_a_hundred_thousand_times_under_fire() {
+        switch_under_fire(50_000);
+    }
+
+    /// Misses can be read while they are counted: no number is lower than the one before it.
+    fn misses_never_fall_while_they_are_counted() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        fn call(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            hot_target(black_box(1));
+            PreVerdict::Execute
         }
-        stop.store(true, SeqCst);
-        callers.iter().for_each(|caller| caller.wait_released());
-        let all: u64 = calls.iter().map(|calls| calls.load(SeqCst)).sum();
-        assert!(PROBE.hits() <= all);
-        assert_eq!((RUNS.load(SeqCst), PROBE.nmissed()), (PROBE.hits(), 0));
-        unregister_kprobe(&PROBE).unwrap();
+        STOP.store(false, SeqCst);
+        CALLS.store(0, SeqCst);
+        let missed = register(Box::new(Kprobe::new().symbol("hot_target").pre(count))).unwrap();
+        let call = register(Box::new(Kprobe::new().symbol("nmi_target").pre(call))).unwrap();
+        assert_eq!(missed.nmissed(), 0);
+        let caller = spawn_kthread_on(1 << 1, "calls", || {
+            while !STOP.load(SeqCst) {
+                assert_eq!(nmi_target(black_box(1)), 3);
+                CALLS.fetch_add(1, SeqCst);
+            }
+        })
+        .expect("memory for a thread");
+        let (mut last, mut rises) = (0, 0);
+        while rises < 100 {
+            let begun = CALLS.load(SeqCst);
+            let now = missed.nmissed();
+            assert!(now >= last && now >= begun, "{now} after {last}, in {begun} calls");
+            rises += u64::from(now > last);
+            last = now;
+        }
+        STOP.store(true, SeqCst);
+        caller.wait_released();
+        assert_eq!((missed.hits(), missed.nmissed(), call.hits()), (0, CALLS.load(SeqCst), CALLS.load(SeqCst)));
+        drop((call, missed));
     }
 
     /// A probe in an interrupt handler runs in the interrupt.
@@ -212,9 +383,16 @@ guest_test! {
     #[timeout(120)]
     fn exiting_tasks_give_their_instances_back() {
         let schedule = register(Box::new(Kretprobe::<u64>::new().symbol("schedule").maxactive(20))).unwrap();
-        let exit = register(Box::new(Kretprobe::<u64>::new().symbol("do_exit").maxactive(4))).unwrap();
-        for _ in 0..5 * 4 {
+        static EXITS: AtomicU64 = AtomicU64::new(0);
+        fn count_exit(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
+            EXITS.fetch_add(1, SeqCst);
+            EntryVerdict::Track
+        }
+        EXITS.store(0, SeqCst);
+        let exit = register(Box::new(Kretprobe::<u64>::new().symbol("do_exit").maxactive(4).entry(count_exit))).unwrap();
+        for exits in 1..=5 * 4 {
             spawn(|| ()).wait_released();
+            assert_eq!(EXITS.load(SeqCst), exits, "the entry of do_exit was hit, and had an instance");
         }
         assert_eq!(exit.nmissed(), 0, "an instance of do_exit was lost with its task");
         assert_eq!(exit.hits(), 0, "do_exit does not return");
@@ -230,6 +408,33 @@ guest_test! {
         drop(exit);
         assert_eq!(PROBES.reap(), Ok(0), "an instance of do_exit stayed with a task that is gone");
         drop(schedule);
+    }
+
+    /// Tasks that end without a call in flight give nothing back, and leave all that they had: the
+    /// place in the table of tasks and the instances of others. More of them than that table has
+    /// places.
+    #[timeout(180)]
+    fn tasks_without_instances_leave_nothing_behind() {
+        static CALLED: AtomicU64 = AtomicU64::new(0);
+        CALLED.store(0, SeqCst);
+        let probe = register(Box::new(Kretprobe::<u64>::new().symbol("hot_target").maxactive(1))).unwrap();
+        let stale = PROBES.stale_instances();
+        // A task is known by where its `Task` lies, which nobody else gets as long as that is kept.
+        let tasks: Vec<_> = (0..TASK_CELLS + 100)
+            .map(|_| {
+                let task = spawn(|| _ = CALLED.fetch_add(1, SeqCst));
+                task.wait_released();
+                task
+            })
+            .collect();
+        assert_eq!(CALLED.load(SeqCst), tasks.len() as u64);
+        assert_eq!((probe.hits(), probe.nmissed(), PROBES.stale_instances()), (0, 0, stale));
+        for call in 1..=10 {
+            spawn(|| assert_eq!(hot_target(1), 2)).wait_released();
+            assert_eq!((probe.hits(), probe.nmissed()), (call, 0), "the one instance is there, and so is a place in the table");
+        }
+        drop(probe);
+        assert_eq!(PROBES.reap(), Ok(0));
     }
 
     /// A probe in an NMI's own path, hit on a CPU that is in a handler: counted, harmless.

@@ -139,8 +139,12 @@ fn count_nmi(_: &PtRegs) {
     NMIS.fetch_add(1, SeqCst);
 }
 
+/// The CPUs on which a tick has come, one bit each.
+static TICKED: AtomicU64 = AtomicU64::new(0);
+
 fn look_at_tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     note_df(regs.flags);
+    TICKED.fetch_or(1 << percpu::cpu_id(), SeqCst);
     PreVerdict::Execute
 }
 
@@ -177,6 +181,7 @@ guest_test! {
     /// runs with DF clear then.
     fn interrupts_preserve_every_register_and_flag() {
         BACKWARDS.store(0, SeqCst);
+        TICKED.store(0, SeqCst);
         // The flags with which the function is entered, as a breakpoint shows them: with a post handler it is one.
         let tick = Kprobe::new().symbol("timer_interrupt").pre(look_at_tick).post(|_, _, _| ());
         let tick = register(Box::new(tick)).expect("an ordinary function");
@@ -203,7 +208,12 @@ guest_test! {
             }
         });
         sender.wait_released();
-        sleep_ns(20 * NSEC_PER_MSEC);
+        // The CPUs that hold registers have ticks, too.
+        for cpu in 1..cpus {
+            while TICKED.load(SeqCst) & 1 << cpu == 0 {
+                sleep_ns(NSEC_PER_MSEC);
+            }
+        }
         stop.store(true, SeqCst);
         holders.iter().for_each(|holder| holder.wait_released());
         traps::set_nmi_handler(None);
@@ -325,6 +335,57 @@ guest_test! {
             .wait_released();
         }
         assert_eq!(SEEN.load(SeqCst), (1 << smp::online_cpus()) - 1);
+    }
+
+    /// A hit in the handler of an NMI lets in the next one, on top of it: that one is counted
+    /// there, changes nothing, and has the handler run again.
+    fn an_nmi_on_top_of_another_is_noted_and_handled_after_it() {
+        static ON_TOP: AtomicU64 = AtomicU64::new(0);
+        static CHANGED: AtomicU64 = AtomicU64::new(0);
+        static STOP: AtomicBool = AtomicBool::new(false);
+        fn nmi(regs: &PtRegs) {
+            let is_second = NMIS.load(SeqCst) % 2 == 1;
+            hint::black_box(probed_in_nmi(regs));
+            if is_second {
+                return;
+            }
+            // The hit's `iretq` has unmasked them.
+            let cpu = percpu::this();
+            assert_eq!(cpu.nmis_seen(), 1);
+            let end = ktime_get() + 20 * NSEC_PER_SEC;
+            smp::send_nmi(cpu.cpu_id());
+            while cpu.nmis_seen() == 1 && ktime_get() < end {
+                hint::spin_loop();
+            }
+            ON_TOP.fetch_add(u64::from(cpu.nmis_seen() == 2), SeqCst);
+        }
+        for counter in [&ON_TOP, &CHANGED, &NMIS] {
+            counter.store(0, SeqCst);
+        }
+        STOP.store(false, SeqCst);
+        let probe = Kprobe::new().symbol("probed_in_nmi").pre(|_, _| PreVerdict::Execute).post(|_, _, _| ());
+        let probe = register(Box::new(probe)).expect("an ordinary function");
+        traps::set_nmi_handler(Some(nmi));
+        let holder = spawn_on(1, || {
+            // SAFETY: a function that keeps to its calling convention.
+            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+        });
+        let sender = spawn_on(0, || {
+            for round in 1..=500 {
+                smp::send_nmi(1);
+                while NMIS.load(SeqCst) < 2 * round || percpu::of(1).nmis_seen() != 0 {
+                    hint::spin_loop();
+                }
+            }
+        });
+        sender.wait_released();
+        STOP.store(true, SeqCst);
+        holder.wait_released();
+        traps::set_nmi_handler(None);
+        assert_eq!((ON_TOP.load(SeqCst), NMIS.load(SeqCst)), (500, 1_000));
+        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+        assert_eq!((probe.hits(), probe.nmissed()), (1_000, 0));
+        drop(probe);
     }
 
     /// The same with probes on all instructions of what leads to the handler, as far as they can be probed.

@@ -219,6 +219,13 @@ guest_test! {
         let first = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
         assert!(is_jump("opt_add"));
         HITS.store(0, SeqCst);
+        // Instructions are found in what the jump has displaced, not in the jump.
+        for offset in [1, 2, 3, 5] {
+            let inside = register(Box::new(Kprobe::new().symbol("opt_add").offset(offset).pre(count)));
+            let Err(error) = inside else { panic!("+{offset} is inside an instruction") };
+            assert_eq!(error.name(), "MidInstruction", "+{offset}");
+        }
+        assert!(is_jump("opt_add"), "a refused neighbour takes no jump away");
 
         let next = register(Box::new(Kprobe::new().symbol("opt_add").offset(4).pre(count))).unwrap();
         assert_eq!(byte_at(address("opt_add")), 0xcc);
@@ -299,10 +306,11 @@ guest_test! {
     fn code_that_allows_no_jump_keeps_the_breakpoint() {
         // A fault in it may sleep, with the detour below.
         assert_eq!(PROBES.allows_jump(address("copy_user")), Err(NoJump::MayFault));
-        for (name, offset) in [("opt_loop", 0), ("opt_no_room", 0), ("opt_fill", 2)] {
-            let probe = register(Box::new(Kprobe::new().symbol(name).offset(offset).pre(count)));
-            let Ok(probe) = probe else { continue };
-            assert_eq!(byte_at(address(name) + u64::from(offset)), 0xcc, "{name}");
+        for name in ["opt_loop", "opt_no_room"] {
+            let reason = PROBES.allows_jump(address(name));
+            assert!(reason.is_err(), "{name}");
+            let probe = register(Box::new(Kprobe::new().symbol(name).pre(count))).unwrap();
+            assert_eq!((byte_at(address(name)), marks(name, 0).as_str()), (0xcc, ""), "{name}: {reason:?}");
             drop(probe);
         }
         let probe = register(Box::new(Kprobe::new().symbol("opt_loop").pre(count))).unwrap();

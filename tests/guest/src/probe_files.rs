@@ -21,13 +21,14 @@ use kernel::{
     log,
     mm::init_text,
     probes::{
-        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, debugfs, disable_kprobe,
-        enable_kprobe, jprobe, register, register_kprobe, register_kretprobe, unregister_kprobe,
-        unregister_kprobes, unregister_kretprobe,
+        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, debugfs,
+        disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, register_kretprobe,
+        unregister_kprobe, unregister_kprobes, unregister_kretprobe,
     },
     symbols,
     task::kthread::{spawn_kthread, spawn_kthread_on},
 };
+use probes::kprobe::flags;
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const STATS: &str = "/sys/kernel/debug/kprobes/stats";
@@ -202,6 +203,13 @@ guest_test! {
         assert_eq!(read(LIST), line);
         // The knob leaves it alone: its memory is not mapped any more.
         drop(KnobOff::new());
+        assert_eq!(read(LIST), line);
+        // That it is disabled, too, is not told.
+        let mut gone: *const Kprobe = core::ptr::null();
+        PROBES.for_each(|listed| gone = listed.probe);
+        // SAFETY: the module is loaded, and its probe lives as long.
+        disable_kprobe(unsafe { &*gone }).unwrap();
+        PROBES.for_each(|listed| assert_eq!(listed.probe.flags() & (flags::GONE | flags::DISABLED), flags::GONE | flags::DISABLED));
         assert_eq!(read(LIST), line);
         kernel::module::unload("kprobe_example").unwrap();
         assert_eq!(read(LIST), "");

@@ -5,10 +5,15 @@ use abi::{WaitStatus, signal};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::{
-    probes::{EntryVerdict, Kretprobe, KretprobeInstance, PROBES, PtRegs, register},
+    arch::percpu,
+    errno::Errno,
+    mm::uaccess::{copy_from_anywhere_nofault, copy_from_user, copy_from_user_nofault},
+    probes::{
+        EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, register,
+    },
     task::{
         self,
-        exec::{run_program, start_program},
+        exec::{STACK_BYTES, STACK_TOP, run_program, start_program},
         process::{self, Which},
         wait::wait_for_child,
     },
@@ -87,5 +92,50 @@ guest_test! {
         drop(probes);
         // Idle and sleeping tasks are still in `schedule`, but nobody is in the others.
         assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
+    }
+}
+
+/// What [`read_far_down`] was told by each read, as a bit that is set if the read was refused.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// How often it ran where a task might be switched away from.
+static IN_TASK_CONTEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Stands in for a system call: no handler, interrupts on. Reads a page of the program's stack that
+/// nobody has touched yet.
+extern "C" fn read_far_down() -> i64 {
+    let mut word = [0; 8];
+    let at = STACK_TOP - STACK_BYTES;
+    IN_TASK_CONTEXT.fetch_add(percpu::preemptible().into(), SeqCst);
+    let reads = [
+        copy_from_anywhere_nofault(&mut word, at),
+        copy_from_user_nofault(&mut word, at),
+        copy_from_user(&mut word, at),
+        copy_from_anywhere_nofault(&mut word, at),
+        copy_from_user_nofault(&mut word, at),
+    ];
+    for (bit, read) in reads.iter().enumerate() {
+        REFUSED.fetch_or(u64::from(*read == Err(Errno::EFAULT)) << bit, SeqCst);
+    }
+    task::current().pid().into()
+}
+
+guest_test! {
+    /// Reads that must not wait bring no page in, also where they could; one that may wait does,
+    /// and then they find it.
+    fn reads_that_must_not_wait_bring_no_page_in() {
+        fn read_instead(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+            regs.ip = read_far_down as *const () as u64;
+            PreVerdict::Resume
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("sys_getpid").pre(read_instead))).unwrap();
+        for calls in 1..=2 {
+            REFUSED.store(0, SeqCst);
+            goes_well(&["calls", "1"]);
+            let calls_of_a_program = probe.hits() / calls;
+            assert!(calls_of_a_program > 0);
+            assert_eq!(IN_TASK_CONTEXT.load(SeqCst), probe.hits());
+            assert_eq!(REFUSED.load(SeqCst), 0b00011, "the page is a new program's");
+        }
+        drop(probe);
     }
 }

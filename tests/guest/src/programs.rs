@@ -62,7 +62,7 @@ guest_test! {
         for how in [
             "null_read", "null_write", "null_call", "kernel_read", "kernel_write", "kernel_call",
             "unmapped_read", "last_byte_read", "non_canonical_read", "text_write", "rodata_write",
-            "data_call", "stack_overflow",
+            "data_call", "rodata_call", "stack_overflow",
         ] {
             assert_eq!(exercise(&["wild", how]), WaitStatus::killed(signal::SEGV), "{how}");
         }

@@ -12,11 +12,15 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
-    arch::percpu,
+    arch::{
+        idt::vector,
+        percpu,
+        traps::{self, Exception},
+    },
     backtrace,
     probes::{
-        EntryVerdict, FaultVerdict, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
-        PtRegs, register,
+        EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
+        PROBES, PreVerdict, PtRegs, register,
     },
     symbols,
     sync::SpinLock,
@@ -93,6 +97,41 @@ unsafe extern "C" fn run(state: &mut State) {
     )
 }
 
+/// A jprobe's handler that leaves another value in every register and flag, and in the words of the
+/// stack that are put back.
+#[unsafe(naked)]
+unsafe extern "C" fn spoil_everything() {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rax, 0x5b011ed",
+        "mov [rsp], rax",
+        "mov [rsp + 56], rax",
+        "mov rbx, rax",
+        "mov rcx, rax",
+        "mov rdx, rax",
+        "mov rsi, rax",
+        "mov rdi, rax",
+        "mov rbp, rax",
+        "mov r8, rax",
+        "mov r9, rax",
+        "mov r10, rax",
+        "mov r11, rax",
+        "mov r12, rax",
+        "mov r13, rax",
+        "mov r14, rax",
+        "mov r15, rax",
+        "cmp rax, 0x5b011ed",
+        "stc",
+        "std",
+        "jmp {jprobe_return}",
+        ".cfi_endproc",
+        jprobe_return = sym probes::jprobe_return,
+    )
+}
+
+// SAFETY: it ends in `jprobe_return`, and has nothing to drop.
+const SPOILER: JprobeEntry = unsafe { JprobeEntry::new(spoil_everything as *const ()) };
+
 /// What the handler of the last hit has seen.
 static SEEN: SpinLock<PtRegs> = SpinLock::new(PtRegs::new());
 /// The flags that the handler itself ran with.
@@ -153,6 +192,32 @@ guest_test! {
         assert_eq!(PROBES.detours_in_use(), 0);
     }
 
+    /// Whatever a jprobe's handler leaves in the registers, the flags and the top of the stack, the
+    /// function finds its own; by the stubs in assembly, and with a post handler beside it, where
+    /// Rust ends the handler.
+    fn a_jprobes_handler_leaves_no_trace_in_any_register() {
+        fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+            HITS.fetch_add(1, SeqCst);
+        }
+        let leaves = |flags: u64| {
+            let mut state: State = core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
+            (state[15], state[16]) = (flags, address("opt_add"));
+            // SAFETY: keeps rsp.
+            unsafe { run(&mut state) };
+            state
+        };
+        for flags in [0x2, 0x8d7, 0x2 | IF, 0x8d7 | IF] {
+            let plain = leaves(flags);
+            let jprobe = register(Box::new(Jprobe::new().symbol("opt_add").entry(SPOILER))).unwrap();
+            assert_eq!(leaves(flags), plain, "flags {flags:#x}");
+            let post = register(Box::new(Kprobe::new().symbol("opt_add").post(after))).unwrap();
+            let hits = HITS.load(SeqCst);
+            assert_eq!(leaves(flags), plain, "flags {flags:#x}, with a post handler");
+            assert_eq!((jprobe.kprobe().hits(), HITS.load(SeqCst) - hits), (2, 1));
+            drop((jprobe, post));
+        }
+    }
+
     /// What a handler changes in registers and flags, the code gets.
     fn changes_of_a_handler_are_taken_over() {
         fn change(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
@@ -176,7 +241,8 @@ guest_test! {
         assert_eq!(opt_rust(black_box(1), black_box(2)), 5);
     }
 
-    /// A handler that calls the probed function: the inner call runs without handlers and counts as missed.
+    /// A handler that calls the probed function: the inner call runs without handlers and counts as
+    /// missed, for each enabled probe there.
     fn a_hit_in_a_handler_is_missed_and_counted() {
         fn again(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
             assert_eq!(opt_rust(black_box(4), black_box(2)), 14);
@@ -186,7 +252,15 @@ guest_test! {
         assert!(is_jump("opt_rust"));
         assert_eq!(opt_rust(black_box(1), black_box(2)), 5);
         assert_eq!((probe.hits(), probe.nmissed()), (1, 1));
-        drop(probe);
+        let siblings = [Kprobe::new(), Kprobe::new().pre(count), Kprobe::new().disabled()]
+            .map(|sibling| register(Box::new(sibling.symbol("opt_rust"))).unwrap());
+        let call = register(Box::new(Kretprobe::<u64>::new().symbol("opt_rust").handler(|_, _| {}))).unwrap();
+        assert!(is_jump("opt_rust"));
+        assert_eq!(opt_rust(black_box(1), black_box(2)), 5);
+        assert_eq!((probe.hits(), probe.nmissed()), (2, 2));
+        assert_eq!(siblings.each_ref().map(|sibling| (sibling.hits(), sibling.nmissed())), [(1, 1), (1, 1), (0, 0)]);
+        assert_eq!((call.hits(), call.nmissed(), call.kprobe().nmissed()), (1, 0, 1));
+        drop((call, siblings, probe));
     }
 
     /// A pre handler that has set the ip: to the caller, to the next instruction, which lies under the jump, and to another function.
@@ -287,6 +361,34 @@ guest_test! {
         assert_eq!(opt_rust(1, 2), 5);
         assert_eq!(FAULT_IP.load(SeqCst), address("opt_load") + 3, "the second, under the jump");
         drop(other);
+        drop(probe);
+    }
+
+    /// The fault of an instruction that the jump displaces as well is not the probe's: its fault
+    /// handler is not asked, and the kernel finds the fault at that instruction.
+    fn a_fault_behind_the_probed_instruction_is_not_the_probes() {
+        static GOOD: u64 = 40;
+        static ASKED: AtomicU64 = AtomicU64::new(0);
+        static KERNEL_SAW: AtomicU64 = AtomicU64::new(0);
+        fn claim(_: &Kprobe, regs: &mut PtRegs, _: u8) -> FaultVerdict {
+            ASKED.fetch_add(1, SeqCst);
+            (regs.di, regs.si) = (&raw const GOOD as u64, &raw const GOOD as u64);
+            FaultVerdict::Handled
+        }
+        fn mend(regs: &mut PtRegs, exception: &Exception) -> bool {
+            KERNEL_SAW.store(regs.ip, SeqCst);
+            regs.si = &raw const GOOD as u64;
+            exception.vector == vector::PAGE_FAULT
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("opt_load").pre(count).fault(claim))).unwrap();
+        assert!(is_jump("opt_load"));
+        traps::set_exception_handler(Some(mend));
+        assert_eq!(opt_load(&raw const GOOD as u64, black_box(0)), 80);
+        traps::set_exception_handler(None);
+        assert_eq!((ASKED.load(SeqCst), KERNEL_SAW.load(SeqCst)), (0, address("opt_load") + 3));
+        assert_eq!(opt_load(black_box(0), &raw const GOOD as u64), 80);
+        assert_eq!(ASKED.load(SeqCst), 1, "its own it is asked for");
+        assert!(!percpu::in_probe_handler());
         drop(probe);
     }
 

@@ -22,6 +22,7 @@ use kernel::{
         scheduler::is_preempted_in,
     },
 };
+use probes::kprobe::flags;
 
 guest_test! {
     /// A probe is being unregistered while its handler runs from a detour.
@@ -156,6 +157,11 @@ guest_test! {
         while byte_at(address("opt_fill")) != 0xcc {
             schedule();
         }
+        // It counts as optimised as soon as it is to be.
+        while PROBE.flags() & flags::OPTIMIZED == 0 {
+            schedule();
+        }
+        assert_eq!(byte_at(address("opt_fill")), 0xcc);
         // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what it should.
         HITS.store(0, SeqCst);
         let traps = breakpoints();
@@ -292,7 +298,7 @@ static ENTERED: AtomicBool = AtomicBool::new(false);
 static REMOVING: AtomicBool = AtomicBool::new(false);
 static REMOVED: AtomicBool = AtomicBool::new(false);
 static REMOVED_TOO_SOON: AtomicBool = AtomicBool::new(false);
-static PROBE_OF_TICK: Kprobe = Kprobe::new().symbol("timer_interrupt").pre(count);
+static PROBE_OF_IPI: Kprobe = Kprobe::new().symbol("kernel::text_poke::on_ipi").pre(count);
 
 fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     if regs.di != 99 {
@@ -302,9 +308,10 @@ fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     while !REMOVING.load(SeqCst) {
         hint::spin_loop();
     }
-    // Interrupts come here: the tick's own probe is missed each time.
-    let ticks = PROBE_OF_TICK.nmissed();
-    while PROBE_OF_TICK.nmissed() < ticks + 5 {
+    // Who removes it has to ask this CPU, again and again: each of those IPIs comes here, and hits
+    // a probe of its own, which is missed. If it does not ask, it is done too soon.
+    let asked = PROBE_OF_IPI.nmissed();
+    while PROBE_OF_IPI.nmissed() < asked + 20 && !REMOVED.load(SeqCst) {
         hint::spin_loop();
     }
     REMOVED_TOO_SOON.store(REMOVED.load(SeqCst), SeqCst);
@@ -317,7 +324,7 @@ fn while_a_handler_lingers(remove: impl FnOnce(Registered<Box<Kprobe>>)) {
     for flag in [&ENTERED, &REMOVING, &REMOVED, &REMOVED_TOO_SOON] {
         flag.store(false, SeqCst);
     }
-    kernel::probes::register_kprobe(&PROBE_OF_TICK).unwrap();
+    kernel::probes::register_kprobe(&PROBE_OF_IPI).unwrap();
     let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(linger))).unwrap();
     assert!(is_jump("opt_rust"));
     let caller = spawn_kthread_on(1 << 1, "lingers", || {
@@ -332,6 +339,6 @@ fn while_a_handler_lingers(remove: impl FnOnce(Registered<Box<Kprobe>>)) {
     REMOVED.store(true, SeqCst);
     caller.wait_released();
     assert!(!REMOVED_TOO_SOON.load(SeqCst));
-    kernel::probes::unregister_kprobe(&PROBE_OF_TICK).unwrap();
+    kernel::probes::unregister_kprobe(&PROBE_OF_IPI).unwrap();
     assert_eq!(PROBES.detours_in_use(), 0);
 }

@@ -17,6 +17,7 @@ pub fn wild(mut args: Args) -> i32 {
         "text_write" => text,
         "rodata_write" => &raw const CONSTANT as u64,
         "data_call" => &raw const DATA as u64,
+        "rodata_call" => &raw const RETURNS as u64,
         "stack_overflow" => {
             black_box(recurse(0, u64::MAX));
             return SURVIVED;
@@ -30,6 +31,10 @@ pub fn wild(mut args: Args) -> i32 {
         } else if how.ends_with("write") {
             (address as *mut u8).write_volatile(0xc3);
         } else {
+            if how == "rodata_call" {
+                // The page is there then, so what refuses the call is the page table.
+                black_box((address as *const u8).read_volatile());
+            }
             asm!("call {}", in(reg) address, clobber_abi("C"));
         }
     }
@@ -37,6 +42,9 @@ pub fn wild(mut args: Args) -> i32 {
 }
 
 static CONSTANT: [u8; 16] = [1; 16];
+
+/// A function, if it could be executed: `ret`.
+static RETURNS: [u8; 16] = [0xc3; 16];
 
 /// `ret`, in data.
 static mut DATA: [u8; 16] = [0xc3; 16];
