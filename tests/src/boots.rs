@@ -6,6 +6,7 @@ use std::{
     cmp::Reverse,
     env, fmt,
     io::Write,
+    ops::ControlFlow,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// Time from power-on to the first test: seconds, but a minute where other work has the processors.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
 
@@ -120,6 +121,28 @@ pub fn run(
     echo: bool,
     mut report: impl FnMut(&GuestTest, Verdict),
 ) -> Times {
+    run_until(
+        emulator,
+        kernel,
+        tests,
+        BOOT_TIMEOUT,
+        echo,
+        |test, verdict| {
+            report(test, verdict);
+            ControlFlow::Continue(())
+        },
+    )
+}
+
+/// Does the same until `report` wants no more, with `booting` as the time that a boot has until its first test.
+pub fn run_until(
+    emulator: Emulator,
+    kernel: &Kernel,
+    tests: &[&GuestTest],
+    booting: Duration,
+    echo: bool,
+    mut report: impl FnMut(&GuestTest, Verdict) -> ControlFlow<()>,
+) -> Times {
     let mut times = Times::default();
     // Tests with equal options share boots; the catalogue has them side by side.
     for group in tests.chunk_by(|a, b| a.boot == b.boot) {
@@ -130,16 +153,24 @@ pub fn run(
             let mut judge = |test: usize, verdict| {
                 judged[test] = true;
                 judged_now += 1;
-                report(rest[test], verdict);
+                report(rest[test], verdict)
             };
-            let booted = boot(emulator, kernel, &rest, echo, &mut judge, &mut times);
+            let booted = boot(
+                emulator, kernel, &rest, booting, echo, &mut judge, &mut times,
+            );
             times.judged += judged_now;
             let mut judged = judged.into_iter();
             rest.retain(|_| !judged.next().unwrap_or(false));
-            if let Err(error) = booted {
+            match booted {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return times,
                 // Nothing in the guest: another boot would do no better.
-                for test in rest.drain(..) {
-                    report(test, Err(format!("{error:#}")));
+                Err(error) => {
+                    for test in rest.drain(..) {
+                        if report(test, Err(format!("{error:#}"))).is_break() {
+                            return times;
+                        }
+                    }
                 }
             }
         }
@@ -163,15 +194,16 @@ pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
     Ok((over, String::from_utf8_lossy(&log).into_owned()))
 }
 
-/// Boots once and judges at least one of `tests`, all of which have the same boot options.
+/// Boots once and judges at least one of `tests`, all of which have the same boot options. Ends early if `judge` wants no more.
 fn boot(
     emulator: Emulator,
     kernel: &Kernel,
     tests: &[&GuestTest],
+    booting: Duration,
     echo: bool,
-    judge: &mut dyn FnMut(usize, Verdict),
+    judge: &mut dyn FnMut(usize, Verdict) -> ControlFlow<()>,
     times: &mut Times,
-) -> Result<()> {
+) -> Result<ControlFlow<()>> {
     // A panic in another test leaves nothing behind that concerns us.
     let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     let mut guest = emulator.start(kernel, tests)?;
@@ -180,7 +212,7 @@ fn boot(
         should_panic: test.should_panic.clone(),
     });
     let mut transcript = Transcript::new(expected.collect());
-    let mut limit = BOOT_TIMEOUT * emulator.patience();
+    let mut limit = booting * emulator.patience();
     let mut since = Instant::now();
     let mut passed = |current: Option<usize>, since: &mut Instant| {
         let time = since.elapsed();
@@ -202,7 +234,9 @@ fn boot(
                 }
                 let before = transcript.current();
                 for (test, verdict) in transcript.output(&output) {
-                    judge(test, verdict);
+                    if judge(test, verdict).is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
                 if let Some(current) = transcript.current()
                     && before != Some(current)
@@ -217,7 +251,9 @@ fn boot(
     };
     passed(transcript.current(), &mut since);
     for (test, verdict) in transcript.over(&over) {
-        judge(test, verdict);
+        if judge(test, verdict).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }

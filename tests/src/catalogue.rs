@@ -117,7 +117,11 @@ pub struct Catalogue {
 impl Catalogue {
     /// Builds the test kernel and reads its tests.
     pub fn build() -> Result<Self> {
-        let kernel = Kernel::build("testkernel")?;
+        Self::of(Kernel::build("testkernel")?)
+    }
+
+    /// Reads the tests of a test kernel that is built.
+    pub fn of(kernel: Kernel) -> Result<Self> {
         let tests = read(&kernel.elf)
             .with_context(|| format!("cannot list the tests in {}", kernel.elf.display()))?;
         Ok(Self { kernel, tests })

@@ -12,6 +12,46 @@ use test_protocol::Marker;
 /// What became of a test: passed, or failed with a reason and the test's part of the log.
 pub type Verdict = Result<(), String>;
 
+/// How a test has failed, as the first line of its failure tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It said so, or the guest died in it.
+    InTest,
+    /// It was not over in time.
+    Hung,
+    /// The guest ended, or took too long, before the first test.
+    NotBooted,
+    /// Nothing of the guest's: the machine could not be started, or the emulator ended.
+    Harness,
+}
+
+impl Failure {
+    /// Reads `line`, the first of a failure.
+    pub fn told_by(line: &str) -> Self {
+        let line = line.strip_prefix(AFTER_ITS_END).unwrap_or(line);
+        let is = |beginnings: &[&str]| beginnings.iter().any(|text| line.starts_with(text));
+        if is(&[HUNG]) {
+            Self::Hung
+        } else if is(&[NOT_BOOTED]) {
+            Self::NotBooted
+        } else if is(&[PANICKED, RESET, ENDED, NO_PANIC, NO_END]) {
+            Self::InTest
+        } else {
+            Self::Harness
+        }
+    }
+}
+
+// The beginnings of the reasons.
+const PANICKED: &str = "the kernel panicked";
+const RESET: &str = "the machine was reset";
+const ENDED: &str = "the guest ended";
+const HUNG: &str = "it hung";
+const NOT_BOOTED: &str = "the guest did not get as far as running it";
+const NO_PANIC: &str = "it did not panic";
+const NO_END: &str = "the guest went on";
+const AFTER_ITS_END: &str = "after its end, ";
+
 /// Why a boot was over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
@@ -106,11 +146,8 @@ impl Transcript {
         let mut verdicts: Vec<_> = current.into_iter().collect();
         if boot_is_to_blame {
             let reason = match over {
-                Over::Ended(End::Success) => "the guest ended without running it".into(),
-                _ => format!(
-                    "the guest did not get as far as running it: {}",
-                    reason(over)
-                ),
+                Over::Ended(End::Success) => format!("{ENDED} without running it"),
+                _ => format!("{NOT_BOOTED}: {}", reason(over)),
             };
             let missed = self.begun..self.tests.len();
             verdicts.extend(missed.map(|test| (test, self.failed(&reason))));
@@ -129,14 +166,16 @@ impl Transcript {
                     Ok(())
                 } else {
                     self.failed(&format!(
-                        "the kernel panicked as it should, but its log does not hold {text:?}"
+                        "{PANICKED} as it should, but its log does not hold {text:?}"
                     ))
                 }
             }
-            Some(_) if well => self.failed("it did not panic, as it should"),
+            Some(_) if well => self.failed(&format!("{NO_PANIC}, as it should")),
             None if well && returned => Ok(()),
-            _ if well => self.failed("the guest went on, but the test's end is missing in its log"),
-            _ if returned => self.failed(&format!("after its end, {}", reason(over))),
+            _ if well => self.failed(&format!(
+                "{NO_END}, but the test's end is missing in its log"
+            )),
+            _ if returned => self.failed(&format!("{AFTER_ITS_END}{}", reason(over))),
             _ => self.failed(&reason(over)),
         };
         Some((test, verdict))
@@ -175,11 +214,11 @@ fn excerpt(log: &str) -> String {
 
 fn reason(over: &Over) -> String {
     match over {
-        Over::Ended(End::Success) => "the guest ended too early".into(),
-        Over::Ended(End::Failure) => "the kernel panicked".into(),
-        Over::Ended(End::Reset) => "the machine was reset: a triple fault".into(),
+        Over::Ended(End::Success) => format!("{ENDED} too early"),
+        Over::Ended(End::Failure) => PANICKED.into(),
+        Over::Ended(End::Reset) => format!("{RESET}: a triple fault"),
         Over::Ended(End::Emulator(how)) => how.clone(),
-        Over::Hung(seconds) => format!("it hung: not over after {seconds} s"),
+        Over::Hung(seconds) => format!("{HUNG}: not over after {seconds} s"),
     }
 }
 
@@ -260,6 +299,38 @@ mod tests {
         assert_eq!(
             judge(&["a", "b"], &log, &FAILURE),
             [(0, "after its end, the kernel panicked".into())]
+        );
+    }
+
+    #[test]
+    fn failures_tell_their_kind() {
+        use Failure::{Harness, Hung, InTest, NotBooted};
+        let emulator = Over::Ended(End::Emulator("QEMU was killed by signal 9".into()));
+        let (began, ended) = ([begin("a")], [begin("a"), end("a")]);
+        let cases: [(&[String], &Over, Failure); 11] = [
+            (&began, &FAILURE, InTest),
+            (&began, &RESET, InTest),
+            (&began, &SUCCESS, InTest),
+            (&began, &Over::Hung(7), Hung),
+            (&began, &emulator, Harness),
+            (&ended, &FAILURE, InTest),
+            (&ended, &Over::Hung(7), Hung),
+            (&[], &FAILURE, NotBooted),
+            (&[], &Over::Hung(7), NotBooted),
+            (&[], &SUCCESS, InTest),
+            (&[begin("a"), begin("b")], &RESET, InTest),
+        ];
+        for (log, over, failure) in cases {
+            let (_, line) = judge(&["a", "b"], log, over).remove(0);
+            assert_eq!(Failure::told_by(&line), failure, "{line}");
+        }
+        let returns = judge(&["panics"], &[begin("panics"), end("panics")], &SUCCESS)
+            .remove(0)
+            .1;
+        assert_eq!(Failure::told_by(&returns), InTest);
+        assert_eq!(
+            Failure::told_by("cannot run qemu-system-x86_64: not found"),
+            Harness
         );
     }
 

@@ -85,6 +85,11 @@ pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCo
                 &selected,
                 arguments.nocapture,
                 |test, verdict| {
+                    // The test's line says only that it failed, and the rest comes when all are over.
+                    if let Err(failure) = &verdict {
+                        let reason = failure.lines().next().unwrap_or_default();
+                        eprintln!("{}: {reason}", test.name);
+                    }
                     // A trial that no longer listens has nothing to be told.
                     let _ = senders[test.name.as_str()].send(verdict);
                 },

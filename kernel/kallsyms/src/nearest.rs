@@ -149,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn names_too_long_for_the_table_are_far_from_all() {
+        let [longest, longer] = [MAX_LEN, MAX_LEN + 1].map(|len| "a".repeat(len));
+        assert_eq!(distance(&longest, &longest, 0), Some(0));
+        assert_eq!(distance(&longer, &longer, 0), None);
+        assert_eq!(distance(&longest, &longer, 1), None);
+    }
+
+    #[test]
     fn last_segment_leaves_generic_arguments_out() {
         assert_eq!(last_segment("printk"), "printk");
         assert_eq!(last_segment("kernel::log::printk"), "printk");

@@ -2,6 +2,7 @@
 
 use log_ring::{Dropped, Missing, Record, Ring, Stamp, TEXT_BYTES};
 use std::{
+    cell::RefCell,
     fmt,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -158,6 +159,29 @@ fn full_ring_drops_the_new_message_and_counts_it() {
     assert_eq!(ring.take_dropped(), 2);
     assert_eq!(ring.take_dropped(), 0);
     assert!(!ring.has_front());
+}
+
+/// The slot of a record is being filled anew: the record is gone, not one that comes yet.
+#[test]
+fn record_whose_slot_is_being_filled_again_is_gone() {
+    /// Reads record 0 whenever it is formatted.
+    struct Message<'a>(&'a Ring<8>, RefCell<Vec<Option<Missing>>>);
+    impl fmt::Display for Message<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.1.borrow_mut().push(self.0.read(0).err());
+            f.write_str("a\nb")
+        }
+    }
+    let ring = Box::new(Ring::<8>::new());
+    for _ in 0..8 {
+        ring.write(STAMP, format_args!("old")).unwrap();
+        ring.advance();
+    }
+    let message = Message(&ring, RefCell::default());
+    ring.write(STAMP, format_args!("{message}")).unwrap();
+    // Formatted once to be measured, and once into the slot of record 0.
+    assert_eq!(*message.1.borrow(), [None, Some(Missing::Gone)]);
+    assert_eq!(ring.read(10).err(), Some(Missing::NotYet));
 }
 
 #[test]

@@ -17,6 +17,8 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::tree::Tree;
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub struct Mutant {
@@ -72,6 +74,33 @@ pub fn read(path: &Path) -> Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
+/// The files of `mutants` as they change them.
+///
+/// # Errors
+/// Some do not fit the tree: all of those, by their names.
+pub fn texts(mutants: &[&Mutant], tree: &Tree) -> Result<Vec<String>> {
+    let mut unfit = Vec::new();
+    let mut texts = Vec::new();
+    for mutant in mutants {
+        let path = tree.original(&mutant.file);
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("{}: cannot read {}", mutant.name, path.display()))
+            .and_then(|text| mutant.applied_to(&text));
+        match text {
+            Ok(text) => texts.push(text),
+            Err(error) => unfit.push(format!("{error:#}")),
+        }
+    }
+    ensure!(
+        unfit.is_empty(),
+        "{} of {} do not fit the tree\n{}",
+        unfit.len(),
+        mutants.len(),
+        unfit.join("\n")
+    );
+    Ok(texts)
+}
+
 impl Mutant {
     /// `original`, the content of the file, with the changes.
     ///
@@ -111,4 +140,42 @@ fn replaced(text: &str, before: &str, after: &str) -> Result<String> {
     result.extend(after.lines());
     result.extend(&lines[at + wanted.len()..]);
     Ok(result.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_fits_the_tree() {
+        let tree = Tree::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into());
+        let list = read(&tree.original("tests/mutants/mutants.txt")).unwrap();
+        assert!(list.len() > 100, "{} entries", list.len());
+        if let Err(error) = texts(&Vec::from_iter(&list), &tree) {
+            panic!("bring tests/mutants/mutants.txt up to date: {error:#}");
+        }
+    }
+
+    #[test]
+    fn an_entry_whose_text_is_not_there_once_does_not_fit() {
+        let mutant = |before: &str| Mutant {
+            name: "m".into(),
+            file: "f".into(),
+            tests: Vec::new(),
+            changes: vec![(before.into(), "new".into())],
+        };
+        assert_eq!(
+            mutant("b").applied_to("a\n  b\nc\n").unwrap(),
+            "a\nnew\nc\n"
+        );
+        assert!(
+            mutant("b").applied_to("b\nb\n").is_err(),
+            "it is there twice"
+        );
+        assert!(mutant("x").applied_to("a\n").is_err(), "it is not there");
+        assert!(
+            mutant("new").applied_to("new\n").is_err(),
+            "nothing changes"
+        );
+    }
 }

@@ -1,38 +1,122 @@
-//! `cargo run -p mutants`: breaks the probes on purpose, in a copy of the tree, and sees whether the tests notice.
+//! `cargo run -p mutants`: breaks the kernel on purpose, and sees whether the tests notice.
 //!
 //! ```text
-//!   list     mutants.txt: each mutant's file, the text before and after, and which tests should notice
-//!   tree     a copy of the working tree in target/mutants, with a target directory of its own
-//!   trial    one mutant: its own tests first, then all suites in order of what they cost, up to the first failure
+//!   list           mutants.txt: mutants written by hand, each with the tests that should notice
+//!   drawn          mutants of the source that nobody chose, from cargo-mutants
+//!   machine_code   mutants of the linked test kernel's assembly and glue, drawn by rules
+//!   sample         a random sample of mutants, by its seed
+//!   tree           a copy of the working tree in target/mutants, with a target directory of its own
+//!   trial          one mutant of the source: one `cargo test` after the other, up to the first that notices
+//!   verdict        what the end of a test means for a mutant
 //! ```
 //!
-//! A mutant is noticed if a test fails or does not end. One that the compiler refuses, or that leaves the code as it is, says
-//! nothing: it fails the run, as does an entry whose text is not in its file exactly once.
+//! The tests run without a mutant first. One that fails then ends the run, by its name.
 
+mod drawn;
 mod list;
+mod machine_code;
+mod sample;
 mod tree;
 mod trial;
+mod verdict;
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
+use std::{path::PathBuf, process::ExitCode, time::Instant};
 
-use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
 
-use list::Mutant;
-use tree::Tree;
-use trial::Verdict;
+use crate::{
+    drawn::Drawn,
+    tree::Tree,
+    trial::{Change, Trials},
+    verdict::{Tally, Verdict},
+};
 
-/// Breaks the probes on purpose and sees whether the tests notice.
+/// Breaks the kernel on purpose and sees whether the tests notice.
 #[derive(Parser)]
 struct Options {
-    /// Mutants to try, by parts of their names, in this order; none: all
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Subcommand)]
+enum Kind {
+    /// Those of the list mutants.txt
+    Written {
+        #[command(flatten)]
+        choice: Choice,
+        /// Tries only the tests that the list names
+        #[arg(long)]
+        named_tests_only: bool,
+    },
+    /// Those that cargo-mutants finds in the packages that run on the host
+    Drawn {
+        #[command(flatten)]
+        sample: Sample,
+        #[command(flatten)]
+        choice: Choice,
+        /// Tries all tests that could notice, the guest's among them: minutes for each that survives
+        #[arg(long)]
+        thorough: bool,
+    },
+    /// Those of the assembly and the kernel's glue in the linked test kernel
+    MachineCode {
+        #[command(flatten)]
+        sample: Sample,
+        #[command(flatten)]
+        choice: Choice,
+        /// Tries all guest tests, not only those of the part
+        #[arg(long)]
+        thorough: bool,
+        /// Takes this test kernel, as target/boot/testkernel of a build, and builds none
+        #[arg(long)]
+        kernel: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct Choice {
+    /// Mutants to try, by parts of their names; none: all
     names: Vec<String>,
-    /// Names the mutants and checks that their texts are in their files
+    /// Names the mutants, and tries none
     #[arg(long)]
     list: bool,
-    /// Tries only the tests that the list names
-    #[arg(long)]
-    named_tests_only: bool,
+}
+
+impl Choice {
+    fn includes(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|part| name.contains(part))
+    }
+}
+
+#[derive(Args)]
+struct Sample {
+    /// What the sample is drawn by
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many are drawn
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    count: usize,
+    /// Leaves out the first of those drawn, which have been tried before, and takes the tree as it was then
+    #[arg(long, default_value_t = 0)]
+    skip: usize,
+}
+
+impl Sample {
+    /// The sample of `all`, from each `part` as many, and of that what `choice` includes.
+    fn of<T, P: PartialEq>(
+        &self,
+        all: Vec<T>,
+        part: impl Fn(&T) -> P,
+        name: impl Fn(&T) -> &str,
+        choice: &Choice,
+    ) -> Vec<T> {
+        let sample = sample::draw(all, part, self.seed, self.count).into_iter();
+        sample
+            .skip(self.skip)
+            .filter(|mutant| choice.includes(name(mutant)))
+            .collect()
+    }
 }
 
 fn main() -> ExitCode {
@@ -53,55 +137,109 @@ fn main() -> ExitCode {
 
 /// Whether every mutant was noticed.
 fn run(options: &Options, tree: &Tree) -> Result<bool> {
-    let all = list::read(&tree.original("tests/mutants/mutants.txt"))?;
-    let everything = [String::new()];
-    let names = match &options.names[..] {
-        [] => &everything,
-        names => names,
-    };
-    let with = |part| all.iter().filter(move |mutant| mutant.name.contains(part));
-    let chosen: Vec<&Mutant> = names.iter().flat_map(|part| with(part.as_str())).collect();
-    ensure!(!chosen.is_empty(), "no mutant has such a name");
-    let mut stale = 0;
-    for mutant in &chosen {
-        if let Err(error) = check(mutant, tree) {
-            eprintln!("{error:#}");
-            stale += 1;
-        } else if options.list {
-            println!("{:50} {}", mutant.name, mutant.file);
+    match &options.kind {
+        Kind::Written {
+            choice,
+            named_tests_only,
+        } => written(tree, choice, *named_tests_only),
+        Kind::Drawn {
+            sample,
+            choice,
+            thorough,
+        } => drawn(tree, sample, choice, *thorough),
+        Kind::MachineCode {
+            sample,
+            choice,
+            thorough,
+            kernel,
+        } => {
+            let target = machine_code::Target::build(kernel.as_deref())?;
+            let all = target.mutants()?;
+            println!("{} mutants by the rules", all.len());
+            let chosen = sample.of(all, |mutant| mutant.kind(), |mutant| &mutant.name, choice);
+            if choice.list {
+                return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
+            }
+            let mut trials = target.trials(*thorough)?;
+            each(&chosen, |mutant| &mutant.name, |mutant| trials.run(mutant))
         }
     }
-    ensure!(
-        stale == 0,
-        "{stale} of {} do not fit the tree",
-        chosen.len()
-    );
-    if options.list {
-        println!("{} mutants", chosen.len());
-        return Ok(true);
-    }
-    tree.update()?;
-    let (mut noticed, mut unfit) = (0, 0);
-    for mutant in &chosen {
-        let started = Instant::now();
-        let verdict = trial::run(mutant, tree, options.named_tests_only)?;
-        let seconds = started.elapsed().as_secs();
-        println!("{:50} {seconds:4} s  {verdict}", mutant.name);
-        match verdict {
-            Verdict::Noticed(_) => noticed += 1,
-            Verdict::Missed => {}
-            Verdict::DoesNotBuild => unfit += 1,
-        }
-    }
-    let fit = chosen.len() - unfit;
-    println!("{noticed} of {fit} mutants noticed, {unfit} do not build");
-    Ok(noticed == chosen.len())
 }
 
-/// Whether the changes of `mutant` fit its file.
-fn check(mutant: &Mutant, tree: &Tree) -> Result<()> {
-    let path = tree.original(&mutant.file);
-    let text = fs::read_to_string(&path)
-        .with_context(|| format!("{}: cannot read {}", mutant.name, path.display()))?;
-    mutant.applied_to(&text).map(|_| ())
+fn written(tree: &Tree, choice: &Choice, named_tests_only: bool) -> Result<bool> {
+    let all = list::read(&tree.original("tests/mutants/mutants.txt"))?;
+    let chosen: Vec<_> = all
+        .iter()
+        .filter(|mutant| choice.includes(&mutant.name))
+        .collect();
+    let texts = list::texts(&chosen, tree)?;
+    if choice.list {
+        return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
+    }
+    tree.restore()?;
+    tree.update()?;
+    let mut trials = Trials::new(tree);
+    let chosen: Vec<_> = chosen.into_iter().zip(texts).collect();
+    each(
+        &chosen,
+        |(mutant, _)| &mutant.name,
+        |(mutant, text)| {
+            let change = Change {
+                name: &mutant.name,
+                file: &mutant.file,
+                text,
+            };
+            let named = mutant.tests.iter().map(String::as_str);
+            let suites = trial::SUITES.into_iter().filter(|_| !named_tests_only);
+            trials.run(&change, &Vec::from_iter(named.chain(suites)))
+        },
+    )
+}
+
+fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Result<bool> {
+    // Listed and read in the copy, which stays as it is until all of the sample have been tried.
+    tree.restore()?;
+    if sample.skip == 0 {
+        tree.update()?;
+    }
+    let all = Drawn::all(tree)?;
+    println!("{} mutants of cargo-mutants", all.len());
+    let chosen = sample.of(all, |_| (), |mutant| &mutant.name, choice);
+    if choice.list {
+        return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
+    }
+    let mut trials = Trials::new(tree);
+    each(
+        &chosen,
+        |mutant| &mutant.name,
+        |mutant| {
+            let text = mutant.text(&tree.read(&mutant.file)?)?;
+            trials.run(&mutant.change(&text), &mutant.commands(thorough))
+        },
+    )
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> bool {
+    let count = names.map(|name| println!("{name}")).count();
+    println!("{count} mutants");
+    true
+}
+
+/// Tries `mutants` by `trial` and tells what becomes of them. Returns whether all were noticed.
+fn each<T>(
+    mutants: &[T],
+    name: impl Fn(&T) -> &str,
+    mut trial: impl FnMut(&T) -> Result<Verdict>,
+) -> Result<bool> {
+    ensure!(!mutants.is_empty(), "no mutant has such a name");
+    let mut tally = Tally::default();
+    for (number, mutant) in mutants.iter().enumerate() {
+        let started = Instant::now();
+        let verdict = trial(mutant)?;
+        tally.add(&verdict);
+        let seconds = started.elapsed().as_secs();
+        println!("{number:3} {} | {seconds} s | {verdict}", name(mutant));
+    }
+    println!("{tally}");
+    Ok(tally.all_noticed())
 }

@@ -80,12 +80,34 @@ impl Tree {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Stores `text` as the file at `path` of the copy.
-    pub fn write(&self, path: &str, text: &str) -> Result<()> {
-        let path = self.copy.join(path);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    /// Makes `text` the file at `path` of the copy, until [`Self::restore`].
+    pub fn change(&self, path: &str, text: &str) -> Result<()> {
+        let place = self.copy.join(path);
+        let note = |name: &str, text: &str| fs::write(self.note(name), text);
+        self.read(path)
+            .and_then(|original| Ok(note(ORIGINAL, &original)?))
+            .and_then(|()| Ok(note(CHANGED, path)?))
+            .and_then(|()| Ok(fs::write(&place, text)?))
+            .with_context(|| format!("cannot change {}", place.display()))
+    }
+
+    /// Takes the last change back, also one of a run that was ended meanwhile.
+    pub fn restore(&self) -> Result<()> {
+        if let Ok(path) = fs::read_to_string(self.note(CHANGED)) {
+            fs::copy(self.note(ORIGINAL), self.copy.join(path))?;
+            fs::remove_file(self.note(CHANGED))?;
+        }
+        Ok(())
+    }
+
+    fn note(&self, name: &str) -> PathBuf {
+        self.copy.join("..").join(name)
     }
 }
+
+/// Beside the copy: the path of the file that is changed, and what it held before.
+const CHANGED: &str = "changed";
+const ORIGINAL: &str = "original";
 
 fn copy_if_different(from: &Path, to: &Path) -> Result<()> {
     let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;

@@ -1,20 +1,23 @@
-//! One mutant: built, and tried by one command after the other until one notices.
+//! One mutant of the source: the tree is built with it, and one command after the other tried until one notices.
 
 use std::{
-    fmt,
+    collections::HashSet,
     fs::{self, File},
     os::unix::process::CommandExt,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 
-use crate::{list::Mutant, tree::Tree};
+use crate::{
+    tree::Tree,
+    verdict::{self, End, Verdict},
+};
 
 /// All suites, the cheap ones first.
-const SUITES: [&str; 8] = [
+pub const SUITES: [&str; 8] = [
     "-p tests --test models",
     "-p probes --lib",
     "-p probes --test insn",
@@ -24,148 +27,149 @@ const SUITES: [&str; 8] = [
     "-p tests --test suite",
     "-p tests --test kernel_text --test machines --test samples --test prompt",
 ];
-/// A command that takes longer, building included, hangs. The harness of the guest tests has limits of its own, which are shorter.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// One of the probes' own tests hangs if they print nothing for so long. None takes half a minute, nor does building them.
-const SILENCE: Duration = Duration::from_secs(3 * 60);
 
-/// How long a command may go on behind its first failure: if no test is left, it says what has failed, and the log is the better for it.
+/// How long a command may take. The harness of the guest tests has limits of its own, which are shorter.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// One of the tests on the host hangs if nothing is printed for so long. None takes half a minute.
+const SILENCE: Duration = Duration::from_secs(3 * 60);
+/// How long a command may go on behind its first failure: if no test is left, it says what has failed, and the log is the
+/// better for it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What became of a mutant.
-pub enum Verdict {
-    /// By this.
-    Noticed(String),
-    Missed,
-    DoesNotBuild,
+/// A change of one file.
+pub struct Change<'a> {
+    /// Names the log.
+    pub name: &'a str,
+    /// From the top of the tree.
+    pub file: &'a str,
+    /// The file with the change.
+    pub text: &'a str,
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Noticed(by) => write!(f, "noticed by {by}"),
-            Self::Missed => f.write_str("MISSED"),
-            Self::DoesNotBuild => f.write_str("DOES NOT BUILD"),
+/// Tries mutants in a tree.
+pub struct Trials<'a> {
+    tree: &'a Tree,
+    /// Commands that pass in the tree as it is.
+    pass: HashSet<String>,
+}
+
+impl<'a> Trials<'a> {
+    pub fn new(tree: &'a Tree) -> Self {
+        let pass = HashSet::new();
+        Self { tree, pass }
+    }
+
+    /// Tries `change` by `commands`, arguments of `cargo test`, in this order. The tree is as before afterwards.
+    ///
+    /// # Errors
+    /// One of the commands fails in the tree as it is, or the tree cannot be changed.
+    pub fn run(&mut self, change: &Change<'_>, commands: &[&str]) -> Result<Verdict> {
+        for command in commands {
+            self.baseline(command)?;
         }
+        self.tree.change(change.file, change.text)?;
+        let verdict = self.judge(change.name, commands);
+        self.tree.restore()?;
+        verdict
+    }
+
+    /// Sees to it that `command` passes without a mutant: what fails anyway would notice everything.
+    fn baseline(&mut self, command: &str) -> Result<()> {
+        if !self.pass.contains(command) {
+            match self.command("baseline", command)? {
+                None => self.pass.insert(command.into()),
+                Some(verdict) => {
+                    bail!("the unchanged tree does not pass `cargo test {command}`: {verdict}")
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn judge(&self, name: &str, commands: &[&str]) -> Result<Verdict> {
+        for command in commands {
+            if let Some(verdict) = self.command(name, command)? {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Survived)
+    }
+
+    /// Runs `cargo test` with `arguments`: builds the tests, then runs them.
+    fn command(&self, name: &str, arguments: &str) -> Result<Option<Verdict>> {
+        let log = self.tree.copy().join(format!("../{name}.log"));
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let (selection, filter) = arguments.split_once(" -- ").unwrap_or((arguments, ""));
+        let cargo = |more: &[&str]| -> Result<Child> {
+            Command::new("cargo")
+                .arg("test")
+                .args(selection.split_whitespace())
+                .args(more)
+                .current_dir(self.tree.copy())
+                .env_remove("CARGO_TARGET_DIR")
+                .env("RUST_BACKTRACE", "0")
+                .stdin(Stdio::null())
+                .stdout(file.try_clone()?)
+                .stderr(file.try_clone()?)
+                .process_group(0)
+                .spawn()
+                .context("cannot run cargo")
+        };
+        let read = || -> Result<String> { Ok(String::from_utf8_lossy(&fs::read(&log)?).into()) };
+
+        let built = end(cargo(&["--no-run"])?, None, &read)?;
+        if built != End::Success {
+            return Ok(verdict::of_log(&read()?, built));
+        }
+        let mut options = vec!["--"];
+        if is_on_host(arguments) {
+            // One by one, so that the log tells which test hangs or takes the process with it.
+            options.push("--test-threads=1");
+        }
+        options.extend(filter.split_whitespace());
+        let silence = is_on_host(arguments).then_some(SILENCE);
+        let over = end(cargo(&options)?, silence, &read)?;
+        Ok(verdict::of_log(&read()?, over))
     }
 }
 
-/// Tries `mutant` in the copy, which is as before afterwards.
-pub fn run(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
-    let original = tree.read(&mutant.file)?;
-    tree.write(&mutant.file, &mutant.applied_to(&original)?)?;
-    let verdict = judge(mutant, tree, named_tests_only);
-    tree.write(&mutant.file, &original)?;
-    verdict
+/// Whether the tests that `arguments` select run in a process on the host, without a harness that ends what hangs.
+fn is_on_host(arguments: &str) -> bool {
+    !arguments.starts_with("-p tests")
 }
 
-fn judge(mutant: &Mutant, tree: &Tree, named_tests_only: bool) -> Result<Verdict> {
-    let named = mutant.tests.iter().map(String::as_str);
-    let suites = SUITES.into_iter().filter(|_| !named_tests_only);
-    for arguments in named.chain(suites) {
-        match command(mutant, tree, arguments)? {
-            Outcome::Passed => {}
-            Outcome::Failed(by) => return Ok(Verdict::Noticed(by)),
-            Outcome::NotBuilt => return Ok(Verdict::DoesNotBuild),
-        }
-    }
-    Ok(Verdict::Missed)
-}
-
-enum Outcome {
-    Passed,
-    /// In this test, or in this way.
-    Failed(String),
-    NotBuilt,
-}
-
-/// Runs `cargo test` with `arguments`.
-fn command(mutant: &Mutant, tree: &Tree, arguments: &str) -> Result<Outcome> {
-    let log = tree.copy().join(format!("../{}.log", mutant.name));
-    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut child = Command::new("cargo")
-        .arg("test")
-        .args(arguments.split_whitespace())
-        .current_dir(tree.copy())
-        .env_remove("CARGO_TARGET_DIR")
-        .env("RUST_BACKTRACE", "0")
-        // Nobody debugs a mutant, and the kernel is built for each.
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
-        .stderr(output)
-        .process_group(0)
-        .spawn()
-        .context("cannot run cargo")?;
+/// Waits for the end of `child`, or for what ends it from here: a test that has failed, the end of [`LIMIT`], or a log that has
+/// not grown for as long as `silence`.
+fn end(
+    mut child: Child,
+    silence: Option<Duration>,
+    log: &impl Fn() -> Result<String>,
+) -> Result<End> {
     let deadline = Instant::now() + LIMIT;
-    let in_process = arguments.starts_with("-p probes");
-    let written =
-        || -> Result<String> { Ok(String::from_utf8_lossy(&fs::read(&log)?).into_owned()) };
     let (mut seen, mut news) = (0, Instant::now());
-    let mut failed_at = None;
-    let status = loop {
+    let mut failed_at: Option<Instant> = None;
+    loop {
         if let Some(status) = child.try_wait()? {
-            break Some(status);
+            let success = status.success();
+            return Ok(if success { End::Success } else { End::Failure });
         }
-        let text = written()?;
+        let text = log()?;
         if text.len() != seen {
             (seen, news) = (text.len(), Instant::now());
         }
-        let hangs = Instant::now() > deadline || in_process && news.elapsed() > SILENCE;
-        let failed = failed_test(&text);
-        if failed.is_some() {
-            failed_at.get_or_insert_with(Instant::now);
+        if failed_at.is_none() && verdict::failed_test(&text).is_some() {
+            failed_at = Some(Instant::now());
         }
-        if hangs || failed_at.is_some_and(|at: Instant| at.elapsed() > LAST_WORDS) {
+        if Instant::now() > deadline
+            || silence.is_some_and(|silence| news.elapsed() > silence)
+            || failed_at.is_some_and(|at| at.elapsed() > LAST_WORDS)
+        {
+            // The group is this trial's alone: cargo, the test program and its guests.
             let group = format!("-{}", child.id());
-            // The group is this trial's alone: cargo, the test binary and its guests.
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
             child.wait()?;
-            if let Some(test) = failed {
-                return Ok(Outcome::Failed(test));
-            }
-            break None;
+            return Ok(End::Late);
         }
-        thread::sleep(Duration::from_millis(500));
-    };
-    let text = written()?;
-    let Some(status) = status else {
-        return Ok(Outcome::Failed(format!("a hang of `{arguments}`")));
-    };
-    if status.success() {
-        // A filter that fits nothing would notice nothing, ever.
-        let ran = text
-            .lines()
-            .any(|line| line.starts_with("running ") && !line.starts_with("running 0 "));
-        ensure!(ran, "{}: `{arguments}` runs no test", mutant.name);
-        return Ok(Outcome::Passed);
+        thread::sleep(Duration::from_millis(200));
     }
-    if text.contains("could not compile") {
-        return Ok(Outcome::NotBuilt);
-    }
-    let test = failed_test(&text);
-    // The compiler has taken it; a check of the linked kernel may have not.
-    let unbuilt = text.lines().find(|line| line.contains("cannot be built"));
-    let by = test.or_else(|| unbuilt.map(Into::into));
-    ensure!(
-        by.is_some() || text.contains("\nrunning "),
-        "{}: `{arguments}` does not get as far as a test; see {}",
-        mutant.name,
-        log.display()
-    );
-    Ok(Outcome::Failed(by.unwrap_or_else(|| {
-        format!("an end of `{arguments}` without a verdict")
-    })))
-}
-
-/// The first test that has failed.
-fn failed_test(text: &str) -> Option<String> {
-    let mut lines = text.lines().filter(|line| !line.starts_with("test result"));
-    // What a test prints may stand between its name and its verdict.
-    let mut running = None;
-    let test = lines.find_map(|line| {
-        running = line.strip_prefix("test ").or(running);
-        line.contains("FAILED").then_some(running?)
-    })?;
-    Some(test.split(" ...").next().unwrap_or(test).trim().into())
 }

@@ -1,0 +1,171 @@
+//! Mutants of the source that nobody chose: those of cargo-mutants, all of them or a random sample.
+//!
+//! `cargo mutants --list --json` names each with its place and what stands there instead. They are applied, tried and judged here, as
+//! those of the list are: cargo-mutants takes any end of the tests that is no success for notice.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{tree::Tree, trial::Change};
+
+/// The version whose mutants the figures in docs/testing.md are about.
+const VERSION: &str = "27.1.0";
+
+/// Packages that run on the host, so that its tests can notice.
+const PACKAGES: [&str; 12] = [
+    "abi",
+    "closure",
+    "executable",
+    "file_tree",
+    "frame_bitmap",
+    "intrusive_queue",
+    "kallsyms",
+    "log_ring",
+    "params",
+    "probes",
+    "prompt",
+    "unwind",
+];
+
+/// See the module's text.
+pub struct Drawn {
+    /// File, line, column, and what is changed.
+    pub name: String,
+    pub file: String,
+    package: String,
+    /// Line and column of the first and behind the last character, counted from 1.
+    start: (usize, usize),
+    end: (usize, usize),
+    replacement: String,
+}
+
+impl Drawn {
+    /// The mutants of the copy's packages, in the order of cargo-mutants.
+    ///
+    /// # Errors
+    /// It is not there, or writes what is not understood.
+    pub fn all(tree: &Tree) -> Result<Vec<Self>> {
+        let output = Command::new("cargo")
+            .args(["mutants", "--list", "--json"])
+            .args(PACKAGES.map(|package| format!("--package={package}")))
+            .current_dir(tree.copy())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(
+            output.status.success(),
+            "cannot list mutants; `cargo install cargo-mutants@{VERSION} --locked` installs what does"
+        );
+        let list: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+        list.iter()
+            .map(|entry| Self::read(entry).with_context(|| format!("not understood: {entry}")))
+            .collect()
+    }
+
+    fn read(entry: &Value) -> Option<Self> {
+        let text = |key: &str| Some(entry.get(key)?.as_str()?.to_string());
+        let place = |end: &str| {
+            let place = entry.get("span")?.get(end)?;
+            let number = |key: &str| place.get(key)?.as_u64().map(|number| number as usize);
+            Some((number("line")?, number("column")?))
+        };
+        Some(Self {
+            name: text("name")?,
+            file: text("file")?,
+            package: text("package")?,
+            start: place("start")?,
+            end: place("end")?,
+            replacement: text("replacement")?,
+        })
+    }
+
+    /// Its file, `text`, with the change.
+    pub fn text(&self, text: &str) -> Result<String> {
+        let at =
+            |place| offset(text, place).with_context(|| format!("not in the file: {}", self.name));
+        let (start, end) = (at(self.start)?, at(self.end)?);
+        Ok([&text[..start], &self.replacement, &text[end..]].concat())
+    }
+
+    /// As a trial wants it, with the file's text.
+    pub fn change<'a>(&'a self, text: &'a str) -> Change<'a> {
+        Change {
+            name: "drawn",
+            file: &self.file,
+            text,
+        }
+    }
+
+    /// Arguments of `cargo test` for the tests that may notice, those first that most likely do. `thorough`: with those that take
+    /// minutes.
+    pub fn commands(&self, thorough: bool) -> Vec<&'static str> {
+        const LIB: &str = "-p probes --lib";
+        const INSTRUCTIONS: &str = "-p probes --test insn";
+        const TRANSLATE: &str = "-p probes --test translate";
+        const OTHER_METHODS: [&str; 2] = [
+            "-p probes --test trap_flag",
+            "-p probes --test trap3 --test trap4",
+        ];
+        const GUEST: &str = "-p tests --test suite";
+        let (quick, more): (&[&str], &[&str]) = match &*self.package {
+            "abi" => (&["-p abi --tests"], &[GUEST]),
+            "closure" => (&["-p closure --tests"], &["-p tests --test kernel_text"]),
+            "executable" => (&["-p executable --tests"], &[]),
+            "file_tree" => (&["-p file_tree --tests"], &[]),
+            "frame_bitmap" => (&["-p frame_bitmap --tests"], &[]),
+            "intrusive_queue" => (&["-p intrusive_queue --tests"], &[]),
+            "kallsyms" => (&["-p kallsyms --tests"], &[GUEST]),
+            "log_ring" => (&["-p log_ring --tests"], &[GUEST]),
+            "params" => (&["-p params --tests"], &[]),
+            "prompt" => (&["-p prompt --tests"], &[]),
+            "unwind" => (&["-p unwind --tests"], &[GUEST]),
+            _ if self.file.contains("/insn/") => (&[LIB, INSTRUCTIONS], &[TRANSLATE, GUEST]),
+            _ => (
+                &[LIB, TRANSLATE],
+                &[OTHER_METHODS[0], OTHER_METHODS[1], INSTRUCTIONS, GUEST],
+            ),
+        };
+        let more = if thorough { more } else { &[] };
+        [quick, more].concat()
+    }
+}
+
+/// Where line and column, counted from 1, are in `text`.
+fn offset(text: &str, (line, column): (usize, usize)) -> Option<usize> {
+    let start: usize = text
+        .split_inclusive('\n')
+        .take(line.checked_sub(1)?)
+        .map(str::len)
+        .sum();
+    let rest = &text[start..];
+    let mut places = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    Some(start + places.nth(column.checked_sub(1)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_in_characters_from_one() {
+        let text = "ab\nä§c\n";
+        assert_eq!(offset(text, (1, 1)), Some(0));
+        assert_eq!(offset(text, (2, 3)).map(|at| &text[at..]), Some("c\n"));
+        assert_eq!(offset(text, (2, 5)), Some(text.len()));
+        assert_eq!(offset(text, (2, 9)), None);
+        assert_eq!(offset(text, (0, 1)), None);
+    }
+
+    #[test]
+    fn an_entry_of_the_list_is_read() {
+        let entry = serde_json::json!({
+            "name": "a.rs:1:2: replace < with >", "file": "a.rs", "package": "params", "replacement": ">",
+            "span": {"start": {"line": 1, "column": 2}, "end": {"line": 1, "column": 3}},
+        });
+        let mutant = Drawn::read(&entry).unwrap();
+        assert_eq!((mutant.start, mutant.end), ((1, 2), (1, 3)));
+        assert_eq!(mutant.commands(true), ["-p params --tests"]);
+        assert!(Drawn::read(&serde_json::json!({"name": "a"})).is_none());
+    }
+}

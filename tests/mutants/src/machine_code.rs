@@ -1,0 +1,261 @@
+//! Mutants of the linked test kernel: its assembly and the kernel's glue, changed by rules, with nothing built anew.
+//!
+//! ```text
+//!   rules    what is done to an instruction
+//!   parts    which functions are changed, and which guest tests are to notice
+//! ```
+//!
+//! A mutant is one instruction whose bytes are others. It is put into a disk image of its own and booted.
+
+mod parts;
+mod rules;
+
+use std::{
+    collections::HashSet,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use boot::{
+    image::Kernel,
+    layout,
+    prerequisites::{self, Install},
+};
+use kallsyms::{Symbol, Table};
+use object::{Object, ObjectSegment};
+use tests::{
+    boots::{self, Emulator},
+    catalogue::{Catalogue, GuestTest},
+};
+
+pub use self::rules::Rule;
+use self::{
+    parts::{PARTS, Part},
+    rules::Change,
+};
+use crate::verdict::Verdict;
+
+/// Time from power-on to the first test. A kernel that is as it was takes seconds, but much longer where other work has the
+/// processors.
+const BOOTING: Duration = Duration::from_secs(60);
+
+/// A changed instruction.
+pub struct Mutant {
+    /// Part, function, offset, and what is done to which instruction.
+    pub name: String,
+    part: &'static Part,
+    /// Where in the file.
+    at: usize,
+    change: Change,
+}
+
+impl Mutant {
+    /// The part that it is in, and the rule that it is made by.
+    pub fn kind(&self) -> (&'static str, Rule) {
+        (self.part.name, self.change.rule)
+    }
+}
+
+/// The test kernel.
+pub struct Target {
+    catalogue: Catalogue,
+    elf: Vec<u8>,
+}
+
+impl Target {
+    /// The one at `elf`, or else of the tree as it is.
+    pub fn build(elf: Option<&Path>) -> Result<Self> {
+        prerequisites::toolchain(Install::Allowed)?;
+        let catalogue = match elf {
+            None => Catalogue::build()?,
+            Some(elf) => Catalogue::of(Kernel {
+                name: "mutated".into(),
+                elf: elf.into(),
+                debug_elf: elf.into(),
+            })?,
+        };
+        let elf = fs::read(&catalogue.kernel.elf)?;
+        Ok(Self { catalogue, elf })
+    }
+
+    /// All mutants that the rules make of the parts.
+    pub fn mutants(&self) -> Result<Vec<Mutant>> {
+        let symbols = Table::read(&self.elf).map_err(|error| anyhow::anyhow!("{error:?}"))?;
+        let mut mutants = Vec::new();
+        for part in &PARTS {
+            for prefix in part.functions {
+                let mut known = false;
+                for function in symbols.functions() {
+                    let name = function.demangled().to_string();
+                    if name.starts_with(prefix) && function.size > 0 {
+                        known = true;
+                        self.mutants_of(part, &name, &function, &symbols, &mut mutants)?;
+                    }
+                }
+                ensure!(
+                    known,
+                    "no function is called {prefix}: bring tests/mutants/src/machine_code/parts.rs up to date"
+                );
+            }
+        }
+        let mut places = HashSet::new();
+        mutants.retain(|mutant: &Mutant| places.insert((mutant.at, mutant.change.clone())));
+        Ok(mutants)
+    }
+
+    fn mutants_of(
+        &self,
+        part: &'static Part,
+        name: &str,
+        function: &Symbol<'_>,
+        symbols: &Table<'_>,
+        mutants: &mut Vec<Mutant>,
+    ) -> Result<()> {
+        let at = self
+            .file_offset(function.start)
+            .with_context(|| format!("{name} is not in the file"))?;
+        let code = &self.elf[at..at + function.size as usize];
+        let callee = |address| {
+            symbols
+                .symbol_at(address)
+                .map(|symbol| symbol.demangled().to_string())
+        };
+        for change in rules::changes(code, function.start, callee) {
+            mutants.push(Mutant {
+                name: format!("{}: {name}+{:#x} {change}", part.name, change.offset),
+                part,
+                at: at + change.offset,
+                change,
+            });
+        }
+        Ok(())
+    }
+
+    fn file_offset(&self, address: u64) -> Option<usize> {
+        let elf = object::File::parse(&*self.elf).ok()?;
+        elf.segments().find_map(|segment| {
+            let (offset, bytes) = segment.file_range();
+            let inside = address.checked_sub(segment.address())?;
+            (inside < bytes).then_some((offset + inside) as usize)
+        })
+    }
+
+    /// # Errors
+    /// There is no place for what is built.
+    pub fn trials(&self, thorough: bool) -> Result<Trials<'_>> {
+        let passed = Passed::read(&self.elf)?;
+        Ok(Trials {
+            target: self,
+            thorough,
+            passed,
+        })
+    }
+}
+
+/// The tests that have passed without a mutant, kept in a file for the next run with the same kernel.
+struct Passed {
+    path: PathBuf,
+    /// The first line tells the kernel, each other one a test.
+    lines: Vec<String>,
+}
+
+impl Passed {
+    fn read(elf: &[u8]) -> Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        elf.hash(&mut hasher);
+        let kernel = format!("{:016x}", hasher.finish());
+        let path = layout::artifacts()?.join("mutant.passed");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines: Vec<_> = text.lines().map(String::from).collect();
+        if lines.first() != Some(&kernel) {
+            lines = vec![kernel];
+        }
+        Ok(Self { path, lines })
+    }
+
+    fn has(&self, test: &GuestTest) -> bool {
+        self.lines[1..].contains(&test.name)
+    }
+
+    fn add(&mut self, tests: &[&GuestTest]) -> Result<()> {
+        self.lines
+            .extend(tests.iter().map(|test| test.name.clone()));
+        layout::write_if_changed(&self.path, self.lines.join("\n").as_bytes())
+    }
+}
+
+/// Tries mutants.
+pub struct Trials<'a> {
+    target: &'a Target,
+    thorough: bool,
+    passed: Passed,
+}
+
+impl Trials<'_> {
+    /// # Errors
+    /// A test fails without a mutant, or the kernel cannot be written.
+    pub fn run(&mut self, mutant: &Mutant) -> Result<Verdict> {
+        let tests = self.target.tests(mutant.part, self.thorough);
+        let is_untried = |test: &&GuestTest| !self.passed.has(test);
+        let untried: Vec<_> = tests.iter().copied().filter(is_untried).collect();
+        match self.target.boot(&self.target.catalogue.kernel, &untried) {
+            Verdict::Survived => self.passed.add(&untried)?,
+            verdict => bail!("the unchanged kernel: {verdict}"),
+        }
+        let mut elf = self.target.elf.clone();
+        elf[mutant.at..][..mutant.change.bytes.len()].copy_from_slice(&mutant.change.bytes);
+        let kernel = Kernel {
+            name: "mutant".into(),
+            elf: layout::artifacts()?.join("mutant"),
+            ..self.target.catalogue.kernel.clone()
+        };
+        fs::write(&kernel.elf, elf)?;
+        Ok(self.target.boot(&kernel, &tests))
+    }
+}
+
+impl Target {
+    /// The tests for a mutant of `part`, in order.
+    fn tests(&self, part: &Part, thorough: bool) -> Vec<&GuestTest> {
+        let all = self
+            .catalogue
+            .tests
+            .iter()
+            .filter(|test| !test.hidden && !test.ignored);
+        let is_for_part = |test: &&GuestTest| {
+            part.tests
+                .iter()
+                .any(|prefix| test.name.starts_with(prefix))
+        };
+        let (mut first, mut others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
+        if thorough {
+            first.append(&mut others);
+        }
+        first
+    }
+
+    /// Boots `kernel` with `tests` until one fails.
+    fn boot(&self, kernel: &Kernel, tests: &[&GuestTest]) -> Verdict {
+        let mut verdict = Verdict::Survived;
+        boots::run_until(
+            Emulator::Qemu,
+            kernel,
+            tests,
+            BOOTING,
+            false,
+            |test, result| {
+                let Err(failure) = result else {
+                    return ControlFlow::Continue(());
+                };
+                verdict =
+                    Verdict::of_guest_test(&test.name, failure.lines().next().unwrap_or_default());
+                ControlFlow::Break(())
+            },
+        );
+        verdict
+    }
+}

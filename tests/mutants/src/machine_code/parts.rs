@@ -1,0 +1,185 @@
+//! What is changed: the assembly of the probes and of the kernel's entry, and the glue between the two.
+
+/// Functions that belong together, and the guest tests that are to notice what goes wrong in them.
+pub struct Part {
+    pub name: &'static str,
+    /// Beginnings of the functions' names.
+    pub functions: &'static [&'static str],
+    /// Beginnings of the tests' names.
+    pub tests: &'static [&'static str],
+}
+
+/// See the module's text.
+pub const PARTS: [Part; 15] = [
+    Part {
+        name: "breakpoint",
+        functions: &[
+            "kprobe_breakpoint",
+            "kprobe_hit_pushed",
+            "kprobe_run_posts",
+            "kprobe_post_stub",
+        ],
+        tests: &[
+            "calls::",
+            "errors::",
+            "handlers::",
+            "hits::",
+            "nmi::",
+            "trouble::",
+            "unusual_instructions::",
+        ],
+    },
+    Part {
+        name: "serve",
+        functions: &[
+            "kprobe_serve_",
+            "kretprobe_serve",
+            "kretprobe_give_back",
+            "kretprobe_decline",
+            "jprobe_",
+        ],
+        tests: &[
+            "calls::",
+            "concurrency::",
+            "errors::",
+            "handlers::",
+            "handler_rules::",
+            "hits::",
+        ],
+    },
+    Part {
+        name: "trampoline",
+        functions: &["kretprobe_trampoline"],
+        tests: &[
+            "backtraces::",
+            "calls::",
+            "concurrency::",
+            "debugger::",
+            "handlers::",
+            "historic::",
+        ],
+    },
+    Part {
+        name: "detour",
+        functions: &["kprobe_detour", "kretprobe_detour"],
+        tests: &[
+            "backtraces::",
+            "calls::",
+            "debugger::",
+            "handlers::",
+            "hits::",
+            "optimization::",
+        ],
+    },
+    Part {
+        name: "historic",
+        functions: &["probes::historic::"],
+        tests: &["calls::", "historic::", "regressions::"],
+    },
+    Part {
+        name: "entry",
+        functions: &[
+            "asm_breakpoint",
+            "asm_debug",
+            "asm_page_fault",
+            "asm_nmi",
+            "asm_syscall",
+            "exception_common",
+            "exception_return",
+            "interrupt_common",
+            "ret_from_fork",
+        ],
+        tests: &[
+            "acceptance::",
+            "hits::",
+            "machine::",
+            "nmi::",
+            "programs::",
+            "tasks::",
+            "trouble::",
+        ],
+    },
+    Part {
+        name: "text poke",
+        functions: &["kernel::text_poke::"],
+        tests: &[
+            "concurrency::",
+            "hits::",
+            "machine::",
+            "optimization::",
+            "stores_to_text::",
+        ],
+    },
+    Part {
+        name: "scheduler",
+        functions: &["kernel::task::scheduler::", "__switch_to"],
+        tests: &[
+            "concurrency::",
+            "handler_rules::",
+            "machine::",
+            "programs::",
+            "tasks::",
+            "trouble::",
+        ],
+    },
+    Part {
+        name: "fault rewind",
+        functions: &[
+            "do_page_fault",
+            "kernel::arch::x86_64::traps::enter_exception",
+            "kernel::arch::x86_64::traps::enter_page_fault",
+            "kernel::mm::fault::",
+        ],
+        tests: &[
+            "handlers::",
+            "instruction_forms::",
+            "machine::",
+            "programs::",
+            "regressions::",
+            "trouble::",
+        ],
+    },
+    Part {
+        name: "give way",
+        functions: &["give_way_", "kernel::arch::x86_64::give_way::"],
+        tests: &["concurrency::", "debugger::", "machine::", "trouble::"],
+    },
+    Part {
+        name: "user access",
+        functions: &["copy_user", "kernel::mm::uaccess::"],
+        tests: &["handlers::", "machine::", "programs::", "regressions::"],
+    },
+    Part {
+        name: "backtrace",
+        functions: &["kernel::backtrace::", "<kernel::backtrace::"],
+        tests: &["backtraces::", "calls::", "kallsyms::"],
+    },
+    Part {
+        name: "platform",
+        functions: &[
+            "kernel::probes::blacklist::",
+            "<kernel::probes::Kernel as probes::platform::Platform>::",
+        ],
+        tests: &[
+            "blacklist::",
+            "calls::",
+            "concurrency::",
+            "errors::",
+            "hits::",
+            "trouble::",
+        ],
+    },
+    Part {
+        name: "files",
+        functions: &["kernel::probes::debugfs::", "<kernel::probes::debugfs::"],
+        tests: &["probe_files::"],
+    },
+    Part {
+        name: "handler rules",
+        functions: &[
+            "kernel::probes::handler_rules::",
+            "<kernel::probes::handler_rules::",
+        ],
+        tests: &["handler_rules::", "handlers::", "printk::"],
+    },
+];
