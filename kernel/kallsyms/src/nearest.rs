@@ -149,6 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn a_third_of_a_name_may_differ_with_its_path_and_without() {
+        assert_eq!(likeness("do_frok", "kernel::do_fork"), Some(2));
+        assert_eq!(likeness("abcdef", "abcxyz"), None);
+        assert_eq!(likeness("a::do_fork", "a::do_frok"), Some(2));
+        assert_eq!(likeness("a::do_fork", "elsewhere::do_fork"), Some(2));
+        assert_eq!(likeness("a::do_fork", "elsewhere::do_frok"), Some(4));
+        assert_eq!(likeness("a::abcdef", "elsewhere::abcxyz"), None);
+        assert_eq!(likeness("a::b::c::d::abcdef", "elsewhere::abcxyz"), None);
+        assert_eq!(likeness("a_long_path::f", "a_long_path::g"), Some(1));
+    }
+
+    #[test]
     fn names_too_long_for_the_table_are_far_from_all() {
         let [longest, longer] = [MAX_LEN, MAX_LEN + 1].map(|len| "a".repeat(len));
         assert_eq!(distance(&longest, &longest, 0), Some(0));

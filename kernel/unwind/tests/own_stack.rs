@@ -84,7 +84,7 @@ routine:
     .cfi_adjust_cfa_offset -24
     pop rbp
     .cfi_adjust_cfa_offset -8
-    .cfi_restore rbp
+    .cfi_same_value rbp
     pop rbx
     .cfi_adjust_cfa_offset -8
     .cfi_restore rbx

@@ -103,28 +103,30 @@ impl Drawn {
         const LIB: &str = "-p probes --lib";
         const INSTRUCTIONS: &str = "-p probes --test insn";
         const TRANSLATE: &str = "-p probes --test translate";
-        const OTHER_METHODS: [&str; 2] = [
-            "-p probes --test trap_flag",
-            "-p probes --test trap3 --test trap4",
-        ];
+        const TRAP_FLAG: &str = "-p probes --test trap_flag";
+        const TRAPS: &str = "-p probes --test trap3 --test trap4";
         const GUEST: &str = "-p tests --test suite";
+        const JUMPS: &str = "-p tests --test suite -- optimization::";
+        let is_of_jumps = ["detour.rs", "optimize.rs"]
+            .iter()
+            .any(|file| self.file.ends_with(file));
         let (quick, more): (&[&str], &[&str]) = match &*self.package {
             "abi" => (&["-p abi --tests"], &[GUEST]),
             "closure" => (&["-p closure --tests"], &["-p tests --test kernel_text"]),
-            "executable" => (&["-p executable --tests"], &[]),
-            "file_tree" => (&["-p file_tree --tests"], &[]),
-            "frame_bitmap" => (&["-p frame_bitmap --tests"], &[]),
-            "intrusive_queue" => (&["-p intrusive_queue --tests"], &[]),
+            "executable" => (&["-p executable --tests"], &[GUEST]),
+            "file_tree" => (&["-p file_tree --tests"], &[GUEST]),
+            "frame_bitmap" => (&["-p frame_bitmap --tests"], &[GUEST]),
+            "intrusive_queue" => (&["-p intrusive_queue --tests"], &[GUEST]),
             "kallsyms" => (&["-p kallsyms --tests"], &[GUEST]),
             "log_ring" => (&["-p log_ring --tests"], &[GUEST]),
-            "params" => (&["-p params --tests"], &[]),
-            "prompt" => (&["-p prompt --tests"], &[]),
+            "params" => (&["-p params --tests"], &[GUEST]),
+            "prompt" => (&["-p prompt --tests"], &["-p tests --test prompt"]),
             "unwind" => (&["-p unwind --tests"], &[GUEST]),
-            _ if self.file.contains("/insn/") => (&[LIB, INSTRUCTIONS], &[TRANSLATE, GUEST]),
-            _ => (
-                &[LIB, TRANSLATE],
-                &[OTHER_METHODS[0], OTHER_METHODS[1], INSTRUCTIONS, GUEST],
-            ),
+            _ if self.file.contains("/insn/") => {
+                (&[LIB, INSTRUCTIONS], &[TRANSLATE, TRAP_FLAG, GUEST])
+            }
+            _ if is_of_jumps => (&[LIB, TRANSLATE], &[JUMPS, GUEST]),
+            _ => (&[LIB, TRANSLATE], &[TRAP_FLAG, TRAPS, INSTRUCTIONS, GUEST]),
         };
         let more = if thorough { more } else { &[] };
         [quick, more].concat()
@@ -165,7 +167,7 @@ mod tests {
         });
         let mutant = Drawn::read(&entry).unwrap();
         assert_eq!((mutant.start, mutant.end), ((1, 2), (1, 3)));
-        assert_eq!(mutant.commands(true), ["-p params --tests"]);
+        assert_eq!(mutant.commands(false), ["-p params --tests"]);
         assert!(Drawn::read(&serde_json::json!({"name": "a"})).is_none());
     }
 }
