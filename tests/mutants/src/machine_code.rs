@@ -41,7 +41,7 @@ use crate::verdict::Verdict;
 
 /// Time from power-on to the first test. A kernel that is as it was takes seconds, but much longer where other work has the
 /// processors.
-const BOOTING: Duration = Duration::from_secs(60);
+const BOOTING: Duration = Duration::from_secs(90);
 
 /// A changed instruction.
 pub struct Mutant {
@@ -144,15 +144,28 @@ impl Target {
         })
     }
 
+    /// Trials of `mutants`, by the guest tests of their parts that share a boot with most others; `thorough`: by all.
+    ///
     /// # Errors
-    /// There is no place for what is built.
-    pub fn trials(&self, thorough: bool) -> Result<Trials<'_>> {
-        let passed = Passed::read(&self.elf)?;
-        Ok(Trials {
+    /// A test fails without a mutant.
+    pub fn trials(&self, mutants: &[Mutant], thorough: bool) -> Result<Trials<'_>> {
+        let trials = Trials {
             target: self,
             thorough,
-            passed,
-        })
+        };
+        let parts = PARTS
+            .iter()
+            .filter(|part| mutants.iter().any(|mutant| mutant.part.name == part.name));
+        let mut tests: Vec<_> = parts.flat_map(|part| trials.tests(part)).collect();
+        tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
+        tests.dedup();
+        let mut passed = Passed::read(&self.elf)?;
+        tests.retain(|test| !passed.has(test));
+        match self.boot(&self.catalogue.kernel, &tests) {
+            Verdict::Survived => passed.add(&tests)?,
+            verdict => bail!("the unchanged kernel: {verdict}"),
+        }
+        Ok(trials)
     }
 }
 
@@ -192,20 +205,13 @@ impl Passed {
 pub struct Trials<'a> {
     target: &'a Target,
     thorough: bool,
-    passed: Passed,
 }
 
 impl Trials<'_> {
     /// # Errors
-    /// A test fails without a mutant, or the kernel cannot be written.
-    pub fn run(&mut self, mutant: &Mutant) -> Result<Verdict> {
-        let tests = self.target.tests(mutant.part, self.thorough);
-        let is_untried = |test: &&GuestTest| !self.passed.has(test);
-        let untried: Vec<_> = tests.iter().copied().filter(is_untried).collect();
-        match self.target.boot(&self.target.catalogue.kernel, &untried) {
-            Verdict::Survived => self.passed.add(&untried)?,
-            verdict => bail!("the unchanged kernel: {verdict}"),
-        }
+    /// The kernel cannot be written.
+    pub fn run(&self, mutant: &Mutant) -> Result<Verdict> {
+        let tests = self.tests(mutant.part);
         let mut elf = self.target.elf.clone();
         elf[mutant.at..][..mutant.change.bytes.len()].copy_from_slice(&mutant.change.bytes);
         let kernel = Kernel {
@@ -216,28 +222,34 @@ impl Trials<'_> {
         fs::write(&kernel.elf, elf)?;
         Ok(self.target.boot(&kernel, &tests))
     }
-}
 
-impl Target {
     /// The tests for a mutant of `part`, in order.
-    fn tests(&self, part: &Part, thorough: bool) -> Vec<&GuestTest> {
-        let all = self
-            .catalogue
-            .tests
-            .iter()
-            .filter(|test| !test.hidden && !test.ignored);
+    fn tests(&self, part: &Part) -> Vec<&GuestTest> {
         let is_for_part = |test: &&GuestTest| {
             part.tests
                 .iter()
                 .any(|prefix| test.name.starts_with(prefix))
         };
-        let (mut first, mut others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
-        if thorough {
-            first.append(&mut others);
+        let all = self.target.catalogue.tests.iter();
+        let all = all.filter(|test| !test.hidden && !test.ignored);
+        let (for_part, others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
+        let (usual, unusual): (Vec<_>, Vec<_>) = for_part.into_iter().partition(boots_as_usual);
+        if self.thorough {
+            [usual, unusual, others].concat()
+        } else {
+            usual
         }
-        first
     }
+}
 
+/// Whether `test` shares its boot with most others.
+fn boots_as_usual(test: &&GuestTest) -> bool {
+    let boot = &test.boot;
+    ["", "kprobes.optimize=0"].contains(&&*boot.cmdline)
+        && (boot.smp, boot.memory_mib, boot.icount) == (2, 256, false)
+}
+
+impl Target {
     /// Boots `kernel` with `tests` until one fails.
     fn boot(&self, kernel: &Kernel, tests: &[&GuestTest]) -> Verdict {
         let mut verdict = Verdict::Survived;
