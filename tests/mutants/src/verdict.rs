@@ -23,7 +23,7 @@ pub enum Verdict {
     DoesNotBoot,
     DoesNotBuild,
     /// Why there is none.
-    NoVerdict(String),
+    Unjudged(String),
 }
 
 impl Verdict {
@@ -37,7 +37,7 @@ impl Verdict {
             Failure::InTest => Self::Noticed(test.into()),
             Failure::Hung => Self::Hangs(test.into()),
             Failure::NotBooted => Self::DoesNotBoot,
-            Failure::Harness => Self::NoVerdict(line.into()),
+            Failure::Harness => Self::Unjudged(line.into()),
         }
     }
 
@@ -50,7 +50,7 @@ impl Verdict {
             Self::Hangs(_) => "a test hangs",
             Self::DoesNotBoot => "does not boot",
             Self::DoesNotBuild => "does not build",
-            Self::NoVerdict(_) => "no verdict",
+            Self::Unjudged(_) => "no verdict",
         }
     }
 }
@@ -59,7 +59,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.category())?;
         match self {
-            Self::Noticed(what) | Self::Hangs(what) | Self::NoVerdict(what) => {
+            Self::Noticed(what) | Self::Hangs(what) | Self::Unjudged(what) => {
                 write!(f, ": {what}")
             }
             _ => Ok(()),
@@ -114,7 +114,7 @@ pub fn of_log(log: &str, end: End) -> Option<Verdict> {
         return Some(reason.map_or(Verdict::Noticed(test.into()), verdict));
     }
     let ran = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
-    let no_verdict = |why: &str| Some(Verdict::NoVerdict(why.into()));
+    let no_verdict = |why: &str| Some(Verdict::Unjudged(why.into()));
     match end {
         // A filter that fits nothing would notice nothing, ever.
         End::Success if !log.lines().any(ran) => no_verdict("no test ran"),
@@ -213,7 +213,7 @@ mod tests_of_the_judgement {
         let log = "\nrunning 0 tests\n\ntest result: ok. 0 passed\n";
         assert_eq!(
             verdict(log, End::Success),
-            Verdict::NoVerdict("no test ran".into())
+            Verdict::Unjudged("no test ran".into())
         );
     }
 
@@ -249,7 +249,7 @@ mod tests_of_the_judgement {
         let log = format!("{BEGUN}test suite::b ... ok\ntest result: FAILED\n");
         assert_eq!(
             verdict(&log, End::Failure),
-            Verdict::NoVerdict("it failed, and no test did".into())
+            Verdict::Unjudged("it failed, and no test did".into())
         );
     }
 
@@ -271,7 +271,7 @@ mod tests_of_the_judgement {
         );
         assert_eq!(
             verdict(&log, End::Failure),
-            Verdict::NoVerdict("SIGKILL".into())
+            Verdict::Unjudged("SIGKILL".into())
         );
     }
 
@@ -282,7 +282,7 @@ mod tests_of_the_judgement {
         );
         assert_eq!(
             verdict(&log, End::Failure),
-            Verdict::NoVerdict("SIGABRT".into())
+            Verdict::Unjudged("SIGABRT".into())
         );
     }
 
@@ -293,7 +293,7 @@ mod tests_of_the_judgement {
         let log = format!("{BEGUN}test suite::b has been running for over 60 seconds\n");
         assert_eq!(
             verdict(&log, End::Late),
-            Verdict::NoVerdict("it did not end".into())
+            Verdict::Unjudged("it did not end".into())
         );
     }
 
@@ -302,7 +302,7 @@ mod tests_of_the_judgement {
         let log = "   Compiling probes v0.1.0\n";
         assert_eq!(
             verdict(log, End::Late),
-            Verdict::NoVerdict("it did not end".into())
+            Verdict::Unjudged("it did not end".into())
         );
     }
 
@@ -321,7 +321,7 @@ mod tests_of_the_judgement {
         let log = "the guest tests cannot be built: cannot run llvm-objcopy\nerror: test failed\n";
         assert_eq!(
             verdict(log, End::Failure),
-            Verdict::NoVerdict("it failed, and no test did".into())
+            Verdict::Unjudged("it failed, and no test did".into())
         );
         let log = "the guest tests cannot be built: /x/testkernel breaks the rules for the code that a hit runs through:\n  f: may panic\n";
         assert_eq!(verdict(log, End::Failure), Verdict::BreaksTheRules);
@@ -357,7 +357,7 @@ mod tests_of_the_judgement {
             Verdict::DoesNotBoot
         );
         let no_qemu = "cannot start qemu-system-x86_64";
-        assert_eq!(judged(no_qemu), Verdict::NoVerdict(no_qemu.into()));
+        assert_eq!(judged(no_qemu), Verdict::Unjudged(no_qemu.into()));
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests_of_the_judgement {
             Verdict::Hangs("a".into()),
             Verdict::DoesNotBoot,
             Verdict::DoesNotBuild,
-            Verdict::NoVerdict("b".into()),
+            Verdict::Unjudged("b".into()),
         ];
         let mut tally = Tally::default();
         for verdict in others
