@@ -144,27 +144,25 @@ impl Target {
         })
     }
 
-    /// Trials of `mutants`, by the guest tests of their parts that share a boot with most others; `thorough`: by all.
+    /// Trials of `mutants`, by the guest tests of their parts; `thorough`: by all.
     ///
     /// # Errors
     /// A test fails without a mutant.
     pub fn trials(&self, mutants: &[Mutant], thorough: bool) -> Result<Trials<'_>> {
-        let trials = Trials {
+        let mut trials = Trials {
             target: self,
             thorough,
+            passed: Passed::read(&self.elf)?,
         };
-        let parts = PARTS
-            .iter()
-            .filter(|part| mutants.iter().any(|mutant| mutant.part.name == part.name));
-        let mut tests: Vec<_> = parts.flat_map(|part| trials.tests(part)).collect();
-        tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
-        tests.dedup();
-        let mut passed = Passed::read(&self.elf)?;
-        tests.retain(|test| !passed.has(test));
-        match self.boot(&self.catalogue.kernel, &tests) {
-            Verdict::Survived => passed.add(&tests)?,
-            verdict => bail!("the unchanged kernel: {verdict}"),
-        }
+        // At once, as they share their boots.
+        let is_needed = |part: &&Part| mutants.iter().any(|mutant| mutant.part.name == part.name);
+        let parts = PARTS.iter().filter(is_needed);
+        let mut first: Vec<_> = parts
+            .flat_map(|part| trials.stages(part).swap_remove(0))
+            .collect();
+        first.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
+        first.dedup();
+        trials.baseline(&first)?;
         Ok(trials)
     }
 }
@@ -205,13 +203,13 @@ impl Passed {
 pub struct Trials<'a> {
     target: &'a Target,
     thorough: bool,
+    passed: Passed,
 }
 
-impl Trials<'_> {
+impl<'a> Trials<'a> {
     /// # Errors
-    /// The kernel cannot be written.
-    pub fn run(&self, mutant: &Mutant) -> Result<Verdict> {
-        let tests = self.tests(mutant.part);
+    /// A test fails without a mutant, or the kernel cannot be written.
+    pub fn run(&mut self, mutant: &Mutant) -> Result<Verdict> {
         let mut elf = self.target.elf.clone();
         elf[mutant.at..][..mutant.change.bytes.len()].copy_from_slice(&mutant.change.bytes);
         let kernel = Kernel {
@@ -220,11 +218,28 @@ impl Trials<'_> {
             ..self.target.catalogue.kernel.clone()
         };
         fs::write(&kernel.elf, elf)?;
-        Ok(self.target.boot(&kernel, &tests))
+        for tests in self.stages(mutant.part) {
+            self.baseline(&tests)?;
+            let verdict = self.target.boot(&kernel, &tests);
+            if verdict != Verdict::Survived {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Survived)
     }
 
-    /// The tests for a mutant of `part`, in order.
-    fn tests(&self, part: &Part) -> Vec<&GuestTest> {
+    /// Sees to it that `tests` pass without a mutant.
+    fn baseline(&mut self, tests: &[&GuestTest]) -> Result<()> {
+        let untried = |test: &&&GuestTest| !self.passed.has(test);
+        let tests: Vec<_> = tests.iter().filter(untried).copied().collect();
+        match self.target.boot(&self.target.catalogue.kernel, &tests) {
+            Verdict::Survived => self.passed.add(&tests),
+            verdict => bail!("the unchanged kernel: {verdict}"),
+        }
+    }
+
+    /// The tests for a mutant of `part`: those that share a boot with most others, then those with boots of their own.
+    fn stages(&self, part: &Part) -> Vec<Vec<&'a GuestTest>> {
         let is_for_part = |test: &&GuestTest| {
             part.tests
                 .iter()
@@ -234,11 +249,11 @@ impl Trials<'_> {
         let all = all.filter(|test| !test.hidden && !test.ignored);
         let (for_part, others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
         let (usual, unusual): (Vec<_>, Vec<_>) = for_part.into_iter().partition(boots_as_usual);
+        let mut stages = vec![usual, unusual];
         if self.thorough {
-            [usual, unusual, others].concat()
-        } else {
-            usual
+            stages.push(others);
         }
+        stages
     }
 }
 

@@ -65,7 +65,7 @@ enum Kind {
         sample: Sample,
         #[command(flatten)]
         choice: Choice,
-        /// Tries all guest tests, not only those of the part that share a boot with most others
+        /// Tries all guest tests, not only those of the part
         #[arg(long)]
         thorough: bool,
         /// Takes this test kernel, as target/boot/testkernel of a build, and builds none
@@ -160,7 +160,7 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             if choice.list {
                 return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
             }
-            let trials = target.trials(&chosen, *thorough)?;
+            let mut trials = target.trials(&chosen, *thorough)?;
             each(&chosen, |mutant| &mutant.name, |mutant| trials.run(mutant))
         }
     }
