@@ -134,7 +134,8 @@ pub fn run(
     )
 }
 
-/// Does the same until `report` wants no more, with `booting` as the time that a boot has until its first test.
+/// Does the same until `report` wants no more, with `booting` as the time that a boot has until its
+/// first test.
 pub fn run_until(
     emulator: Emulator,
     kernel: &Kernel,
@@ -194,7 +195,8 @@ pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
     Ok((over, String::from_utf8_lossy(&log).into_owned()))
 }
 
-/// Boots once and judges at least one of `tests`, all of which have the same boot options. Ends early if `judge` wants no more.
+/// Boots once and judges at least one of `tests`, all of which have the same boot options. Ends
+/// early if `judge` wants no more.
 fn boot(
     emulator: Emulator,
     kernel: &Kernel,

@@ -281,7 +281,8 @@ guest_test! {
     }
 
     /// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
-    /// there is room again. Not for as many, perhaps: what the first ones had the registry keep lies among the free memory.
+    /// there is room again. Not for as many, perhaps: what the first ones had the registry keep
+    /// lies among the free memory.
     #[timeout(120)]
     fn memory_that_is_out_refuses_a_pool_and_comes_back() {
         const CALLS: i32 = 1000;

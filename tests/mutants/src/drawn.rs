@@ -1,7 +1,8 @@
 //! Mutants of the source that nobody chose: those of cargo-mutants, all of them or a random sample.
 //!
-//! `cargo mutants --list --json` names each with its place and what stands there instead. They are applied, tried and judged here, as
-//! those of the list are: cargo-mutants takes any end of the tests that is no success for notice.
+//! `cargo mutants --list --json` names each with its place and what stands there instead. They are
+//! applied, tried and judged here, as those of the list are: cargo-mutants takes any end of the
+//! tests that is no success for notice.
 
 use std::process::Command;
 
@@ -97,8 +98,8 @@ impl Drawn {
         }
     }
 
-    /// Arguments of `cargo test` for the tests that may notice, those first that most likely do. `thorough`: with those that take
-    /// minutes.
+    /// Arguments of `cargo test` for the tests that may notice, those first that most likely do.
+    /// `thorough`: with those that take minutes.
     pub fn commands(&self, thorough: bool) -> Vec<&'static str> {
         const LIB: &str = "-p probes --lib";
         const INSTRUCTIONS: &str = "-p probes --test insn";

@@ -1,11 +1,13 @@
-//! Mutants of the linked test kernel: its assembly and the kernel's glue, changed by rules, with nothing built anew.
+//! Mutants of the linked test kernel: its assembly and the kernel's glue, changed by rules, with
+//! nothing built anew.
 //!
 //! ```text
 //!   rules    what is done to an instruction
 //!   parts    which functions are changed, and which guest tests are to notice
 //! ```
 //!
-//! A mutant is one instruction whose bytes are others. It is put into a disk image of its own and booted.
+//! A mutant is one instruction whose bytes are others. It is put into a disk image of its own and
+//! booted.
 
 mod parts;
 mod rules;
@@ -39,8 +41,8 @@ use self::{
 };
 use crate::verdict::Verdict;
 
-/// Time from power-on to the first test. A kernel that is as it was takes seconds, but much longer where other work has the
-/// processors.
+/// Time from power-on to the first test. A kernel that is as it was takes seconds, but much longer
+/// where other work has the processors.
 const BOOTING: Duration = Duration::from_secs(90);
 
 /// A changed instruction.
@@ -167,7 +169,8 @@ impl Target {
     }
 }
 
-/// The tests that have passed without a mutant, kept in a file for the next run with the same kernel.
+/// The tests that have passed without a mutant, kept in a file for the next run with the same
+/// kernel.
 struct Passed {
     path: PathBuf,
     /// The first line tells the kernel, each other one a test.
@@ -238,7 +241,8 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// The tests for a mutant of `part`: those that share a boot with most others, then those with boots of their own.
+    /// The tests for a mutant of `part`: those that share a boot with most others, then those with
+    /// boots of their own.
     fn stages(&self, part: &Part) -> Vec<Vec<&'a GuestTest>> {
         let is_for_part = |test: &&GuestTest| {
             part.tests

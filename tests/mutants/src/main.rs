@@ -55,7 +55,8 @@ enum Kind {
         sample: Sample,
         #[command(flatten)]
         choice: Choice,
-        /// Tries all tests that could notice, the guest's among them: minutes for each that survives
+        /// Tries all tests that could notice, the guest's among them: minutes for each that
+        /// survives
         #[arg(long)]
         thorough: bool,
     },
@@ -97,7 +98,8 @@ struct Sample {
     /// How many are drawn
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     count: usize,
-    /// Leaves out the first of those drawn, which have been tried before, and takes the tree as it was then
+    /// Leaves out the first of those drawn, which have been tried before, and takes the tree as it
+    /// was then
     #[arg(long, default_value_t = 0)]
     skip: usize,
 }

@@ -2,8 +2,9 @@
 
 use instruction_cases::Random;
 
-/// Draws `count` of `all`, without putting back, in the order of the draw. The same for the same seed and list. The parts, as
-/// `part` tells them apart, take turns until they are used up, so that large ones leave room for small ones.
+/// Draws `count` of `all`, without putting back, in the order of the draw. The same for the same
+/// seed and list. The parts, as `part` tells them apart, take turns until they are used up, so that
+/// large ones leave room for small ones.
 pub fn draw<T, P: PartialEq>(
     mut all: Vec<T>,
     part: impl Fn(&T) -> P,

@@ -1,4 +1,5 @@
-//! One mutant of the source: the tree is built with it, and one command after the other tried until one notices.
+//! One mutant of the source: the tree is built with it, and one command after the other tried until
+//! one notices.
 
 use std::{
     collections::HashSet,
@@ -28,12 +29,13 @@ pub const SUITES: [&str; 8] = [
     "-p tests --test kernel_text --test machines --test samples --test prompt",
 ];
 
-/// How long a command may take. The harness of the guest tests has limits of its own, which are shorter.
+/// How long a command may take. The harness of the guest tests has limits of its own, which are
+/// shorter.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// One of the tests on the host hangs if nothing is printed for so long. None takes half a minute.
 const SILENCE: Duration = Duration::from_secs(3 * 60);
-/// How long a command may go on behind its first failure: if no test is left, it says what has failed, and the log is the
-/// better for it.
+/// How long a command may go on behind its first failure: if no test is left, it says what has
+/// failed, and the log is the better for it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A change of one file.
@@ -59,7 +61,8 @@ impl<'a> Trials<'a> {
         Self { tree, pass }
     }
 
-    /// Tries `change` by `commands`, arguments of `cargo test`, in this order. The tree is as before afterwards.
+    /// Tries `change` by `commands`, arguments of `cargo test`, in this order. The tree is as
+    /// before afterwards.
     ///
     /// # Errors
     /// One of the commands fails in the tree as it is, or the tree cannot be changed.
@@ -73,7 +76,8 @@ impl<'a> Trials<'a> {
         verdict
     }
 
-    /// Sees to it that `command` passes without a mutant: what fails anyway would notice everything.
+    /// Sees to it that `command` passes without a mutant: what fails anyway would notice
+    /// everything.
     fn baseline(&mut self, command: &str) -> Result<()> {
         if !self.pass.contains(command) {
             match self.command("baseline", command)? {
@@ -133,13 +137,14 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Whether the tests that `arguments` select run in a process on the host, without a harness that ends what hangs.
+/// Whether the tests that `arguments` select run in a process on the host, without a harness that
+/// ends what hangs.
 fn is_on_host(arguments: &str) -> bool {
     !arguments.starts_with("-p tests")
 }
 
-/// Waits for the end of `child`, or for what ends it from here: a test that has failed, the end of [`LIMIT`], or a log that has
-/// not grown for as long as `silence`.
+/// Waits for the end of `child`, or for what ends it from here: a test that has failed, the end of
+/// [`LIMIT`], or a log that has not grown for as long as `silence`.
 fn end(
     mut child: Child,
     silence: Option<Duration>,

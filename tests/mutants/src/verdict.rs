@@ -1,8 +1,9 @@
 //! The verdict on a mutant, and how the log of a `cargo test` is read as one.
 //!
-//! A mutant is noticed by a test that fails: by an assertion, or because the guest, or the process that stands for one,
-//! dies in it. The check of the linked kernel notices it, too, if it says that the code of a hit breaks its rules. However else a
-//! command ends, nothing has looked at what the mutant does: that is told apart and not counted as noticed.
+//! A mutant is noticed by a test that fails: by an assertion, or because the guest, or the process
+//! that stands for one, dies in it. The check of the linked kernel notices it, too, if it says that
+//! the code of a hit breaks its rules. However else a command ends, nothing has looked at what the
+//! mutant does: that is told apart and not counted as noticed.
 
 use std::{collections::BTreeMap, fmt};
 

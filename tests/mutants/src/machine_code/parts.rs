@@ -1,4 +1,5 @@
-//! What is changed: the assembly of the probes and of the kernel's entry, and the glue between the two.
+//! What is changed: the assembly of the probes and of the kernel's entry, and the glue between the
+//! two.
 
 /// Functions that belong together, and the guest tests that are to notice what goes wrong in them.
 pub struct Part {

@@ -1,4 +1,5 @@
-//! The rules by which an instruction is changed. None makes it longer or shorter: what is left out leaves nops.
+//! The rules by which an instruction is changed. None makes it longer or shorter: what is left out
+//! leaves nops.
 
 use std::fmt;
 
@@ -42,7 +43,8 @@ const NOP: u8 = 0x90;
 /// Parts of the names of functions that wait for other CPUs.
 const WAITS: [&str; 3] = ["synchronize", "wait", "flush"];
 
-/// All changes by the rules of `code`, a function at `start`. `callee` names the function at an address.
+/// All changes by the rules of `code`, a function at `start`. `callee` names the function at an
+/// address.
 pub fn changes(code: &[u8], start: u64, callee: impl Fn(u64) -> Option<String>) -> Vec<Change> {
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
@@ -92,7 +94,8 @@ fn inverted(insn: &Instruction, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn stores(insn: &Instruction, info: &mut InstructionInfoFactory) -> bool {
-    // A no-op's operand counts as read by some; it has none in fact. Fences have a rule of their own.
+    // A no-op's operand counts as read by some; it has none in fact. Fences have a rule of their
+    // own.
     if insn.is_stack_instruction() || insn.flow_control() != FlowControl::Next || is_fence(insn) {
         return false;
     }
@@ -105,7 +108,8 @@ fn stores(insn: &Instruction, info: &mut InstructionInfoFactory) -> bool {
     })
 }
 
-/// `bytes` with the next word as their memory operand, or that before it if the displacement has no room for more.
+/// `bytes` with the next word as their memory operand, or that before it if the displacement has no
+/// room for more.
 fn next_word(insn: &Instruction, constants: &ConstantOffsets, bytes: &[u8]) -> Option<Vec<u8>> {
     const WORD: i8 = 8;
     let has_operand = (0..insn.op_count()).any(|operand| insn.op_kind(operand) == OpKind::Memory);
