@@ -303,6 +303,8 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     fn call_again_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
         journal::note(add(5, 6));
     }
+    let stale = &cpu::counts().stale_breakpoints;
+    let stale_before = stale.load(Relaxed);
     // Its first instruction, and its return, which with a post handler is carried out on the saved registers.
     for offset in [0, 4] {
         let probe = leak(
@@ -321,6 +323,7 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
         assert_eq!((probe.hits(), probe.nmissed()), (0, 0), "both count anew");
         PROBES.unregister(probe).unwrap();
     }
+    assert_eq!(stale.load(Relaxed), stale_before, "a miss is not stale");
 }
 
 #[test]
