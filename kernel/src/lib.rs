@@ -8,6 +8,7 @@ pub mod acpi;
 pub mod arch;
 pub mod backtrace;
 pub mod cmdline;
+pub mod console;
 pub mod errno;
 pub mod fs;
 pub mod fw_cfg;
@@ -24,6 +25,7 @@ pub mod symbols;
 pub mod sync;
 pub mod syscall;
 pub mod task;
+pub mod terminal;
 pub mod test_runner;
 pub mod text_poke;
 pub mod time;
@@ -39,7 +41,7 @@ use task::scheduler;
 pub fn kmain(info: &'static mut BootInfo) -> ! {
     let boot_stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
     percpu::init(0); // locks count on it
-    log::init();
+    console::init();
     initramfs::init(info);
     cmdline::init(initramfs::archive());
     log::read_cmdline();
@@ -72,5 +74,6 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     // Through a pointer: the thread begins in init text, which the code that starts threads may not name.
     task::spawn_kthread("kernel_init", init::finish_boot as fn())
         .expect("memory for the first task");
+    console::start();
     scheduler::idle()
 }

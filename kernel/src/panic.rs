@@ -9,7 +9,7 @@
 use crate::{
     arch::{percpu, smp},
     backtrace::{self, Registers, Trace},
-    log, pr_emerg,
+    console, pr_emerg,
     probes::PtRegs,
 };
 use core::{
@@ -40,7 +40,7 @@ pub fn exit(code: ExitCode) -> ! {
 }
 
 fn power_off(code: ExitCode) -> ! {
-    log::flush();
+    console::flush();
     // SAFETY: isa-debug-exit sits at this port in QEMU; elsewhere nothing answers there.
     unsafe { Port::<u32>::new(0xf4).write(code as u32) };
     for letter in *b"Shutdown" {
@@ -88,7 +88,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
     match DEPTH.fetch_add(1, Ordering::Relaxed) {
         0 => {
             smp::stop_others();
-            log::seize();
+            console::seize();
             pr_emerg!("Kernel panic: {message}");
             print_whereabouts();
             match regs {
@@ -100,7 +100,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             }
         }
         1 => {
-            log::seize();
+            console::seize();
             pr_emerg!("Kernel panic while panicking: {message}");
         }
         _ => power_off(ExitCode::Failure),

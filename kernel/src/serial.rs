@@ -1,28 +1,36 @@
 //! The serial port COM1, a 16550 UART: the kernel's console.
 //!
 //! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port has no lock of its
-//! own: [`crate::log`] owns it through its console lock, and a panic takes it by force.
+//! own: [`crate::console`] owns it, and a panic takes it by force. Nor does it wait: a terminal may stop reading for hours, and
+//! whoever has something to say then knows best what to do meanwhile.
 //!
-//! Input is polled as well: the one who waits for it asks once a tick. The UART keeps 16 bytes meanwhile, more than anybody
-//! types; QEMU holds back what a pipe brings faster.
+//! The receiver interrupts if it is told to, and else keeps 16 bytes; QEMU holds back what a pipe brings faster. What to do with
+//! them is up to [`crate::terminal`].
 //!
 //! Lines end in a bare newline. QEMU's terminal adds the carriage return; on a real line the receiver is set to.
 
-use core::{fmt, hint};
-use uart_16550::{BaudRate, Config, Uart16550, backend::PioBackend, spec::registers::LSR};
-use x86_64::instructions::port::PortReadOnly;
+use core::hint;
+use uart_16550::{
+    BaudRate, Config, Uart16550,
+    backend::PioBackend,
+    spec::registers::{FifoTriggerLevel, IER, LSR},
+};
+use x86_64::instructions::port::{PortReadOnly, PortWriteOnly};
 
 /// I/O base of COM1 on every PC.
 const COM1: u16 = 0x3f8;
 
-/// How often the line status is read before a port that takes no byte is given up. A full FIFO leaves in 1.4 ms at
-/// 115,200 baud, and one read of the port takes about a microsecond.
-const POLLS_PER_CHUNK: u32 = 200_000;
+/// The line of the ISA bus that COM1 interrupts by.
+pub const COM1_LINE: u8 = 4;
+
+/// How often the line status is read before the last bytes count as sent. A full FIFO leaves in 1.4 ms at 115,200 baud,
+/// and one read of the port takes about a microsecond.
+const POLLS_PER_FIFO: u32 = 200_000;
 
 /// The port. One value exists, inside the console lock.
 pub struct SerialPort {
     uart: Uart16550<PioBackend>,
-    /// The port answered when it was set up and has taken every byte since.
+    /// The port answered when it was set up.
     works: bool,
 }
 
@@ -39,37 +47,38 @@ impl SerialPort {
         }
     }
 
-    /// Sets the line to 115,200 baud, 8 data bits, no parity, one stop bit, FIFO on, interrupts off. Where no UART
+    /// Sets the line to 115,200 baud, 8 data bits, no parity, one stop bit, FIFO on, interrupts off. A byte that comes is told of
+    /// at once, if at all. Where no UART
     /// answers, all output is dropped.
     pub fn init(&mut self) {
         let config = Config {
             baud_rate: BaudRate::Baud115200,
+            fifo_trigger_level: Some(FifoTriggerLevel::One),
             ..Config::DEFAULT
         };
         self.works = self.uart.init(config).is_ok();
     }
 
-    /// Sends `bytes` and returns when the UART has taken them. A port that stops taking bytes is given up for good:
-    /// losing the log is better than hanging the kernel.
+    /// Sends as many of `bytes` as the UART takes now, and returns how many that is; none while what it took before is not
+    /// on the line. Where there is no UART all are taken.
     #[inline(never)]
-    pub fn write(&mut self, mut bytes: &[u8]) {
-        let mut polls = 0;
-        while self.works && !bytes.is_empty() {
-            let sent = self.uart.send_bytes(bytes);
-            bytes = &bytes[sent..];
-            if sent > 0 {
-                polls = 0;
-            } else {
-                polls += 1;
-                self.works = polls < POLLS_PER_CHUNK;
-                hint::spin_loop();
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if !self.works {
+            return bytes.len();
+        }
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.uart.send_bytes(&bytes[sent..]) {
+                0 => break,
+                more => sent += more,
             }
         }
+        sent
     }
 
     /// Waits until the last bit is on the line, so that a power-off cuts nothing.
     pub fn flush(&mut self) {
-        for _ in 0..POLLS_PER_CHUNK {
+        for _ in 0..POLLS_PER_FIFO {
             if !self.works || self.uart.lsr().contains(LSR::TRANSMITTER_EMPTY) {
                 return;
             }
@@ -82,6 +91,7 @@ impl SerialPort {
 /// be in use at once.
 pub struct SerialInput {
     data: PortReadOnly<u8>,
+    interrupt_enable: PortWriteOnly<u8>,
     line_status: PortReadOnly<u8>,
 }
 
@@ -93,8 +103,16 @@ impl SerialInput {
     pub const unsafe fn com1() -> Self {
         Self {
             data: PortReadOnly::new(COM1),
+            interrupt_enable: PortWriteOnly::new(COM1 + 1),
             line_status: PortReadOnly::new(COM1 + 5),
         }
+    }
+
+    /// Has the port interrupt when there is a byte to take, or not. If there is one already it interrupts at once.
+    pub fn interrupt(&mut self, on: bool) {
+        let interrupts = if on { IER::DATA_READY } else { IER::empty() };
+        // SAFETY: the register is written by nobody else: `SerialPort` leaves it after its set-up.
+        unsafe { self.interrupt_enable.write(interrupts.bits()) };
     }
 
     /// Takes a byte that has been received, if there is one. The port has been set up by [`SerialPort::init`].
@@ -109,12 +127,5 @@ impl SerialInput {
                 status != NOTHING && LSR::from_bits_retain(status).contains(LSR::DATA_READY);
             ready.then(|| self.data.read())
         }
-    }
-}
-
-impl fmt::Write for SerialPort {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.write(text.as_bytes());
-        Ok(())
     }
 }

@@ -90,6 +90,8 @@ pub mod clone {
 
 /// Signals: only those that end a task exist here, and none can be caught.
 pub mod signal {
+    /// Ctrl-C at the prompt.
+    pub const INT: u32 = 2;
     pub const ILL: u32 = 4;
     pub const TRAP: u32 = 5;
     pub const BUS: u32 = 7;

@@ -23,15 +23,22 @@
 //! sequence lock) and by `tail` (Release by the console, Acquire by the writer that reuses a slot).
 //!
 //! # Running out
-//! A message that does not fit before the console's position is dropped and counted ([`Ring::take_dropped`]).
+//! A message that does not fit before the console's position is dropped and counted. The next record that is stored says how
+//! many are missing before it ([`Record::dropped_before`]); as long as none is, [`Ring::take_dropped`] does.
+//!
+//! Beside the ring there is [`Text`]: what a terminal is shown between the records.
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod text;
+
+pub use text::Text;
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of text in one slot.
-pub const TEXT_BYTES: usize = 236;
+pub const TEXT_BYTES: usize = 232;
 
 /// A ring of `SLOTS` slots.
 pub struct Ring<const SLOTS: usize> {
@@ -50,6 +57,7 @@ struct Slot {
     time_ns: AtomicU64,
     /// [`Header`], packed.
     header: AtomicU32,
+    dropped_before: AtomicU32,
     text: [AtomicU8; TEXT_BYTES],
 }
 
@@ -109,6 +117,8 @@ pub struct Record {
     pub goes_on: bool,
     /// The message was too long, and ends here.
     pub cut: bool,
+    /// How many messages were dropped between the record before it and this one.
+    pub dropped_before: u32,
     bytes: u8,
     text: [u8; TEXT_BYTES],
 }
@@ -139,6 +149,7 @@ impl Slot {
             published: AtomicU64::new(0),
             time_ns: AtomicU64::new(0),
             header: AtomicU32::new(0),
+            dropped_before: AtomicU32::new(0),
             text: [const { AtomicU8::new(0) }; TEXT_BYTES],
         }
     }
@@ -193,6 +204,7 @@ impl<const SLOTS: usize> Ring<SLOTS> {
             bytes: 0,
             continues: false,
             cut: false,
+            dropped_before: u32::try_from(self.take_dropped()).unwrap_or(u32::MAX),
         });
         fill.sink.open();
         let _ = fill.write_fmt(message);
@@ -246,6 +258,7 @@ impl<const SLOTS: usize> Ring<SLOTS> {
             continues: header.continues,
             goes_on: header.goes_on,
             cut: header.cut,
+            dropped_before: slot.dropped_before.load(Ordering::Relaxed),
             bytes: header.bytes,
             text: [0; TEXT_BYTES],
         };
@@ -269,6 +282,15 @@ impl<const SLOTS: usize> Ring<SLOTS> {
     /// For the owner of the console.
     pub fn front(&self) -> Option<Record> {
         self.read(self.tail.load(Ordering::Relaxed)).ok()
+    }
+
+    /// [`Stamp::depth`] of [`Self::front`], for less than a copy of the record. For the owner of the console.
+    pub fn front_depth(&self) -> Option<u8> {
+        let tail = self.tail.load(Ordering::Relaxed);
+        let slot = self.slot(tail);
+        // Acquire as in `read`. What the console has not printed is not overwritten (I4).
+        (slot.published.load(Ordering::Acquire) == tail + 1)
+            .then(|| Header::unpack(slot.header.load(Ordering::Relaxed)).depth)
     }
 
     /// Frees the slot of [`Self::front`]. For the owner of the console, who has printed it.
@@ -304,7 +326,7 @@ impl<const SLOTS: usize> Ring<SLOTS> {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of messages dropped since the last call.
+    /// The number of messages dropped that no record tells of. For the owner of the console, who finds no record.
     pub fn take_dropped(&self) -> u64 {
         // The plain load keeps the cache line shared in the usual case.
         if self.dropped.load(Ordering::Relaxed) == 0 {
@@ -401,6 +423,8 @@ struct Fill<'a, const SLOTS: usize> {
     continues: bool,
     /// There was more text than slots.
     cut: bool,
+    /// For the first record.
+    dropped_before: u32,
 }
 
 impl<const SLOTS: usize> Fill<'_, SLOTS> {
@@ -414,7 +438,7 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
         fence(Ordering::Release);
     }
 
-    fn publish(&self, goes_on: bool) {
+    fn publish(&mut self, goes_on: bool) {
         let slot = self.ring.slot(self.seq);
         let header = Header {
             bytes: self.bytes as u8,
@@ -426,6 +450,8 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
         };
         slot.time_ns.store(self.stamp.time_ns, Ordering::Relaxed);
         slot.header.store(header.pack(), Ordering::Relaxed);
+        let dropped_before = core::mem::take(&mut self.dropped_before);
+        slot.dropped_before.store(dropped_before, Ordering::Relaxed);
         // Release pairs with the Acquire in `Ring::read`: who sees the number sees the record.
         slot.published.store(self.seq + 1, Ordering::Release);
     }

@@ -1,6 +1,6 @@
 //! The ring as the kernel uses it: lines, laps, and writers that meet.
 
-use log_ring::{Dropped, Missing, Record, Ring, Stamp, TEXT_BYTES};
+use log_ring::{Dropped, Missing, Record, Ring, Stamp, TEXT_BYTES, Text};
 use std::{
     cell::RefCell,
     fmt,
@@ -154,11 +154,74 @@ fn full_ring_drops_the_new_message_and_counts_it() {
     ring.advance();
     assert_eq!(ring.write(STAMP, format_args!("two\nlines")), Err(Dropped));
     assert_eq!(ring.write(STAMP, format_args!("fits")), Ok(4));
+    assert_eq!(ring.write(STAMP, format_args!("last")), Err(Dropped));
+    let missing = |seq| ring.read(seq).unwrap().dropped_before;
+    assert_eq!(
+        (missing(7), missing(8)),
+        (0, 2),
+        "told where they are missing"
+    );
     assert_eq!(drain(&ring), ["1", "2", "3", "4", "5", "6", "7", "fits"]);
-    assert!(ring.has_front(), "the drops are still to be reported");
-    assert_eq!(ring.take_dropped(), 2);
+    assert!(ring.has_front(), "the last drop is still to be reported");
+    assert_eq!(ring.take_dropped(), 1);
     assert_eq!(ring.take_dropped(), 0);
     assert!(!ring.has_front());
+    ring.write(STAMP, format_args!("two\nlines")).unwrap();
+    assert_eq!((missing(9), missing(10)), (0, 0));
+}
+
+/// Text and records, in the order in which a console shows them.
+fn interleave<const BYTES: usize, const PIECES: usize>(
+    text: &mut Text<BYTES, PIECES>,
+    ring: &Ring<16>,
+) -> String {
+    let mut shown = String::new();
+    loop {
+        let mut bytes = [0; 3];
+        let taken = text.take(ring.tail(), &mut bytes);
+        if taken > 0 {
+            shown += std::str::from_utf8(&bytes[..taken]).unwrap();
+        } else if let Some(record) = ring.front() {
+            shown += &format!("[{}]", String::from_utf8_lossy(record.text()));
+            ring.advance();
+        } else {
+            return shown;
+        }
+    }
+}
+
+#[test]
+fn text_keeps_its_place_between_records() {
+    let ring = Box::new(Ring::<16>::new());
+    let mut text = Text::<8, 4>::new();
+    let mut push = |said: &[u8], spare| text.push(ring.history().end, said, spare);
+    assert_eq!(push(b"ab", 0), 2);
+    ring.write(STAMP, format_args!("1")).unwrap();
+    assert_eq!(push(b"c", 0), 1);
+    ring.write(STAMP, format_args!("2\n3")).unwrap();
+    assert_eq!(push(b"de", 0), 2);
+    assert_eq!(push(b"fgh", 2), 1, "two bytes stay free");
+    assert_eq!(push(b"xyz", 0), 2, "but not for all");
+    assert_eq!(push(b"!", 0), 0);
+    assert_eq!(interleave(&mut text, &ring), "ab[1]c[2][3]defxy");
+    assert!(text.is_empty());
+    // Round the end of the buffer.
+    assert_eq!(text.push(ring.history().end, b"12345678", 0), 8);
+    assert_eq!(
+        (text.len(), interleave(&mut text, &ring)),
+        (8, "12345678".into())
+    );
+}
+
+#[test]
+fn text_in_too_many_places_is_early_and_not_lost() {
+    let ring = Box::new(Ring::<16>::new());
+    let mut text = Text::<8, 2>::new();
+    for letter in [b"a", b"b", b"c", b"d"] {
+        assert_eq!(text.push(ring.history().end, letter, 0), 1);
+        ring.write(STAMP, format_args!("-")).unwrap();
+    }
+    assert_eq!(interleave(&mut text, &ring), "a[-]bcd[-][-][-]");
 }
 
 /// The slot of a record is being filled anew: the record is gone, not one that comes yet.
@@ -244,7 +307,7 @@ fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
         });
 
         let mut next = [0; WRITERS as usize];
-        let mut printed = 0;
+        let (mut printed, mut told) = (0, 0);
         loop {
             let finished = running.load(Ordering::Acquire) == 0;
             while let Some(first) = ring.front() {
@@ -258,6 +321,7 @@ fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
                     "messages of one writer keep their order"
                 );
                 next[id as usize] = n + 1;
+                told += u64::from(first.dropped_before);
                 ring.advance();
                 let second = loop {
                     if let Some(second) = ring.front() {
@@ -270,6 +334,7 @@ fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
                     (id, n, &text[1..]),
                     "lines stay together"
                 );
+                assert_eq!(second.dropped_before, 0);
                 ring.advance();
                 printed += 1;
             }
@@ -281,6 +346,7 @@ fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
             printed + refused.load(Ordering::Relaxed),
             WRITERS * MESSAGES
         );
-        assert_eq!(ring.take_dropped(), refused.load(Ordering::Relaxed));
+        let told = told + ring.take_dropped();
+        assert_eq!(told, refused.load(Ordering::Relaxed));
     });
 }

@@ -2,10 +2,11 @@
 //! own messages and never tears one of their lines.
 
 use super::{Opened, Special};
-use crate::{errno::Errno, pr_info};
+use crate::{console, errno::Errno, pr_info};
 use alloc::{boxed::Box, string::String, sync::Arc};
 
-/// The console. Each write makes at least one line. There is no input: a read finds its end.
+/// The console. Each write makes at least one line, and waits while much is still to be printed. There is no input: a read
+/// finds its end.
 pub struct Console;
 
 impl Special for Console {
@@ -20,6 +21,7 @@ impl Opened for Console {
     }
 
     fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        console::wait_for_room()?;
         let text = String::from_utf8_lossy(data);
         pr_info!("{}", text.strip_suffix('\n').unwrap_or(&text));
         Ok(data.len())

@@ -44,6 +44,8 @@ pub enum Failure {
     Probe(ProbeError),
     /// There is no memory for what the command says.
     Output,
+    /// It was stopped by Ctrl-C.
+    Interrupted,
     /// One of the above, and the command.
     Of(&'static Command, Box<Failure>),
 }
@@ -110,6 +112,7 @@ impl fmt::Display for Failure {
             ),
             Self::Probe(error) => error.fmt(f),
             Self::Output => f.write_str("there is no memory for what it has to say"),
+            Self::Interrupted => f.write_str("it was stopped"),
             Self::Of(command, failure) => {
                 write!(f, "{}: {failure}", command.name)?;
                 match **failure {

@@ -10,8 +10,12 @@
 //! Paths are taken from the root directory.
 //!
 //! # Contexts
-//! Task context, one task. Input is polled once a tick; the task sleeps in between. The log goes on meanwhile: its
-//! lines come between, and an unfinished line on the screen stands above them.
+//! Task context, one task, which sleeps until something is typed. The log goes on meanwhile: its lines come between, and an
+//! unfinished line on the screen stands above them. What is typed is obeyed also while the terminal shows nothing, because it
+//! pauses or because the log is long: the text for it waits ([`crate::console`]).
+//!
+//! Ctrl-C at the prompt abandons the line, and while a command runs it stops the command, with the programs that it
+//! has started.
 
 mod commands;
 mod disas;
@@ -21,12 +25,12 @@ mod modules;
 mod tasks;
 mod walkthrough;
 
-use alloc::{string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
 use prompt::{LineReader, Port, syntax};
 
-use crate::{log, serial::SerialInput, task::sleep::sleep_ns, time::TICK_NS};
+use crate::terminal::{self, Command as Running};
 use commands::{COMMANDS, Next};
 use failure::Failure;
 
@@ -35,21 +39,23 @@ const PROMPT: &str = "# ";
 
 /// Reads commands and obeys them until one of them ends it. Once: nobody else may read the serial line.
 pub fn run() {
-    let mut terminal = Terminal {
-        // SAFETY: the one reader of the line.
-        input: unsafe { SerialInput::com1() },
-    };
+    terminal::init();
     let mut reader = LineReader::new();
-    let _ = writeln!(Console, "Type help for the commands.");
+    terminal::echo(b"Type help for the commands.\n");
     loop {
-        let Ok(line) = reader.read(PROMPT, &mut terminal) else {
+        let Ok(line) = reader.read(PROMPT, &mut Terminal) else {
             continue;
         };
-        match obey(&line) {
-            Ok(Next::Command) => {}
+        let running = Running::begin();
+        let outcome = obey(&line);
+        drop(running);
+        if Running::is_interrupted() {
+            terminal::echo(b"^C\n");
+        }
+        match outcome {
+            Ok(Next::Command) | Err(Failure::Interrupted) => {}
             Ok(Next::PowerOff) => return,
-            // The console takes everything.
-            Err(failure) => drop(writeln!(Console, "{failure}")),
+            Err(failure) => terminal::echo(format!("{failure}\n").as_bytes()),
         }
     }
 }
@@ -69,41 +75,42 @@ fn obey(line: &str) -> Result<Next, Failure> {
         .find(|command| command.name == *name)
         .ok_or_else(|| Failure::UnknownCommand((*name).into()))?;
     let Some(redirect) = line.output else {
-        return (command.run)(arguments, &mut Console).map_err(|failure| failure.of(command));
+        let next = (command.run)(arguments, &mut Console);
+        return next.map_err(|failure| match failure {
+            Failure::Output if Running::is_interrupted() => Failure::Interrupted,
+            failure => failure.of(command),
+        });
     };
     // All of it first: a command that fails leaves the file as it is.
     let mut output = String::new();
     let next = (command.run)(arguments, &mut output).map_err(|failure| failure.of(command))?;
-    files::write(&redirect.path, output.as_bytes(), redirect.append)?;
+    files::write(&redirect.path, output.as_bytes(), redirect.append)
+        .map_err(|failure| failure.of(command))?;
     Ok(next)
 }
 
-/// The terminal at the other end of the serial line.
-struct Terminal {
-    input: SerialInput,
-}
+/// The terminal, as the line reader wants it.
+struct Terminal;
 
 impl Port for Terminal {
     fn read(&mut self) -> u8 {
-        loop {
-            match self.input.poll() {
-                Some(byte) => return byte,
-                None => sleep_ns(TICK_NS),
-            }
-        }
+        terminal::read()
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        log::write_console(bytes);
+        terminal::echo(bytes);
     }
 }
 
-/// The console, as text goes to it.
+/// The console, as a command's text goes to it. It takes everything, unless the command is to stop.
 struct Console;
 
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        log::write_console(text.as_bytes());
-        Ok(())
+        if Running::say(text) {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
     }
 }

@@ -7,7 +7,10 @@ use super::{
     commands::{Next, no_arguments},
     failure::Failure,
 };
-use crate::task::{self, State, exec::run_program, process};
+use crate::{
+    task::{self, State, exec::run_program_until, process},
+    terminal::Command,
+};
 
 /// Lists the tasks: number, number of the parent (0: a kernel thread), state, CPU, name.
 pub fn ps(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
@@ -39,7 +42,7 @@ pub fn run(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
         true => (*program).into(),
         false => format!("/bin/{program}"),
     };
-    match run_program(&path, arguments) {
+    match run_program_until(&path, arguments, Command::is_interrupted) {
         Ok(status) if status.success() => Ok(Next::Command),
         Ok(status) => Err(Failure::Program { path, status }),
         Err(errno) => Err(Failure::NoProgram { path, errno }),

@@ -15,9 +15,10 @@
 
 use super::{
     Pid, Task,
-    process::{self, Process, Which},
+    process::{self, Group, Process, Which},
     scheduler,
-    wait::wait_for_child,
+    sleep::sleep_ns,
+    wait::{wait_for_child, wait_for_child_unless},
 };
 use crate::{
     arch::gdt::{USER_CS, USER_DS},
@@ -32,8 +33,9 @@ use crate::{
     pr_debug,
     probes::PtRegs,
     task,
+    time::TICK_NS,
 };
-use abi::{WaitStatus, auxv, open};
+use abi::{WaitStatus, auxv, open, signal};
 use alloc::{sync::Arc, vec, vec::Vec};
 use core::ffi::{CStr, c_char};
 use executable::{Access, Executable, Segment};
@@ -242,13 +244,17 @@ fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errn
 }
 
 /// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the
-/// console as its standard files. Returns its pid. Task context.
+/// console as its standard files, in a group of its own. Returns its pid. Task context.
 pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
+    start_in_group(path, args, Group::new())
+}
+
+fn start_in_group(path: &str, args: &[&str], group: Group) -> Result<Pid, Errno> {
     let arguments = Arguments::from_kernel(path, args)?;
     let root = NodeRef::root();
     let loaded = load(&root, path.as_bytes(), &arguments)?;
     let console = fs::open("/dev/console", open::RDWR)?;
-    let process = Process::new(FileTable::with_standard(console), Some(root));
+    let process = Process::new(FileTable::with_standard(console), Some(root), group);
     let child = Task::new_user(comm(path.as_bytes()), &loaded.regs, loaded.space, process)?;
     process::add(child.clone(), task::current())?;
     let pid = child.pid();
@@ -263,4 +269,25 @@ pub fn run_program(path: &str, args: &[&str]) -> Result<WaitStatus, Errno> {
         Some((_, status)) => Ok(status),
         None => Err(Errno::ECHILD),
     }
+}
+
+/// The same, but ends the program and all processes that come from it as soon as `is_to_stop` says so; somebody has to wake the
+/// task then.
+pub fn run_program_until(
+    path: &str,
+    args: &[&str],
+    is_to_stop: impl Fn() -> bool,
+) -> Result<WaitStatus, Errno> {
+    let group = Group::new();
+    let which = Which::Pid(start_in_group(path, args, group)?);
+    if let Some((_, status)) = wait_for_child_unless(which, &is_to_stop)? {
+        return Ok(status);
+    }
+    process::kill_group(group, signal::INT);
+    let ended = wait_for_child(which, false)?;
+    // One that was being forked meanwhile comes from one that is gone.
+    while process::kill_group(group, signal::INT) {
+        sleep_ns(TICK_NS);
+    }
+    ended.map(|(_, status)| status).ok_or(Errno::ECHILD)
 }

@@ -55,6 +55,9 @@ pub type TaskRef = Arc<Task>;
 /// The number of a task. 0 for the idle tasks, 1 for the first real one, then rising.
 pub type Pid = i32;
 
+/// The number of all idle tasks.
+const IDLE: Pid = 0;
+
 /// A task's short name, for people: at most 15 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Comm([u8; Comm::BYTES]);
@@ -133,6 +136,8 @@ pub struct Task {
     user_space: SpinLock<Option<Arc<UserSpace>>>,
     /// It is to end: waits that may be interrupted give up, and it is asked on its way to ring 3. Never taken back.
     interrupted: AtomicBool,
+    /// How deep in the printing of messages is what it logs; see [`crate::console`].
+    printing: AtomicU8,
     /// What it has because it runs a program.
     pub process: Process,
     /// Its last switch is over.
@@ -202,7 +207,7 @@ impl Task {
 
     /// The idle task of CPU `cpu`, which is what the CPU is running now, on the stack at `stack`.
     pub(crate) fn new_idle(cpu: usize, stack: Range<u64>) -> Self {
-        let mut task = Self::with_stack("swapper", stack, 0);
+        let mut task = Self::with_stack("swapper", stack, IDLE);
         task.on_cpu = AtomicBool::new(true);
         task.last_cpu = AtomicU32::new(cpu as u32);
         task.allowed_cpus = AtomicU64::new(1 << cpu);
@@ -226,6 +231,7 @@ impl Task {
             root: AtomicU64::new(0),
             user_space: SpinLock::new(None),
             interrupted: AtomicBool::new(false),
+            printing: AtomicU8::new(0),
             process: Process::default(),
             released: AtomicBool::new(false),
             released_wait: WaitQueue::new(),
@@ -341,6 +347,11 @@ impl Task {
     pub unsafe fn user_regs(&self) -> &mut PtRegs {
         // SAFETY: the frame is part of the stack, and ours alone by (1).
         unsafe { &mut *switch::user_regs(self.stack_top) }
+    }
+
+    /// What [`crate::console`] notes in it.
+    pub(crate) fn printing(&self) -> &AtomicU8 {
+        &self.printing
     }
 
     /// Whether the task is to end.

@@ -46,6 +46,8 @@ pub const INIT: Pid = 1;
 pub struct Process {
     pub files: FileTable,
     cwd: Mutex<Option<NodeRef>>,
+    /// The process that was started from the outside, and from which this one comes by `fork`: Ctrl-C ends all of them.
+    group: Group,
     /// How the task is to end, as a [`WaitStatus`]; [`NO_REQUEST`] while it may go on.
     exit_request: AtomicU32,
     /// Woken when a child of this task ends.
@@ -54,20 +56,36 @@ pub struct Process {
 
 const NO_REQUEST: u32 = u32::MAX;
 
+/// The processes that come from one, which gave its number to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(u32);
+
+impl Group {
+    /// A group that nobody is in.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// That of kernel threads.
+    const NONE: Self = Self(0);
+}
+
 impl Process {
     /// Makes the process of a program with these open files and this working directory.
-    pub fn new(files: FileTable, cwd: Option<NodeRef>) -> Self {
+    pub fn new(files: FileTable, cwd: Option<NodeRef>, group: Group) -> Self {
         Self {
             files,
             cwd: Mutex::new(cwd),
+            group,
             exit_request: AtomicU32::new(NO_REQUEST),
             child_ended: WaitQueue::new(),
         }
     }
 
-    /// Makes what a child by `fork` has: the same open files and working directory.
+    /// Makes what a child by `fork` has: the same open files and working directory, and the same group.
     pub fn duplicate(&self) -> Self {
-        Self::new(self.files.duplicate(), Some(self.cwd()))
+        Self::new(self.files.duplicate(), Some(self.cwd()), self.group)
     }
 
     /// Returns the working directory.
@@ -91,7 +109,7 @@ impl Process {
 
 impl Default for Process {
     fn default() -> Self {
-        Self::new(FileTable::default(), None)
+        Self::new(FileTable::default(), None, Group::NONE)
     }
 }
 
@@ -265,4 +283,20 @@ pub fn kill(pid: Pid) -> Result<(), Errno> {
         None => return Err(Errno::ESRCH),
     }
     Ok(())
+}
+
+/// Asks all running processes of `group` to end by `signal`. False if there are none.
+pub fn kill_group(group: Group, signal: u32) -> bool {
+    let mut members = Vec::new();
+    for entry in PROCESSES.lock().values() {
+        if let State::Running(task) = &entry.state
+            && task.process.group == group
+        {
+            members.push(task.clone());
+        }
+    }
+    for member in &members {
+        member.request_exit(WaitStatus::killed(signal));
+    }
+    !members.is_empty()
 }

@@ -35,9 +35,10 @@
 //! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
 //! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-use super::{State, TASKS, Task};
+use super::{IDLE, State, TASKS, Task};
 use crate::{
     arch::{give_way, idt::vector, percpu, smp, switch::__switch_to},
+    console,
     mm::paging,
     probes::{
         self,
@@ -129,11 +130,15 @@ pub fn init_cpu(stack: Range<u64>) {
 pub fn idle() -> ! {
     schedule();
     loop {
+        let printed = console::print_when_idle();
         interrupts::disable();
         if percpu::this().need_resched() {
             interrupts::enable();
             schedule();
+        } else if printed && console::is_pending() {
+            interrupts::enable();
         } else {
+            console::idle_ends();
             // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
             interrupts::enable_and_hlt();
         }
@@ -242,6 +247,12 @@ pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
     let queue = RUN_QUEUE.lock();
     let inside = |task: &Task| inside(task.preempted_at.load(Ordering::Relaxed));
     queue.tasks.any(inside) || queue.idle_tasks.iter().flatten().any(|task| inside(task))
+}
+
+/// Whether the running task is an idle one. Any context.
+pub(crate) fn is_idle() -> bool {
+    // SAFETY: the running task is alive (T1).
+    unsafe { percpu::current_raw().as_ref() }.is_none_or(|task| task.pid() == IDLE)
 }
 
 /// The tick: asks the running task to give way if another one waits.

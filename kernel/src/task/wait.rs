@@ -15,11 +15,22 @@ pub fn wait_for_child(which: Which, no_hang: bool) -> Result<Option<(Pid, WaitSt
     if no_hang {
         return outcome;
     }
+    if outcome == Ok(None) {
+        outcome = wait_for_child_unless(which, || false);
+    }
+    outcome
+}
+
+/// The same, without `no_hang`, but gives up with `None` once `is_to_stop` says so: somebody has to wake the task then.
+pub fn wait_for_child_unless(
+    which: Which,
+    is_to_stop: impl Fn() -> bool,
+) -> Result<Option<(Pid, WaitStatus)>, Errno> {
+    let task = task::current();
+    let mut outcome = Ok(None);
     task.process.child_ended.wait_interruptible(|| {
-        if outcome == Ok(None) {
-            outcome = process::reap(task.pid(), which);
-        }
-        outcome != Ok(None)
+        outcome = process::reap(task.pid(), which);
+        outcome != Ok(None) || is_to_stop()
     })?;
     outcome
 }

@@ -32,6 +32,8 @@ pub mod vector {
     pub const PAGE_FAULT: u8 = 14;
     /// The first vector that is not an exception.
     pub const FIRST_INTERRUPT: u8 = 32;
+    /// Something was typed at the serial line.
+    pub const SERIAL: u8 = 0xe0;
     /// The tick of the scheduler.
     pub const TIMER: u8 = 0xec;
     /// Another CPU has something to run here.

@@ -20,6 +20,7 @@ pub mod follow;
 pub mod gdt;
 pub mod give_way;
 pub mod idt;
+pub mod ioapic;
 pub mod percpu;
 pub mod pit;
 pub mod smp;

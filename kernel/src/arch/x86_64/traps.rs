@@ -10,10 +10,12 @@ use super::{
     percpu, smp,
 };
 use crate::{
+    console::{self, Interruption},
     mm::{fault, kernel_stack, paging::USER_END},
     panic, pr_err, pr_warn,
     probes::{self, PtRegs},
     task::{self, exit::exit_if_requested, scheduler, sleep},
+    terminal,
 };
 use core::{
     arch::asm,
@@ -201,8 +203,10 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 
 /// Interrupts, vectors from 32 on.
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
+    let interruption = Interruption::new();
     match vector as u8 {
         vector::TIMER => timer_interrupt(regs),
+        vector::SERIAL => terminal::on_interrupt(),
         // The work is done on the way out.
         vector::RESCHEDULE => {}
         vector::FLUSH_TLB => smp::flush_tlb_here(),
@@ -213,6 +217,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
         _ => pr_warn!("interrupt {vector} has no handler"),
     }
     apic::end_of_interrupt();
+    drop(interruption);
     scheduler::preempt_on_interrupt_exit(regs);
 }
 
@@ -222,6 +227,11 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
 pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
     sleep::tick();
     scheduler::tick();
+    terminal::tick();
+    // An idle CPU prints when the interrupt is over.
+    if !scheduler::is_idle() {
+        console::tick();
+    }
 }
 
 /// A function that gets NMIs which the kernel did not send itself. It runs as part of the NMI.
@@ -271,6 +281,7 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
 /// An NMI that is on top of no other. Can be probed, from its first instruction.
 #[inline(never)]
 fn do_nmi(regs: &PtRegs) {
+    let _interruption = Interruption::new();
     let handler = NMI_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
