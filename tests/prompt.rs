@@ -1,5 +1,8 @@
 //! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every way to go wrong.
 
+use std::{thread, time::Duration};
+
+use boot::guest::End;
 use regex::Regex;
 use tests::Session;
 
@@ -356,4 +359,94 @@ fn the_readme_shows_a_real_session() {
         real += &format!("# {command}\n{said}");
     }
     assert_eq!(shape(&real), shape(shown), "the session is really\n{real}");
+}
+
+/// For how long a terminal pauses: many times what the kernel waits for a port. It is no limit for anything.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// A probe whose handlers say more at each tick than a serial line takes.
+const FLOOD: &str = "insmod kprobe_example symbol=timer_interrupt stack=1\r";
+
+#[test]
+fn a_terminal_that_pauses_loses_nothing() {
+    let mut session = Session::interactive();
+    let symbols = session.command("cat /proc/kallsyms");
+    session.type_blind("cat /proc/kallsyms\r");
+    session.wait_for("cat /proc/kallsyms");
+    let mut again = session.wait_for("\n");
+    thread::sleep(PAUSE);
+    session.type_blind("echo alive\r");
+    again += &session.wait_for("# echo alive");
+    assert_eq!(again, format!("{symbols}# echo alive\n"));
+    session.wait_for("alive");
+
+    // A program waits as well. It says more than the log's ring holds.
+    session.type_blind("run workload 2300\r");
+    let mut said = session.wait_for("workload: 2300 children");
+    thread::sleep(PAUSE);
+    said += &session.wait_for("workload: done");
+    assert_eq!(count(&said, ": exit "), 2300);
+    assert_eq!(count(&said, "dropped"), 0);
+    session.command("");
+    assert_eq!(session.command("echo alive"), "alive\n");
+    session.power_off();
+}
+
+#[test]
+fn what_is_typed_is_obeyed_while_the_terminal_shows_nothing() {
+    let mut session = Session::interactive();
+    session.type_blind("cat /proc/kallsyms\r");
+    session.wait_for(" T vfs_read");
+    // From here on nobody reads. More than what fits is still to come, so `cat` has to be stopped.
+    thread::sleep(PAUSE);
+    session.type_blind("\x03");
+    session.type_blind(FLOOD);
+    thread::sleep(PAUSE);
+    session.type_blind("rmmod kprobe_example\rpoweroff\r");
+    let (end, said) = session.ends_unheard();
+    assert_eq!(end, End::Success, "{said}");
+}
+
+#[test]
+fn the_prompt_answers_in_a_flood_of_messages() {
+    let mut session = Session::interactive();
+    session.type_blind(FLOOD);
+    for _ in 0..200 {
+        session.wait_for("pre_handler: ");
+    }
+    // The terminal pauses, so that the log is full from here on.
+    thread::sleep(PAUSE);
+    session.type_blind("rmmod kprobe_example\r");
+    let said = session.wait_for(" unregistered");
+    let dropped = Regex::new(r"\] \*\* \d+ messages dropped \*\*\n").unwrap();
+    assert!(dropped.is_match(&said), "what is lost is said to be");
+    session.command("");
+    assert_eq!(session.command("echo alive"), "alive\n");
+    assert_eq!(session.command(&format!("cat {LIST}")), "");
+    session.power_off();
+}
+
+#[test]
+fn ctrl_c_stops_what_was_started() {
+    let mut session = Session::interactive();
+    session.type_blind("run workload 4000000000\r");
+    session.wait_for("child ");
+    session.type_blind("\x03");
+    let said = session.wait_for("run: /bin/workload: ");
+    assert!(
+        said.ends_with("^C\nrun: /bin/workload: killed by signal 2\n"),
+        "{said}"
+    );
+    let tasks = session.command("ps");
+    assert!(
+        !tasks.contains("workload") && !tasks.contains("child"),
+        "{tasks}"
+    );
+
+    session.type_blind("cat /proc/kallsyms /proc/kallsyms /proc/kallsyms /proc/kallsyms\r");
+    session.wait_for(" T vfs_read");
+    session.type_blind("echo this is dropped, too\r\x03");
+    session.wait_for("^C");
+    assert_eq!(session.command("echo alive"), "alive\n");
+    session.power_off();
 }

@@ -85,6 +85,11 @@ impl Running {
         }
     }
 
+    /// Whether the child has ended.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        Ok(lock(&self.child).try_wait()?.is_some())
+    }
+
     /// Kills the child; no effect if it has ended.
     pub fn kill(&self) {
         // The only error is that it has ended.

@@ -33,6 +33,9 @@ const SUCCESS: i32 = 0x10 << 1 | 1;
 /// The same for 0x11.
 const FAILURE: i32 = 0x11 << 1 | 1;
 
+/// How many chunks of its output are read ahead. A guest to which nobody listens finds, beyond these, a terminal that pauses.
+const UNREAD_CHUNKS: usize = 4;
+
 /// What comes before the verdict in the last line of the log.
 const VERDICT: &str = "Power off: ";
 
@@ -181,7 +184,7 @@ impl Guest {
         let input = process.take_stdin();
         let mut stdout = process.take_stdout().expect("piped above");
         let mut stderr = process.take_stderr().expect("piped above");
-        let (sender, output) = mpsc::channel();
+        let (sender, output) = mpsc::sync_channel(UNREAD_CHUNKS);
         thread::spawn(move || {
             let mut chunk = [0; 4096];
             // An error on a pipe, like its end, means that there is nothing more to read.
@@ -237,6 +240,18 @@ impl Guest {
         input
             .write_all(text.as_bytes())
             .context("cannot type at the guest's serial line")
+    }
+
+    /// Waits for the guest to end, until `deadline`, without reading what it writes. False if it has not ended.
+    pub fn ends_unheard(&self, deadline: Instant) -> Result<bool> {
+        while Instant::now() < deadline {
+            let ended = self.process.has_ended();
+            if ended.context("cannot wait for the emulator")? {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(false)
     }
 
     /// Returns what the firmware wrote to its console, without control characters; empty once the kernel has written.

@@ -78,9 +78,52 @@ impl Session {
         self.answer(&format!("{shown}\n"))
     }
 
+    /// Types `keys` and listens to nothing.
+    pub fn type_blind(&mut self, keys: &str) {
+        self.guest.type_text(keys).unwrap();
+    }
+
+    /// Listens until a line that holds `text` has been shown, and returns what was
+    /// said until then, that line included.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let lines = &self.screen.lines[self.read..];
+            if let Some(at) = lines.find(text) {
+                let end = lines[at..]
+                    .find('\n')
+                    .map_or(lines.len(), |end| at + end + 1);
+                let said = lines[..end].into();
+                self.read += end;
+                return said;
+            }
+            assert_eq!(
+                self.end, None,
+                "the guest is gone without {text:?}; it said:\n{}",
+                self.screen
+            );
+            self.listen(deadline);
+        }
+    }
+
+    /// Waits for the end of the machine without listening, and then returns how it ended and what it said last.
+    pub fn ends_unheard(mut self) -> (End, String) {
+        let deadline = Instant::now() + LIMIT;
+        assert!(
+            self.guest.ends_unheard(deadline).unwrap(),
+            "the guest does not end; it said:\n{}",
+            self.screen
+        );
+        self.until_end()
+    }
+
     /// Types `line`, which ends the machine, and returns how it ended and what it said last.
     pub fn last_command(&mut self, line: &str) -> (End, String) {
         self.guest.type_text(&format!("{line}\r")).unwrap();
+        self.until_end()
+    }
+
+    fn until_end(&mut self) -> (End, String) {
         let deadline = Instant::now() + LIMIT;
         loop {
             if let Some(end) = &self.end {
