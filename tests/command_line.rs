@@ -103,3 +103,35 @@ fn numbers_that_make_no_sense_are_ignored_with_a_reason() {
         );
     }
 }
+
+/// A probe's handler that tells of each hit, on what the console is made of: each message leads to hits, which lead to messages.
+/// All of it ends, and what is left out is told.
+#[test]
+fn a_message_does_not_feed_itself() {
+    for (arguments, most) in [
+        (
+            "kprobe_example kprobe_example.symbol=memset loglevel=5",
+            100,
+        ),
+        ("kprobe_example kprobe_example.symbol=memset", 5000),
+        (
+            "kprobe_example kprobe_example.symbol=kernel::serial::SerialPort::write kprobe_example.stack=1",
+            1000,
+        ),
+        (
+            "kretprobe_example kretprobe_example.func=memset loglevel=5",
+            100,
+        ),
+        (
+            "kretprobe_example kretprobe_example.func=kernel::serial::SerialPort::write",
+            500,
+        ),
+    ] {
+        let (over, log) = boot(&format!("modules={arguments}"));
+        assert_eq!(over, Over::Ended(End::Success), "{arguments}");
+        assert!(log.len() < most, "{arguments}: {} lines", log.len());
+        let told =
+            |line: &String| line.starts_with("** ") && line.ends_with(" messages dropped **");
+        assert!(log.iter().any(told), "{arguments}: {}", log.join("\n"));
+    }
+}

@@ -250,6 +250,7 @@ impl Screen {
         dropped > 0
     }
 
+    #[inline(never)]
     fn print(&mut self, record: &Record) {
         if record.dropped_before > 0 {
             self.report(record.dropped_before.into());

@@ -5,7 +5,7 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::{
     arch::{smp, traps},
-    log, pr_debug, pr_info,
+    console, log, pr_debug, pr_info,
     probes::{Kprobe, PreVerdict, PtRegs, register},
     task::kthread::spawn_kthread_on,
 };
@@ -130,7 +130,8 @@ guest_test! {
         assert!(hits >= 1 && missed >= 1, "{hits} hits, {missed} missed");
     }
 
-    /// Each line printed makes the handler log a line, which is printed. The chain must end by itself.
+    /// Each line printed makes the handler log a line, which is printed. The chain must end by itself, also where the lines
+    /// that begin it are kept from the console.
     #[cmdline("log=probed_console")]
     fn probe_handler_in_the_console_may_log() {
         static HITS: AtomicU64 = AtomicU64::new(0);
@@ -138,15 +139,42 @@ guest_test! {
             pr_info!("console hit {}", HITS.fetch_add(1, SeqCst));
             PreVerdict::Execute
         }
+        fn log_quietly(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            pr_debug!("console hit {}", HITS.fetch_add(1, SeqCst));
+            PreVerdict::Execute
+        }
+        let port = Kprobe::new().symbol("kernel::serial::SerialPort::write").pre(log_it);
+        let filter = Kprobe::new().symbol("kernel::console::Screen::print").pre(log_quietly);
+        for (probe, log) in [(port, (|| pr_info!("once")) as fn()), (filter, || pr_debug!("once"))] {
+            HITS.store(0, SeqCst);
+            let since = mark();
+            let probe = register(Box::new(probe)).unwrap();
+            log();
+            console::flush();
+            drop(probe);
+            let hits = HITS.load(SeqCst);
+            let kept = records_with(since, "console hit").len() as u64;
+            assert!(kept > 0 && kept < hits, "{hits} hits, {kept} kept");
+            pr_info!("after");
+            assert_eq!(records_with(since, "after").len(), 1);
+        }
+    }
+
+    /// Messages from an interrupt handler are no part of what it interrupts, the printing of other messages included.
+    fn interrupts_that_log_while_messages_are_printed_are_heard() {
+        static TICKS: AtomicU64 = AtomicU64::new(0);
+        fn log_it(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+            pr_debug!("tick {}", TICKS.fetch_add(1, SeqCst));
+            PreVerdict::Execute
+        }
         let since = mark();
-        let probe = register(Box::new(Kprobe::new().symbol("kernel::serial::SerialPort::write").pre(log_it))).unwrap();
-        pr_info!("once");
+        let probe = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(log_it))).unwrap();
+        while TICKS.load(SeqCst) < 20 {
+            // On the console, so that most ticks come while it is printed.
+            pr_info!("to be printed");
+        }
         drop(probe);
-        let hits = HITS.load(SeqCst);
-        let kept = records_with(since, "console hit").len() as u64;
-        assert!(kept > 0 && kept < hits, "{hits} hits, {kept} kept");
-        pr_info!("after");
-        assert_eq!(records_with(since, "after").len(), 1);
+        assert_eq!(records_with(since, "tick ").len() as u64, TICKS.load(SeqCst));
     }
 
     fn long_and_many_lined_messages_keep_their_text() {
