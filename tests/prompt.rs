@@ -194,7 +194,20 @@ fn what_is_wrong_with_a_line_is_told() {
             "run /proc/kallsyms",
             "run: /proc/kallsyms: permission denied (EACCES)",
         ),
-        ("run child 3 x", "child"),
+        (
+            "run child 3 x",
+            "child: usage: child [CODE], an exit code from 0 to 255",
+        ),
+        ("run child 3 x", "run: /bin/child: exit code 2"),
+        ("run child 256", "child: usage"),
+        ("run child 7", "run: /bin/child: exit code 7"),
+        (
+            "run workload -1",
+            "workload: usage: workload [CHILDREN], a number from 0 to 4294967295",
+        ),
+        ("run workload abc", "workload: usage"),
+        ("run workload 1 2", "workload: usage"),
+        ("run workload ''", "run: /bin/workload: exit code 2"),
         ("dmesg -w", "dmesg: it takes no arguments"),
         (
             "disas",

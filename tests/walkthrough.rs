@@ -129,10 +129,16 @@ fn other_probes_and_the_knobs_are_respected() {
     session.command("insmod kretprobe_example func=do_fork");
     let said = session.command("walkthrough do_fork");
     assert!(
-        said.contains("has a kretprobe with another return method"),
+        said.contains("walkthrough: do_fork has a return probe already")
+            && said.contains("unload the module that has it first: rmmod kretprobe_example\n"),
         "{said}"
     );
     session.command("rmmod kretprobe_example");
+    assert!(
+        session
+            .command("walkthrough do_fork")
+            .contains("the return")
+    );
     session.power_off();
 }
 

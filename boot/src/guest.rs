@@ -73,6 +73,10 @@ impl End {
                 Some(SUCCESS) => Self::Success,
                 Some(FAILURE) => Self::Failure,
                 Some(0) => Self::Reset,
+                _ if let Some(register) = refused_register(stderr) => Self::Emulator(format!(
+                    "KVM on this host cannot set the model-specific register {register}, which QEMU wants for `-cpu host`: \
+                     leave `--accel kvm` out, or bring QEMU and the host's kernel up to date"
+                )),
                 _ => failed("QEMU", stderr.lines().rfind(|line| !line.trim().is_empty())),
             },
             // Whatever the verdict, it exits with 1.
@@ -89,6 +93,12 @@ impl End {
             },
         }
     }
+}
+
+/// The model-specific register that KVM has refused, as QEMU says before it gives up on an assertion.
+fn refused_register(stderr: &str) -> Option<&str> {
+    let (_, rest) = stderr.split_once("failed to set MSR ")?;
+    rest.split_whitespace().next()
 }
 
 impl fmt::Display for End {
@@ -369,11 +379,19 @@ fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
     say(
         "the guest has the terminal now: `poweroff` ends it, Ctrl-A X quits at once, Ctrl-A H helps",
     );
-    let status = children::spawn(&mut command)
-        .context("cannot start QEMU")?
-        .wait()
-        .context("cannot wait for QEMU")?;
-    match End::new(Emulator::Qemu, status, "", "") {
+    let process = children::spawn(command.stderr(Stdio::piped())).context("cannot start QEMU")?;
+    let mut stderr = process.take_stderr().expect("piped above");
+    // Shown as it comes; read as well, as it says why QEMU has failed.
+    let mut text = Vec::new();
+    let mut chunk = [0; 4096];
+    while let Ok(length @ 1..) = stderr.read(&mut chunk) {
+        text.extend(&chunk[..length]);
+        // Nothing better can be done with what cannot be shown.
+        let _ = std::io::stderr().write_all(&chunk[..length]);
+    }
+    let status = process.wait().context("cannot wait for QEMU")?;
+    let text = String::from_utf8_lossy(&text);
+    match End::new(Emulator::Qemu, status, &text, "") {
         End::Success => Ok(()),
         end => bail!("{end}"),
     }

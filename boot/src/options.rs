@@ -1,6 +1,6 @@
 //! The command line of `cargo run --`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
@@ -84,7 +84,7 @@ pub struct MachineOptions {
     #[arg(long)]
     gdb: bool,
     /// Seconds after which the guest is ended and has failed [default: 60, none with --gdb or --interactive]
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "S", value_parser = seconds, allow_hyphen_values = true)]
     timeout: Option<u64>,
     /// Run a prompt on the terminal in place of the workload; `help` lists its commands, `poweroff` ends it
     #[arg(long, conflicts_with = "timeout")]
@@ -246,12 +246,25 @@ fn memory_mib(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "give a size between 64M and 64G".into())
 }
 
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds @ 1..) => Ok(seconds),
+        _ => Err("give a number of seconds, at least 1; without the option the limit is 60".into()),
+    }
+}
+
 fn existing_file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err("there is no such file".into())
+    match path.metadata() {
+        Ok(found) if found.is_file() => Ok(path),
+        Ok(found) if found.is_dir() => {
+            Err("that is a directory; give the file of a disk image".into())
+        }
+        Ok(_) => Err("that is no ordinary file; give the file of a disk image".into()),
+        Err(error) if error.kind() == ErrorKindIo::NotFound => {
+            Err("there is no such file; `cargo run -- image DIRECTORY` writes images".into())
+        }
+        Err(error) => Err(format!("it cannot be used: {error}")),
     }
 }
 
@@ -382,6 +395,21 @@ mod tests {
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
             assert_eq!(error.exit_code(), 2, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_value_is_told() {
+        for (wrong, told) in [
+            (["--disk", "/"], "that is a directory"),
+            (["--disk", "/dev/null"], "that is no ordinary file"),
+            (["--disk", "/no/such/file"], "there is no such file"),
+            (["--disk", "/dev/null/x"], "it cannot be used: "),
+            (["--timeout", "0"], "give a number of seconds, at least 1"),
+            (["--timeout", "-1"], "give a number of seconds, at least 1"),
+        ] {
+            let error = parse(&wrong).expect_err(wrong[1]).to_string();
+            assert!(error.contains(told), "{wrong:?}: {error}");
         }
     }
 

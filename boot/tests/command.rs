@@ -307,3 +307,37 @@ mod signals {
         assert_eq!(output.status.signal(), Some(9), "{output:?}");
     }
 }
+
+/// A QEMU that ends as the real one does where KVM refuses a model-specific register.
+#[test]
+fn a_register_that_kvm_refuses_is_told_in_a_sentence() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refusing-qemu");
+    fs::create_dir_all(&directory).unwrap();
+    let qemu = directory.join("qemu-system-x86_64");
+    let script = "#!/bin/sh\n\
+        echo 'qemu-system-x86_64: error: failed to set MSR 0x10a to 0x2000000000dd00' >&2\n\
+        echo 'qemu-system-x86_64: ../target/i386/kvm/kvm.c:2893: kvm_buf_set_msrs: Assertion `ret == cpu->kvm_msr_buf->nmsrs'\\'' failed.' >&2\n\
+        kill -ABRT $$\n";
+    fs::write(&qemu, script).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    for interactive in [false, true] {
+        let path = env::var_os("PATH").unwrap();
+        let directories = [directory.clone()]
+            .into_iter()
+            .chain(env::split_paths(&path));
+        let output = boot()
+            .env("PATH", env::join_paths(directories).unwrap())
+            .args(["--accel", "kvm", "--disk"])
+            .arg(disk("kvm", HALT))
+            .args(interactive.then_some("--interactive"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(
+            last_line(&output),
+            "boot: KVM on this host cannot set the model-specific register 0x10a, which QEMU wants for `-cpu host`: \
+             leave `--accel kvm` out, or bring QEMU and the host's kernel up to date",
+        );
+    }
+}

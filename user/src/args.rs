@@ -27,6 +27,15 @@ impl Args {
         self.next_str()?.parse().ok()
     }
 
+    /// Parses the last argument; `default` if there is none, `None` if it does not parse or is not the last one.
+    pub fn parse_last_or<T: FromStr>(&mut self, default: T) -> Option<T> {
+        match self.left {
+            [] => Some(default),
+            [_] => self.parse_next(),
+            _ => None,
+        }
+    }
+
     /// Returns the next argument; `None` if there is none or it is not UTF-8.
     pub fn next_str(&mut self) -> Option<&'static str> {
         self.next()?.to_str().ok()

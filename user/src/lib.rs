@@ -19,6 +19,9 @@ use core::{arch::naked_asm, ffi::c_char, panic::PanicInfo};
 /// Exit code of a program that panicked.
 pub const PANIC_EXIT: i32 = 101;
 
+/// Exit code of a program that does not understand its arguments, and has done nothing.
+pub const USAGE_EXIT: i32 = 2;
+
 /// Declares the program's entry: a `fn(Args) -> i32` whose result is the exit code.
 #[macro_export]
 macro_rules! main {

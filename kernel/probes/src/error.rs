@@ -178,7 +178,8 @@ impl fmt::Display for ProbeError {
             }
             Self::MixedReturnMethods { addr } => write!(
                 f,
-                "the function at {addr:#x} has a kretprobe with another return method; give both the same one"
+                "the function at {addr:#x} has a kretprobe with another return method; \
+                 unregister that one first, or give both the same by return_method()"
             ),
             Self::DataTooLarge { bytes } => write!(
                 f,

@@ -10,7 +10,12 @@ use super::{
     commands::{COMMANDS, Command},
     walkthrough::CALLABLE,
 };
-use crate::{errno::Errno, module::ModuleError, probes::ProbeError, symbols::LookupError};
+use crate::{
+    errno::Errno,
+    module::{self, ModuleError},
+    probes::ProbeError,
+    symbols::LookupError,
+};
 
 /// Why a command was not, or not wholly, carried out.
 pub enum Failure {
@@ -38,6 +43,8 @@ pub enum Failure {
     NotCallable(String),
     /// All probes are disarmed.
     Disarmed,
+    /// The function has a return probe already, and forms cannot be mixed.
+    ReturnProbed(&'static str),
     /// A call could not be followed to its end.
     NotFollowed,
     /// The probes have no answer.
@@ -107,6 +114,18 @@ impl fmt::Display for Failure {
             Self::Disarmed => f.write_str(
                 "all probes are disarmed; echo 1 > /sys/kernel/debug/kprobes/enabled arms them",
             ),
+            Self::ReturnProbed(name) => {
+                write!(
+                    f,
+                    "{name} has a return probe already, which cannot be there beside one of another form; \
+                     unload the module that has it first:"
+                )?;
+                for (index, module) in module::loaded().iter().enumerate() {
+                    let or = if index > 0 { " or" } else { "" };
+                    write!(f, "{or} rmmod {}", module.name())?;
+                }
+                Ok(())
+            }
             Self::NotFollowed => f.write_str(
                 "the call made more stops than there is room for; remove other probes in its way",
             ),

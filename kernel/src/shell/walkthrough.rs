@@ -36,8 +36,8 @@ use crate::{
     },
     mm::uaccess,
     probes::{
-        self, Kretprobe, KretprobeInstance, PROBES, PtRegs, Registered, ReturnMethod, StepMethod,
-        kprobe::flags,
+        self, Kretprobe, KretprobeInstance, PROBES, ProbeError, PtRegs, Registered, ReturnMethod,
+        StepMethod, kprobe::flags,
     },
     symbols, syscall,
     task::{self, Task},
@@ -211,7 +211,11 @@ fn watch(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Colum
         .step_method(form.step)
         .return_method(form.method)
         .handler(handle);
-    let probe: Registered<Box<Kretprobe<()>>> = probes::register(Box::new(probe))?;
+    let probe: Registered<Box<Kretprobe<()>>> =
+        probes::register(Box::new(probe)).map_err(|error| match error {
+            ProbeError::MixedReturnMethods { .. } => Failure::ReturnProbed(name),
+            error => error.into(),
+        })?;
     let mut head = vec![form.name.to_owned(), form.settings.to_owned()];
     if form.optimize && probe.kprobe().flags() & flags::OPTIMIZED == 0 {
         head.extend(wrap("", "no jump, the breakpoint stays as in asm:"));

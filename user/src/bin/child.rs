@@ -1,14 +1,17 @@
-//! What the workload's children execute: says who it is and exits with the code in its first argument.
+//! What the workload's children execute: says who it is and exits with the code in its argument, 0 by default.
 #![no_std]
 #![no_main]
 
-use user::{Args, println, syscall};
+use user::{Args, USAGE_EXIT, eprintln, println, syscall};
 
 user::main!(main);
 
 fn main(mut args: Args) -> i32 {
     args.next();
-    let code = args.parse_next().unwrap_or(0);
+    let Some(code @ 0..=255) = args.parse_last_or(0) else {
+        eprintln!("child: usage: child [CODE], an exit code from 0 to 255");
+        return USAGE_EXIT;
+    };
     println!(
         "child {} of {}: exit {code}",
         syscall::getpid(),

@@ -1,24 +1,31 @@
 //! The work that the samples watch: forks children one after the other, each of which executes
-//! `/bin/child`, and makes a directory for each. It leaves no directory behind, so it can run again.
+//! `/bin/child`, and makes a directory for each, inside one with its pid in the name. It leaves none behind
+//! if it comes to its end.
 //!
-//! The first argument is the number of children, 3 by default. Exits with 0 only if every call did what
+//! The argument is the number of children, 3 by default. Exits with 0 only if every call did what
 //! it should and every child came back with the code it was told.
 #![no_std]
 #![no_main]
 
 use core::ffi::CStr;
-use user::{Args, abi, println, syscall, text::Text};
+use user::{Args, USAGE_EXIT, abi, eprintln, println, syscall, text::Text};
 
 user::main!(main);
 
 const CHILD: &CStr = c"/bin/child";
-const BASE: &CStr = c"/tmp/workload";
 
 fn main(mut args: Args) -> i32 {
     args.next();
-    let children: u32 = args.parse_next().unwrap_or(3);
+    let Some(children) = args.parse_last_or(3) else {
+        eprintln!(
+            "workload: usage: workload [CHILDREN], a number from 0 to {}",
+            u32::MAX
+        );
+        return USAGE_EXIT;
+    };
     println!("workload: {children} children");
-    syscall::mkdir(BASE, 0o755).expect("mkdir of the base directory");
+    let base = base();
+    syscall::mkdir(base.as_c_str(), 0o755).expect("mkdir of the base directory");
     let mut last = 0;
     for i in 0..children {
         let pid = run_child(i as i32 % 256);
@@ -29,7 +36,7 @@ fn main(mut args: Args) -> i32 {
     for i in 0..children {
         syscall::rmdir(directory(i).as_c_str()).expect("rmdir");
     }
-    syscall::rmdir(BASE).expect("rmdir of the base directory");
+    syscall::rmdir(base.as_c_str()).expect("rmdir of the base directory");
     println!("workload: done");
     0
 }
@@ -51,9 +58,14 @@ fn run_child(code: i32) -> u32 {
     pid
 }
 
+/// The path of the directory around the others.
+fn base() -> Text<64> {
+    Text::format(format_args!("/tmp/workload.{}", syscall::getpid()))
+}
+
 /// The path of the `i`th directory.
 fn directory(i: u32) -> Text<64> {
-    Text::format(format_args!("{}/{i}", BASE.to_str().expect("ASCII")))
+    Text::format(format_args!("/tmp/workload.{}/{i}", syscall::getpid()))
 }
 
 /// Makes the `i`th directory and checks that it is there, once.
