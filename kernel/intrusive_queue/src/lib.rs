@@ -81,15 +81,20 @@ impl<T: Linked> Queue<T> {
 
     /// Whether `wanted` is true for any element.
     pub fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
+        self.find(wanted).is_some()
+    }
+
+    /// The first element for which `wanted` is true.
+    pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<&T> {
         let mut current = self.head;
         // SAFETY: elements live while they are queued (2 of `insert_before`).
         while let Some(queued) = unsafe { current.as_ref() } {
             if wanted(queued) {
-                return true;
+                return Some(queued);
             }
             current = queued.link().next();
         }
-        false
+        None
     }
 
     /// Appends `element`.

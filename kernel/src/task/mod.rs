@@ -21,6 +21,7 @@ pub mod kthread;
 pub mod process;
 pub mod scheduler;
 pub mod sleep;
+mod tick;
 pub mod wait;
 pub mod wait_queue;
 
@@ -304,8 +305,11 @@ impl Task {
     /// Replaces the user memory of the running task, loads the new one and returns the old one. `None` makes it a
     /// kernel thread.
     ///
+    /// A function of its own, as what loads a root cannot be probed.
+    ///
     /// # Panics
     /// If this is not the running task.
+    #[inline(never)]
     pub fn set_user_space(&self, space: Option<Arc<UserSpace>>) -> Option<Arc<UserSpace>> {
         assert!(
             core::ptr::eq(self, percpu::current_raw()),

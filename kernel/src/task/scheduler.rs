@@ -35,7 +35,7 @@
 //! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
 //! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-use super::{IDLE, State, TASKS, Task};
+use super::{IDLE, State, TASKS, Task, tick};
 use crate::{
     arch::{give_way, idt::vector, percpu, smp, switch::__switch_to},
     console,
@@ -130,7 +130,10 @@ pub fn init_cpu(stack: Range<u64>) {
 pub fn idle() -> ! {
     schedule();
     loop {
-        let printed = console::print_when_idle();
+        let printed = !console::is_pending() || {
+            interrupts::without_interrupts(tick::resume);
+            console::print_when_idle()
+        };
         interrupts::disable();
         if percpu::this().need_resched() {
             interrupts::enable();
@@ -139,6 +142,7 @@ pub fn idle() -> ! {
             interrupts::enable();
         } else {
             console::idle_ends();
+            tick::rest();
             // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
             interrupts::enable_and_hlt();
         }
@@ -285,6 +289,9 @@ fn reschedule(preempted: bool) {
     };
     if let Some(next) = next.filter(|&next| !ptr::eq(task, next)) {
         queue.set_idle(cpu, ptr::eq(next, idle));
+        if is_idle {
+            tick::resume();
+        }
         if wants_to_run {
             queue.push(task);
         }

@@ -2,21 +2,24 @@
 //!
 //! Sleepers are sorted by the time at which they want to be woken, and one word tells the earliest, so a tick with
 //! nothing to do takes no lock. Any CPU may wake any sleeper. A sleeper is woken at the first tick after its time: up
-//! to 4 ms late.
+//! to 4 ms late. The CPU on which it fell asleep sees to it that there is one, also while that CPU is idle
+//! ([`super::tick`]).
 
 use super::{
     TaskRef,
     scheduler::wake,
     wait_queue::{Limits, wait},
 };
-use crate::{errno::Errno, sync::SpinLock, time::ktime_get};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::{arch::percpu, errno::Errno, sync::SpinLock, time::ktime_get};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use intrusive_queue::{Link, Linked, Queue};
 
 /// A task that wants to be woken at a time. It lives in the stack frame of the wait.
 pub(super) struct Sleeper {
     task: TaskRef,
     deadline_ns: u64,
+    /// The CPU on which it was queued. Written under the lock.
+    cpu: AtomicUsize,
     link: Link<Sleeper>,
 }
 
@@ -44,6 +47,7 @@ impl Sleeper {
         Self {
             task,
             deadline_ns,
+            cpu: AtomicUsize::new(0),
             link: Link::new(),
         }
     }
@@ -52,6 +56,7 @@ impl Sleeper {
     pub(super) fn add(&self) {
         let mut sleepers = SLEEPERS.lock();
         if !self.link.is_linked() {
+            self.cpu.store(percpu::cpu_id(), Ordering::Relaxed);
             // SAFETY: in no queue, and `wait` removes it before its frame ends.
             unsafe { sleepers.insert_before(self, |other| other.deadline_ns > self.deadline_ns) };
             note_earliest(&sleepers);
@@ -64,6 +69,13 @@ impl Sleeper {
         sleepers.remove_element(self);
         note_earliest(&sleepers);
     }
+}
+
+/// When the first of those who fell asleep on CPU `cpu` wants to be woken. No new one comes while that CPU is idle.
+pub(super) fn earliest_of(cpu: usize) -> Option<u64> {
+    let sleepers = SLEEPERS.lock();
+    let first = sleepers.find(|sleeper| sleeper.cpu.load(Ordering::Relaxed) == cpu);
+    first.map(|sleeper| sleeper.deadline_ns)
 }
 
 /// Wakes those whose time has come. Called by the tick, interrupts off.

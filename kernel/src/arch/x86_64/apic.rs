@@ -52,6 +52,8 @@ static REGISTERS: AtomicU64 = AtomicU64::new(0);
 
 /// Timer ticks per scheduler tick, after division.
 static TIMER_COUNT: AtomicU32 = AtomicU32::new(0);
+/// Time between two ticks of the scheduler, in nanoseconds.
+static TICK_NS: AtomicU64 = AtomicU64::new(0);
 
 fn address(offset: usize) -> *mut u32 {
     (REGISTERS.load(Ordering::Relaxed) as usize + offset) as *mut u32
@@ -87,7 +89,9 @@ pub fn init() {
     let ticks = u64::from(start - end);
     let ns = time::ticks_to_ns(end_tsc - start_tsc);
     write(register::TIMER_INITIAL, 0);
-    let count = ticks * time::tick_ns() / ns;
+    let tick_ns = time::tick_ns();
+    TICK_NS.store(tick_ns, Ordering::Relaxed);
+    let count = ticks * tick_ns / ns;
     assert!(count > 0, "the timer of the local APIC stands still");
     TIMER_COUNT.store(count as u32, Ordering::Relaxed);
 }
@@ -125,6 +129,23 @@ pub fn start_timer() {
     write(register::TIMER_DIVIDE, DIVIDE_BY_16);
     write(register::LVT_TIMER, PERIODIC | u32::from(vector::TIMER));
     write(register::TIMER_INITIAL, TIMER_COUNT.load(Ordering::Relaxed));
+}
+
+/// Time between two interrupts of the periodic timer.
+pub fn tick_ns() -> u64 {
+    TICK_NS.load(Ordering::Relaxed)
+}
+
+/// Stops the periodic timer of the calling CPU. With `ns`, its interrupt comes once, after that time, or earlier if the timer cannot
+/// count so far.
+pub fn set_alarm(ns: Option<u64>) {
+    write(register::LVT_TIMER, u32::from(vector::TIMER));
+    let count = ns.map_or(0, |ns| {
+        let count = u128::from(ns) * u128::from(TIMER_COUNT.load(Ordering::Relaxed));
+        let count = count / u128::from(tick_ns());
+        u32::try_from(count).unwrap_or(u32::MAX).max(1)
+    });
+    write(register::TIMER_INITIAL, count);
 }
 
 /// Tells the local APIC that the handler is done.

@@ -55,6 +55,8 @@ pub struct PerCpu {
     /// The running task should give way as soon as it may be preempted.
     need_resched: AtomicBool,
     apic_id: AtomicU32,
+    /// The tick rests; see [`crate::task`].
+    resting: AtomicBool,
     /// NMIs since the handler last began to run, while it runs; else 0.
     pub(super) nmis_seen: AtomicU32,
     /// The task state segment.
@@ -92,6 +94,7 @@ impl PerCpu {
             preempt_count: AtomicU32::new(0),
             need_resched: AtomicBool::new(false),
             apic_id: AtomicU32::new(0),
+            resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
@@ -111,6 +114,15 @@ impl PerCpu {
 
     pub(super) fn set_apic_id(&self, id: u32) {
         self.apic_id.store(id, Ordering::Relaxed);
+    }
+
+    /// Whether the tick rests.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_resting(&self, resting: bool) {
+        self.resting.store(resting, Ordering::Relaxed);
     }
 
     /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to notice soon.
