@@ -78,6 +78,16 @@ fn unknown_module_fails_the_run() {
 }
 
 #[test]
+fn an_empty_program_fails_the_run() {
+    let (over, log) = boot("init=");
+    assert_eq!(over, Over::Ended(End::Failure), "{}", log.join("\n"));
+    assert_holds(
+        &log,
+        "init= names no program; give its path, such as init=/bin/workload",
+    );
+}
+
+#[test]
 fn log_level_keeps_less_urgent_messages_off_the_console() {
     let (over, log) = boot("modules=kprobe_example loglevel=5");
     assert_eq!(over, Over::Ended(End::Success));

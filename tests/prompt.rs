@@ -42,6 +42,14 @@ fn a_place_is_found_probed_watched_silenced_and_left() {
     let marked = Regex::new(&format!(r"(?m)^  \+{offset} +yes +K +[a-z]")).unwrap();
     let listing = session.command("disas do_fork");
     assert!(marked.is_match(&listing), "{listing}");
+    // The address as the list shows it, and other ways to write it.
+    for place in [
+        format!("{address:016x}"),
+        format!("0x{address:x}"),
+        format!("0X{address:X}"),
+    ] {
+        assert_eq!(session.command(&format!("disas {place}")), listing);
+    }
     assert!(
         session.command("lsmod").contains("    offset="),
         "parameters are shown"
@@ -132,9 +140,9 @@ fn what_is_wrong_with_a_line_is_told() {
         ("cat nowhere /proc", "cat: nowhere: no such file"),
         (
             "echo a > /nowhere/file",
-            "/nowhere/file: no such file or directory (ENOENT)",
+            "echo: /nowhere/file: no such file or directory (ENOENT)",
         ),
-        ("echo a > /proc", "/proc: is a directory (EISDIR)"),
+        ("echo a > /proc", "echo: /proc: is a directory (EISDIR)"),
         (
             "echo maybe > /sys/kernel/debug/kprobes/enabled",
             "enabled: invalid argument (EINVAL); it does not take this text",
@@ -164,8 +172,37 @@ fn what_is_wrong_with_a_line_is_told() {
             "no symbol is called do_frok; did you mean do_fork",
         ),
         (
-            "insmod kprobe_example symbol=printk offset=1000000",
-            "insmod: ",
+            "insmod kprobe_example symbol=printk offset=0xffffffff",
+            "insmod: printk+0xffffffff belongs to no symbol of the kernel; printk has ",
+        ),
+        (
+            "insmod kprobe_example symbol=",
+            "insmod: the name of the symbol is empty; give that of a function",
+        ),
+        (
+            "insmod kprobe_example symbol=qqqqqqqqqqqqqqqqqq",
+            "no symbol is called qqqqqqqqqqqqqqqqqq; it may have been inlined",
+        ),
+        (
+            "disas ''",
+            "disas: the name is empty; give that of a function",
+        ),
+        ("disas 0x+12", "disas: an address is 0x and up to sixteen"),
+        (
+            "disas ffffffffffffffff",
+            "disas: 0xffffffffffffffff belongs to no function",
+        ),
+        (
+            "disas kernel::log::RING",
+            "disas: kernel::log::RING is data, not a function; those that /proc/kallsyms",
+        ),
+        (
+            "disas kernel::time::measure",
+            "disas: kernel::time::measure was part of the boot, and its instructions are gone",
+        ),
+        (
+            "echo ä",
+            "the prompt knows ASCII only, and other letters were typed: nothing was done",
         ),
         (
             "insmod kprobe_example symbol=kretprobe_trampoline",
@@ -229,8 +266,13 @@ fn what_is_wrong_with_a_line_is_told() {
         ("disas kernel::init::finish_boot", "disas: "),
         ("probeable do_fork", "probeable: it takes no arguments"),
     ] {
-        let said = session.command(line);
+        let shown: String = line.chars().filter(char::is_ascii).collect();
+        let said = session.keys(&format!("{line}\r"), &shown);
         assert!(said.contains(told), "{line:?} is answered by\n{said}");
+        assert_eq!(
+            count(&said, "no symbol is called"),
+            count(told, "no symbol is called")
+        );
     }
     assert_eq!(
         session.command(&format!("cat {LIST}")),

@@ -159,8 +159,14 @@ fn an_unknown_function_fails_the_run() {
     assert_eq!(over, Over::Ended(End::Failure), "{log}");
     lines(
         &log,
-        "register_kretprobe failed, returned -2(: .*do_fork.*)",
+        "insmod kretprobe_example failed: -2 (no symbol is called do_frok; did you mean .*do_fork.*)",
         1,
+    );
+    lines(&log, "register_kretprobe failed, returned -(2)", 1);
+    assert_eq!(
+        log.matches("do_fork").count(),
+        1,
+        "the reason is told once: {log}"
     );
 }
 

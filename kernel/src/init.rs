@@ -78,6 +78,10 @@ fn load_modules(key: &str) -> bool {
 
 /// Runs the program at `path` and waits for its end. False unless it exits with 0.
 fn run_init(path: &str) -> bool {
+    if path.is_empty() {
+        pr_err!("init= names no program; give its path, such as init={DEFAULT_INIT}");
+        return false;
+    }
     match run_program(path, &[]) {
         Ok(status) if status.success() => return true,
         Ok(status) => pr_err!("{path}: {status:?}"),

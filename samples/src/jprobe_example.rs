@@ -45,10 +45,7 @@ fn init() -> Result<(), ProbeError> {
         .offset(params().offset)
         .entry(jdo_fork);
     let probe = register(Box::new(jprobe)).inspect_err(|error| {
-        pr_info!(
-            "register_jprobe failed, returned -{}: {error}",
-            error.errno()
-        );
+        pr_info!("register_jprobe failed, returned -{}", error.errno());
     })?;
     pr_info!(
         "Planted jprobe at {:#x}, handler addr {:#x}",

@@ -64,10 +64,7 @@ fn init() -> Result<(), ProbeError> {
         .post(post_handler)
         .fault(fault_handler);
     let probe = register(Box::new(kprobe)).inspect_err(|error| {
-        pr_info!(
-            "register_kprobe failed, returned -{}: {error}",
-            error.errno()
-        );
+        pr_info!("register_kprobe failed, returned -{}", error.errno());
     })?;
     pr_info!("Planted kprobe at {:#x}", probe.addr());
     *PROBE.lock() = Some(probe);

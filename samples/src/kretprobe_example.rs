@@ -59,10 +59,7 @@ fn init() -> Result<(), ProbeError> {
         .handler(ret_handler)
         .maxactive(20);
     let probe = register(Box::new(kretprobe)).inspect_err(|error| {
-        pr_info!(
-            "register_kretprobe failed, returned -{}: {error}",
-            error.errno()
-        );
+        pr_info!("register_kretprobe failed, returned -{}", error.errno());
     })?;
     pr_info!(
         "Planted return probe at {}: {:#x}",

@@ -25,10 +25,7 @@ static PROBE: Kretprobe = Kretprobe::new()
 
 fn init() -> Result<(), ProbeError> {
     register_kretprobe(&PROBE).inspect_err(|error| {
-        pr_info!(
-            "register_kretprobe failed, returned -{}: {error}",
-            error.errno()
-        );
+        pr_info!("register_kretprobe failed, returned -{}", error.errno());
     })
 }
 

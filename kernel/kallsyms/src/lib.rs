@@ -189,6 +189,9 @@ impl fmt::Display for LookupError<'_> {
             Self::OutOfMemory => {
                 f.write_str("out of memory for looking a name up; free some and try again")
             }
+            Self::Unknown { name, .. } if name.is_empty() => {
+                f.write_str("the name is empty; give that of a function")
+            }
             Self::Unknown { name, nearest } => {
                 write!(f, "no symbol {name}")?;
                 for (index, symbol) in nearest.iter().enumerate() {

@@ -18,6 +18,15 @@ pub enum ProbeError {
     AmbiguousSymbol { name: String, candidates: String },
     /// No symbol covers the address.
     NoSymbolAt { addr: u64 },
+    /// The offset leads from the symbol to where no symbol is.
+    OffsetTooLarge {
+        /// The symbol's name; empty if there is no memory for it.
+        name: String,
+        /// The symbol's size in bytes.
+        size: u64,
+        /// What was to be added to its address.
+        offset: u32,
+    },
     /// The address is not in executable kernel text.
     NotText { addr: u64 },
     /// The probe is registered already.
@@ -69,7 +78,7 @@ impl ProbeError {
     /// The positive Linux error number.
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::UnknownSymbol { .. } | Self::NoSymbolAt { .. } => 2,
+            Self::UnknownSymbol { .. } | Self::NoSymbolAt { .. } | Self::OffsetTooLarge { .. } => 2,
             Self::DataTooLarge { .. } => 7,
             Self::OutOfMemory | Self::TooManySites { .. } => 12,
             Self::AtomicContext | Self::NotReady => 16,
@@ -103,6 +112,7 @@ impl ProbeError {
             Self::UnknownSymbol { .. } => "UnknownSymbol",
             Self::AmbiguousSymbol { .. } => "AmbiguousSymbol",
             Self::NoSymbolAt { .. } => "NoSymbolAt",
+            Self::OffsetTooLarge { .. } => "OffsetTooLarge",
             Self::NotText { .. } => "NotText",
             Self::AlreadyRegistered { .. } => "AlreadyRegistered",
             Self::NotRegistered => "NotRegistered",
@@ -133,6 +143,9 @@ impl fmt::Display for ProbeError {
         match self {
             Self::SymbolAndAddress => f.write_str("both a symbol and an address are given; give one of them"),
             Self::NoTarget => f.write_str("neither a symbol nor an address is given; give one of them"),
+            Self::UnknownSymbol { name, .. } if name.is_empty() => {
+                f.write_str("the name of the symbol is empty; give that of a function")
+            }
             Self::UnknownSymbol { name, hint } => {
                 write!(f, "no symbol is called {name}; {hint}")
             }
@@ -141,6 +154,9 @@ impl fmt::Display for ProbeError {
             }
             Self::NoSymbolAt { addr } => {
                 write!(f, "{addr:#x} belongs to no symbol of the kernel; give an address inside a function")
+            }
+            Self::OffsetTooLarge { name, size, offset } => {
+                write!(f, "{name}+{offset:#x} belongs to no symbol of the kernel; {name} has {size} bytes, so give an offset below that")
             }
             Self::NotText { addr } => {
                 write!(f, "{addr:#x} is not executable kernel text; give an address inside a function")

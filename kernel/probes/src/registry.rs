@@ -20,7 +20,7 @@
 //! # Contexts
 //! All calls may sleep, save those that say otherwise; from an atomic context they are refused.
 
-use alloc::{alloc::alloc, boxed::Box, sync::Arc, vec::Vec};
+use alloc::{alloc::alloc, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::{
     alloc::Layout,
     fmt,
@@ -756,7 +756,7 @@ impl<P: Platform> Probes<P> {
             (None, addr) => addr,
         };
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
-        let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
+        let symbol = P::symbol_at(addr).ok_or_else(|| Self::no_symbol_at(kprobe, base, addr))?;
         if symbol.text == Text::No {
             return Err(ProbeError::NotText { addr });
         }
@@ -771,6 +771,22 @@ impl<P: Platform> Probes<P> {
             addr = self.entry_of(&symbol);
         }
         Ok((addr, symbol))
+    }
+
+    /// Why `kprobe` has no place: there is no symbol at `addr`, which its offset makes of `base`.
+    fn no_symbol_at(kprobe: &Kprobe, base: u64, addr: u64) -> ProbeError {
+        let (Some(given), Some(symbol)) = (&kprobe.symbol_name, P::symbol_at(base)) else {
+            return ProbeError::NoSymbolAt { addr };
+        };
+        let mut name = String::new();
+        if name.try_reserve(given.len()).is_ok() {
+            name.push_str(given);
+        }
+        ProbeError::OffsetTooLarge {
+            name,
+            size: symbol.size,
+            offset: kprobe.offset,
+        }
     }
 
     /// Where a probe of the function's entry goes.

@@ -9,6 +9,8 @@ pub(crate) enum Key {
     Edit(KeyEvent),
     /// Ctrl-C: abandon the line.
     Abandon,
+    /// Part of a letter beyond ASCII; the first part says so.
+    Letter { first: bool },
     /// None that has a meaning here.
     Unknown,
 }
@@ -27,6 +29,12 @@ pub(crate) fn next_key(after_return: &mut bool, mut read: impl FnMut() -> u8) ->
         b' '..=b'~' => KeyEvent::Normal(char::from(byte)),
         0x03 => return Key::Abandon,
         0x1b => return escape_sequence(read),
+        // Continuation bytes of UTF-8 are those below 0xc0.
+        0x80.. => {
+            return Key::Letter {
+                first: byte >= 0xc0,
+            };
+        }
         byte => match byte | 0x40 {
             b'A' => KeyEvent::Home,
             b'B' => KeyEvent::Left,
@@ -142,10 +150,11 @@ mod tests {
     #[test]
     fn other_bytes_have_no_meaning() {
         assert_eq!(keys(b"\x03"), [Key::Abandon]);
+        let letter = |first| Key::Letter { first };
+        assert_eq!(keys("ä".as_bytes()), [letter(true), letter(false)]);
         for unknown in [
             &b"\0"[..],
             b"\t",
-            b"\xc3",
             b"\x1bx",
             b"\x1b[5~",
             b"\x1b[999999;1;2;3z",

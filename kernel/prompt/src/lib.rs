@@ -4,8 +4,8 @@
 //!   bytes of a terminal ─► keys ─► editline ─► LineReader::read ─► line ─► syntax::parse ─► words, file for the output
 //! ```
 //!
-//! The editor is the crate `editline`; what a terminal sends for a key is decoded here. Lines are ASCII: other
-//! bytes are dropped.
+//! The editor is the crate `editline`; what a terminal sends for a key is decoded here. Lines are ASCII: a
+//! line for which something else was typed is refused.
 //!
 //! Task context: reading waits. Nothing here knows a kernel, so it is tested on the host.
 #![no_std]

@@ -1,6 +1,7 @@
 //! Reading a line: the editor at work on a terminal.
 
 use alloc::string::String;
+use core::fmt;
 
 use editline::{Error, KeyEvent, LineEditor, Result, Terminal};
 
@@ -26,7 +27,23 @@ pub trait Port {
 pub enum ReadError {
     /// It was abandoned by Ctrl-C.
     Abandoned,
+    /// Letters beyond ASCII were typed, which it lacks now.
+    NotAscii,
 }
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Abandoned => "the line was abandoned",
+            Self::NotAscii => {
+                "the prompt knows ASCII only, and other letters were typed: nothing was done; the line without them comes \
+                 back with the up key"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ReadError {}
 
 /// Reads lines with editing and history.
 pub struct LineReader {
@@ -52,7 +69,7 @@ impl LineReader {
     /// Shows `prompt` and waits for a line. It is returned without its end and without blanks around it.
     ///
     /// # Errors
-    /// [`ReadError::Abandoned`]; the next line begins with an empty one.
+    /// [`ReadError`]; the next line begins with an empty one.
     pub fn read(
         &mut self,
         prompt: &str,
@@ -62,8 +79,10 @@ impl LineReader {
         let mut screen = Screen {
             port,
             after_return: &mut self.after_return,
+            lacks_letters: false,
         };
         match self.editor.read_line(&mut screen) {
+            Ok(_) if screen.lacks_letters => Err(ReadError::NotAscii),
             Ok(line) => Ok(line),
             // The screen has no other errors, and its text is ASCII.
             Err(_) => {
@@ -78,6 +97,8 @@ impl LineReader {
 struct Screen<'a, P> {
     port: &'a mut P,
     after_return: &'a mut bool,
+    /// Letters beyond ASCII were typed since the line began.
+    lacks_letters: bool,
 }
 
 impl<P: Port> Terminal for Screen<'_, P> {
@@ -120,6 +141,12 @@ impl<P: Port> Terminal for Screen<'_, P> {
                 Key::Edit(event) => return Ok(event),
                 Key::Abandon => return Err(Error::Interrupted),
                 Key::Unknown => self.port.write(b"\x07"),
+                Key::Letter { first } => {
+                    self.lacks_letters = true;
+                    if first {
+                        self.port.write(b"\x07");
+                    }
+                }
             }
         }
     }

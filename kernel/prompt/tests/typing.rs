@@ -148,5 +148,22 @@ fn an_abandoned_line_leaves_nothing_behind() {
 
 #[test]
 fn what_is_no_key_is_not_typed() {
-    assert_eq!(typed(b"l\ts\xc3\xa4\x1b[15~\x00\r"), "ls");
+    assert_eq!(typed(b"l\ts\x1b[15~\x00\r"), "ls");
+}
+
+#[test]
+fn a_line_with_other_letters_is_refused_and_comes_back_without_them() {
+    let mut reader = LineReader::new();
+    let line = type_line(&mut reader, "echo Grün > Maß\r".as_bytes());
+    assert_eq!(line, Err(ReadError::NotAscii));
+    assert_eq!(
+        type_line(&mut reader, b"\x1b[A\r"),
+        Ok("echo Grn > Ma".into())
+    );
+    // A line that is abandoned takes its letters with it.
+    assert_eq!(
+        type_line(&mut reader, "ä\x03".as_bytes()),
+        Err(ReadError::Abandoned)
+    );
+    assert_eq!(type_line(&mut reader, b"ls\r"), Ok("ls".into()));
 }

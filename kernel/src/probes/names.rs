@@ -29,13 +29,13 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
         Err(LookupError::Unknown { name, nearest }) => {
             let list = List(&nearest, |symbol| symbol.demangled());
             let (before, after) = match nearest[..] {
-                [] => ("", ""),
-                _ => ("did you mean ", "? "),
+                [] => ("", "it"),
+                _ => ("did you mean ", "? It"),
             };
             Err(ProbeError::UnknownSymbol {
                 name,
                 hint: try_format(format_args!(
-                    "{before}{list}{after}It may have been inlined: then probe a caller of it"
+                    "{before}{list}{after} may have been inlined: then probe a caller of it"
                 ))?,
             })
         }

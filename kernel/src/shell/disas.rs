@@ -21,7 +21,7 @@ use probes::{insn::Insn, kprobe::flags};
 use super::{commands::Next, failure::Failure};
 use crate::{
     probes::{PROBES, ProbeError, survey},
-    symbols::{self, Symbol},
+    symbols::{self, Kind, Symbol},
 };
 
 /// Shows a function.
@@ -30,6 +30,11 @@ pub fn disas(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         return Err(Failure::Usage("it needs one function"));
     };
     let symbol = find(place)?;
+    match symbol.kind {
+        Kind::Text => {}
+        Kind::Init => return Err(Failure::Freed(symbol)),
+        Kind::Rodata | Kind::Data | Kind::Bss => return Err(Failure::Data(symbol)),
+    }
     let judged = survey::function(&symbol)?;
     let probes = probes_in(&symbol);
     writeln!(
@@ -53,13 +58,20 @@ pub fn disas(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     Ok(Next::Command)
 }
 
-/// The function of that name, or the one around that address.
+/// The function of that name, or the one around that address: with `0x`, or all sixteen digits, as lists show it.
 fn find(place: &str) -> Result<Symbol<'static>, Failure> {
-    let Some(digits) = place.strip_prefix("0x") else {
+    let prefixed = place.strip_prefix("0x").or(place.strip_prefix("0X"));
+    let is_address = place.len() == 16 && place.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let Some(digits) = prefixed.or(is_address.then_some(place)) else {
         return Ok(symbols::lookup_name(place)?);
     };
-    let addr = u64::from_str_radix(digits, 16)
-        .map_err(|_| Failure::Usage("an address is 0x and up to sixteen hexadecimal digits"))?;
+    // `from_str_radix` would take a sign.
+    let addr = Some(digits)
+        .filter(|digits| !digits.starts_with('+'))
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .ok_or(Failure::Usage(
+            "an address is 0x and up to sixteen hexadecimal digits",
+        ))?;
     symbols::lookup_addr(addr).ok_or(Failure::NoSymbolAt(addr))
 }
 

@@ -14,7 +14,7 @@ use crate::{
     errno::Errno,
     module::{self, ModuleError},
     probes::ProbeError,
-    symbols::LookupError,
+    symbols::{LookupError, Symbol},
 };
 
 /// Why a command was not, or not wholly, carried out.
@@ -39,6 +39,10 @@ pub enum Failure {
     Symbol(LookupError<'static>),
     /// There is no symbol at the address.
     NoSymbolAt(u64),
+    /// The symbol is no function.
+    Data(Symbol<'static>),
+    /// The function was part of the boot.
+    Freed(Symbol<'static>),
     /// Nobody knows how to call the function harmlessly.
     NotCallable(String),
     /// All probes are disarmed.
@@ -99,6 +103,14 @@ impl fmt::Display for Failure {
             Self::NoSymbolAt(addr) => write!(
                 f,
                 "{addr:#x} belongs to no function; /proc/kallsyms lists those that there are"
+            ),
+            Self::Data(symbol) => write!(
+                f,
+                "{symbol} is data, not a function; those that /proc/kallsyms lists with T or t are functions"
+            ),
+            Self::Freed(symbol) => write!(
+                f,
+                "{symbol} was part of the boot, and its instructions are gone; give a function that stays"
             ),
             Self::NotCallable(name) => {
                 write!(

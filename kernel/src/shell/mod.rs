@@ -28,7 +28,7 @@ mod walkthrough;
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use prompt::{LineReader, Port, syntax};
+use prompt::{LineReader, Port, ReadError, syntax};
 
 use crate::terminal::{self, Command as Running};
 use commands::{COMMANDS, Next};
@@ -43,8 +43,13 @@ pub fn run() {
     let mut reader = LineReader::new();
     terminal::echo(b"Type help for the commands.\n");
     loop {
-        let Ok(line) = reader.read(PROMPT, &mut Terminal) else {
-            continue;
+        let line = match reader.read(PROMPT, &mut Terminal) {
+            Ok(line) => line,
+            Err(ReadError::Abandoned) => continue,
+            Err(error @ ReadError::NotAscii) => {
+                terminal::echo(format!("{error}\n").as_bytes());
+                continue;
+            }
         };
         let running = Running::begin();
         let outcome = obey(&line);

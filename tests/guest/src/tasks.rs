@@ -1,7 +1,7 @@
 //! The scheduler and what sleeps by it.
 
 use crate::guest_test;
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     hint,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -9,6 +9,7 @@ use core::{
 use kernel::{
     arch::{percpu, smp},
     mm::{frame, heap},
+    probes::{Kprobe, PreVerdict, PtRegs, register},
     sync::{Mutex, SpinLock},
     task::{
         self, TaskRef, WaitQueue,
@@ -23,6 +24,58 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread("test", body).expect("memory for a thread")
 }
 
+/// Timer interrupts on each CPU.
+static TICKS: [AtomicUsize; percpu::MAX_CPUS] = [const { AtomicUsize::new(0) }; percpu::MAX_CPUS];
+
+fn count_tick(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    TICKS[percpu::cpu_id()].fetch_add(1, SeqCst);
+    PreVerdict::Execute
+}
+
+/// Keeps CPU 0 busy for some ticks while the others have nothing to do, and looks at what they take meanwhile.
+fn ticks_rest_on_idle_cpus() {
+    const BUSY: usize = 50;
+    /// For what comes once: what the registration left to do, the end of this task's turn there.
+    const FEW: usize = BUSY / 5;
+    let probe = register(Box::new(
+        Kprobe::new().symbol("timer_interrupt").pre(count_tick),
+    ))
+    .unwrap();
+    let busy = spawn_on(0, || {
+        let before: Vec<usize> = TICKS.iter().map(|ticks| ticks.load(SeqCst)).collect();
+        while TICKS[0].load(SeqCst) < before[0] + BUSY {
+            hint::spin_loop();
+        }
+        for cpu in 1..smp::online_cpus() {
+            let taken = TICKS[cpu].load(SeqCst) - before[cpu];
+            assert!(
+                taken <= FEW,
+                "CPU {cpu} took {taken} ticks and had nothing to do"
+            );
+        }
+    });
+    busy.wait_released();
+    drop(probe);
+}
+
+/// A task on each CPU sleeps alone, and all of them at once: nothing but the alarm of its CPU wakes it.
+fn sleepers_wake_on_idle_cpus() {
+    for round in 1..=10 {
+        let threads: Vec<TaskRef> = (0..smp::online_cpus())
+            .map(|cpu| {
+                spawn_on(cpu, move || {
+                    for times in 1..=3 {
+                        let deadline = ktime_get() + (round + cpu as u64) * times * NSEC_PER_MSEC;
+                        sleep_until(deadline);
+                        assert!(ktime_get() >= deadline, "woken too early");
+                    }
+                })
+            })
+            .collect();
+        threads.iter().for_each(|thread| thread.wait_released());
+    }
+}
+
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
 }
@@ -33,6 +86,44 @@ fn soon() -> u64 {
 }
 
 guest_test! {
+    fn an_idle_cpu_of_two_takes_no_ticks() {
+        ticks_rest_on_idle_cpus();
+    }
+
+    #[smp(4)]
+    fn idle_cpus_of_four_take_no_ticks() {
+        ticks_rest_on_idle_cpus();
+    }
+
+    #[smp(1)]
+    fn the_only_cpu_wakes_by_its_alarm() {
+        sleepers_wake_on_idle_cpus();
+    }
+
+    fn two_cpus_wake_by_their_alarms() {
+        sleepers_wake_on_idle_cpus();
+    }
+
+    #[smp(4)]
+    fn four_cpus_wake_by_their_alarms() {
+        sleepers_wake_on_idle_cpus();
+    }
+
+    #[icount]
+    fn alarms_come_where_time_counts_instructions() {
+        sleepers_wake_on_idle_cpus();
+    }
+
+    /// Tasks that become ready for a CPU which sleeps without an alarm, from another CPU, all run.
+    #[smp(4)]
+    fn a_task_for_an_idle_cpu_runs() {
+        for _ in 0..200 {
+            for cpu in 0..smp::online_cpus() {
+                spawn_on(cpu, move || assert_eq!(percpu::cpu_id(), cpu)).wait_released();
+            }
+        }
+    }
+
     fn spinning_thread_is_preempted_on_its_cpu() {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
