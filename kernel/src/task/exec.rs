@@ -246,7 +246,7 @@ fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errn
 /// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the
 /// console as its standard files, in a group of its own. Returns its pid. Task context.
 pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
-    start_in_group(path, args, Group::new())
+    start_in_group(path, args, Group::fresh())
 }
 
 fn start_in_group(path: &str, args: &[&str], group: Group) -> Result<Pid, Errno> {
@@ -278,7 +278,7 @@ pub fn run_program_until(
     args: &[&str],
     is_to_stop: impl Fn() -> bool,
 ) -> Result<WaitStatus, Errno> {
-    let group = Group::new();
+    let group = Group::fresh();
     let which = Which::Pid(start_in_group(path, args, group)?);
     if let Some((_, status)) = wait_for_child_unless(which, &is_to_stop)? {
         return Ok(status);

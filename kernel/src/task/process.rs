@@ -62,7 +62,7 @@ pub struct Group(u32);
 
 impl Group {
     /// A group that nobody is in.
-    pub fn new() -> Self {
+    pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
