@@ -419,8 +419,8 @@ fn the_readme_shows_a_real_session() {
 /// For how long a terminal pauses: many times what the kernel waits for a port. It is no limit for anything.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A probe whose handlers say more at each tick than a serial line takes.
-const FLOOD: &str = "insmod kprobe_example symbol=timer_interrupt stack=1\r";
+/// A program that goes on until it is stopped, with a probe whose handlers say more of it than a serial line takes.
+const FLOOD: &str = "insmod kprobe_example symbol=do_page_fault stack=1\rrun workload 4000000000\r";
 
 #[test]
 fn a_terminal_that_pauses_loses_nothing() {
@@ -457,6 +457,7 @@ fn what_is_typed_is_obeyed_while_the_terminal_shows_nothing() {
     session.type_blind("\x03");
     session.type_blind(FLOOD);
     thread::sleep(PAUSE);
+    session.type_blind("\x03");
     session.type_blind("rmmod kprobe_example\rpoweroff\r");
     let (end, said) = session.ends_unheard();
     assert_eq!(end, End::Success, "{said}");
@@ -471,8 +472,9 @@ fn the_prompt_answers_in_a_flood_of_messages() {
     }
     // The terminal pauses, so that the log is full from here on.
     thread::sleep(PAUSE);
-    session.type_blind("rmmod kprobe_example\r");
+    session.type_blind("\x03rmmod kprobe_example\r");
     let said = session.wait_for(" unregistered");
+    assert!(said.contains("killed by signal 2\n"));
     let dropped = Regex::new(r"\] \*\* \d+ messages dropped \*\*\n").unwrap();
     assert!(dropped.is_match(&said), "what is lost is said to be");
     session.command("");
