@@ -522,19 +522,21 @@ fn registrations_from_many_cpus_leave_the_text_as_it_was() {
         let own: Vec<_> = on_each_step()
             .map(|probe| leak(probe.pre(count_pre)))
             .collect();
-        for n in 0..rounds(60) as usize {
-            let probe = own[(n + number * 3) % own.len()];
+        for n in 0..rounds(120) as usize {
+            // Two CPUs at an address, the other two near by.
+            let probe = own[(n + number / 2 * 3) % own.len()];
             // Other CPUs' calls hit it, too; this one's does so for certain.
+            // Meanwhile those come and go.
             let hit_by_a_call = |probes: &[&Kprobe], times| {
-                let before: Vec<_> = probes.iter().map(|probe| probe.hits()).collect();
-                assert_eq!(step_by_step(33), 100);
-                for (probe, before) in probes.iter().zip(before) {
-                    assert!(
-                        probe.hits() >= before + times,
-                        "{times} times: {}",
-                        symbols::describe(probe.addr())
-                    );
-                    assert_eq!(probe.nmissed(), 0);
+                for _ in 0..3 {
+                    let before: Vec<_> = probes.iter().map(|probe| probe.hits()).collect();
+                    assert_eq!(step_by_step(33), 100);
+                    for (probe, before) in probes.iter().zip(before) {
+                        let place = symbols::describe(probe.addr());
+                        assert!(probe.hits() >= before + times, "{times} times: {place}");
+                        assert_eq!(probe.nmissed(), 0);
+                    }
+                    cpu::yield_now();
                 }
             };
             PROBES.register(probe).unwrap();

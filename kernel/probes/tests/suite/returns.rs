@@ -52,6 +52,10 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     let outcome = bench.run(caller.start, registers);
     assert_eq!(outcome.end, End::Exit(1));
     assert_eq!(outcome.registers.ax, registers.si + registers.di);
+    assert_eq!(
+        outcome.registers.flags, registers.flags,
+        "nothing changes them"
+    );
 
     let [
         (before, entry_ret, entry_task, entry_frame),
