@@ -3,10 +3,13 @@
 use iced_x86::{Code, OpKind, Register};
 
 use super::{
-    decode::Insn,
+    decode::{Insn, Prefixes},
     flags::{FlagsOp, OperandSize},
     refusal::Refusal,
 };
+
+/// With more prefixes a branch's replacement does not fit into a slot. No assembler writes so many.
+const MOST_PREFIXES: u8 = 9;
 
 /// What the replacement of an instruction has to care about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +38,10 @@ impl Class {
     /// The class of an instruction that may be probed whatever follows it.
     pub(super) fn of(insn: &Insn) -> Result<Self, Refusal> {
         use Code as C;
+        let prefixes = insn.prefixes();
+        if prefixes.void_rex {
+            return Err(Refusal::Prefix);
+        }
         let class = match insn.code() {
             C::Jmp_rel8_64 | C::Jmp_rel32_64 | C::Jmp_rel16 => Self::Jump,
             code if is_conditional(code) => Self::ConditionalJump,
@@ -45,21 +52,46 @@ impl Class {
             C::Retnq | C::Retnq_imm16 | C::Retnd | C::Retnd_imm16 | C::Retnw | C::Retnw_imm16 => {
                 Self::Return
             }
-            C::Pushfq => return Ok(Self::Flags(FlagsOp::Push(OperandSize::Quad))),
-            C::Pushfw => return Ok(Self::Flags(FlagsOp::Push(OperandSize::Word))),
-            C::Popfq => return Ok(Self::Flags(FlagsOp::Pop(OperandSize::Quad))),
-            C::Popfw => return Ok(Self::Flags(FlagsOp::Pop(OperandSize::Word))),
-            C::Cli => return Ok(Self::Flags(FlagsOp::Clear)),
-            C::Sti => return Ok(Self::Flags(FlagsOp::Set)),
+            C::Pushfq => Self::Flags(FlagsOp::Push(OperandSize::Quad)),
+            C::Pushfw => Self::Flags(FlagsOp::Push(OperandSize::Word)),
+            C::Popfq => Self::Flags(FlagsOp::Pop(OperandSize::Quad)),
+            C::Popfw => Self::Flags(FlagsOp::Pop(OperandSize::Word)),
+            C::Cli => Self::Flags(FlagsOp::Clear),
+            C::Sti => Self::Flags(FlagsOp::Set),
             _ => return refusal(insn).map_or(Ok(Self::Ordinary), Err),
         };
-        // Intel ignores 0x66 on a near branch, AMD truncates the target to 16 bits and shortens the immediate.
-        // REX.W overrides it on both.
-        let prefixes = insn.prefixes();
-        if prefixes.operand_size && !prefixes.rex_w() {
+        if class.refuses_operand_size() && prefixes.operand_size && !prefixes.rex_w() {
             return Err(Refusal::OperandSizeBranch);
         }
+        if class.refuses(prefixes) {
+            return Err(Refusal::Prefix);
+        }
         Ok(class)
+    }
+
+    /// Whether 0x66 has no meaning of which one could be sure: Intel ignores it on a near branch, AMD truncates the target to 16
+    /// bits and shortens the immediate. REX.W overrides it on both.
+    const fn refuses_operand_size(self) -> bool {
+        !matches!(self, Self::Flags(_) | Self::Ordinary)
+    }
+
+    /// Whether the replacement cannot keep all of the prefixes. A copy keeps them, and so does a branch that is its own kind of
+    /// branch elsewhere, so whatever a processor makes of them happens there, too: AMD takes the condition of `loope` and
+    /// `loopne` from a repeat prefix, Intel from the opcode. Other replacements are other instructions.
+    const fn refuses(self, prefixes: Prefixes) -> bool {
+        match self {
+            Self::Ordinary => false,
+            // Carried out by other means than an instruction (hit.rs), or as a push of a word.
+            Self::Flags(_) => prefixes.others,
+            // 0xf2 is BND, and means nothing in a kernel that leaves the bounds registers alone.
+            Self::Jump | Self::Call | Self::IndirectJump | Self::IndirectCall => {
+                prefixes.rep || prefixes.len > MOST_PREFIXES
+            }
+            // 0xf3 on `ret` is AMD's advice for its older processors, and in a good deal of code.
+            Self::ConditionalJump | Self::CountedJump | Self::Return => {
+                prefixes.len > MOST_PREFIXES
+            }
+        }
     }
 
     /// Whether the instruction after it in memory may be the next one executed.

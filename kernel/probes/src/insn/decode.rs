@@ -30,10 +30,14 @@ pub struct Insn {
 pub(super) struct Prefixes {
     /// 0x66 is present.
     pub operand_size: bool,
-    /// 0x67 is present.
-    pub address_size: bool,
-    /// The REX prefix in force, or 0. One that another prefix follows is ignored by the processor.
+    /// 0xf3 is present.
+    pub rep: bool,
+    /// One that neither 0x66 nor REX is is present.
+    pub others: bool,
+    /// The REX prefix in force, or 0.
     pub rex: u8,
+    /// A prefix follows a REX prefix, which is void then (Intel SDM vol. 2A, 2.2.1): not so in each emulator.
+    pub void_rex: bool,
     /// Number of bytes before the opcode (or before VEX, EVEX, XOP, REX2).
     pub len: u8,
 }
@@ -42,18 +46,16 @@ impl Prefixes {
     fn scan(bytes: &[u8]) -> Self {
         let mut prefixes = Self::default();
         for &byte in bytes {
-            match byte {
-                0x66 => prefixes.operand_size = true,
-                0x67 => prefixes.address_size = true,
-                0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3 => {}
-                0x40..=0x4f => {
-                    prefixes.rex = byte;
-                    prefixes.len += 1;
-                    continue;
-                }
+            let rex = match byte {
+                0x40..=0x4f => byte,
+                0x66 | 0x67 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3 => 0,
                 _ => break,
-            }
-            prefixes.rex = 0;
+            };
+            prefixes.void_rex |= prefixes.rex != 0;
+            prefixes.rex = rex;
+            prefixes.operand_size |= byte == 0x66;
+            prefixes.rep |= byte == 0xf3;
+            prefixes.others |= rex == 0 && byte != 0x66;
             prefixes.len += 1;
         }
         prefixes
@@ -211,7 +213,9 @@ impl Insn {
         if !code.is_jmp_near_indirect() && !code.is_call_near_indirect() {
             return None;
         }
-        let flat = instruction.op0_kind() == OpKind::Memory && self.segment_prefix().is_none();
+        let segment = instruction.memory_segment();
+        let flat = instruction.op0_kind() == OpKind::Memory
+            && !matches!(segment, Register::FS | Register::GS);
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
         Some(match (flat, base, index) {
             (true, Register::RIP | Register::None, Register::None) => {
@@ -263,9 +267,11 @@ impl Insn {
         }
     }
 
-    /// The number of the 64-bit register that it pushes, if it is `push` of one (Intel SDM vol. 2, "PUSH").
+    /// The number of the 64-bit register that it pushes, if it is `push` of one (Intel SDM vol. 2, "PUSH"), without a prefix that
+    /// one has no use for.
     pub fn pushed_register(&self) -> Option<usize> {
-        (self.code() == Code::Push_r64).then(|| self.instruction.op0_register().number())
+        let plain = !self.prefixes.others && !self.prefixes.operand_size;
+        (plain && self.code() == Code::Push_r64).then(|| self.instruction.op0_register().number())
     }
 
     /// Whether this is `endbr64`, the landing pad of indirect branches.
@@ -286,6 +292,11 @@ impl Insn {
         self.prefixes
     }
 
+    /// The prefixes of a legacy-encoded instruction, in their order.
+    pub(super) fn prefix_bytes(&self) -> &[u8] {
+        &self.bytes()[..usize::from(self.prefixes.len)]
+    }
+
     /// The opcode of a legacy-encoded instruction and all that follows it.
     pub(super) fn opcode_bytes(&self) -> &[u8] {
         &self.bytes()[usize::from(self.prefixes.len)..]
@@ -294,15 +305,6 @@ impl Insn {
     /// The decoded form, for what this interface does not offer.
     pub(super) fn instruction(&self) -> &Instruction {
         &self.instruction
-    }
-
-    /// The segment prefix byte that its memory operand needs: FS and GS are the only ones with a base.
-    pub(super) fn segment_prefix(&self) -> Option<u8> {
-        match self.instruction.memory_segment() {
-            Register::FS => Some(0x64),
-            Register::GS => Some(0x65),
-            _ => None,
-        }
     }
 
     /// Offset of a 32-bit displacement relative to the instruction pointer, if there is one.

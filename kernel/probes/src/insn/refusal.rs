@@ -49,6 +49,8 @@ pub enum Refusal {
     ShadowStack,
     /// 0x66 on a near branch: processors disagree about its length and effect.
     OperandSizeBranch,
+    /// A prefix that may mean different things to processors, where the replacement cannot leave it to the one at hand.
+    Prefix,
     /// `sti` whose one-instruction interrupt shadow the next instruction relies on.
     InterruptShadow,
     /// A RIP-relative operand is too far from the slot.
@@ -59,7 +61,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of their declaration.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Breakpoint,
         Self::SoftwareInterrupt,
         Self::Undefined,
@@ -78,6 +80,7 @@ impl Refusal {
         Self::DescriptorTable,
         Self::ShadowStack,
         Self::OperandSizeBranch,
+        Self::Prefix,
         Self::InterruptShadow,
         Self::DisplacementRange,
         Self::NoRoom,
@@ -104,6 +107,7 @@ impl Refusal {
             | Self::DescriptorTable
             | Self::ShadowStack
             | Self::OperandSizeBranch
+            | Self::Prefix
             | Self::InterruptShadow => errno::EOPNOTSUPP,
         }
     }
@@ -129,6 +133,7 @@ impl Refusal {
             Self::DescriptorTable => "descriptor-table",
             Self::ShadowStack => "shadow-stack",
             Self::OperandSizeBranch => "operand-size-branch",
+            Self::Prefix => "prefix",
             Self::InterruptShadow => "interrupt-shadow",
             Self::DisplacementRange => "displacement-range",
             Self::NoRoom => "no-room",
@@ -182,6 +187,9 @@ impl fmt::Display for Refusal {
             }
             Self::OperandSizeBranch => {
                 "processors disagree about a near branch with an operand-size prefix; remove the 0x66 from the code, or probe a neighbour"
+            }
+            Self::Prefix => {
+                "it has a prefix without a meaning there, which processors may take differently; remove the prefix from the code, or probe a neighbour"
             }
             Self::InterruptShadow => {
                 "the instruction after this sti relies on interrupts staying off until it has begun; probe the instruction before the sti"

@@ -60,6 +60,9 @@ struct Reference {
     literal: u8,
 }
 
+/// Of a branch: it leaves the bounds registers as they are.
+const BND: u8 = 0xf2;
+
 const LITERALS: usize = 4;
 const REFERENCES: usize = 8;
 
@@ -190,20 +193,49 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
         }
     }
 
+    /// `jmp target`, with the prefixes of `insn`.
+    pub fn jump_like(&mut self, insn: &Insn, target: u64) -> Result<(), Refusal> {
+        let prefixes = insn.prefix_bytes();
+        if self.relative(target, prefixes.len() as u64 + 5).is_some() {
+            self.put(prefixes)?;
+        } else {
+            // The others would change the operand, which is not that of `insn`.
+            self.put_bound_prefix(insn)?;
+        }
+        self.jump(target)
+    }
+
+    /// The BND prefix, if `insn` has it, for the branch to come.
+    pub fn put_bound_prefix(&mut self, insn: &Insn) -> Result<(), Refusal> {
+        self.put_prefixes(insn, |byte| byte == BND)
+    }
+
+    fn put_prefixes(&mut self, insn: &Insn, wanted: impl Fn(u8) -> bool) -> Result<(), Refusal> {
+        for prefix in insn.prefix_bytes().iter().filter(|&&byte| wanted(byte)) {
+            self.put(&[*prefix])?;
+        }
+        Ok(())
+    }
+
     /// `jcc target`, or `None` and no code if the target is out of reach. `condition` is the low nibble of the opcode.
-    pub fn conditional_jump(&mut self, condition: u8, target: u64) -> Result<Option<()>, Refusal> {
-        let Some(displacement) = self.relative(target, 6) else {
+    pub fn conditional_jump(
+        &mut self,
+        prefixes: &[u8],
+        condition: u8,
+        target: u64,
+    ) -> Result<Option<()>, Refusal> {
+        let Some(displacement) = self.relative(target, prefixes.len() as u64 + 6) else {
             return Ok(None);
         };
+        self.put(prefixes)?;
         self.put(&[0x0f, 0x80 | condition])?;
         self.put(&displacement.to_le_bytes())?;
         Ok(Some(()))
     }
 
-    /// A short branch with the given prefix and opcode bytes, its target still open.
-    pub fn short_jump(&mut self, opcode: &[u8]) -> Result<ShortJump, Refusal> {
-        self.put(opcode)?;
-        self.put(&[0])?;
+    /// A short branch, its target still open.
+    pub fn short_jump(&mut self, opcode: u8) -> Result<ShortJump, Refusal> {
+        self.put(&[opcode, 0])?;
         Ok(ShortJump {
             field: self.len - 1,
         })
@@ -216,25 +248,15 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
         Ok(())
     }
 
-    /// `push` of the register or memory operand of an indirect branch.
+    /// `push` of the register or memory operand of an indirect branch, with its prefixes but for that of the branch.
     pub fn push_branch_operand(&mut self, insn: &Insn) -> Result<(), Refusal> {
         let [0xff, modrm, tail @ ..] = insn.opcode_bytes() else {
             unreachable!("near indirect branches have the opcode 0xff and a ModRM byte")
         };
-        // REX.W does not matter to a push, REX.R not to an opcode extension.
-        let rex = match insn.prefixes().rex & 3 {
-            0 => None,
-            xb => Some(0x40 | xb),
-        };
+        self.put_prefixes(insn, |byte| byte != BND)?;
         if !has_memory_operand(insn) {
-            self.put(rex.as_slice())?;
             return self.put(&[0x50 | (modrm & 7)]);
         }
-        self.put(insn.segment_prefix().as_slice())?;
-        if insn.prefixes().address_size {
-            self.put(&[0x67])?;
-        }
-        self.put(rex.as_slice())?;
         self.put(&[0xff, (modrm & 0xc7) | 6 << 3])?;
         if insn.ip_relative_offset().is_some() {
             let displacement = displacement(insn, self.here().wrapping_add(4))?;

@@ -30,6 +30,10 @@
 //! | `ret n`     | `copy`                                                         | `push [rsp]; pop [rsp+n]; lea rsp, [rsp+n]; jmp stub` |
 //! | `pushf`     | `copy; jmp next`                                               | `push gs:[saved]; push next; jmp stub`               |
 //!
+//! Prefixes are kept, all of them and in their order, by the instruction that takes the original's place: what a processor makes of them is
+//! its own business. Those of an operand (segment, 0x67, 0x66 with REX.W, REX) go to the `push` of it, BND to the branch behind that. Prefixes that no
+//! replacement can keep are refused by the class ([`Refusal::Prefix`]).
+//!
 //! `call mem` reads its operand with the original RSP and before anything is written; its `ret` is the commit point, so
 //! a target that cannot be fetched from is reported as the call's own fault. Where an address does not fit into a
 //! 32-bit field (never in a kernel in the top 2 GiB) `push`, `jmp` and `mov` take it from a literal behind the code.
@@ -227,40 +231,38 @@ fn append<const B: usize, const M: usize>(
             seq.copy(insn)?;
             exit_next(seq, ret, ending)?;
         }
-        (Class::Jump, _) => exit(seq, target(insn), ending)?,
+        (Class::Jump, Ending::Fall | Ending::Resume) => seq.jump_like(insn, target(insn))?,
+        (Class::Jump, Ending::Post { stub, .. }) => {
+            seq.push(target(insn))?;
+            seq.mark(Position::EXIT_STACKED)?;
+            seq.jump_like(insn, stub)?;
+        }
         (Class::ConditionalJump, _) => {
             let condition = condition(insn);
             let direct = match ending {
                 Ending::Post { .. } => None,
-                Ending::Fall | Ending::Resume => seq.conditional_jump(condition, target(insn))?,
+                Ending::Fall | Ending::Resume => {
+                    seq.conditional_jump(insn.prefix_bytes(), condition, target(insn))?
+                }
             };
             match direct {
                 Some(()) => exit_next(seq, ret, ending)?,
-                None => two_exits(seq, &[0x70 | condition], insn, ending)?,
+                None => two_exits(seq, 0x70 | condition, insn, ending)?,
             }
         }
-        (Class::CountedJump, _) => {
-            let opcode = insn.opcode_bytes()[0];
-            let with_prefix = [0x67, opcode];
-            let bytes = if insn.prefixes().address_size {
-                &with_prefix[..]
-            } else {
-                &with_prefix[1..]
-            };
-            two_exits(seq, bytes, insn, ending)?;
-        }
+        (Class::CountedJump, _) => two_exits(seq, insn.opcode_bytes()[0], insn, ending)?,
         (Class::Call, _) => {
             seq.push(ret)?;
             match ending {
                 Ending::Fall | Ending::Resume => {
                     seq.mark(Position::known(target(insn), 0))?;
-                    seq.jump(target(insn))?;
+                    seq.jump_like(insn, target(insn))?;
                 }
                 Ending::Post { stub, .. } => {
                     seq.mark(probed(8))?;
                     seq.push(target(insn))?;
                     seq.mark(Position::EXIT_STACKED)?;
-                    seq.jump(stub)?;
+                    seq.jump_like(insn, stub)?;
                 }
             }
         }
@@ -272,10 +274,12 @@ fn append<const B: usize, const M: usize>(
             match ending {
                 Ending::Fall | Ending::Resume => {
                     seq.mark(probed(16))?;
+                    seq.put_bound_prefix(insn)?;
                     seq.put(&[0xc3])?;
                 }
                 Ending::Post { stub, .. } => {
                     seq.mark(Position::EXIT_STACKED)?;
+                    seq.put_bound_prefix(insn)?;
                     seq.jump(stub)?;
                 }
             }
@@ -284,10 +288,11 @@ fn append<const B: usize, const M: usize>(
             seq.push(ret)?;
             seq.mark(probed(8))?;
             match ending {
-                Ending::Fall | Ending::Resume => jump_register(seq, branch_register(insn))?,
+                Ending::Fall | Ending::Resume => jump_register(seq, insn)?,
                 Ending::Post { stub, .. } => {
                     seq.push_branch_operand(insn)?;
                     seq.mark(Position::EXIT_STACKED)?;
+                    seq.put_bound_prefix(insn)?;
                     seq.jump(stub)?;
                 }
             }
@@ -295,11 +300,12 @@ fn append<const B: usize, const M: usize>(
         (Class::IndirectJump, Ending::Post { stub, .. }) => {
             seq.push_branch_operand(insn)?;
             seq.mark(Position::EXIT_STACKED)?;
+            seq.put_bound_prefix(insn)?;
             seq.jump(stub)?;
         }
         (Class::Return, Ending::Post { stub, .. }) => {
             discard_arguments(seq, insn)?;
-            seq.jump(stub)?;
+            seq.jump_like(insn, stub)?;
         }
         (Class::IndirectJump | Class::Return, Ending::Fall | Ending::Resume) => seq.copy(insn)?,
     }
@@ -356,17 +362,18 @@ fn exit_next<const B: usize, const M: usize>(
     exit(seq, next, ending)
 }
 
-/// A branch over the exit to the next instruction to the exit to the target. `opcode`: of its short form.
+/// A branch over the exit to the next instruction to the exit to the target. `opcode`: of its short form. It has the prefixes of `insn`.
 fn two_exits<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
-    opcode: &[u8],
+    opcode: u8,
     insn: &Insn,
     ending: Ending,
 ) -> Result<(), Refusal> {
+    seq.put(insn.prefix_bytes())?;
     let taken = seq.short_jump(opcode)?;
     let around = if ending == Ending::Fall {
         seq.mark(Position::known(insn.next_ip(), 0))?;
-        Some(seq.short_jump(&[0xeb])?)
+        Some(seq.short_jump(0xeb)?)
     } else {
         exit_next(seq, insn.next_ip(), ending)?;
         None
@@ -377,14 +384,13 @@ fn two_exits<const B: usize, const M: usize>(
     around.map_or(Ok(()), |jump| seq.land(jump))
 }
 
+/// `jmp reg` in place of `call reg`: another opcode extension.
 fn jump_register<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
-    register: u8,
+    insn: &Insn,
 ) -> Result<(), Refusal> {
-    if register >= 8 {
-        seq.put(&[0x41])?;
-    }
-    seq.put(&[0xff, 0xe0 | (register & 7)])
+    seq.put(insn.prefix_bytes())?;
+    seq.put(&[0xff, 0xe0 | (branch_register(insn) & 7)])
 }
 
 fn push_saved_flags<const B: usize, const M: usize>(

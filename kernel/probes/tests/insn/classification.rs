@@ -160,7 +160,42 @@ const REFUSED: &[(Refusal, i32, &[&str])] = &[
             "66 ff 20",
             "66 2e ff e0",
             "f2 66 c3",
+            "66 f3 e1 00",
+        ],
+    ),
+    (
+        Prefix,
+        95,
+        &[
+            // REX in front of another prefix
             "48 66 c3",
+            "48 48 89 c0",
+            "41 67 ff e0",
+            "48 f3 a4",
+            "40 2e 90",
+            "44 f2 e1 00",
+            // Repeat prefixes on what becomes another instruction
+            "f3 e8 00 00 00 00",
+            "f3 e9 00 00 00 00",
+            "f3 eb 00",
+            "f3 ff d0",
+            "f3 ff 10",
+            "f3 ff e0",
+            "f3 ff 20",
+            "f2 f3 e8 00 00 00 00",
+            "f3 f2 48 ff e0",
+            // On what is carried out by other means
+            "f3 9c",
+            "f2 9d",
+            "67 9c",
+            "2e fa",
+            "64 fb",
+            "f3 66 9d",
+            // More than fit into a slot
+            "2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 74 00",
+            "3e 3e 3e 3e 3e 3e 3e 3e 3e 3e e2 00",
+            "2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 2e c2 08 00",
+            "2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 2e 2e eb 00",
         ],
     ),
 ];
@@ -318,6 +353,14 @@ fn branches_and_flag_instructions_have_their_class() {
         ("e3 00", CountedJump),
         ("67 e2 00", CountedJump),
         ("67 e3 00", CountedJump),
+        ("f2 e1 00", CountedJump),
+        ("f3 e0 00", CountedJump),
+        ("f2 f3 67 48 e2 00", CountedJump),
+        ("f3 74 00", ConditionalJump),
+        ("2e 2e 2e 2e 2e 2e 2e 2e 2e 74 00", ConditionalJump),
+        ("f2 e9 00 00 00 00", Jump),
+        ("2e e8 00 00 00 00", Call),
+        ("f2 ff d0", IndirectCall),
         ("e8 00 00 00 00", Call),
         ("67 e8 00 00 00 00", Call),
         ("66 48 e8 00 00 00 00", Call),
@@ -401,9 +444,100 @@ fn every_refusal_has_a_name_and_a_way_out() {
     let names: BTreeSet<_> = Refusal::ALL.iter().map(|r| r.name()).collect();
     assert_eq!(names.len(), Refusal::ALL.len());
     for refusal in Refusal::ALL {
-        let sentence = refusal.to_string();
-        assert!(sentence.contains("; "), "{sentence}: says what to do");
+        let (what, advice) = sentence(refusal);
+        assert_eq!(refusal.to_string(), format!("{what}; {advice}"));
         assert!([22, 28, 84, 95].contains(&refusal.errno()));
+    }
+}
+
+/// What is wrong, and what to do about it: for each reason its own words, so that no reason can give another's advice.
+fn sentence(refusal: Refusal) -> (&'static str, &'static str) {
+    match refusal {
+        Breakpoint => (
+            "it is a breakpoint already",
+            "remove the other debugger's breakpoint, or probe the instruction before it if this is padding",
+        ),
+        SoftwareInterrupt => (
+            "it raises an interrupt by itself",
+            "probe the interrupt's handler instead",
+        ),
+        Undefined => (
+            "it is meant to trap (a panic or unreachable end)",
+            "probe the instruction before it",
+        ),
+        ForcedEmulation => (
+            "it asks the hypervisor to emulate the instruction after it",
+            "probe a neighbour",
+        ),
+        StackSegmentLoad => (
+            "loading SS holds off debug traps for one instruction",
+            "probe the instruction after it",
+        ),
+        FarTransfer => (
+            "far calls, jumps and returns do not run out of line",
+            "probe the target or the caller",
+        ),
+        InterruptReturn => (
+            "it returns from an interrupt",
+            "probe the handler before that point",
+        ),
+        Wait => (
+            "it waits for an interrupt, which must not happen out of line",
+            "probe the instruction before it",
+        ),
+        SystemCall => (
+            "it enters or leaves the kernel",
+            "probe the system call's function instead",
+        ),
+        GsBase => (
+            "it changes the GS base, through which the probes find their per-CPU data",
+            "probe a neighbour",
+        ),
+        MsrWrite => (
+            "it may write the GS base, through which a post handler is found",
+            "leave the post handler out, or probe the instruction after it",
+        ),
+        Transaction => (
+            "its abort address is relative to itself",
+            "probe the fallback path or the instruction before it",
+        ),
+        VirtualMachineEntry => ("it enters a virtual machine", "probe the code around it"),
+        SystemManagementReturn => (
+            "it leaves system management mode",
+            "there is nothing to probe there",
+        ),
+        ControlRegister => (
+            "it may unmap the code that follows it out of line",
+            "probe the instruction after it",
+        ),
+        DescriptorTable => (
+            "it replaces tables that the next trap needs",
+            "probe the instruction after it",
+        ),
+        ShadowStack => (
+            "it works on the shadow stack, which the probes do not maintain",
+            "probe a neighbour",
+        ),
+        OperandSizeBranch => (
+            "processors disagree about a near branch with an operand-size prefix",
+            "remove the 0x66 from the code, or probe a neighbour",
+        ),
+        Prefix => (
+            "it has a prefix without a meaning there, which processors may take differently",
+            "remove the prefix from the code, or probe a neighbour",
+        ),
+        InterruptShadow => (
+            "the instruction after this sti relies on interrupts staying off until it has begun",
+            "probe the instruction before the sti",
+        ),
+        DisplacementRange => (
+            "its RIP-relative operand is more than 2 GiB away from every slot",
+            "allocate slots nearer to the code",
+        ),
+        NoRoom => (
+            "its replacement does not fit into the buffer",
+            "use a larger one",
+        ),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Executes hand-picked instructions in place and by every replacement, in every layout of memory.
 
 mod branches;
+mod prefixes;
 
 use probes::insn::{Insn, decode, flags::bits};
 

@@ -303,13 +303,31 @@ impl Drop for Machine {
     }
 }
 
+/// Fresh pages without access, in the lowest 2 GiB or well above them.
 fn map_pages(bytes: usize, low: bool) -> *mut u8 {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if low { libc::MAP_32BIT } else { 0 };
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-    assert_ne!(start, libc::MAP_FAILED);
-    assert_eq!((start as u64) < 1 << 31, low);
-    start.cast()
+    // Asked for by address: not every emulator of Linux heeds MAP_32BIT.
+    let places = if low { 0x1000_0000..0x7000_0000 } else { 0..1 };
+    for place in places.step_by(0x10_0000) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping, at an address that the kernel may refuse, so it replaces nothing.
+        let start = unsafe {
+            libc::mmap(
+                ptr::without_provenance_mut(place),
+                bytes,
+                libc::PROT_NONE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        if ((start as u64) < 1 << 31) == low {
+            return start.cast();
+        }
+        // SAFETY: the mapping that was just made, to which nothing refers.
+        unsafe { libc::munmap(start, bytes) };
+    }
+    panic!("no {bytes} bytes are free where they are wanted")
 }
 
 fn protect(start: *mut u8, bytes: usize, protection: i32) {
@@ -393,7 +411,7 @@ extern "C" fn signal_entry() {
     )
 }
 
-extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     let exchange = EXCHANGE.load(Ordering::Acquire);
     // SAFETY: gettid has no preconditions.
     if exchange.is_null() || OWNER.load(Ordering::Relaxed) != unsafe { libc::gettid() } {
@@ -407,7 +425,9 @@ extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: every signal frame on x86-64 has x87 and SSE state, at least in FXSAVE layout.
     let fx = unsafe { &mut *context.fpregs.cast::<[u8; FXSAVE_BYTES]>() };
     if exchange.running {
-        record(exchange, &context.gregs, fx);
+        // SAFETY: the kernel passes a valid description of the signal.
+        let vector = vector(signal, unsafe { (*info).si_code }, &context.gregs);
+        record(exchange, vector, &context.gregs, fx);
         context.gregs = exchange.saved_gregs;
         *fx = exchange.saved_fx;
         EXCHANGE.store(ptr::null_mut(), Ordering::Release);
@@ -433,7 +453,31 @@ extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-fn record(exchange: &mut Exchange, gregs: &[i64; 23], fx: &[u8; FXSAVE_BYTES]) {
+/// The number of the exception that a signal stands for.
+fn vector(signal: i32, code: i32, gregs: &[i64; 23]) -> u64 {
+    const SI_KERNEL: i32 = 0x80;
+    const BUS_ADRALN: i32 = 1;
+    const FPE_INTDIV: i32 = 1;
+    let number = gregs[libc::REG_TRAPNO as usize];
+    if number >= 0 {
+        return number as u64;
+    }
+    // QEMU's emulation of Linux does not fill it in. All else in the frame is right.
+    match (signal, code) {
+        (libc::SIGTRAP, SI_KERNEL) => 3,
+        (libc::SIGTRAP, _) => 1,
+        (libc::SIGSEGV, SI_KERNEL) => 13,
+        (libc::SIGSEGV, _) => 14,
+        (libc::SIGBUS, BUS_ADRALN) => 17,
+        (libc::SIGBUS, _) => 12,
+        (libc::SIGFPE, FPE_INTDIV) => 0,
+        (libc::SIGFPE, _) => 16,
+        (libc::SIGILL, _) => 6,
+        _ => unreachable!("no handler is installed for other signals"),
+    }
+}
+
+fn record(exchange: &mut Exchange, vector: u64, gregs: &[i64; 23], fx: &[u8; FXSAVE_BYTES]) {
     let greg = |register: i32| gregs[register as usize] as u64;
     let cpu = &mut exchange.cpu;
     for (register, value) in GREGS.iter().zip(&mut cpu.gpr) {
@@ -443,15 +487,16 @@ fn record(exchange: &mut Exchange, gregs: &[i64; 23], fx: &[u8; FXSAVE_BYTES]) {
     cpu.flags = greg(libc::REG_EFL);
     cpu.fx = *fx;
     const INSTRUCTION_FETCH: u64 = 1 << 4;
-    let (vector, error) = (greg(libc::REG_TRAPNO), greg(libc::REG_ERR));
+    let (error, address) = (greg(libc::REG_ERR), greg(libc::REG_CR2));
     exchange.stop = Some(match vector {
         3 => Stop::Int3 { at: cpu.ip - 1 },
         1 => Stop::Debug,
-        14 if error & INSTRUCTION_FETCH != 0 => Stop::Fetch { at: cpu.ip },
+        // The bit is not set by each emulator. No code reads its own first byte: that can be read, or it would not run.
+        14 if error & INSTRUCTION_FETCH != 0 || address == cpu.ip => Stop::Fetch { at: cpu.ip },
         14 => Stop::Fault {
             vector,
             error,
-            address: greg(libc::REG_CR2),
+            address,
         },
         _ => Stop::Fault {
             vector,

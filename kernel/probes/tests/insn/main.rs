@@ -3,6 +3,8 @@
 mod arbitrary_bytes;
 mod boundary;
 mod classification;
+#[path = "../closing.rs"]
+mod closing;
 mod differential;
 mod execution;
 mod machine;

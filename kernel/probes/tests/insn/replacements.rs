@@ -91,8 +91,34 @@ fn replacements_are_as_documented() {
         ),
         (
             "67 e8 10 00 00 00",
-            "68 =next e9 @to10",
-            "68 =next 68 =to10 e9 @stub",
+            "68 =next 67 e9 @to10",
+            "68 =next 68 =to10 67 e9 @stub",
+        ),
+        (
+            "66 66 48 e8 10 00 00 00",
+            "68 =next 66 66 48 e9 @to10",
+            "68 =next 68 =to10 66 66 48 e9 @stub",
+        ),
+        ("f2 eb 10", "f2 e9 @to10", "68 =to10 f2 e9 @stub"),
+        (
+            "3e 74 10",
+            "3e 0f 84 @to10 e9 @next",
+            "3e 74 0a 68 =next e9 @stub 68 =to10 e9 @stub",
+        ),
+        (
+            "2e f3 0f 8f 10 00 00 00",
+            "2e f3 0f 8f @to10 e9 @next",
+            "2e f3 7f 0a 68 =next e9 @stub 68 =to10 e9 @stub",
+        ),
+        (
+            "f2 e1 10",
+            "f2 e1 05 e9 @next e9 @to10",
+            "f2 e1 0a 68 =next e9 @stub 68 =to10 e9 @stub",
+        ),
+        (
+            "f3 67 48 e0 10",
+            "f3 67 48 e0 05 e9 @next e9 @to10",
+            "f3 67 48 e0 0a 68 =next e9 @stub 68 =to10 e9 @stub",
         ),
         ("ff d0", "68 =next ff e0", "68 =next 50 e9 @stub"),
         ("41 ff d3", "68 =next 41 ff e3", "68 =next 41 53 e9 @stub"),
@@ -109,8 +135,23 @@ fn replacements_are_as_documented() {
         ),
         (
             "2e ff 15 00 01 00 00",
-            "ff 35 @far ff 34 24 48 c7 44 24 08 =next c3",
-            "ff 35 @far ff 34 24 48 c7 44 24 08 =next e9 @stub",
+            "2e ff 35 @far ff 34 24 48 c7 44 24 08 =next c3",
+            "2e ff 35 @far ff 34 24 48 c7 44 24 08 =next e9 @stub",
+        ),
+        (
+            "f2 3e 4c ff 10",
+            "3e 4c ff 30 ff 34 24 48 c7 44 24 08 =next f2 c3",
+            "3e 4c ff 30 ff 34 24 48 c7 44 24 08 =next f2 e9 @stub",
+        ),
+        (
+            "66 48 ff 10",
+            "66 48 ff 30 ff 34 24 48 c7 44 24 08 =next c3",
+            "66 48 ff 30 ff 34 24 48 c7 44 24 08 =next e9 @stub",
+        ),
+        (
+            "f2 3e 41 ff d3",
+            "68 =next f2 3e 41 ff e3",
+            "68 =next 3e 41 53 f2 e9 @stub",
         ),
         (
             "65 67 43 ff 94 88 10 00 00 00",
@@ -118,11 +159,11 @@ fn replacements_are_as_documented() {
             "65 67 43 ff b4 88 10 00 00 00 ff 34 24 48 c7 44 24 08 =next e9 @stub",
         ),
         ("ff e0", "ff e0", "50 e9 @stub"),
-        ("3e 41 ff e7", "3e 41 ff e7", "41 57 e9 @stub"),
+        ("3e 41 ff e7", "3e 41 ff e7", "3e 41 57 e9 @stub"),
         ("ff 25 00 01 00 00", "ff 25 @far", "ff 35 @far e9 @stub"),
         ("ff 24 24", "ff 24 24", "ff 34 24 e9 @stub"),
         ("c3", "c3", "e9 @stub"),
-        ("f3 c3", "f3 c3", "e9 @stub"),
+        ("f3 c3", "f3 c3", "f3 e9 @stub"),
         ("c2 00 00", "c2 00 00", "e9 @stub"),
         (
             "c2 08 00",
@@ -198,16 +239,20 @@ fn absolute_addresses_are_not_rebased() {
 }
 
 #[test]
-fn call_target_operands_lose_what_a_push_must_not_have() {
-    // The operand-size prefix would make it a 2-byte push once REX.W is gone.
-    assert_eq!(
-        translated("66 48 ff 10", Ending::Resume).code()[..2],
-        bytes("ff 30")
-    );
-    assert_eq!(
-        translated("f2 3e 4c ff 10", Ending::Resume).code()[..2],
-        bytes("ff 30")
-    );
+fn a_prefix_does_not_reach_the_operand_of_a_jump_through_a_literal() {
+    // GS, or an address of 32 bits, would have the jump read another word. BND is of the branch.
+    let (ip, slot) = (0x7f12_3456_7890_u64, 0x1000);
+    for (original, opcode) in [
+        ("65 eb 10", "ff 25"),
+        ("67 e9 10 00 00 00", "ff 25"),
+        ("65 f2 67 eb 10", "f2 ff 25"),
+    ] {
+        let insn = decode(&bytes(original), ip).unwrap();
+        let jump = translate(&insn, slot, Ending::Resume).unwrap();
+        let target = insn.branch_target().unwrap().to_le_bytes();
+        let expected = [bytes(opcode), bytes("00 00 00 00"), target.to_vec()].concat();
+        assert_eq!(jump.code(), expected, "{original}");
+    }
 }
 
 const KNOWN: fn(u64, i32) -> Position = |ip, rsp_correction| Position {
