@@ -3,11 +3,20 @@
 //! Handlers run in the middle of any code, on its stack and with its registers. So nothing may be alive below the stack
 //! pointer, and nothing may live in registers that a hit does not save.
 
-use std::fs;
+// Its instructions, held against a disassembler's and translated one by one.
+#[path = "../kernel/probes/tests/insn/own_text.rs"]
+mod own_text;
+
+use std::{fs, path::PathBuf};
 
 use boot::image::Kernel;
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+
+/// The program that [`own_text`] reads.
+fn subject() -> PathBuf {
+    Kernel::build("kernel").unwrap().elf
+}
 
 /// The address table alone would be 8 MiB, and a boot loader takes seconds for a megabyte.
 #[test]

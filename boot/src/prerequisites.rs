@@ -84,6 +84,8 @@ enum Emulator {
     Qemu,
     /// With a display that needs no screen.
     Bochs,
+    /// Of Linux processes.
+    QemuUser,
 }
 
 struct PackageManager {
@@ -95,6 +97,7 @@ struct PackageManager {
     qemu: &'static str,
     ovmf: Option<&'static str>,
     bochs: &'static [&'static str],
+    qemu_user: &'static [&'static str],
     needs_root: bool,
 }
 
@@ -107,6 +110,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         qemu: "qemu-system-x86",
         ovmf: Some("ovmf"),
         bochs: &["bochs", "bochsbios", "vgabios", "bochs-sdl"],
+        qemu_user: &["qemu-user"],
         needs_root: true,
     },
     PackageManager {
@@ -117,6 +121,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         qemu: "qemu-system-x86-core",
         ovmf: Some("edk2-ovmf"),
         bochs: &["bochs"],
+        qemu_user: &["qemu-user"],
         needs_root: true,
     },
     PackageManager {
@@ -127,6 +132,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         qemu: "qemu-system-x86",
         ovmf: Some("edk2-ovmf"),
         bochs: &["bochs"],
+        qemu_user: &["qemu-user"],
         needs_root: true,
     },
     PackageManager {
@@ -138,6 +144,7 @@ const PACKAGE_MANAGERS: [PackageManager; 4] = [
         // Comes with the package of QEMU.
         ovmf: None,
         bochs: &["bochs"],
+        qemu_user: &[],
         needs_root: false,
     },
 ];
@@ -147,6 +154,7 @@ impl PackageManager {
         match emulator {
             Emulator::Qemu => [Some(self.qemu), self.ovmf].into_iter().flatten().collect(),
             Emulator::Bochs => self.bochs.to_vec(),
+            Emulator::QemuUser => self.qemu_user.to_vec(),
         }
     }
 }
@@ -211,6 +219,14 @@ pub fn bochs(install: Install) -> Result<PathBuf> {
     const WHAT: &str = "Bochs, or its SDL display,";
     find_or_install(WHAT, Emulator::Bochs, install, || {
         find_program("bochs").filter(|_| bochs_has_display())
+    })
+}
+
+/// Returns QEMU's emulator of Linux processes, installed first if it is missing.
+pub fn qemu_user(install: Install) -> Result<PathBuf> {
+    const WHAT: &str = "QEMU's emulator of Linux processes";
+    find_or_install(WHAT, Emulator::QemuUser, install, || {
+        find_program("qemu-x86_64")
     })
 }
 

@@ -911,7 +911,7 @@ impl<P: Platform> Probes<P> {
         insn::classify(insn, following).map_err(refused)?;
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
-        translate(insn, slot, Ending::Resume).map_err(refused)?;
+        Self::translate(insn, slot, Ending::Resume)?;
         self.translate_post(insn, slot)?;
         Ok(())
     }
@@ -947,7 +947,7 @@ impl<P: Platform> Probes<P> {
         let filled = (|| {
             site.slot = self.slots.take(&mut state.slots)?;
             site.run.store(site.slot, Relaxed);
-            let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
+            let code = Self::translate(target.insn, site.slot, Ending::Resume)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
             // A step that ends on another CPU's data would not end: a slot needs none.
@@ -984,10 +984,21 @@ impl<P: Platform> Probes<P> {
                 gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
             }),
         };
-        translate(insn, slot, ending).map_err(|refusal| ProbeError::Instruction {
-            addr: insn.ip(),
-            refusal,
-        })
+        Self::translate(insn, slot, ending)
+    }
+
+    /// The replacement of `insn`, which fits into a slot.
+    fn translate(insn: &Insn, slot: u64, ending: Ending) -> Result<insn::Translation, ProbeError> {
+        translate(insn, slot, ending)
+            .and_then(|code| {
+                // With prefixes, and an address in a literal.
+                let fits = code.code().len() <= P::SLOT_BYTES;
+                if fits { Ok(code) } else { Err(Refusal::NoRoom) }
+            })
+            .map_err(|refusal| ProbeError::Instruction {
+                addr: insn.ip(),
+                refusal,
+            })
     }
 
     /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.

@@ -171,7 +171,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
     /// Fills a slot that nobody executes yet, and notes whose it is.
     pub(crate) fn write(&self, slot: u64, owner: *const T, code: &[u8]) {
         debug_assert!(T::bytes::<P>().is_multiple_of(8));
-        debug_assert!(code.len() <= T::bytes::<P>());
+        assert!(code.len() <= T::bytes::<P>(), "code runs out of its slot");
         let Some((page, index, _)) = self.locate(slot) else {
             return;
         };

@@ -15,7 +15,6 @@ pub fn saw(what: &str) {
     add(format!("this processor: {what}"));
 }
 
-#[allow(dead_code, reason = "used by the next commit")]
 /// Says that `what` was not tested, for want of `lacking`.
 pub fn left_out(what: &str, lacking: &str) {
     add(format!("left out: {what}, as there is no {lacking} here"));

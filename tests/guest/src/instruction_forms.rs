@@ -321,6 +321,18 @@ forms! {
     "clflush": "", "clflush [rsi]", "";
     "prefetch": "", "prefetcht0 [rsi]", "";
     "prefetch_nowhere": "xor eax, eax", "prefetcht0 [rax]", "";
+    // Prefixes that a processor may heed or not
+    "f2_loope": "cmp eax, eax", ".byte 0xf2, 0xe1, 0x05", "mov edx, 1\n4:";
+    "f2_loope_not_equal": "test rcx, rcx", ".byte 0xf2, 0xe1, 0x05", "mov edx, 1\n4:";
+    "f3_loopne": "test rcx, rcx", ".byte 0xf3, 0xe0, 0x05", "mov edx, 1\n4:";
+    "f3_loopne_equal": "cmp eax, eax", ".byte 0xf3, 0xe0, 0x05", "mov edx, 1\n4:";
+    "ds_jz": "cmp eax, eax", ".byte 0x3e, 0x74, 0x05", "mov edx, 1\n4:";
+    "bnd_jmp": "", ".byte 0xf2, 0xeb, 0x02", "ud2\nmov eax, 1";
+    "cs_call": "", ".byte 0x2e, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
+    "data16_rex_call": "", ".byte 0x66, 0x66, 0x48, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
+    "notrack_jmp_reg": "lea rax, [rip + 4f]", ".byte 0x3e, 0xff, 0xe0", "ud2\n4:";
+    "push_reg_67": "", ".byte 0x67, 0x52", "pop rax";
+    "push_reg_cs": "", ".byte 0x2e, 0x52", "pop rax";
     "call_rex": "", ".byte 0x48, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
 }
 

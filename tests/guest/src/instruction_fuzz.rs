@@ -27,7 +27,7 @@ use kernel::{
     pr_info,
     probes::{Kprobe, PROBES, PtRegs, register_kprobes, unregister_kprobes},
 };
-use probes::insn::{Instructions, classify};
+use probes::insn::{Ending, Insn, Instructions, SLOT_BYTES, classify, translate};
 use x86_64::{VirtAddr, instructions::port::PortWriteOnly, registers::model_specific::GsBase};
 
 /// DR6 after reset (Intel SDM vol. 3A, table 9-1).
@@ -73,6 +73,17 @@ struct Counts {
     jump: u64,
     faults: u64,
     refused: u64,
+}
+
+/// Whether replacements fit into a slot: many prefixes and a target beyond the kernel's 2 GiB do not.
+fn fits_slot(insn: &Insn) -> bool {
+    let post = Ending::Post {
+        stub: insn.ip(),
+        saved_flags: None,
+    };
+    [Ending::Resume, post].iter().all(|&ending| {
+        translate(insn, insn.ip(), ending).is_ok_and(|code| code.code().len() <= SLOT_BYTES)
+    })
 }
 
 struct Fuzz {
@@ -161,8 +172,8 @@ impl Fuzz {
             };
             let following = instructions.next().and_then(Result::ok);
             match classify(&insn, following.as_ref()) {
-                Ok(_) => break case,
-                Err(_) => refused += 1,
+                Ok(_) if fits_slot(&insn) => break case,
+                Ok(_) | Err(_) => refused += 1,
             }
         };
         let mut memory = Memory {

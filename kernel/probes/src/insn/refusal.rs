@@ -197,7 +197,7 @@ impl fmt::Display for Refusal {
             Self::DisplacementRange => {
                 "its RIP-relative operand is more than 2 GiB away from every slot; allocate slots nearer to the code"
             }
-            Self::NoRoom => "its replacement does not fit into the buffer; use a larger one",
+            Self::NoRoom => "its replacement does not fit into a slot; probe a neighbour",
         })
     }
 }

@@ -535,8 +535,8 @@ fn sentence(refusal: Refusal) -> (&'static str, &'static str) {
             "allocate slots nearer to the code",
         ),
         NoRoom => (
-            "its replacement does not fit into the buffer",
-            "use a larger one",
+            "its replacement does not fit into a slot",
+            "probe a neighbour",
         ),
     }
 }

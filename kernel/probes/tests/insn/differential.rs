@@ -1,10 +1,11 @@
 //! Executes one instruction in its place, through its replacements and by single steps, and compares.
 
+use iced_x86::{Decoder, DecoderOptions, Register};
 use probes::{
     PtRegs,
     insn::{
         Ending, FlagsOp, Insn, OperandSize, Refusal, ResumeIp, SavedFlagsOperand, StepProgress,
-        flags, step_copy, translate,
+        Translation, flags, step_copy, translate,
     },
 };
 
@@ -90,11 +91,31 @@ pub fn compare(
 /// As [`compare`], by all methods, panicking at a difference. Replacements that cannot reach the operand are left out.
 pub fn check(machine: &mut Machine, insn: &Insn, cpu: &Cpu) {
     let methods = [Method::Resume, Method::Post, Method::Step];
-    let reachable = translate(insn, machine.slot(), Ending::Resume).map(drop)
-        != Err(Refusal::DisplacementRange);
+    let reachable = reaches_operand(insn, machine.slot());
+    if !reachable {
+        let refused = Err(Refusal::DisplacementRange);
+        assert_eq!(
+            translate(insn, machine.slot(), Ending::Resume).map(drop),
+            refused
+        );
+        assert_eq!(step_copy(insn, machine.slot()).map(drop), refused);
+    }
     if let Err(difference) = compare(machine, insn, cpu, if reachable { &methods } else { &[] }) {
         panic!("{difference}");
     }
+}
+
+/// Whether code at `slot` reaches the operand of `insn`, by the bytes and the layout, whatever `translate` says.
+fn reaches_operand(insn: &Insn, slot: u64) -> bool {
+    let decoded = Decoder::with_ip(64, insn.bytes(), insn.ip(), DecoderOptions::NONE).decode();
+    // An address of 32 bits wraps.
+    decoded.memory_base() != Register::RIP
+        || [slot, slot + Translation::MAX_BYTES as u64]
+            .iter()
+            .all(|&from| {
+                let distance = decoded.ip_rel_memory_address().wrapping_sub(from);
+                i32::try_from(distance as i64).is_ok()
+            })
 }
 
 fn outcome(machine: &Machine, mut cpu: Cpu, stop: Stop) -> Result<Outcome, String> {
@@ -270,6 +291,10 @@ fn difference(
     let (a, b) = (native.cpu.comparable_fx(), other.cpu.comparable_fx());
     if a != b {
         return Err(format!("x87/SSE state: in place {a:02x?}, here {b:02x?}"));
+    }
+    let upper = native.cpu.upper.iter().zip(&other.cpu.upper);
+    if let Some(byte) = upper.clone().position(|(a, b)| a != b) {
+        return Err(format!("vector registers beyond SSE differ at byte {byte}"));
     }
     // Dead are the scratch space below RSP on arrival and on departure, as far as it lies below RSP on departure.
     let (start, end) = (before.gpr[RSP], native.cpu.gpr[RSP]);

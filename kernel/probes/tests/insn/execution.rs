@@ -6,8 +6,11 @@ mod prefixes;
 use probes::insn::{Insn, decode, flags::bits};
 
 use crate::{
+    closing,
     differential::check,
-    machine::{Cpu, Layout, Machine, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP},
+    machine::{
+        Cpu, Layout, Machine, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, is_emulated, keeps_component,
+    },
 };
 
 const LAYOUTS: [Layout; 4] = [Layout::Low, Layout::High, Layout::FarSlot, Layout::FarText];
@@ -98,8 +101,14 @@ impl Bench {
     }
 }
 
+/// Runs `test` in every layout; in an emulator, which is many times slower, in that of the kernel.
 fn in_every_layout(test: impl Fn(&mut Bench)) {
-    for layout in LAYOUTS {
+    let layouts = if is_emulated() {
+        &LAYOUTS[..1]
+    } else {
+        &LAYOUTS
+    };
+    for &layout in layouts {
         test(&mut Bench::new(layout));
     }
 }
@@ -340,47 +349,185 @@ fn operands_relative_to_the_instruction_pointer() {
     });
 }
 
+/// Executes vector instructions, if the processor has `feature`; else says that they are left out.
+macro_rules! with_feature {
+    ($feature:tt, $texts:expr) => {
+        if std::is_x86_feature_detected!($feature) {
+            in_every_layout(|bench| $texts.iter().for_each(|text| bench.hex(text)));
+        } else {
+            let instructions = format!("{} vector instructions", $texts.len());
+            closing::left_out(&instructions, $feature);
+        }
+    };
+}
+
 #[test]
 fn vector_instructions_whose_opcode_byte_is_a_branch() {
-    if !std::is_x86_feature_detected!("avx2") || !std::is_x86_feature_detected!("fma") {
-        println!("left out: this processor has no AVX2");
-        return;
-    }
-    in_every_layout(|bench| {
-        for text in [
-            "c5 f1 eb c2",           // vpor [jmp rel8]
-            "c5 f8 77",              // vzeroupper [ja]
-            "c5 f9 70 c1 1b",        // vpshufd [jo]
-            "c5 f1 e8 c2",           // vpsubsb [call]
-            "c5 f1 e9 c2",           // vpsubsw [jmp rel32]
-            "c5 f0 c2 c2 01",        // vcmpps [ret imm16]
-            "c5 f1 e0 c2",           // vpavgb [loopne]
-            "c5 f1 fa c2",           // vpsubd [cli]
-            "c5 f1 fb c2",           // vpsubq [sti]
-            "c4 e2 f1 9c c2",        // vfnmadd132ps [pushf]
-            "c4 e2 f1 9d c2",        // vfnmadd132ss [popf]
-            "c5 f1 f1 c2",           // vpsllw [int1]
-            "c4 e2 71 8e 10",        // vpmaskmovd m, xmm [mov ss]
+    with_feature!(
+        "avx",
+        [
+            "c5 f1 eb c2",    // vpor [jmp rel8]
+            "c5 f8 77",       // vzeroupper [ja]
+            "c5 fc 77",       // vzeroall
+            "c5 f9 70 c1 1b", // vpshufd [jo]
+            "c5 f1 e8 c2",    // vpsubsb [call]
+            "c5 f1 e9 c2",    // vpsubsw [jmp rel32]
+            "c5 f0 c2 c2 01", // vcmpps [ret imm16]
+            "c5 f4 c2 c2 01", // vcmpps ymm
+            "c5 f1 e0 c2",    // vpavgb [loopne]
+            "c5 f1 fa c2",    // vpsubd [cli]
+            "c5 f1 fb c2",    // vpsubq [sti]
+            "c5 f1 f1 c2",    // vpsllw [int1]
+            "c5 f4 58 c2",    // vaddps ymm0, ymm1, ymm2
+            "c4 41 3c 57 ff", // vxorps ymm15, ymm8, ymm15
+        ]
+    );
+    with_feature!(
+        "avx2",
+        [
+            "c4 e2 71 8e 10", // vpmaskmovd m, xmm [mov ss]
+            "c4 e2 75 8e 10", // vpmaskmovd m, ymm
+            "c5 f5 eb c2",    // vpor ymm [jmp rel8]
+            "c5 fd 70 c1 1b", // vpshufd ymm [jo]
+            "c5 f5 e8 c2",    // vpsubsb ymm [call]
+            "c5 f5 e9 c2",    // vpsubsw ymm [jmp rel32]
+            "c5 f5 fa c2",    // vpsubd ymm [cli]
+            "c5 f5 f1 c2",    // vpsllw ymm [int1]
+        ]
+    );
+    with_feature!(
+        "fma",
+        [
+            "c4 e2 f1 9c c2", // vfnmadd132pd [pushf]
+            "c4 e2 f5 9c c2", // vfnmadd132pd ymm
+            "c4 e2 f1 9d c2", // vfnmadd132sd [popf]
+        ]
+    );
+    with_feature!(
+        "avx512f",
+        [
+            "62 f1 75 48 eb c2",    // vpord zmm [jmp rel8]
+            "62 f1 75 4b eb c2",    // under mask k3
+            "62 a1 75 40 eb c2",    // zmm16, zmm17, zmm18
+            "62 f1 75 48 fa c2",    // vpsubd zmm [cli]
+            "62 f1 74 48 c2 ca 01", // vcmpps k1, zmm1, zmm2 [ret imm16]
+            "62 f1 7d 48 70 c1 1b", // vpshufd zmm [jo]
+            "62 f2 f5 48 9c c2",    // vfnmadd132pd zmm [pushf]
+            "c5 f8 92 d8",          // kmovw k3, eax
+            "c5 f4 42 d2",          // kandnw k2, k1, k2
+        ]
+    );
+    with_feature!(
+        "avx512vl",
+        [
+            "62 f1 75 08 eb c2", // vpord xmm [jmp rel8]
+            "62 f1 75 28 eb c2", // vpord ymm
+            "62 f1 75 29 fa c2", // vpsubd ymm under mask k1 [cli]
+        ]
+    );
+    with_feature!(
+        "avx512bw",
+        [
+            "62 f1 75 48 e8 c2", // vpsubsb zmm [call]
+            "62 f1 75 48 e9 c2", // vpsubsw zmm [jmp rel32]
+            "62 f1 75 48 e0 c2", // vpavgb zmm [loopne]
+            "62 f1 75 48 f1 c2", // vpsllw zmm [int1]
+        ]
+    );
+}
+
+#[test]
+fn vector_operands_relative_to_the_instruction_pointer() {
+    with_feature!(
+        "avx",
+        [
             "c5 fa 6f 05 RIP",       // vmovdqu xmm0, m
+            "c5 fe 6f 05 RIP",       // vmovdqu ymm0, m
             "c5 f8 11 05 RIP",       // vmovups m, xmm0
+            "c5 fc 11 0d RIP",       // vmovups m, ymm1
             "c4 e3 71 0f 05 RIP 04", // vpalignr with an immediate behind the displacement
             "c4 e2 79 18 05 RIP",    // vbroadcastss
-            "c4 e2 78 f3 0d RIP",    // blsr
-        ] {
-            bench.hex(text);
-        }
-        if std::is_x86_feature_detected!("avx512vl") {
-            for text in [
-                "62 f1 fd 08 6f 05 RIP",    // vmovdqa64 xmm0, m: disp32, never compressed
-                "62 f1 fd 48 6f 05 RIP",    // vmovdqa64 zmm0, m
-                "62 f1 75 08 eb c2",        // vpord [jmp rel8]
-                "62 f1 75 18 eb 05 RIP",    // vpord xmm0, xmm1, m{1to4}
-                "62 f3 75 08 25 05 RIP 5a", // vpternlogd with an immediate behind the displacement
-            ] {
-                bench.hex(text);
+            "67 c5 fe 6f 05 RIP",    // 32-bit address
+        ]
+    );
+    with_feature!(
+        "avx2",
+        [
+            "c4 e3 75 0f 05 RIP 04", // vpalignr ymm
+            "c4 e2 7d 5a 05 RIP",    // vbroadcasti128
+        ]
+    );
+    with_feature!("bmi1", ["c4 e2 78 f3 0d RIP"]); // blsr
+    with_feature!(
+        "avx512f",
+        [
+            "62 f1 fd 48 6f 05 RIP",    // vmovdqa64 zmm0, m: disp32, never compressed
+            "62 f1 7d 48 7f 0d RIP",    // vmovdqa32 m, zmm1
+            "62 f1 75 58 eb 05 RIP",    // vpord zmm0, zmm1, m{1to16}
+            "62 f3 75 48 25 05 RIP 5a", // vpternlogd with an immediate behind the displacement
+            "62 e1 fe 4b 6f 05 RIP",    // vmovdqu64 zmm16{k3}, m
+        ]
+    );
+    with_feature!(
+        "avx512vl",
+        [
+            "62 f1 fd 08 6f 05 RIP", // vmovdqa64 xmm0, m
+            "62 f1 fd 28 6f 05 RIP", // vmovdqa64 ymm0, m
+            "62 f1 75 18 eb 05 RIP", // vpord xmm0, xmm1, m{1to4}
+        ]
+    );
+}
+
+/// The comparison is of all that there is of a vector register, or says that it is not.
+#[test]
+fn whole_vector_registers_are_compared() {
+    for (has, component, name) in [
+        (
+            std::is_x86_feature_detected!("avx"),
+            2,
+            "upper halves of YMM registers",
+        ),
+        (
+            std::is_x86_feature_detected!("avx512f"),
+            5,
+            "mask registers",
+        ),
+        (
+            std::is_x86_feature_detected!("avx512f"),
+            6,
+            "upper halves of ZMM registers",
+        ),
+        (
+            std::is_x86_feature_detected!("avx512f"),
+            7,
+            "ZMM16 to ZMM31",
+        ),
+    ] {
+        match (has, keeps_component(component)) {
+            (true, true) => {}
+            (false, _) => closing::left_out(name, "such registers"),
+            // Linux has them all in its frames. QEMU's emulation of Linux knows those of SSE only.
+            (true, false) => {
+                assert!(is_emulated(), "signal frames lack the {name}");
+                closing::left_out(
+                    &format!("comparison of the {name}"),
+                    "such state in signal frames",
+                );
             }
         }
-    });
+    }
+    if !std::is_x86_feature_detected!("avx") || !keeps_component(2) {
+        return;
+    }
+    // It sees what becomes of them.
+    let mut machine = Machine::new(Layout::Low, STACK_BYTES);
+    let mut cpu = Cpu::new();
+    cpu.ip = machine.text();
+    let before = cpu.clone();
+    machine.prepare(cpu.ip, &[0xc5, 0xf8, 0x77]); // vzeroupper
+    machine.resume(&mut cpu);
+    assert_eq!(cpu.upper[..256], [0; 256]);
+    assert_eq!(cpu.fx[160..416], before.fx[160..416], "XMM0 to XMM15");
 }
 
 #[test]

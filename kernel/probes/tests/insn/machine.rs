@@ -52,6 +52,15 @@ const FX_LAST_INSTRUCTION: std::ops::Range<usize> = 6..24;
 /// Bytes that the processor leaves to software.
 const FX_SOFTWARE: std::ops::Range<usize> = 416..512;
 const FX_XMM0: usize = 160;
+/// Where the operating system says what follows in the frame, in the bytes left to software: a magic number, and which components.
+const FX_MAGIC: usize = 464;
+const FX_COMPONENTS: usize = 472;
+
+/// The components of XSAVE that hold the rest of the vector registers (Intel SDM vol. 1, 13.1), with their sizes: upper halves of
+/// YMM0 to YMM15, K0 to K7, upper halves of ZMM0 to ZMM15, ZMM16 to ZMM31.
+const COMPONENTS: [(u32, usize); 4] = [(2, 256), (5, 64), (6, 512), (7, 1024)];
+/// All of them, one behind the other.
+const UPPER_BYTES: usize = 256 + 64 + 512 + 1024;
 
 /// The registers of a run.
 #[derive(Clone)]
@@ -60,6 +69,8 @@ pub struct Cpu {
     pub ip: u64,
     pub flags: u64,
     pub fx: [u8; FXSAVE_BYTES],
+    /// What [`COMPONENTS`] lists; zero where the processor or the signal frame lacks it.
+    pub upper: [u8; UPPER_BYTES],
 }
 
 impl Cpu {
@@ -70,11 +81,13 @@ impl Cpu {
         for (i, byte) in fx[FX_XMM0..FX_XMM0 + 256].iter_mut().enumerate() {
             *byte = (i as u8).wrapping_mul(37) ^ 0x5a;
         }
+        let upper = std::array::from_fn(|i| (i as u8).wrapping_mul(91) ^ (i >> 8) as u8 ^ 0xa5);
         Self {
             gpr: [0; 16],
             ip: 0,
             flags: 0x202,
             fx,
+            upper,
         }
     }
 
@@ -115,6 +128,11 @@ pub enum Layout {
     FarSlot,
     /// Text and data high, slot low.
     FarText,
+}
+
+/// Whether the processor at hand is a program's, by what tests/processors.rs says.
+pub fn is_emulated() -> bool {
+    std::env::var_os("PROBES_INSN_EMULATED").is_some()
 }
 
 const PAGE: usize = 4096;
@@ -399,14 +417,21 @@ fn install_signal_stack() {
     assert_eq!(result, 0);
 }
 
-/// Clears AC, which the kernel leaves set in a handler and Rust code does not survive; goes on in [`on_signal`].
+/// Clears AC, which the kernel leaves set in a handler and Rust code does not survive, and aligns the stack, which QEMU's emulation
+/// of Linux does not; calls [`on_signal`].
 #[unsafe(naked)]
 extern "C" fn signal_entry() {
     std::arch::naked_asm!(
         "pushfq",
         "and qword ptr [rsp], ~0x40000",
         "popfq",
-        "jmp {on_signal}",
+        "push rbp",
+        "mov rbp, rsp",
+        "and rsp, -16",
+        "call {on_signal}",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
         on_signal = sym on_signal,
     )
 }
@@ -424,10 +449,22 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     let (context, exchange) = unsafe { (&mut (*context).uc_mcontext, &mut *exchange) };
     // SAFETY: every signal frame on x86-64 has x87 and SSE state, at least in FXSAVE layout.
     let fx = unsafe { &mut *context.fpregs.cast::<[u8; FXSAVE_BYTES]>() };
+    let frame = context.fpregs.cast::<u8>();
     if exchange.running {
         // SAFETY: the kernel passes a valid description of the signal.
         let vector = vector(signal, unsafe { (*info).si_code }, &context.gregs);
         record(exchange, vector, &context.gregs, fx);
+        // SAFETY: `frame` is that of the signal.
+        unsafe {
+            each_component(frame, |place, upper, present, bit| {
+                let upper = &mut exchange.cpu.upper[upper];
+                match *present & bit {
+                    // In its initial state it is not stored.
+                    0 => upper.fill(0),
+                    _ => upper.copy_from_slice(place),
+                }
+            })
+        };
         context.gregs = exchange.saved_gregs;
         *fx = exchange.saved_fx;
         EXCHANGE.store(ptr::null_mut(), Ordering::Release);
@@ -442,15 +479,83 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     context.gregs[libc::REG_RIP as usize] = exchange.cpu.ip as i64;
     context.gregs[libc::REG_EFL as usize] = exchange.cpu.flags as i64;
     fx[..FX_SOFTWARE.start].copy_from_slice(&exchange.cpu.fx[..FX_SOFTWARE.start]);
-    // With an XSAVE frame: x87 and SSE come from the frame, the upper vector halves, AVX-512 and AMX start out as zero.
-    const FP_XSTATE_MAGIC1: [u8; 4] = 0x4650_5853_u32.to_le_bytes();
-    if fx[464..468] == FP_XSTATE_MAGIC1 {
-        // SAFETY: the magic says that an XSAVE header follows; its first word is the bitmap of states present.
-        let present = unsafe { &mut *context.fpregs.cast::<u64>().add(FXSAVE_BYTES / 8) };
-        const X87_SSE: u64 = 0b11;
-        const AVX_AVX512_AMX: u64 = 1 << 2 | 0b111 << 5 | 0b11 << 17;
-        *present = (*present | X87_SSE) & !AVX_AVX512_AMX;
+    // SAFETY: `frame` is that of the signal.
+    unsafe {
+        each_component(frame, |place, upper, present, bit| {
+            const X87_SSE: u64 = 0b11;
+            const AMX: u64 = 0b11 << 17;
+            place.copy_from_slice(&exchange.cpu.upper[upper]);
+            *present = (*present | X87_SSE | bit) & !AMX;
+        })
+    };
+}
+
+/// Calls `visit` for each of [`COMPONENTS`] that a signal frame has: with its place in the frame, its range in [`Cpu::upper`],
+/// the bitmap of what is present in the frame, and its bit there.
+///
+/// # Safety
+/// `frame` is the floating-point state of a signal frame, and nothing else refers to what lies behind its first 512 bytes.
+unsafe fn each_component(
+    frame: *mut u8,
+    mut visit: impl FnMut(&mut [u8], std::ops::Range<usize>, &mut u64, u64),
+) {
+    const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
+    // SAFETY: the first 512 bytes are there.
+    let (magic, components) = unsafe {
+        (
+            frame.add(FX_MAGIC).cast::<u32>().read(),
+            frame.add(FX_COMPONENTS).cast::<u64>().read(),
+        )
+    };
+    if magic != FP_XSTATE_MAGIC1 {
+        return;
     }
+    let mut start = 0;
+    for (number, bytes) in COMPONENTS {
+        let range = start..start + bytes;
+        start = range.end;
+        let Some(offset) = component_offset(number, bytes) else {
+            continue;
+        };
+        if components >> number & 1 == 0 {
+            continue;
+        }
+        // SAFETY: the magic says that an XSAVE header follows, whose first word is the bitmap of what is present, and behind it the
+        // components named, in the standard layout, which CPUID describes.
+        let (present, place) = unsafe {
+            (
+                &mut *frame.add(FXSAVE_BYTES).cast::<u64>(),
+                std::slice::from_raw_parts_mut(frame.add(offset), bytes),
+            )
+        };
+        visit(place, range, present, 1 << number);
+    }
+}
+
+/// Where a component of so many bytes lies in the standard layout of XSAVE (Intel SDM vol. 1, 13.4.3), if the processor has it.
+fn component_offset(number: u32, bytes: usize) -> Option<usize> {
+    let component = std::arch::x86_64::__cpuid_count(0xd, number);
+    (component.eax as usize == bytes).then_some(component.ebx as usize)
+}
+
+/// Whether signal frames hold a component, so that runs begin with it as chosen, and tell what became of it.
+pub fn keeps_component(number: u32) -> bool {
+    let mut machine = Machine::new(Layout::Low, PAGE);
+    let mut cpu = Cpu::new();
+    cpu.ip = machine.text();
+    machine.prepare(cpu.ip, &[]);
+    let (before, at) = (cpu.upper, cpu.ip);
+    assert_eq!(machine.resume(&mut cpu), Stop::Int3 { at });
+    let index = COMPONENTS
+        .iter()
+        .position(|component| component.0 == number);
+    let index = index.expect("a component of vector registers");
+    let start: usize = COMPONENTS[..index]
+        .iter()
+        .map(|component| component.1)
+        .sum();
+    let range = start..start + COMPONENTS[index].1;
+    cpu.upper[range.clone()] == before[range]
 }
 
 /// The number of the exception that a signal stands for.

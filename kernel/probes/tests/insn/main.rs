@@ -13,3 +13,10 @@ mod properties;
 mod random;
 mod replacements;
 mod symbolic;
+
+use std::path::PathBuf;
+
+/// The program that [`own_text`] reads: this one.
+fn subject() -> PathBuf {
+    std::env::current_exe().expect("a program has a name")
+}

@@ -1,4 +1,4 @@
-//! Every instruction of a real program: this test executable, or the one that `PROBES_INSN_ELF` names.
+//! Every instruction of a real program: that which the function `subject` of the test binary names.
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf, process::Command};
 
@@ -13,12 +13,8 @@ struct Function {
     bytes: Vec<u8>,
 }
 
-fn subject() -> PathBuf {
-    env::var_os("PROBES_INSN_ELF").map_or_else(|| env::current_exe().unwrap(), PathBuf::from)
-}
-
 fn functions() -> Vec<Function> {
-    let data = fs::read(subject()).unwrap();
+    let data = fs::read(crate::subject()).unwrap();
     let file = object::File::parse(&*data).unwrap();
     let mut functions: Vec<_> = file
         .symbols()
@@ -111,18 +107,13 @@ fn check_translations(insn: &Insn) {
 
 #[test]
 fn boundaries_agree_with_those_of_a_disassembler() {
-    let Some(objdump) = llvm_objdump() else {
-        println!("left out: this toolchain has no llvm-objdump (rustup component llvm-tools)");
-        return;
-    };
-    let output = Command::new(objdump)
+    let output = Command::new(llvm_objdump())
         .args([
             "--disassemble",
             "--no-show-raw-insn",
             "--no-leading-headers",
-            "--section=.text",
         ])
-        .arg(subject())
+        .arg(crate::subject())
         .output()
         .unwrap();
     assert!(output.status.success());
@@ -144,14 +135,14 @@ fn boundaries_agree_with_those_of_a_disassembler() {
         behind_prefix = PREFIXES.contains(&text.trim());
     }
     let mut compared = 0;
-    for function in functions() {
+    let functions = functions();
+    for function in &functions {
         let end = function.start + function.bytes.len() as u64;
         let first = starts.partition_point(|&(address, _)| address < function.start);
         let listed = &starts[first..starts.partition_point(|&(address, _)| address < end)];
-        // Another section, or encodings that this disassembler does not know.
-        if listed.is_empty() || listed.iter().any(|&(_, unknown)| unknown) {
-            continue;
-        }
+        // Encodings that the disassembler does not know have no length in its listing.
+        let unknown = listed.iter().find(|&&(_, unknown)| unknown);
+        assert_eq!(unknown, None, "{}", function.name);
         let ours: Vec<u64> = Instructions::new(&function.bytes, function.start)
             .map(|insn| insn.unwrap().ip())
             .collect();
@@ -159,19 +150,28 @@ fn boundaries_agree_with_those_of_a_disassembler() {
         assert_eq!(ours, theirs, "{}", function.name);
         compared += ours.len();
     }
-    println!("{compared} instructions compared");
-    assert!(compared > 1000);
+    println!(
+        "{compared} instructions of {} functions compared",
+        functions.len()
+    );
+    assert!(compared > 50_000, "{compared} instructions compared");
 }
 
-fn llvm_objdump() -> Option<PathBuf> {
+/// The disassembler of the toolchain that has built the program.
+fn llvm_objdump() -> PathBuf {
     let sysroot = Command::new(env::var_os("RUSTC").unwrap_or("rustc".into()))
         .args(["--print", "sysroot"])
         .output()
-        .ok()?;
-    let sysroot = PathBuf::from(String::from_utf8(sysroot.stdout).ok()?.trim());
-    let tool = sysroot
+        .expect("rustc is run");
+    let sysroot = String::from_utf8(sysroot.stdout).expect("a path");
+    let tool = PathBuf::from(sysroot.trim())
         .join("lib/rustlib")
         .join("x86_64-unknown-linux-gnu")
         .join("bin/llvm-objdump");
-    tool.exists().then_some(tool)
+    assert!(
+        tool.exists(),
+        "{} is missing: rustup component add llvm-tools",
+        tool.display()
+    );
+    tool
 }

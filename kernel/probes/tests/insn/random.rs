@@ -18,7 +18,9 @@ const WINDOW_BYTES: u64 = 0x400;
 
 #[test]
 fn random_instructions_do_the_same_out_of_line() {
-    differential(0x1234_5678, 5_000);
+    for seed in [0x1234_5678, 0x9e37_79b9, 0x0bad_cafe] {
+        differential(seed, 5_000);
+    }
 }
 
 #[test]
@@ -98,7 +100,7 @@ fn differential(seed: u64, count: u64) {
         let mut cpu = Cpu::new();
         cpu.gpr = case.registers;
         cpu.flags = case.flags;
-        for byte in &mut cpu.fx[32..416] {
+        for byte in cpu.fx[32..416].iter_mut().chain(&mut cpu.upper) {
             *byte = random.byte();
         }
         let methods = [Method::Resume, Method::Post, Method::Step];
