@@ -104,12 +104,19 @@ struct Test {
     name: String,
     /// It is marked `#[ignore]`, so nobody runs it but who asks for it.
     ignored: bool,
+    /// It is one of those of the probes' suite that a process runs and the kernel does not.
+    in_process_only: bool,
 }
+
+/// What a test or a file of the suite says if the kernel does not run it.
+const PROCESS: &str = r#"cfg(target_os = "linux")]"#;
 
 /// The test functions in a file: those marked as such, and those in a `guest_test!`.
 fn tests_in(text: &str) -> Vec<Test> {
     let function = Regex::new(r"^\s*(?:pub )?(?:extern \S+ )?fn (\w+)\(").unwrap();
     let (mut in_guest_test, mut marked, mut ignored) = (false, false, false);
+    let whole_file = text.lines().any(|line| line == format!("#![{PROCESS}"));
+    let mut in_process_only = whole_file;
     let mut tests = Vec::new();
     for line in text.lines() {
         match line {
@@ -118,6 +125,7 @@ fn tests_in(text: &str) -> Vec<Test> {
             _ => {
                 marked |= line.trim() == "#[test]";
                 ignored |= line.trim().starts_with("#[ignore");
+                in_process_only |= line == format!("#[{PROCESS}");
             }
         }
         if let Some(name) = function.captures(line) {
@@ -126,9 +134,10 @@ fn tests_in(text: &str) -> Vec<Test> {
                 tests.push(Test {
                     name: name[1].into(),
                     ignored,
+                    in_process_only,
                 });
             }
-            (marked, ignored) = (false, false);
+            (marked, ignored, in_process_only) = (false, false, whole_file);
         }
     }
     tests
@@ -189,14 +198,15 @@ fn each_row_has_the_full_text_of_its_item() {
     }
 }
 
-/// A name means one test, and a row is not proven by tests that nobody runs.
+/// A name means one test, and a row is not proven by tests that nobody runs, nor by what a process alone shows: there Rust serves
+/// the hits, in the kernel assembly does.
 #[test]
 fn each_test_named_exists_and_some_of_them_run() {
     let all = all_tests();
     assert!(all.len() > 500, "{} tests are too few", all.len());
     let mut wrong = Vec::new();
     for row in rows() {
-        let mut ignored = 0;
+        let (mut ignored, mut in_process_only) = (0, 0);
         for name in &row.tests {
             let suffix = format!("::{name}");
             let found: Vec<&Test> = all
@@ -205,7 +215,10 @@ fn each_test_named_exists_and_some_of_them_run() {
                 .flat_map(|(_, tests)| tests)
                 .collect();
             match found[..] {
-                [test] => ignored += usize::from(test.ignored),
+                [test] => {
+                    ignored += usize::from(test.ignored);
+                    in_process_only += usize::from(test.in_process_only);
+                }
                 _ => wrong.push(format!(
                     "{}: {} tests are called {name}",
                     row.item,
@@ -215,6 +228,9 @@ fn each_test_named_exists_and_some_of_them_run() {
         }
         if ignored > 0 && ignored == row.tests.len() {
             wrong.push(format!("{}: all its tests are ignored", row.item));
+        }
+        if in_process_only > 0 && in_process_only == row.tests.len() && row.gap.is_none() {
+            wrong.push(format!("{}: no test of it runs in the kernel", row.item));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -275,10 +291,25 @@ fn ignored_tests_are_told_from_those_that_run() {
     let test = |name: &str, ignored| Test {
         name: name.into(),
         ignored,
+        in_process_only: false,
     };
     let host =
         "#[test]\n#[ignore = \"long\"]\nfn long() {}\n#[test]\nfn short() {}\nfn helper() {}\n";
     assert_eq!(tests_in(host), [test("long", true), test("short", false)]);
     let guest = "guest_test! {\n    #[ignore]\n    fn long() {\n        fn inner() {}\n    }\n    fn short() {}\n}\n";
     assert_eq!(tests_in(guest), [test("long", true), test("short", false)]);
+}
+
+#[test]
+fn tests_that_a_process_alone_runs_are_told_from_the_others() {
+    let in_process_only = |text: &str| -> Vec<bool> {
+        let tests = tests_in(text).into_iter();
+        tests.map(|test| test.in_process_only).collect()
+    };
+    let (one, two) = ("#[test]\nfn one() {}\n", "#[test]\nfn two() {}\n");
+    assert_eq!(in_process_only(&format!("{one}{two}")), [false, false]);
+    let text = format!("#[{PROCESS}\n{one}{two}");
+    assert_eq!(in_process_only(&text), [true, false]);
+    let text = format!("#![{PROCESS}\n{one}{two}");
+    assert_eq!(in_process_only(&text), [true, true]);
 }

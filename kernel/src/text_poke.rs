@@ -49,6 +49,14 @@ static ANSWERS: [Answer; percpu::MAX_CPUS] = [const {
     }
 }; percpu::MAX_CPUS];
 
+/// How many times hits have been waited for.
+static HIT_WAITS: AtomicU64 = AtomicU64::new(0);
+
+/// How many times [`synchronize_hits`] was called since the boot.
+pub fn hit_waits() -> u64 {
+    HIT_WAITS.load(Ordering::Relaxed)
+}
+
 /// The page of text that was stored to last, and its alias: breakpoints of a batch lie close together. Text is never mapped
 /// elsewhere while it is live. Written under the registration lock.
 static LAST_PAGE: AtomicU64 = AtomicU64::new(0);
@@ -121,6 +129,7 @@ pub fn synchronize_cores() {
 
 /// Returns when every CPU has been outside slots and probe handlers at some time after this was called.
 pub fn synchronize_hits() {
+    HIT_WAITS.fetch_add(1, Ordering::Relaxed);
     wait(|answer| &answer.quiescent);
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Tests of probes are in the list twice: as they are written, which is with jumps in place of breakpoints wherever the
 //! code allows it, and again with breakpoints only, under their name and `::unoptimized`. Those that choose for themselves
-//! run once.
+//! run once. Those of the probes' suite, which a process runs, too, are also there for each historic way of serving a hit: single
+//! steps (`::tf`), and with them calls that come back by a breakpoint (`::trap3`, `::trap4`).
 
 use std::{fs, mem::offset_of, path::Path, time::Duration};
 
@@ -16,6 +17,16 @@ const CRATE: &str = "guest_tests::";
 
 /// What a test's name ends in when it runs without jumps.
 const UNOPTIMIZED: &str = "::unoptimized";
+
+/// Beginnings of the names of the suite's tests that run in the historic ways, too.
+const HISTORIC_TOO: [&str; 1] = ["suite::"];
+
+/// What the names of its tests end in for each historic way, and the command line that chooses it.
+const HISTORIC: [(&str, &str); 3] = [
+    ("::tf", "kprobes.step=tf"),
+    ("::trap3", "kprobes.step=tf kprobes.return=trap3"),
+    ("::trap4", "kprobes.step=tf kprobes.return=trap4"),
+];
 
 /// Arguments of the command line by which a test chooses itself how probes are served.
 const CHOICES: [&str; 2] = ["kprobes.optimize", "kprobes.step"];
@@ -69,7 +80,7 @@ impl BootOptions {
 /// A guest test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTest {
-    /// Path of the function, without the crate; in the second pass with [`UNOPTIMIZED`].
+    /// Path of the function, without the crate; with an ending where it runs again in another way.
     pub name: String,
     /// Path of the function, as the guest's markers have it.
     pub full_name: String,
@@ -84,7 +95,7 @@ pub struct GuestTest {
     pub hidden: bool,
     /// If set, it passes by a panic whose log holds this.
     pub should_panic: Option<String>,
-    /// Without jumps, though it does not ask for that.
+    /// In another way than it asks for.
     pub second_pass: bool,
 }
 
@@ -98,11 +109,25 @@ impl GuestTest {
         if has_chosen || (is_in(&ONCE) && !is_in(&TWICE)) {
             return None;
         }
+        Some(self.again(UNOPTIMIZED, "kprobes.optimize=0"))
+    }
+
+    /// Returns the same test for each historic way of serving hits, if it is to be there for them.
+    fn historic(&self) -> impl Iterator<Item = Self> {
+        let is_in = HISTORIC_TOO
+            .iter()
+            .any(|prefix| self.name.starts_with(prefix));
+        let ways = HISTORIC.iter().filter(move |_| is_in);
+        ways.map(|(ending, arguments)| self.again(ending, arguments))
+    }
+
+    /// The same test under a name that ends in `ending`, in a kernel with further arguments.
+    fn again(&self, ending: &str, arguments: &str) -> Self {
         let mut twin = self.clone();
-        twin.name += UNOPTIMIZED;
-        twin.boot.append("kprobes.optimize=0");
+        twin.name += ending;
+        twin.boot.append(arguments);
         twin.second_pass = true;
-        Some(twin)
+        twin
     }
 }
 
@@ -144,14 +169,17 @@ fn read(elf: &Path) -> Result<Vec<GuestTest>> {
         .enumerate()
         .map(|(index, bytes)| decode(&elf, bytes, index).with_context(|| format!("test {index}")))
         .collect::<Result<Vec<_>>>()?;
-    for prefix in ONCE.iter().chain(&TWICE) {
+    for prefix in ONCE.iter().chain(&TWICE).chain(&HISTORIC_TOO) {
         ensure!(
             tests.iter().any(|test| test.name.starts_with(prefix)),
             "no test is called {prefix}: bring the lists in tests/src/catalogue.rs up to date"
         );
     }
-    let second_pass: Vec<_> = tests.iter().filter_map(GuestTest::unoptimized).collect();
-    tests.extend(second_pass);
+    let again: Vec<_> = tests
+        .iter()
+        .flat_map(|test| test.unoptimized().into_iter().chain(test.historic()))
+        .collect();
+    tests.extend(again);
     tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
     Ok(tests)
 }

@@ -527,6 +527,7 @@ impl<P: Platform> Probes<P> {
                 for probe in site.probes() {
                     probe.flags.fetch_or(flags::GONE, Relaxed);
                 }
+                site.choose_stubs(&P::entry_points());
             }
         });
     }

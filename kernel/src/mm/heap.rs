@@ -49,10 +49,11 @@ impl Heap {
     fn grow(&mut self, bytes: usize) -> bool {
         let bytes = bytes.next_multiple_of(GROWTH);
         let start = HEAP_START + self.mapped as u64;
-        let end = start + bytes as u64;
-        if end > HEAP_END {
+        // A size that no machine has may lead past the end of all addresses.
+        let end = start.checked_add(bytes as u64);
+        let Some(end) = end.filter(|end| *end <= HEAP_END) else {
             return false;
-        }
+        };
         for page in (start..end).step_by(FRAME_SIZE) {
             let mapped = Frame::alloc().is_ok_and(|frame| {
                 paging::map_kernel(VirtAddr::new(page), frame, Protection::ReadWrite).is_ok()

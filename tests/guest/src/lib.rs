@@ -30,9 +30,14 @@
 //! Tests with the same machine and command line share a boot, in the order of their names; a test that needs a boot of
 //! its own gets one by a command line of its own. After a test that panics, resets the machine or hangs, the harness boots
 //! again and goes on with the rest.
+//!
+//! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this crate: `platform` has what it needs.
 #![no_std]
 
 extern crate alloc;
+// In the sources that a process runs as well, `#[test]` is ours.
+#[macro_use]
+extern crate guest_test_attribute;
 
 mod acceptance;
 mod backtraces;
@@ -62,6 +67,7 @@ mod machine;
 mod modules;
 mod nmi;
 mod optimization;
+mod platform;
 mod printk;
 mod probe_files;
 mod processor;
@@ -75,6 +81,8 @@ mod shortage;
 mod stepping;
 mod stores_to_text;
 mod stress;
+#[path = "../../../kernel/probes/tests/suite/mod.rs"]
+mod suite;
 mod tasks;
 mod trouble;
 mod unusual_instructions;

@@ -28,16 +28,18 @@ pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     (result, MADE.get() > count)
 }
 
+/// As [`with_room_for`], and tells how many bytes this thread has taken meanwhile and not given back.
+pub fn kept_with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool, i64) {
+    let before = HELD.get();
+    let (result, short) = with_room_for(count, work);
+    (result, short, HELD.get() - before)
+}
+
 /// Counts the allocations of `work`.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let before = MADE.get();
     work();
     MADE.get() - before
-}
-
-/// How many bytes this thread holds.
-pub fn held() -> i64 {
-    HELD.get()
 }
 
 // SAFETY: `System` with some requests refused, as every allocator may.

@@ -288,6 +288,11 @@ fn set_gs_base(base: *const Cpu) {
     assert_eq!(failed, 0, "a thread can set its GS base");
 }
 
+/// The number of CPUs that there can be.
+pub const fn possible() -> usize {
+    POSSIBLE
+}
+
 /// Whether this CPU runs a task with interrupts and preemption on.
 pub fn can_sleep() -> bool {
     this().can_sleep()

@@ -66,6 +66,9 @@ pub type Kernel = Process;
 pub const CS: u64 = 0x33;
 pub const SS: u64 = 0x2b;
 
+/// How much slower than its processors this machine is, roughly.
+pub const SLOWNESS: u64 = 1;
+
 /// How displaced instructions are executed unless a probe says otherwise.
 pub const fn step_method() -> StepMethod {
     crate::METHOD
@@ -210,6 +213,11 @@ impl Machine {
         self.online().run_task(task);
     }
 
+    /// Breakpoints stay breakpoints: they do anyway.
+    pub fn without_jumps(self) -> Self {
+        self
+    }
+
     /// Makes the test's own task the current one again.
     pub fn run_own_task(&self) {
         self.online().run_own_task();
@@ -335,6 +343,40 @@ pub mod events {
         events.into_iter().collect()
     }
 }
+
+/// Says something that a test which ends the machine wants to be known.
+pub fn say(message: fmt::Arguments<'_>) {
+    println!("{message}");
+}
+
+/// What the machine says of a breakpoint that nobody expects, before it ends.
+pub const UNEXPECTED_BREAKPOINT: &str = "exception 3 that nobody expects";
+
+/// A function that may not be probed, and the reason.
+pub const BLACKLISTED: (&str, &str) = ("blacklisted", "a test asks for it");
+
+/// Whether breakpoints become jumps where they can: the trampolines of jumps are a kernel's.
+pub const fn jumps() -> bool {
+    false
+}
+
+/// Has a test end the machine with these words, and with what holds of all that it has printed.
+macro_rules! dies {
+    (#[test] fn $name:ident() saying $words:expr $(, $check:expr)? => $body:block) => {
+        #[test]
+        fn $name() {
+            let name = concat!(module_path!(), "::", stringify!($name));
+            let (_binary, name) = name.split_once("::").expect("a test is in a module");
+            let printed = $crate::platform::in_doomed_process(name, || $body);
+            assert!(printed.contains($words), "{printed}");
+            $(
+                let check: fn(&str) -> bool = $check;
+                assert!(check(&printed), "{printed}");
+            )?
+        }
+    };
+}
+pub(crate) use dies;
 
 /// Runs `test` in a process of its own, in which it must die. `name` is the calling test's. Returns what that process
 /// has printed; within it, runs `last_words` and does not return.

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use probes::{EntryVerdict, Kretprobe, KretprobeInstance, PtRegs};
 
 use super::{
-    code::{Bench, Code, Registers},
+    code::{Bench, Code, Registers, exit},
     targets::*,
     *,
 };
-use crate::platform::{in_doomed_process, log, task::Coroutine};
+use crate::platform::{dies, log, task::Coroutine};
 
 #[test]
 fn abandoned_calls_are_given_back_and_the_others_find_home() {
@@ -284,7 +284,54 @@ fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     assert_eq!(PROBES.reap().unwrap(), 0);
 }
 
-// A call that waits on another stack is not stale, however its frame compares.
+/// Calls on another stack of the task, tail calls among them, make none stale that is in flight on this one, though their frames lie
+/// above its own.
+#[test]
+fn calls_on_another_stack_make_none_stale_here() {
+    let _machine = boot();
+    static ABOVE: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn call_on_other_stacks(_: u64) {
+        let caller = Code::new(|start| {
+            let distance = (address("tail_f").wrapping_sub(start + 5) as u32).to_le_bytes();
+            [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+        });
+        let mut benches: Vec<_> = (0..4).map(|_| Bench::new()).collect();
+        for bench in &mut benches {
+            let here = core::ptr::from_ref(&caller).addr() as u64;
+            ABOVE.fetch_add((bench.sp() > here).into(), Relaxed);
+            let registers = Registers {
+                di: 4,
+                flags: 0x202,
+                ..Registers::default()
+            };
+            journal::note(bench.run(caller.start, registers).registers.ax);
+        }
+    }
+    let outer = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>),
+    );
+    let jumps = leak(Kretprobe::new().symbol("tail_f").handler(returned::<8, ()>));
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<9, ()>));
+    let all = [outer, jumps, tail];
+    PROBES.register_batch(&all).unwrap();
+    let stale = PROBES.stale_instances();
+    assert_eq!(calls_back(call_on_other_stacks, 1), 2);
+    assert_eq!(
+        journal::take(),
+        [[9, 8, 10].repeat(4), vec![7]].concat(),
+        "the outer call is told last"
+    );
+    assert_eq!(PROBES.stale_instances(), stale);
+    assert_eq!(all.map(|call| call.hits()), [1, 4, 4]);
+    // A process has its stacks where there is room.
+    assert!(cfg!(target_os = "linux") || ABOVE.load(Relaxed) > 0);
+    PROBES.unregister_batch(&all).unwrap();
+}
+
+// A call that waits on another stack is not stale, however its frame compares. A task of the kernel has one stack.
+#[cfg(target_os = "linux")]
 #[test]
 fn calls_on_other_stacks_of_the_task_are_left_alone() {
     let _machine = boot();
@@ -344,12 +391,38 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     PROBES.unregister(call).unwrap();
 }
 
-#[test]
-fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
-    let printed = in_doomed_process(
-        "suite::calls_in_flight::a_return_that_nobody_knows_ends_the_machine_with_the_known_line",
-        || {
-            let _machine = boot();
+dies! {
+    #[test]
+    fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() saying "kretprobe BUG!: Processing kretprobe 0x0 @ 0x" => {
+        let _machine = boot();
+        let trampoline = Code::with_exit(
+            &[
+                &[0x48, 0xb8][..], // mov rax, trampoline
+                &trampoline().to_le_bytes(),
+                &[0x50, 0xc3], // push rax; ret
+            ]
+            .concat(),
+        );
+        Bench::new().run(trampoline.start, Registers::default());
+    }
+}
+
+/// What the process prints of the call that it expects to be named.
+fn names_the_newest(printed: &str) -> bool {
+    let newest = printed
+        .split_once("the newest: ")
+        .and_then(|(_, rest)| rest.split_once('.'));
+    newest.is_some_and(|(newest, _)| {
+        printed.contains(&format!("kretprobe BUG!: Processing kretprobe {newest} @ "))
+    })
+}
+
+dies! {
+    #[test]
+    fn an_unbalanced_return_names_the_probe_of_the_newest_call() saying "kretprobe BUG!: Processing kretprobe 0x", names_the_newest => {
+        let _machine = boot();
+        extern "C" fn return_twice(_: u64) {
+            // The trampoline's address where no call has left it, on a stack of its own.
             let trampoline = Code::with_exit(
                 &[
                     &[0x48, 0xb8][..], // mov rax, trampoline
@@ -359,47 +432,15 @@ fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() {
                 .concat(),
             );
             Bench::new().run(trampoline.start, Registers::default());
-        },
-    );
-    assert!(
-        printed.contains("kretprobe BUG!: Processing kretprobe 0x0 @ 0x"),
-        "{printed}"
-    );
-}
-
-#[test]
-fn an_unbalanced_return_names_the_probe_of_the_newest_call() {
-    let printed = in_doomed_process(
-        "suite::calls_in_flight::an_unbalanced_return_names_the_probe_of_the_newest_call",
-        || {
-            let _machine = boot();
-            extern "C" fn return_twice(_: u64) {
-                // The trampoline's address where no call has left it, on a stack of its own.
-                let trampoline = Code::with_exit(
-                    &[
-                        &[0x48, 0xb8][..], // mov rax, trampoline
-                        &trampoline().to_le_bytes(),
-                        &[0x50, 0xc3], // push rax; ret
-                    ]
-                    .concat(),
-                );
-                Bench::new().run(trampoline.start, Registers::default());
-            }
-            extern "C" fn within(_: u64) {
-                calls_back_then_jumps(return_twice, 1);
-            }
-            // Of one that is not called, of an outer call, of the newest one.
-            let calls = ["add", "calls_back", "calls_back_then_jumps"]
-                .map(|name| leak(Kretprobe::<()>::new().symbol(name)));
-            PROBES.register_batch(&calls).unwrap();
-            println!("the newest: {:p}.", calls[2]);
-            calls_back(within, 1);
-        },
-    );
-    let newest = printed
-        .split_once("the newest: ")
-        .and_then(|(_, rest)| rest.split_once('.'));
-    let (newest, _) = newest.unwrap_or_else(|| panic!("{printed}"));
-    let line = format!("kretprobe BUG!: Processing kretprobe {newest} @ ");
-    assert!(printed.contains(&line), "{line}: {printed}");
+        }
+        extern "C" fn within(_: u64) {
+            calls_back_then_jumps(return_twice, 1);
+        }
+        // Of one that is not called, of an outer call, of the newest one.
+        let calls = ["add", "calls_back", "calls_back_then_jumps"]
+            .map(|name| leak(Kretprobe::<()>::new().symbol(name)));
+        PROBES.register_batch(&calls).unwrap();
+        platform::say(format_args!("the newest: {:p}.", calls[2]));
+        calls_back(within, 1);
+    }
 }

@@ -11,8 +11,9 @@ use super::{targets::*, *};
 use crate::platform::cpu::on_cpus;
 
 /// How many rounds a test goes whose CPUs mostly wait for each other, of `rounds` where calls come back by the assembly. The
-/// historic ways back change nothing in registering and arming, so a quarter will do.
+/// historic ways back change nothing in registering and arming, so a quarter will do; and where CPUs are emulated a tenth.
 fn rounds(rounds: u64) -> u64 {
+    let rounds = rounds / platform::SLOWNESS;
     match platform::return_method() {
         ReturnMethod::Asm => rounds,
         ReturnMethod::Trap3 | ReturnMethod::Trap4 => rounds / 4,
@@ -419,7 +420,7 @@ fn siblings_come_and_go_without_a_gap() {
     let calls = while_others(
         |n| assert_eq!(add(n, 1), n + 1),
         |others| {
-            for n in 0..300 {
+            for n in 0..rounds(300) {
                 let comes = Kprobe::new().symbol("add").pre(pre::<1>);
                 let comes = if n % 2 == 0 {
                     comes.post(count_post)

@@ -1,7 +1,5 @@
 //! Faults: in the displaced instruction, and in handlers.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 
 use super::{
@@ -33,7 +31,7 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
     }
     let mut bench = Bench::new();
     // Instruction, rdi, vector.
-    let table: [(&[u8], u64, u8); 12] = [
+    let table: &[(&[u8], u64, u8)] = &[
         (&[0x48, 0x8b, 0x07], NOWHERE, PAGE_FAULT), // mov rax, [rdi]
         (&[0x48, 0x89, 0x07], NOWHERE, PAGE_FAULT), // mov [rdi], rax
         (&[0x48, 0x8b, 0x07], NON_CANONICAL, PROTECTION), // mov rax, [rdi]
@@ -45,9 +43,10 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
         (&[0x8f, 0x07], NOWHERE, PAGE_FAULT),       // pop [rdi]
         (&[0xff, 0xd7], NON_CANONICAL, PROTECTION), // call rdi
         (&[0xff, 0xe7], NON_CANONICAL, PROTECTION), // jmp rdi
-        (&[0xfa], 0, PROTECTION),                   // cli
+        #[cfg(target_os = "linux")] // where it is not allowed
+        (&[0xfa], 0, PROTECTION), // cli
     ];
-    for (bytes, di, vector) in table {
+    for &(bytes, di, vector) in table {
         let code = Code::with_exit(bytes);
         let registers = Registers {
             di,
@@ -56,7 +55,12 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
             ..Registers::default()
         };
         let bare = bench.run(code.start, registers);
-        assert_eq!(bare.end, End::Fault(vector, code.start), "{bytes:x?}");
+        // QEMU has a branch to no address fault at its target, where it is no fault of the branch any more.
+        let at_target = bare.end == End::Fault(vector, NON_CANONICAL);
+        assert!(
+            bare.end == End::Fault(vector, code.start) || at_target && di == NON_CANONICAL,
+            "{bytes:x?}: {bare:?}"
+        );
         for with_post in [false, true] {
             let emulated = bytes == [0xfa] && with_post && !stepping();
             let shape = Kprobe::new().at(code.start).pre(pre::<1>).fault(see);
@@ -70,6 +74,9 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
             if emulated {
                 // With a post handler it is carried out on the frame, as it would be in ring 0, and does not fault.
                 assert_eq!((probed.end, journal::take()), (End::Exit(1), vec![1, 2]));
+            } else if at_target {
+                assert_eq!(probed, bare, "{bytes:x?}");
+                assert_eq!(journal::take()[0], 1, "{bytes:x?}");
             } else {
                 assert_eq!(probed, bare, "{bytes:x?}");
                 assert_eq!(journal::take(), [1, vector.into()], "{bytes:x?}");
@@ -267,8 +274,12 @@ fn a_fault_in_a_missed_hits_instruction_belongs_to_the_handler_around_it() {
     PROBES.unregister(outer).unwrap();
 }
 
+// The kernel maps no page while a task is in the middle of an instruction of its own; `programs` has what user memory does.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_string_instruction_that_faults_halfway_is_completed() {
+    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
     let _machine = boot();
     /// The part of the buffer that is mapped when the fault happens.
     static BUFFER: AtomicU64 = AtomicU64::new(0);
@@ -348,7 +359,8 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                 );
                 let noted = journal::take();
                 // Fetching from there is no fault of the branch, which is complete then.
-                if target == NON_CANONICAL {
+                let of_branch = End::Fault(PROTECTION, code.start + setup.len() as u64);
+                if bare.end == of_branch {
                     assert_eq!(noted, [100 + u64::from(PROTECTION)]);
                 } else {
                     assert!(noted.is_empty() || noted == [2], "{noted:?}");

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
 use super::{
-    code::{Bench, Code, End, Registers, data},
+    code::{Bench, Code, Registers},
     targets::*,
     *,
 };
@@ -20,7 +20,9 @@ fn check(result: u64, expected: u64) {
     }
 }
 
-// Hits nest anywhere, NMIs nest strictly, and the count law holds.
+// Hits nest anywhere, NMIs nest strictly, and the count law holds. Nothing steps the kernel unseen, so there NMIs come at random
+// (`trouble`).
+#[cfg(target_os = "linux")]
 #[test]
 fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
     let _machine = boot();
@@ -128,6 +130,7 @@ fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
 }
 
 /// The handlers above note more than the journal holds.
+#[cfg(target_os = "linux")]
 fn journal_may_overflow() {
     journal::clear();
 }
@@ -157,7 +160,14 @@ fn interrupts_wait_until_a_handler_is_done() {
     let probe = leak(Kprobe::new().symbol("add").pre(send));
     PROBES.register(probe).unwrap();
     assert_eq!(add(1, 2), 3);
-    assert_eq!(journal::take(), [1, 9, 104]);
+    if platform::jumps() {
+        // The handler runs with the interrupts of the code, and what hits meanwhile is missed.
+        assert_eq!(journal::take(), [104, 1]);
+        assert_eq!((inner.hits(), inner.nmissed()), (0, 1));
+    } else {
+        assert_eq!(journal::take(), [1, 9, 104]);
+        assert_eq!((inner.hits(), inner.nmissed()), (1, 0));
+    }
     PROBES.unregister(probe).unwrap();
 
     let jprobe = leak(Jprobe::new().symbol("add").entry(sends));
@@ -165,7 +175,8 @@ fn interrupts_wait_until_a_handler_is_done() {
     assert_eq!(add(1, 2), 3);
     assert_eq!(journal::take(), [2, 9, 104]);
     PROBES.unregister(jprobe).unwrap();
-    assert_eq!((inner.hits(), inner.nmissed()), (2, 0));
+    let missed = u64::from(platform::jumps());
+    assert_eq!((inner.hits(), inner.nmissed()), (2 - missed, missed));
     PROBES.unregister(inner).unwrap();
 }
 
@@ -346,8 +357,12 @@ fn a_breakpoint_that_is_gone_again_leads_to_the_instruction_that_is_there() {
     assert_eq!(stale.load(Relaxed), before + 1);
 }
 
+// Debug registers match because the process says so; the kernel's own are tried in `debugger`.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_watchpoint_that_matches_during_a_step_is_handed_on_when_the_step_is_done() {
+    use code::{End, data};
+
     let _machine = boot();
     let code = Code::with_exit(&[0x48, 0x89, 0x37]); // mov [rdi], rsi
     let probe = Kprobe::new().at(code.start).pre(pre::<1>).post(post::<2>);

@@ -12,7 +12,7 @@ use super::{
     targets::*,
     *,
 };
-use crate::platform::in_doomed_process;
+use crate::platform::dies;
 
 /// A handler that is written by hand.
 fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
@@ -137,6 +137,7 @@ global_asm!(
     ".globl spoil_everything",
     ".type spoil_everything, @function",
     "spoil_everything:",
+    ".cfi_startproc",
     "mov rax, -1",
     "mov rdi, rax; mov rsi, rax; mov rdx, rax; mov rcx, rax; mov r8, rax; mov r9, rax",
     "mov r10, rax; mov r11, rax; mov rbx, rax; mov rbp, rax; mov r12, rax; mov r15, rax",
@@ -147,24 +148,42 @@ global_asm!(
     "std",
     "sub rsp, 0x128",
     "call jprobe_return",
+    ".cfi_endproc",
     ".size spoil_everything, . - spoil_everything",
+    // Overwrites as many words from the return address on as `WORDS_TO_SPOIL` says.
+    ".globl spoil_words",
+    ".type spoil_words, @function",
+    "spoil_words:",
+    ".cfi_startproc",
+    "mov rcx, [rip + WORDS_TO_SPOIL]",
+    "2: mov qword ptr [rsp + 8 * rcx - 8], -1",
+    "dec rcx",
+    "jnz 2b",
+    "call jprobe_return",
+    ".cfi_endproc",
+    ".size spoil_words, . - spoil_words",
     // Goes to the breakpoint of `jprobe_return` with another stack pointer.
     ".globl lose_the_stack",
     ".type lose_the_stack, @function",
     "lose_the_stack:",
+    ".cfi_startproc",
     "push rax",
     "jmp jprobe_return_breakpoint",
+    ".cfi_endproc",
     ".size lose_the_stack, . - lose_the_stack",
     // Returns as a function does, without `jprobe_return`.
     ".globl just_return",
     ".type just_return, @function",
     "just_return:",
+    ".cfi_startproc",
     "ret",
+    ".cfi_endproc",
     ".size just_return, . - just_return",
 );
 
 unsafe extern "C" {
     fn spoil_everything();
+    fn spoil_words();
     fn lose_the_stack();
     fn just_return();
 }
@@ -212,7 +231,7 @@ fn the_function_runs_as_if_its_handler_had_not() {
     );
     PROBES.unregister(jprobe).unwrap();
 
-    // A function that leaves the flags alone shows that they are put back, DF too.
+    // A function that leaves the flags alone shows that they are put back, DF too, and IF, which only the kernel can clear.
     let nothing = Code::new(|start| {
         let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
         [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
@@ -223,11 +242,49 @@ fn the_function_runs_as_if_its_handler_had_not() {
             .entry(by_hand(spoil_everything)),
     );
     PROBES.register(jprobe).unwrap();
-    for flags in [0x202, 0xad7] {
+    let without_interrupts = cfg!(not(target_os = "linux")).then_some(0x002);
+    for flags in [0x202, 0xad7, 0x602].into_iter().chain(without_interrupts) {
         let registers = Registers { flags, ..registers };
         assert_eq!(bench.run(nothing.start, registers).registers, registers);
     }
     PROBES.unregister(jprobe).unwrap();
+}
+
+/// How many words `spoil_words` overwrites.
+#[unsafe(no_mangle)]
+static WORDS_TO_SPOIL: AtomicU64 = AtomicU64::new(0);
+
+/// Of a stack that ends closer than eight words above, all that is there is saved, and nothing above its end is touched: what follows the
+/// kernel's stacks is not mapped.
+#[test]
+fn the_last_words_of_a_stack_are_saved_and_none_behind_them() {
+    let _machine = boot();
+    let caller = Code::new(|start| {
+        let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
+    });
+    let mut bench = Bench::new();
+    let top = bench.sp() + 16 * 8;
+    for words in 1..=20 {
+        // The call takes one.
+        let registers = Registers {
+            sp: top - 8 * words + 8,
+            flags: 0x202,
+            ..Registers::default()
+        };
+        let bare = bench.run(caller.start, registers);
+        assert_eq!(bare.stack.len() as u64, words - 1);
+        WORDS_TO_SPOIL.store(words.min(8), Relaxed);
+        let jprobe = leak(
+            Jprobe::new()
+                .symbol("tail_nothing")
+                .entry(by_hand(spoil_words)),
+        );
+        PROBES.register(jprobe).unwrap();
+        assert_eq!(bench.run(caller.start, registers), bare, "{words} words");
+        assert_eq!(jprobe.kprobe().hits(), 1);
+        PROBES.unregister(jprobe).unwrap();
+    }
 }
 
 #[test]
@@ -270,7 +327,11 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
         refused(at(nowhere), "HandlerNotFunction", 22);
     }
     refused(leak(make().symbol("no_such_function")), "UnknownSymbol", 2);
-    refused(leak(make().symbol("blacklisted")), "Blacklisted", 22);
+    refused(
+        leak(make().symbol(platform::BLACKLISTED.0)),
+        "Blacklisted",
+        22,
+    );
 
     let first = leak(make().symbol("add"));
     PROBES.register(first).unwrap();
@@ -381,59 +442,51 @@ fn a_jprobe_hit_inside_a_handler_is_missed() {
     assert_eq!(add(1, 2), 3);
     assert_eq!((journal::take(), DEPTH.load(Relaxed)), (vec![11], 1));
     assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (1, 1));
+    assert_eq!(list(), ["add+0x0 j 0"]);
     PROBES.unregister(jprobe).unwrap();
 }
 
-#[test]
-fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() {
-    let printed = in_doomed_process(
-        "suite::jprobes::a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets",
-        || {
-            let _machine = boot();
-            let jprobe = leak(Jprobe::new().symbol("add").entry(by_hand(lose_the_stack)));
-            PROBES.register(jprobe).unwrap();
-            add(1, 2);
-        },
-    );
-    assert!(
-        printed.contains("its handler returned with sp 0x"),
-        "{printed}"
-    );
-    assert_eq!(printed.matches("PtRegs {").count(), 2, "{printed}");
+dies! {
+    #[test]
+    fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() saying "its handler returned with sp 0x", |printed| printed.matches("PtRegs {").count() == 2 => {
+        let _machine = boot();
+        let jprobe = leak(Jprobe::new().symbol("add").entry(by_hand(lose_the_stack)));
+        PROBES.register(jprobe).unwrap();
+        add(1, 2);
+    }
 }
 
-#[test]
-fn a_handler_that_returns_like_a_function_is_found_out() {
-    let printed = in_doomed_process(
-        "suite::jprobes::a_handler_that_returns_like_a_function_is_found_out",
-        || {
-            let _machine = boot();
-            let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
-            // Behind the call.
-            let other = leak(Kprobe::new().symbol("chain_b").offset(9).pre(pre::<1>));
-            PROBES.register(jprobe).unwrap();
-            PROBES.register(other).unwrap();
-            chain_a(1);
-        },
-    );
-    assert!(
-        printed.contains("its handler has ended without jprobe_return"),
-        "{printed}"
-    );
+dies! {
+    #[test]
+    fn a_handler_that_returns_like_a_function_is_found_out() saying "its handler has ended without jprobe_return" => {
+        let _machine = boot();
+        let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
+        // Behind the call.
+        let other = leak(Kprobe::new().symbol("chain_b").offset(9).pre(pre::<1>));
+        PROBES.register(jprobe).unwrap();
+        PROBES.register(other).unwrap();
+        chain_a(1);
+    }
 }
 
-#[test]
-fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint() {
-    let printed = in_doomed_process(
-        "suite::jprobes::jprobe_return_outside_a_handler_is_a_foreign_breakpoint",
-        || {
-            let _machine = boot();
-            // SAFETY: nothing is to be dropped, and the process ends here.
-            unsafe { probes::jprobe_return() }
-        },
-    );
-    assert!(
-        printed.contains("exception 3 that nobody expects"),
-        "{printed}"
-    );
+// Where nothing is hit any more, the next switch of tasks finds out: the process has none of its own.
+#[cfg(not(target_os = "linux"))]
+dies! {
+    #[test]
+    fn a_handler_that_returns_like_a_function_is_found_out_at_a_switch_of_tasks() saying "of the jprobe at chain_c+0x0" => {
+        let _machine = boot();
+        let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
+        PROBES.register(jprobe).unwrap();
+        chain_a(1);
+        cpu::yield_now();
+    }
+}
+
+dies! {
+    #[test]
+    fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint() saying platform::UNEXPECTED_BREAKPOINT => {
+        let _machine = boot();
+        // SAFETY: nothing is to be dropped, and the process ends here.
+        unsafe { probes::jprobe_return() }
+    }
 }

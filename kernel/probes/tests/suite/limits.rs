@@ -1,4 +1,8 @@
 //! Tables and pools at their limits: a clear answer, and nothing lost.
+//!
+//! Only the process can be told that another task runs, a million times over.
+
+#![cfg(target_os = "linux")]
 
 use probes::Kretprobe;
 

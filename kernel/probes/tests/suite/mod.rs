@@ -1,4 +1,7 @@
 //! What the probes promise, each promise a test, in both step methods and in each return method.
+//!
+//! Compiled twice: for a process (`../process`), and for the kernel (`tests/guest/src/platform`), where hits come by the kernel's own
+//! breakpoints and by jumps. `crate::platform` is what the two have in common. What only one of them can do says why.
 
 mod addresses;
 mod calls_in_flight;
@@ -32,6 +35,7 @@ use alloc::{
 
 use probes::{
     EntryVerdict, Kprobe, KretprobeInstance, PreVerdict, Probe, ProbeError, PtRegs,
+    kprobe::flags::OPTIMIZED,
     registry::{ReturnMethod, StepMethod},
 };
 
@@ -88,9 +92,13 @@ fn address(name: &str) -> u64 {
     symbols::lookup(name).unwrap_or_else(|| panic!("there is no function {name}"))
 }
 
-/// The byte of text at `addr`, as a processor would fetch it.
+/// The byte of text at `addr`, as a processor would fetch it; a jump counts as the breakpoint that it replaces.
 fn byte_at(addr: u64) -> u8 {
-    text::read(addr, 1)[0]
+    const JUMP: u8 = 0xe9;
+    match text::read(addr, 1)[0] {
+        JUMP if platform::jumps() => 0xcc,
+        byte => byte,
+    }
 }
 
 /// Whether displaced instructions are single-stepped.
@@ -112,7 +120,7 @@ fn trampoline() -> u64 {
     })
 }
 
-/// All registered probes, as their list shows them: place, type, flags.
+/// All registered probes, as their list shows them: place, type, flags, but for whether a jump serves them.
 fn list() -> Vec<String> {
     let mut list = Vec::new();
     PROBES.for_each(|listed| {
@@ -121,7 +129,7 @@ fn list() -> Vec<String> {
             "{} {} {}",
             symbols::describe(probe.addr()),
             probe.kind().letter(),
-            probe.flags()
+            probe.flags() & !OPTIMIZED
         ));
     });
     list
@@ -139,7 +147,7 @@ fn refused<T: Probe>(probe: &'static T, name: &str, errno: i32) -> ProbeError {
             probe.is_registered(),
             list(),
             PROBES.slots_in_use(),
-            text::stamp(),
+            text::digest(),
         )
     };
     let before = state(probe.kprobe());

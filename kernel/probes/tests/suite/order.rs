@@ -1,4 +1,8 @@
 //! In which order text is written, CPUs are waited for, and what hits use comes and goes.
+//!
+//! A kernel tells nobody what it does to its text, so only the process can look.
+
+#![cfg(target_os = "linux")]
 
 use probes::{Kprobe, registry::StepMethod};
 

@@ -1,10 +1,6 @@
 //! How probes come, go and are switched, alone and in batches, and that a refusal changes nothing.
 
-use probes::{
-    Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs,
-    kprobe::flags,
-    platform::{Symbol, Text},
-};
+use probes::{Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs, kprobe::flags};
 
 use super::{code::Code, targets::*, *};
 
@@ -140,7 +136,7 @@ fn a_probe_comes_back_without_its_past() {
     PROBES.unregister(mover).unwrap();
     mover.set_addr(address("neighbour"));
     PROBES.register(mover).unwrap();
-    assert_eq!(mover.flags(), 0);
+    assert_eq!(mover.flags() & !OPTIMIZED, 0);
     assert_eq!(list(), ["neighbour+0x0 k 0"]);
     assert_eq!(neighbour(), 17);
     assert_eq!(journal::take(), [4]);
@@ -457,6 +453,8 @@ fn kretprobes_want_a_function_entry_and_reasonable_sizes() {
         "SymbolAndAddress",
         22,
     );
+    // In the kernel such functions may not be probed at all.
+    #[cfg(target_os = "linux")]
     refused(
         leak(Kretprobe::<()>::new().symbol("switch_stacks")),
         "ReturnBlacklisted",
@@ -481,10 +479,11 @@ fn kretprobes_want_a_function_entry_and_reasonable_sizes() {
     assert_eq!(large.hits(), 1);
     PROBES.unregister(large).unwrap();
 
-    for (given, in_force) in [(0, 16), (-5, 16), (3, 3), (5000, 5000)] {
+    let default = (2 * cpu::possible() as i32).max(10);
+    for (given, in_force) in [(0, default), (-5, default), (3, 3), (5000, 5000)] {
         let call = leak(Kretprobe::<()>::new().symbol("add").maxactive(given));
         PROBES.register(call).unwrap();
-        assert_eq!(call.maxactive_in_force(), in_force, "8 CPUs are possible");
+        assert_eq!(call.maxactive_in_force(), in_force);
         PROBES.unregister(call).unwrap();
     }
     let huge = leak(
@@ -508,7 +507,7 @@ fn freed_text_is_never_written_again() {
 
     PROBES.text_freed(code.start..code.start + 4);
     text::fill(code.start, &[0x5a; 4]);
-    assert_eq!(probe.flags(), flags::GONE);
+    assert_eq!(probe.flags() & !OPTIMIZED, flags::GONE);
     assert_eq!(list().len(), 2);
     PROBES.for_each(|listed| assert!(!listed.armed, "freed text has no breakpoint"));
     let error = PROBES.enable(probe).unwrap_err();
@@ -519,14 +518,18 @@ fn freed_text_is_never_written_again() {
     PROBES.unregister(probe).unwrap();
     PROBES.unregister(call).unwrap();
     assert_eq!(text::read(code.start, 4), [0x5a; 4]);
-    symbols::remove(code.start);
-    symbols::add(Symbol {
-        start: code.start,
-        size: 4,
-        text: Text::Freed,
-        exported: true,
-    });
-    refused(leak(Kprobe::new().at(code.start)), "NoSymbolAt", 2);
+    // The kernel's text of the boot is freed before any test begins.
+    #[cfg(target_os = "linux")]
+    {
+        symbols::remove(code.start);
+        symbols::add(probes::platform::Symbol {
+            start: code.start,
+            size: 4,
+            text: probes::platform::Text::Freed,
+            exported: true,
+        });
+        refused(leak(Kprobe::new().at(code.start)), "NoSymbolAt", 2);
+    }
 }
 
 #[test]

@@ -542,6 +542,8 @@ fn a_stack_walk_finds_the_true_callers() {
         walk(regs.sp);
         PreVerdict::Execute
     }
+    // Handlers may not ask for memory.
+    *FRAMES.lock() = Vec::with_capacity(16);
     let calls = ["chain_a", "chain_b", "chain_c"]
         .map(|name| leak(Kretprobe::new().symbol(name).entry(remember)));
     let twice = leak(
@@ -591,10 +593,10 @@ fn a_return_costs_no_trap() {
         let before = traps();
         assert_eq!(add(1, 2), 3);
         let after = traps();
-        // That of the entry, and of its step.
+        // That of the entry, if it is no jump, and of its step.
         assert_eq!(
             (after.0 - before.0, after.1 - before.1),
-            (1, stepping().into())
+            ((!platform::jumps()).into(), stepping().into())
         );
         assert_eq!(journal::take(), [1, 1]);
     }

@@ -15,7 +15,9 @@ macro_rules! functions {
                 concat!(".type ", stringify!($name), ", @function"),
                 ".p2align 4, 0xcc",
                 concat!(stringify!($name), ":"),
+                ".cfi_startproc",
                 $($line,)*
+                ".cfi_endproc",
                 concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
             );
         )*
@@ -33,6 +35,7 @@ functions! {
     /// a × 3 + 1. See [`STEP_BY_STEP`].
     fn step_by_step(a: u64) -> u64 {
         "push rbp",
+        ".cfi_adjust_cfa_offset 8",
         "mov rbp, rsp",
         "mov rax, rdi",
         "add rax, rax",
@@ -41,6 +44,7 @@ functions! {
         "add rax, rdi",
         "add rax, 1",
         "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
         "ret",
     }
 
@@ -70,12 +74,14 @@ functions! {
     /// Calls `callback(argument)` and returns argument + 1.
     fn calls_back(callback: extern "C" fn(u64), argument: u64) -> u64 {
         "push rbx",
+        ".cfi_adjust_cfa_offset 8",
         "mov rbx, rsi",
         "mov rax, rdi",
         "mov rdi, rsi",
         "call rax",
         "lea rax, [rbx + 1]",
         "pop rbx",
+        ".cfi_adjust_cfa_offset -8",
         "ret",
     }
 
@@ -83,18 +89,19 @@ functions! {
     fn alignment() -> u64 { "mov rax, rsp", "and eax, 15", "ret" }
 
     /// RFLAGS.
-    fn current_flags() -> u64 { "pushfq", "pop rax", "ret" }
+    fn current_flags() -> u64 { "pushfq", ".cfi_adjust_cfa_offset 8", "pop rax", ".cfi_adjust_cfa_offset -8", "ret" }
 
     /// chain_b(a) + 1.
-    fn chain_a(a: u64) -> u64 { "sub rsp, 8", "call chain_b", "inc rax", "add rsp, 8", "ret" }
+    fn chain_a(a: u64) -> u64 { "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call chain_b", "inc rax", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret" }
     /// chain_c(a) × 2.
-    fn chain_b(a: u64) -> u64 { "sub rsp, 8", "call chain_c", "add rax, rax", "add rsp, 8", "ret" }
+    fn chain_b(a: u64) -> u64 { "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call chain_c", "add rax, rax", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret" }
     /// a + 5.
     fn chain_c(a: u64) -> u64 { "lea rax, [rdi + 5]", "ret" }
 
     /// 1 + 2 + … + n, recursively: n + 1 calls.
     fn recurse(n: u64) -> u64 {
         "push rbx",
+        ".cfi_adjust_cfa_offset 8",
         "xor eax, eax",
         "mov rbx, rdi",
         "test rdi, rdi",
@@ -103,6 +110,7 @@ functions! {
         "call recurse",
         "add rax, rbx",
         "2: pop rbx",
+        ".cfi_adjust_cfa_offset -8",
         "ret",
     }
 
@@ -139,12 +147,14 @@ functions! {
     /// Calls `callback(argument)` and then jumps to [`tail_g`] with argument.
     fn calls_back_then_jumps(callback: extern "C" fn(u64), argument: u64) -> u64 {
         "push rbx",
+        ".cfi_adjust_cfa_offset 8",
         "mov rbx, rsi",
         "mov rax, rdi",
         "mov rdi, rsi",
         "call rax",
         "mov rdi, rbx",
         "pop rbx",
+        ".cfi_adjust_cfa_offset -8",
         "jmp tail_g",
     }
 
@@ -177,6 +187,7 @@ functions! {
     fn catch(body: extern "C" fn(u64), argument: u64) -> u64 {
         "push rbx; push rbp; push r12; push r13; push r14; push r15",
         "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 56",
         "mov [rip + CATCHER], rsp",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -185,6 +196,7 @@ functions! {
         "catch_end:",
         "add rsp, 8",
         "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
+        ".cfi_adjust_cfa_offset -56",
         "ret",
     }
     /// Abandons all calls since the last [`catch`], which returns 1.

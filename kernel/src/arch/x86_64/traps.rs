@@ -214,11 +214,36 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
         // Not a real interrupt: it must not be acknowledged.
         vector::SPURIOUS => return,
         vector::APIC_ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
+        SPARE_INTERRUPT if spare_interrupt(regs) => {}
         _ => pr_warn!("interrupt {vector} has no handler"),
     }
     apic::end_of_interrupt();
     drop(interruption);
     scheduler::preempt_on_interrupt_exit(regs);
+}
+
+/// A vector that no device has: [`set_interrupt_handler`] says what it means.
+pub const SPARE_INTERRUPT: u8 = 0xe0;
+
+/// A function that gets interrupts, with interrupts off.
+pub type InterruptHandler = fn(&mut PtRegs);
+
+static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Has `handler` called for each interrupt with the vector [`SPARE_INTERRUPT`]; `None`: they are logged.
+pub fn set_interrupt_handler(handler: Option<InterruptHandler>) {
+    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
+    INTERRUPT_HANDLER.store(handler, Ordering::Release);
+}
+
+fn spare_interrupt(regs: &mut PtRegs) -> bool {
+    let handler = INTERRUPT_HANDLER.load(Ordering::Acquire);
+    if handler.is_null() {
+        return false;
+    }
+    // SAFETY: `set_interrupt_handler`, the only writer, stored a function of this type.
+    unsafe { mem::transmute::<*mut (), InterruptHandler>(handler)(regs) };
+    true
 }
 
 /// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: wakes sleepers and ends the running task's turn.

@@ -1,0 +1,228 @@
+//! The kernel, as the probes' suite sees it.
+//!
+//! The suite (`kernel/probes/tests/suite`) is compiled twice. In a process, threads are CPUs and signals are traps, and the hits are
+//! served in Rust; there `kernel/probes/tests/process` says what stands here. Here its tests run in ring 0: hits come by
+//! `kprobe_breakpoint` and by jumps, and the stubs serve them.
+//!
+//! | in the suite             | here                                                                            |
+//! |--------------------------|---------------------------------------------------------------------------------|
+//! | CPU                      | a kernel thread that is bound to one ([`cpu`])                                  |
+//! | task                     | a kernel thread ([`task`])                                                      |
+//! | interrupt                | an IPI to this CPU, with a vector of its own ([`traps`])                        |
+//! | code made at run time    | functions of nothing but breakpoints, filled through the alias of text ([`text`]) |
+//! | memory that is short     | `kernel::mm::shortage` ([`allocator`])                                          |
+//!
+//! A test begins with [`boot`], on CPU 0. At its end the machine looks at what it has left behind: probes, slots, detours, calls in flight,
+//! CPUs in handlers, and every byte of text.
+
+pub mod allocator;
+pub mod cpu;
+pub mod symbols;
+pub mod task;
+pub mod text;
+pub mod traps;
+
+pub use kernel::{
+    probes::{Kernel, PROBES},
+    sync::SpinLock as Mutex,
+};
+
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+use core::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use kernel::{
+    arch::{gdt, percpu, smp},
+    cmdline,
+    probes::{Kretprobe, ReturnMethod, StepMethod, register},
+    time,
+};
+use spin::Once;
+
+/// The selectors of the kernel's code and its stacks.
+pub const CS: u64 = gdt::KERNEL_CS as u64;
+pub const SS: u64 = gdt::KERNEL_DS as u64;
+
+/// A function that may not be probed, and the reason.
+pub const BLACKLISTED: (&str, &str) = ("kprobe_breakpoint", "a hit begins in it");
+
+/// Says something that a test which ends the kernel wants to be known.
+pub fn say(message: fmt::Arguments<'_>) {
+    kernel::pr_info!("{message}");
+}
+
+/// What the kernel says of a breakpoint that nobody expects, before it ends.
+pub const UNEXPECTED_BREAKPOINT: &str = "breakpoint, in task";
+
+/// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the IPIs for which each
+/// registration waits.
+pub const SLOWNESS: u64 = 10;
+
+/// Seconds after which a test counts as hanging.
+pub const TIMEOUT: u32 = 180;
+
+/// How displaced instructions are executed unless a probe says otherwise.
+pub fn step_method() -> StepMethod {
+    match cmdline::get("kprobes.step") {
+        Some("tf") => StepMethod::TrapFlag,
+        _ => StepMethod::Translate,
+    }
+}
+
+/// How calls come back unless a kretprobe says otherwise.
+pub fn return_method() -> ReturnMethod {
+    match cmdline::get("kprobes.return") {
+        Some("trap3") => ReturnMethod::Trap3,
+        Some("trap4") => ReturnMethod::Trap4,
+        _ => ReturnMethod::Asm,
+    }
+}
+
+/// Whether breakpoints become jumps where they can.
+pub fn jumps() -> bool {
+    PROBES.optimization() && step_method() == StepMethod::Translate
+}
+
+/// Collects a test of the suite.
+macro_rules! collect {
+    ($name:ident) => {
+        const _: () = {
+            #[used]
+            #[unsafe(link_section = ".guest_tests")]
+            static TEST: $crate::Registered = $crate::Registered(
+                ::test_protocol::Descriptor::new(
+                    concat!(module_path!(), "::", stringify!($name)),
+                    $name,
+                )
+                .smp($crate::platform::CPUS)
+                .timeout($crate::platform::TIMEOUT),
+            );
+        };
+    };
+}
+pub(crate) use collect;
+
+/// How many CPUs the machine has.
+pub const CPUS: u32 = 4;
+
+/// Has a test end the kernel with these words in its log. What else holds of all that it prints only a process looks at.
+macro_rules! dies {
+    (#[test] fn $name:ident() saying $words:expr $(, $check:expr)? => $body:block) => {
+        $(const _: fn(&str) -> bool = $check;)?
+        fn $name() $body
+
+        const _: () = {
+            #[used]
+            #[unsafe(link_section = ".guest_tests")]
+            static TEST: $crate::Registered = $crate::Registered(
+                ::test_protocol::Descriptor::new(
+                    concat!(module_path!(), "::", stringify!($name)),
+                    $name,
+                )
+                .smp($crate::platform::CPUS)
+                .timeout($crate::platform::TIMEOUT)
+                .should_panic($words),
+            );
+        };
+    };
+}
+pub(crate) use dies;
+
+/// When the test began, in nanoseconds since the kernel's boot.
+static BEGAN: AtomicU64 = AtomicU64::new(0);
+
+/// What the kernel has logged since the test began.
+pub fn log() -> Vec<String> {
+    kernel::log::history()
+        .filter(|record| record.stamp.time_ns >= BEGAN.load(Relaxed))
+        .map(|record| String::from_utf8_lossy(record.text()).into_owned())
+        .collect()
+}
+
+/// A test that fails ends the kernel, so nothing is to be cleaned up then.
+pub fn at_failure(_clean_up: impl FnOnce() + Send + 'static) {}
+
+/// The kernel, for one test. Dropping it checks that the test has cleaned up.
+pub struct Machine {
+    slots: usize,
+    detours: usize,
+    /// Whether the knob for jumps goes on again in the end.
+    jumps: bool,
+}
+
+/// All of the kernel's text as it was before the first test.
+static TEXT: Once<Vec<u64>> = Once::new();
+
+/// Takes the machine for one test, which runs on CPU 0.
+pub fn boot() -> Machine {
+    BEGAN.store(time::ktime_get(), Relaxed);
+    cpu::stay_on(0);
+    TEXT.call_once(|| {
+        // Has the breakpoints that return methods need placed, which they keep.
+        for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
+            let first = Kretprobe::<()>::new().symbol("add").return_method(method);
+            register(Box::new(first)).expect("it is a function");
+        }
+        text::words().to_vec()
+    });
+    crate::suite::journal::clear();
+    traps::clear_hooks();
+    text::clear();
+    Machine {
+        slots: PROBES.slots_in_use(),
+        detours: PROBES.detours_in_use(),
+        jumps: false,
+    }
+}
+
+impl Machine {
+    /// Breakpoints stay breakpoints until the test is over.
+    pub fn without_jumps(mut self) -> Self {
+        self.jumps = PROBES.optimization();
+        PROBES
+            .set_optimization(false)
+            .expect("tests begin in task context");
+        self
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let in_flight = PROBES
+            .reap()
+            .expect("the test runs in task context at its end");
+        let mut registered = Vec::new();
+        PROBES.for_each(|listed| registered.push(symbols::describe(listed.probe.addr())));
+        assert!(registered.is_empty(), "still registered: {registered:?}");
+        assert_eq!(
+            in_flight, 0,
+            "calls in flight of kretprobes that were unregistered"
+        );
+        assert_eq!(PROBES.slots_in_use(), self.slots, "slots in use");
+        assert_eq!(PROBES.detours_in_use(), self.detours, "detours in use");
+        assert!(PROBES.enabled(), "the knob was left off");
+        for number in 0..smp::online_cpus() {
+            assert!(
+                !percpu::of(number).probes.is_busy(),
+                "CPU {number} was left busy"
+            );
+        }
+        traps::clear_hooks();
+        let before = TEXT.get().expect("it was taken before the test");
+        let mut now = before.iter().zip(text::words());
+        let differs = now.position(|(before, now)| before != now);
+        let differs = differs.map(|n| {
+            let at = text::range().start + 8 * n as u64;
+            format!("in the eight bytes at {}", symbols::describe(at))
+        });
+        assert_eq!(differs, None, "text was left changed");
+        if self.jumps {
+            PROBES
+                .set_optimization(true)
+                .expect("tests end in task context");
+        }
+        cpu::go_anywhere();
+    }
+}

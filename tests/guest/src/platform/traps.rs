@@ -1,0 +1,94 @@
+//! Exceptions that neither the probes nor the kernel take, and interrupts on request.
+
+use core::{
+    hint, mem, ptr,
+    sync::atomic::{
+        AtomicPtr, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use kernel::{
+    arch::{
+        percpu, smp,
+        traps::{self, Exception},
+    },
+    probes::PtRegs,
+};
+use x86_64::instructions::interrupts;
+
+/// RFLAGS.TF.
+pub const TF: u64 = 1 << 8;
+/// RFLAGS.IF.
+pub const IF: u64 = 1 << 9;
+
+/// The vector of a debug trap.
+pub const DEBUG: u8 = 1;
+/// The vector of a breakpoint.
+pub const BREAKPOINT: u8 = 3;
+/// The vector of a general protection fault.
+pub const PROTECTION: u8 = 13;
+/// The vector of a page fault.
+pub const PAGE_FAULT: u8 = 14;
+/// The vector of the interrupts here.
+const INTERRUPT: u8 = traps::SPARE_INTERRUPT;
+
+/// Asked about what has happened, with its vector. True: resume.
+pub type Hook = fn(&mut PtRegs, u8) -> bool;
+
+static ON_EXCEPTION: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+static ON_INTERRUPT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+/// How many interrupts have been handled.
+static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+/// Sets who is asked about exceptions that are nobody else's. Without one they end the kernel.
+pub fn on_exception(hook: Hook) {
+    ON_EXCEPTION.store(hook as *mut (), Release);
+    traps::set_exception_handler(Some(exception));
+}
+
+/// Sets what runs at [`super::cpu::interrupt`], with interrupts off.
+pub fn on_interrupt(hook: Hook) {
+    ON_INTERRUPT.store(hook as *mut (), Release);
+    traps::set_interrupt_handler(Some(interrupted));
+}
+
+/// Takes all hooks back.
+pub fn clear_hooks() {
+    traps::set_exception_handler(None);
+    traps::set_interrupt_handler(None);
+}
+
+fn run(hook: &AtomicPtr<()>, regs: &mut PtRegs, vector: u8) -> bool {
+    // SAFETY: the setters above store a hook before they have the kernel come here.
+    let hook: Hook = unsafe { mem::transmute(hook.load(Acquire)) };
+    hook(regs, vector)
+}
+
+fn exception(regs: &mut PtRegs, exception: &Exception) -> bool {
+    run(&ON_EXCEPTION, regs, exception.vector)
+}
+
+fn interrupted(regs: &mut PtRegs) {
+    run(&ON_INTERRUPT, regs, INTERRUPT);
+    INTERRUPTS.fetch_add(1, Relaxed);
+}
+
+/// Sends an interrupt to each of `cpus`, and waits until all have handled it.
+pub fn send(cpus: impl Iterator<Item = usize>) {
+    let before = INTERRUPTS.load(Relaxed);
+    let sent = cpus.map(|cpu| smp::send_ipi(cpu, INTERRUPT)).count() as u64;
+    while INTERRUPTS.load(Relaxed) < before + sent {
+        hint::spin_loop();
+    }
+}
+
+/// Sends one to `cpu`, which is this one, and waits for it where it can come.
+pub fn interrupt(cpu: usize) {
+    debug_assert_eq!(cpu, percpu::cpu_id());
+    let before = INTERRUPTS.load(Relaxed);
+    smp::send_ipi(cpu, INTERRUPT);
+    while interrupts::are_enabled() && INTERRUPTS.load(Relaxed) == before {
+        hint::spin_loop();
+    }
+}
