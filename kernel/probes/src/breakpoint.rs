@@ -9,10 +9,11 @@
 //!      ├─► kprobe_hit             all registers, guard, the probe's `chain`, resume in the slot or where a handler says
 //!      ├─► kprobe_hit_post        the same; then the displaced instruction and the post handlers
 //!      ├─► kprobe_one_kretprobe   no more registers: take an instance, borrow the return address, resume in the slot
+//!      ├─► kprobe_kretprobes      the same for each of several
 //!      └─► kprobe_any_hit         all registers, `Probes::serve` in Rust: single steps, `popf`
 //! ```
 //!
-//! The first three do in assembly what the last does for any probe; whatever is unusual (the guard is taken, no instance is free,
+//! The first four do in assembly what the last does for any probe; whatever is unusual (the guard is taken, no instance is free,
 //! the call reuses a frame) they leave to it. [`Site::choose_stubs`](crate::site::Site) says when they may serve.
 //!
 //! # Post handlers
@@ -279,7 +280,7 @@ macro_rules! breakpoint_entry {
                 "mov rsi, rsp",
                 "push rcx",
                 ".cfi_adjust_cfa_offset 8",
-                "call {serve}",
+                "call {serve_hit}",
                 "pop rcx",
                 ".cfi_adjust_cfa_offset -8",
                 $crate::pop_general_registers!(),
@@ -331,7 +332,77 @@ macro_rules! breakpoint_entry {
                 "mov rcx, rsi",
                 $crate::pop_registers!("rbx"),
                 "jmp kprobe_any_hit",
+
+                // rdi: the first probe, whose call begins as that of `kprobe_one_kretprobe`; rcx: the site.
+                ".cfi_def_cfa_offset 88",
+                ".globl kprobe_kretprobes",
+                "kprobe_kretprobes:",
+                "cmp dword ptr gs:[{guard}], -1",
+                "jne kprobe_any_hit",
+                $crate::push_registers!("rbx" "r8" "r9"),
+                "mov rsi, rcx",
+                "mov r8, rdi",
+                "mov rdi, [rdi + {holder}]",
+                $crate::pop_instance!("rdi", "34f"),
+                "mov rdi, gs:[{cell}]",
+                "mov rcx, [rsp + 96]",
+                "mov rdx, [rdi + {cell_head}]",
+                "lea rbx, [rcx - {below_slot}]",
+                "cmp [rdx + {frame}], rbx",
+                "jbe 33f",
+                "mov rcx, [rcx]",
+                "cmp rcx, offset {trampoline}",
+                "je 33f",
+                "mov [rax + {ret_addr}], rcx",
+                "mov [rax + {frame}], rbx",
+                "mov [rax + {next}], rdx",
+                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
+                "mov [rdi + {cell_head}], rax",
+                // The others join the call, newest first. r8: the probe; r9: what they have as frame. One that is disabled meanwhile, or joins
+                // the list just now, is served by another routine.
+                "lea r9, [rbx - {shared}]",
+                "31:",
+                "mov r8, [r8 + {next_probe}]",
+                "test r8, r8",
+                "jz 32f",
+                "cmp qword ptr [r8 + {serve}], offset kretprobe_serve",
+                "jne 31b",
+                "mov rdi, [r8 + {holder}]",
+                $crate::pop_instance!("rdi", "35f"),
+                "mov rdi, gs:[{cell}]",
+                "mov rdx, [rdi + {cell_head}]",
+                "mov rcx, [rdx + {ret_addr}]",
+                "mov [rax + {ret_addr}], rcx",
+                "mov [rax + {frame}], r9",
+                "mov [rax + {next}], rdx",
+                "mov [rdi + {cell_head}], rax",
+                "jmp 31b",
+                "32:",
+                "mov rax, [rsi + {run}]",
+                "mov [rsp + 72], rax",
+                ".cfi_remember_state",
+                $crate::pop_registers!("r9" "r8" "rbx" "rax" "rcx" "rdx" "rsi" "rdi"),
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "iretq",
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset 112",
+                // No instance is free for one that joins.
+                "35:",
+                "lock inc qword ptr [r8 + {nmissed}]",
+                "jmp 31b",
+                // The slot is in the ledger already, or calls were abandoned.
+                "33:",
+                "call kretprobe_give_back",
+                "34:",
+                "mov rcx, rsi",
+                $crate::pop_registers!("r9" "r8" "rbx"),
+                "jmp kprobe_any_hit",
                 ".cfi_endproc",
+                next_probe = const $crate::serve::layout::PROBE_NEXT,
+                serve = const $crate::serve::layout::PROBE_SERVE,
+                nmissed = const $crate::serve::layout::KRETPROBE_NMISSED,
+                shared = const $crate::serve::layout::SHARED,
                 multiplier = const $crate::breakpoint::layout::MULTIPLIER as i32,
                 shift = const $crate::breakpoint::layout::SHIFT,
                 index_mask = const $crate::breakpoint::layout::INDEX_MASK,
@@ -374,7 +445,7 @@ macro_rules! breakpoint_entry {
                 jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
-                serve = sym $crate::hit::serve::<$platform>,
+                serve_hit = sym $crate::hit::serve::<$platform>,
                 finish = sym $crate::hit::finish::<$platform>,
                 resume = sym $crate::detour::resume_at::<$platform>,
                 other = sym $other,
@@ -485,6 +556,7 @@ macro_rules! breakpoint_entry {
             static kprobe_hit: u8;
             static kprobe_hit_post: u8;
             static kprobe_one_kretprobe: u8;
+            static kprobe_kretprobes: u8;
         }
 
         fn with_breakpoint_entry(
@@ -495,6 +567,7 @@ macro_rules! breakpoint_entry {
                 hit: (&raw const kprobe_hit) as u64,
                 hit_post: (&raw const kprobe_hit_post) as u64,
                 one_kretprobe: (&raw const kprobe_one_kretprobe) as u64,
+                kretprobes: (&raw const kprobe_kretprobes) as u64,
                 routines: $crate::routines::Routines {
                     jprobe: jprobe_serve as *const () as u64,
                     ..entry.routines

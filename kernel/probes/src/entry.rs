@@ -114,8 +114,9 @@ macro_rules! nop_trampoline {
 #[macro_export]
 macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
-        /// Where a return-probed function returns to. Builds a frame, runs the handler of the call's one probe, gives its instance
-        /// back and goes to where the call came from; asks `on_return` to do that where the call is unusual.
+        /// Where a return-probed function returns to. Builds a frame, runs the handlers of the call's probes, gives their instances
+        /// back and goes to where the call came from; asks `on_return` to do that where the call is unusual. A call with one probe goes
+        /// straight on, one with several to `6`.
         ///
         /// ```text
         ///   S       rsp on arrival and on departure
@@ -174,7 +175,7 @@ macro_rules! entry_points {
                 "mov r12, [rbx + {cell_head}]",
                 "mov rsi, rsp",
                 "and rsi, -16",
-                // Another call is the newest, this one has several probes, or the stack has to be aligned: not here.
+                // Else the call has several probes, is not the newest, or the stack has to be aligned.
                 "cmp [r12 + {frame}], rsi",
                 "jne 6f",
                 "mov r14, [r12 + {next}]",
@@ -212,7 +213,44 @@ macro_rules! entry_points {
                 ".cfi_restore_state",
                 ".cfi_def_cfa_offset {slot} + 8",
                 ".cfi_offset rip, -8",
+                // Several probes: all instances of the call but the oldest are marked.
+                ".cfi_remember_state",
                 "6:",
+                "lea rax, [rsi - {shared}]",
+                "cmp [r12 + {frame}], rax",
+                "jne 9f",
+                "mov rbp, [r12 + {ret_addr}]",
+                "mov [rsp + {ip}], rbp",
+                // r14: the instance; then the next older call.
+                "mov r14, r12",
+                "7:",
+                "mov rdx, [r14 + {holder}]",
+                "mov rdx, [rdx + {kretprobe}]",
+                "mov rax, [rdx + {hits}]",
+                "mov rcx, gs:[{counter_part}]",
+                "inc qword ptr [rax + rcx]",
+                "mov gs:[{running}], rdx",
+                "mov rdi, r14",
+                "mov rsi, rsp",
+                "call [rdx + {handler}]",
+                "cmp [r14 + {frame}], rsp",
+                "mov r14, [r14 + {next}]",
+                "jne 7b",
+                // As above: the address, the ledger, the instances.
+                "mov [rsp + {sp}], rbp",
+                ".cfi_offset rip, -24",
+                "mov [rbx + {cell_head}], r14",
+                "8:",
+                "mov rax, r12",
+                "mov r12, [r12 + {next}]",
+                "call kretprobe_give_back",
+                "cmp r12, r14",
+                "jne 8b",
+                "jmp 5b",
+                ".cfi_restore_state",
+                ".cfi_def_cfa_offset {slot} + 8",
+                ".cfi_offset rip, -8",
+                "9:",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
                 ".cfi_def_cfa_register rbp",
@@ -223,6 +261,7 @@ macro_rules! entry_points {
                 "mov [rsp + {sp}], rax",
                 "jmp 5b",
                 ".cfi_endproc",
+                shared = const $crate::serve::layout::SHARED,
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
@@ -398,6 +437,7 @@ macro_rules! entry_points {
                 hit: 0,
                 hit_post: 0,
                 one_kretprobe: 0,
+                kretprobes: 0,
             }
         }
     };

@@ -309,6 +309,11 @@ impl<P: Platform> Probes<P> {
         // SAFETY: the word at rsp is the return address at a function's entry.
         let word = unsafe { slot.read_unaligned() };
         let sibling = self.sibling(cell, regs.sp, word);
+        if sibling.is_some() && regs.sp & instance::SHARED != 0 {
+            // The mark of one that joins a call needs the bit; no code has its stack there.
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        }
         // SAFETY: a linked kretprobe has a holder.
         let instance = unsafe { (*kretprobe.holder.load(Relaxed)).take() };
         if instance.is_null() {
@@ -375,7 +380,7 @@ impl<P: Platform> Probes<P> {
     fn newest_of<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(instance) if instance.slot() == frame => Some(instance),
+            Some(instance) if instance.is_at(frame) => Some(instance),
             _ => self.bring_to_front(cell, frame),
         }
     }
@@ -390,7 +395,7 @@ impl<P: Platform> Probes<P> {
         }
         // SAFETY: as in `newest_of`.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(newest) if newest.slot() <= frame => self.drop_abandoned(cell, frame + 1),
+            Some(newest) if newest.slot() <= frame => self.drop_abandoned(cell, frame + 8),
             _ => {}
         }
         None
@@ -424,7 +429,7 @@ impl<P: Platform> Probes<P> {
         let mut place = &cell.head;
         // SAFETY: as in `newest_of`.
         while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
-            if instance.slot() == frame {
+            if instance.is_at(frame) {
                 self.move_to_front(cell, place, instance);
                 return Some(instance);
             }

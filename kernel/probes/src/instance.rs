@@ -43,15 +43,23 @@ pub struct Instance {
     pub(crate) holder: *const Holder,
     /// The true return address.
     pub(crate) ret_addr: u64,
-    /// Where `kretprobe_trampoline` will build the frame of the return: [`BELOW_SLOT`] bytes below the return slot. 0 if an older
-    /// instance of the chain has the same slot. So one comparison tells a return that needs no others and has its stack aligned.
+    /// Where `kretprobe_trampoline` will build the frame of the return, [`BELOW_SLOT`] bytes below the return slot; less [`SHARED`] if an
+    /// older instance of the chain has the same slot. So one comparison tells a return that needs no others and has its stack
+    /// aligned, and one tells a call that the newest one's frame is above its own.
     pub(crate) frame: u64,
-    /// The same where `frame` is 0.
-    shared_frame: u64,
 }
+
+/// The mark of [`Instance::frame`], for slots at even addresses.
+pub(crate) const SHARED: u64 = 1;
 
 /// How far the frame of a return is below the return slot.
 pub(crate) const BELOW_SLOT: u64 = size_of::<PtRegs>() as u64;
+
+/// An address of a frame or slot, marked or not, as it is without the mark.
+#[inline(always)]
+const fn unmarked(address: u64) -> u64 {
+    address.wrapping_add(SHARED) & !SHARED
+}
 
 // SAFETY: what an instance points to is made for sharing; its plain fields belong to whom I1 says.
 unsafe impl Sync for Instance {}
@@ -78,25 +86,26 @@ impl Instance {
             holder: core::ptr::null(),
             ret_addr: 0,
             frame,
-            shared_frame: 0,
         }
     }
 
-    /// The address of the stack slot that the return address was taken from.
+    /// The address of the stack slot that the return address was taken from; of one at an odd address, the next.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u64 {
-        let frame = match self.frame {
-            0 => self.shared_frame,
-            frame => frame,
-        };
-        frame.wrapping_add(BELOW_SLOT)
+        unmarked(self.frame.wrapping_add(BELOW_SLOT))
     }
 
-    /// Notes the return slot, and whether an older instance of the chain has the same.
+    /// Whether the return address was taken from `slot`. Slots do not overlap, so the lowest bit tells one from no other.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, slot: u64) -> bool {
+        self.slot() == unmarked(slot)
+    }
+
+    /// Notes the return slot, and whether an older instance of the chain has the same; its address is even then.
     #[inline(always)]
     pub(crate) fn set_slot(&mut self, slot: u64, is_shared: bool) {
-        self.shared_frame = slot.wrapping_sub(BELOW_SLOT);
-        self.frame = if is_shared { 0 } else { self.shared_frame };
+        let mark = if is_shared { SHARED } else { 0 };
+        self.frame = slot.wrapping_sub(BELOW_SLOT).wrapping_sub(mark);
     }
 
     /// The instance that a link of a chain leads to; none at the chain's end.
@@ -187,7 +196,6 @@ impl Holder {
                     holder,
                     ret_addr: 0,
                     frame: 0,
-                    shared_frame: 0,
                 });
                 (*holder).free.push(instance);
             }
@@ -354,7 +362,7 @@ impl TaskTable {
         for _ in 0..4096 {
             // SAFETY: instances are memory of their holder, which is freed only after a grace period.
             let instance = unsafe { Instance::at(at) }?;
-            if instance.slot() == frame {
+            if instance.is_at(frame) {
                 return Some(instance.ret_addr);
             }
             at = instance.next.load(Ordering::Acquire);

@@ -70,7 +70,7 @@ pub struct EntryPoints {
     pub detours: Templates,
     /// What serves the probes of a site.
     pub routines: Routines,
-    /// In `kprobe_breakpoint`: what takes any hit. Like the next three 0 where a kernel has its own entry for breakpoints.
+    /// In `kprobe_breakpoint`: what takes any hit. Like the next four 0 where a kernel has its own entry for breakpoints.
     pub any_hit: u64,
     /// What takes hits of a site without post handlers.
     pub hit: u64,
@@ -78,6 +78,8 @@ pub struct EntryPoints {
     pub hit_post: u64,
     /// What takes hits of a site with one enabled kretprobe that has no entry handler and no data.
     pub one_kretprobe: u64,
+    /// What takes hits of a site with several such, and nothing else that is enabled.
+    pub kretprobes: u64,
 }
 
 /// A kernel, as the probes see it.

@@ -65,12 +65,14 @@ pub mod layout {
     pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
     pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
     pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
+    pub const KRETPROBE_NMISSED: usize = offset_of!(KretprobeCore, nmissed);
     pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
     pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
     pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
     pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
     pub const INSTANCE_FRAME: usize = offset_of!(Instance, frame);
     pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
+    pub const SHARED: u64 = instance::SHARED;
     pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
     pub const JPROBE_ENTRY: usize = offset_of!(Jprobe, entry);
     pub const JPROBE_SITE: usize = offset_of!(JprobeFrame, site);
@@ -102,7 +104,8 @@ pub unsafe extern "C" fn serve_unusual<P: Platform>(
 }
 
 /// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance and fills it in. Leaves rax, the
-/// instance; r13, the return slot; r8, the task's cell; r11, the trampoline.
+/// instance; r13, the return slot; r8, the task's cell; r11, the trampoline. Where another kretprobe has taken up the call already it goes by
+/// way of [`join_call!`](crate::join_call).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! take_up_call {
@@ -113,12 +116,13 @@ macro_rules! take_up_call {
             "lea r12, [r13 - {below_slot}]; ",
             "mov r8, gs:[{cell}]; ",
             "mov r9, [r8 + {cell_head}]; ",
-            "cmp [r9 + {frame}], r12; ",
-            "jbe kprobe_serve_unusual; ",
             "mov r10, [r13]; ",
             "lea r11, [rip + {trampoline}]; ",
+            "cmp [r9 + {frame}], r12; ",
+            "jbe 8f; ",
             "cmp r10, r11; ",
-            "je kprobe_serve_unusual; ",
+            "je 8f; ",
+            "9: ",
             "mov r14, [rdi + {holder}]; ",
             $crate::pop_instance!("r14", "kprobe_serve_unusual"),
             "; ",
@@ -126,6 +130,26 @@ macro_rules! take_up_call {
             "mov [rax + {frame}], r12; ",
             "mov [rax + {next}], r9",
         )
+    };
+}
+
+/// The end of what [`take_up_call!`](crate::take_up_call) begins: if the slot is that of the task's newest call, and borrowed, takes the return
+/// address from there.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! join_call {
+    () => {
+        "8: \
+         mov rcx, [r9 + {frame}]; \
+         add rcx, {shared}; \
+         and rcx, ~{shared}; \
+         cmp rcx, r12; \
+         jne kprobe_serve_unusual; \
+         cmp r10, r11; \
+         jne kprobe_serve_unusual; \
+         mov r10, [r9 + {ret_addr}]; \
+         sub r12, {shared}; \
+         jmp 9b"
     };
 }
 
@@ -187,7 +211,7 @@ macro_rules! serve_routines {
         }
 
         /// Serves a kretprobe without entry handler and data. What is unusual about the call is left to Rust: the task has no cell, its
-        /// newest call was abandoned or has the same return slot, no instance is free.
+        /// newest call was abandoned, the return slot is borrowed for a call that is not the newest, no instance is free.
         ///
         /// # Safety
         /// Hits only.
@@ -202,7 +226,9 @@ macro_rules! serve_routines {
                 "mov [r13], r11",
                 "xor eax, eax",
                 "ret",
+                $crate::join_call!(),
                 ".cfi_endproc",
+                shared = const $crate::serve::layout::SHARED,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 holder = const $crate::serve::layout::KRETPROBE_HOLDER,
                 next = const $crate::serve::layout::INSTANCE_NEXT,
@@ -243,7 +269,9 @@ macro_rules! serve_routines {
                 "call kretprobe_decline",
                 "xor eax, eax",
                 "ret",
+                $crate::join_call!(),
                 ".cfi_endproc",
+                shared = const $crate::serve::layout::SHARED,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 holder = const $crate::serve::layout::KRETPROBE_HOLDER,
                 enter = const $crate::serve::layout::KRETPROBE_ENTER,

@@ -357,10 +357,11 @@ impl Site {
         let service = probe.service(entry);
         let routine = service.routine(routines);
         let alone = probe.next.load(Ordering::Relaxed).is_null();
-        let (mut enabled, mut post) = (false, false);
+        let (mut enabled, mut post, mut plain) = (false, false, service == Service::Kretprobe);
         for probe in probe.and_older() {
             enabled |= probe.is_enabled();
             post |= probe.post_handler.is_some();
+            plain &= matches!(probe.service(entry), Service::Kretprobe | Service::Nothing);
         }
         // The ip that a detour pushes has 32 bits.
         let chain = if self.key as i64 != i64::from(self.key as i32) {
@@ -373,8 +374,12 @@ impl Site {
         // Where nobody is enabled, Rust counts the trap as stale.
         let stub = if !enabled || self.step.is_some() || self.pops_flags() {
             entry.any_hit
-        } else if alone && service == Service::Kretprobe {
-            entry.one_kretprobe
+        } else if plain && !post {
+            if alone {
+                entry.one_kretprobe
+            } else {
+                entry.kretprobes
+            }
         } else if post {
             entry.hit_post
         } else {

@@ -77,6 +77,7 @@ mod registry;
 mod regressions;
 mod runner;
 mod self_test;
+mod several_returns;
 mod shortage;
 mod stepping;
 mod stores_to_text;

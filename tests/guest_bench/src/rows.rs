@@ -70,6 +70,7 @@ pub static BREAKPOINT: &[Row] = &[
     row("k_int3_post", "bench_empty", &[KprobePost]).traps(1),
     row("r_int3", "bench_empty", &[Kretprobe]).traps(1),
     row("r_int3_entry", "bench_empty", &[KretprobeEntry]).traps(1),
+    row("r2_int3", "bench_empty", &[Kretprobe, Kretprobe]).traps(1),
     row("j_int3", "bench_empty", &[Jprobe]).traps(2),
     row("kr_int3", "bench_empty", &[Kprobe, Kretprobe]).traps(1),
     row("jr_int3", "bench_empty", &[Jprobe, Kretprobe]).traps(2),
@@ -103,6 +104,7 @@ pub static OPTIMISED: &[Row] = &[
     row("k_opt", "bench_empty", &[Kprobe]),
     row("r_opt", "bench_empty", &[Kretprobe]),
     row("r_opt_entry", "bench_empty", &[KretprobeEntry]),
+    row("r2_opt", "bench_empty", &[Kretprobe, Kretprobe]),
     row("kr_opt", "bench_empty", &[Kprobe, Kretprobe]),
     row("rec8_r_opt", "bench_recurse", &[Kretprobe]).hits(DEPTH),
 ];

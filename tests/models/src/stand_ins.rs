@@ -34,6 +34,7 @@ pub(crate) mod platform {
         pub(crate) hit: u64,
         pub(crate) hit_post: u64,
         pub(crate) one_kretprobe: u64,
+        pub(crate) kretprobes: u64,
         pub(crate) routines: crate::routines::Routines,
     }
 }

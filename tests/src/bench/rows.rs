@@ -23,7 +23,7 @@ pub static SETS: [Set; 5] = [
         cpus: 1,
         rows: &[
             "boot_to_first_hit",
-            "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "j_int3", "kr_int3", "jr_int3",
+            "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "r2_int3", "j_int3", "kr_int3", "jr_int3",
             "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push", "base_mid_load", "k_mid_load",
             "base_mid_nop", "k_mid_nop", "base_mid_jcc_taken", "k_mid_jcc_taken",
             "base_mid_jcc_not", "k_mid_jcc_not", "base_mid_call", "k_mid_call",
@@ -37,7 +37,7 @@ pub static SETS: [Set; 5] = [
         name: "optimised",
         cmdline: "kprobes.optimize=1",
         cpus: 1,
-        rows: &["k_opt", "r_opt", "r_opt_entry", "kr_opt", "rec8_r_opt"],
+        rows: &["k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt"],
     },
     Set {
         name: "four",

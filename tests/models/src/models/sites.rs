@@ -31,6 +31,7 @@ const ENTRY: EntryPoints = EntryPoints {
     hit: HIT,
     hit_post: OTHER,
     one_kretprobe: OTHER,
+    kretprobes: OTHER,
     routines: Routines {
         nothing: NOTHING,
         count: OTHER,
