@@ -58,6 +58,7 @@ mod handler_context;
 mod handler_rules;
 mod handlers;
 mod handlers_keep_their_cpu;
+mod heap;
 mod historic;
 mod hits;
 mod instruction_forms;
