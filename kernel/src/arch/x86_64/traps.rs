@@ -223,7 +223,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
 }
 
 /// A vector that no device has: [`set_interrupt_handler`] says what it means.
-pub const SPARE_INTERRUPT: u8 = 0xe0;
+pub const SPARE_INTERRUPT: u8 = 0xd0;
 
 /// A function that gets interrupts, with interrupts off.
 pub type InterruptHandler = fn(&mut PtRegs);
