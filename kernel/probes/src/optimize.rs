@@ -248,6 +248,7 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Turns into breakpoints the jumps at and around the visited sites that must not stay. When it returns no CPU finds one of them.
+    /// Text that was freed is not written: nobody executes it.
     pub(crate) fn deoptimize(
         &self,
         optimizer: &mut Optimizer,
@@ -257,23 +258,27 @@ impl<P: Platform> Probes<P> {
         if self.detour_count.load(Relaxed) == 0 {
             return;
         }
-        let mut leaving = Chain::new();
+        let (mut leaving, mut of_freed_text) = (Chain::new(), Chain::new());
         self.visit_around(visit_all, |site| {
             let Some(detour) = site.detour() else { return };
             // One that leaves already is not installed any more.
             if detour.installed.load(Relaxed) && !self.may_jump(optimizer, enabled, site) {
                 detour.installed.store(false, Relaxed);
-                leaving.push(site.detour.load(Relaxed));
+                let chain = if site.gone.load(Relaxed) {
+                    &mut of_freed_text
+                } else {
+                    &mut leaving
+                };
+                chain.push(site.detour.load(Relaxed));
             }
         });
-        if leaving.is_empty() {
-            return;
+        if !leaving.is_empty() {
+            self.write_twice(&leaving, |site, _| (site.addr(), [INT3]));
+            self.write_twice(&leaving, |site, detour| {
+                (site.addr() + 1, tail(detour.original))
+            });
         }
-        self.write_twice(&leaving, |site, _| (site.addr(), [INT3]));
-        self.write_twice(&leaving, |site, detour| {
-            (site.addr() + 1, tail(detour.original))
-        });
-        while let Some(detour) = leaving.pop() {
+        while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
             let site = unsafe { &*(*detour).site };
             site.run.store(site.slot, Release);
