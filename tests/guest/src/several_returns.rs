@@ -249,10 +249,10 @@ guest_test! {
             if regs.di != 7 {
                 return PreVerdict::Execute;
             }
-            // SAFETY: the return slot of the call, at its entry.
             let slot = regs.sp as *const u64;
-            let task = task::current().key();
-            regs.ip = PROBES.return_address(task, regs.sp, unsafe { *slot });
+            // SAFETY: at a function's entry the stack pointer is the address of the return slot.
+            let found = unsafe { *slot };
+            regs.ip = PROBES.return_address(task::current().key(), regs.sp, found);
             regs.ax = 1;
             regs.sp += 8;
             PreVerdict::Resume
