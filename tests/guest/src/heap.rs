@@ -18,6 +18,11 @@ macro_rules! targets {
             }
         )+
         const TARGETS: &[&str] = &[$(stringify!($name)),+];
+
+        /// Calls all of them, which also keeps them in the image.
+        fn call_targets() {
+            $(let _ = black_box($name(black_box(1)));)+
+        }
     };
 }
 
@@ -43,6 +48,7 @@ guest_test! {
                 let kretprobe = Kretprobe::<[u64; 32]>::new().symbol(name).handler(returned).maxactive(30);
                 kretprobes.push(register(Box::new(kretprobe)).unwrap());
             }
+            call_targets();
             drop((kprobes, kretprobes));
             PROBES.reap().unwrap();
             let now = heap::usage();
