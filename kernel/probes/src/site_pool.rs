@@ -11,8 +11,9 @@ use core::{
 
 use crate::{error::ProbeError, site::Site};
 
-/// How many sites a block holds: about a page of them.
-const PER_BLOCK: usize = 32;
+/// How many sites a block holds: as many as fit into two pages, because a heap gives a large block
+/// whole pages.
+const PER_BLOCK: usize = 2 * 4096 / size_of::<Site>();
 
 /// What stands in the memory of a site that is free.
 struct Vacant {

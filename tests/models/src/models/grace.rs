@@ -39,6 +39,7 @@ fn world() -> &'static World {
     for pending in &smp::PENDING[..smp::online_cpus()] {
         pending.load(Relaxed);
     }
+    text_poke::hit_waits();
     become_cpu(1);
     text_poke::on_ipi(true);
     become_cpu(0);
