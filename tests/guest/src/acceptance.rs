@@ -1,6 +1,6 @@
 //! Which instructions can be probed: nearly all of them, and all in the functions that people look for first.
 
-use crate::guest_test;
+use crate::{guest_test, own_code::is_of_the_kernel};
 use alloc::{boxed::Box, vec::Vec};
 use kernel::{
     pr_info,
@@ -26,22 +26,14 @@ const SOUGHT_AFTER: [&str; 14] = [
     "do_page_fault",
     "timer_interrupt",
     "ktime_get",
-    "rlsf::tlsf::Tlsf<FLBitmap,SLBitmap,_,_>::allocate",
-    "rlsf::tlsf::Tlsf<FLBitmap,SLBitmap,_,_>::deallocate",
+    "block_heap::BlockHeap::allocate",
+    "block_heap::BlockHeap::deallocate",
 ];
 
 /// The functions of that name, as written in Rust.
 fn functions_called(name: &str) -> Vec<Symbol<'static>> {
     let fits = |symbol: &Symbol<'_>| alloc::format!("{symbol}") == name;
     symbols::functions().filter(fits).collect()
-}
-
-/// Whether the function is part of the kernel: tests hold instructions that no kernel has.
-fn is_of_the_kernel(symbol: &Symbol<'_>) -> bool {
-    let of_tests = ["form_", "case_"]
-        .iter()
-        .any(|prefix| symbol.name.starts_with(prefix));
-    !of_tests && !alloc::format!("{symbol}").contains("guest_tests")
 }
 
 guest_test! {

@@ -1,6 +1,6 @@
 //! What may not be probed, from the other side: whatever a hit must not find in its way is refused.
 
-use crate::guest_test;
+use crate::{guest_test, own_code::is_of_the_kernel};
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use kernel::{
@@ -37,9 +37,7 @@ fn instructions(symbol: &Symbol<'_>) -> Vec<Placed> {
 fn functions() -> impl Iterator<Item = Symbol<'static>> {
     symbols::functions()
         .filter(|symbol| symbol.kind == Kind::Text || !init_text::is_freed())
-        .filter(|symbol| {
-            !symbol.name.starts_with("form_") && !format!("{symbol}").contains("guest_tests")
-        })
+        .filter(is_of_the_kernel)
 }
 
 /// Whether the instruction gives rsp a value that is not computed from rsp or the frame pointer.

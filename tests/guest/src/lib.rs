@@ -68,6 +68,7 @@ mod machine;
 mod modules;
 mod nmi;
 mod optimization;
+mod own_code;
 mod platform;
 mod printk;
 mod probe_files;

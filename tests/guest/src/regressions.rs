@@ -146,7 +146,7 @@ guest_test! {
             (name.starts_with("probes::") || name.starts_with("<probes::"))
                 && (name.contains("registry") || name.contains("slot"))
                 || name.starts_with("kernel::text_poke::")
-                || name.starts_with("rlsf::")
+                || name.starts_with("block_heap::")
                 || name.starts_with("kernel::log::")
                 || name == "printk"
         });
@@ -154,7 +154,7 @@ guest_test! {
             .iter()
             .map(|probe| format!("{}", symbols::lookup_addr(probe.addr()).unwrap()))
             .collect();
-        for part in ["registry", "text_poke", "rlsf", "printk"] {
+        for part in ["registry", "text_poke", "block_heap", "printk"] {
             assert!(names.iter().any(|name| name.contains(part)), "{part} is in none of {names:?}");
         }
         register_kprobes(&probes).unwrap();

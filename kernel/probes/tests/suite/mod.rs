@@ -23,7 +23,7 @@ mod registered_again;
 mod registration;
 mod regressions;
 mod returns;
-mod targets;
+pub mod targets;
 
 use alloc::{
     boxed::Box,

@@ -21,6 +21,10 @@ macro_rules! functions {
                 concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
             );
         )*
+        /// The names of these functions.
+        #[allow(dead_code, reason = "for platforms whose own code is looked at, too")]
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
         #[allow(dead_code, reason = "some are only probed, or called by each other")]
         unsafe extern "C" {
             $($(#[$attribute])* pub safe fn $name($($argument: $type),*) $(-> $result)?;)*
