@@ -81,13 +81,14 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 27] = [
+const PLACES: [&str; 28] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
     "kprobe_hit_post",
     "kprobe_any_hit",
     "kprobe_one_kretprobe",
+    "kprobe_kretprobes",
     "kprobe_hit_pushed",
     "kprobe_serve_count",
     "kprobe_serve_kprobe",
@@ -119,6 +120,7 @@ unsafe extern "C" {
     static kprobe_hit_post: u8;
     static kprobe_any_hit: u8;
     static kprobe_one_kretprobe: u8;
+    static kprobe_kretprobes: u8;
 }
 
 /// The name of the place, if `ip` is at one of the probes.
@@ -137,6 +139,7 @@ fn place_of(ip: u64) -> Option<&'static str> {
         (&raw const kprobe_hit_post, "kprobe_hit_post"),
         (&raw const kprobe_any_hit, "kprobe_any_hit"),
         (&raw const kprobe_one_kretprobe, "kprobe_one_kretprobe"),
+        (&raw const kprobe_kretprobes, "kprobe_kretprobes"),
     ];
     let before = stubs
         .iter()
@@ -485,11 +488,7 @@ guest_test! {
             vec![kretprobe(calls()), kretprobe(calls())],
             1,
             (0, 2),
-            &[
-                "kprobe_serve_chain",
-                "kretprobe_serve",
-                "kretprobe_trampoline",
-            ],
+            &["kprobe_kretprobes", "kretprobe_trampoline"],
         );
         case(
             "a jprobe",

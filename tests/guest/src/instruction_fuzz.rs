@@ -23,6 +23,7 @@ use instruction_cases::{Case, Ground, HARMLESS_PORT, Random};
 use kernel::{
     arch::idt::vector,
     cmdline,
+    mm::paging::{TEXT_POOL_END, TEXT_POOL_START},
     mm::{kernel_stack::KernelStack, paging},
     pr_info,
     probes::{Kprobe, PROBES, PtRegs, register_kprobes, unregister_kprobes},
@@ -75,14 +76,18 @@ struct Counts {
     refused: u64,
 }
 
-/// Whether replacements fit into a slot: many prefixes and a target beyond the kernel's 2 GiB do not.
-fn fits_slot(insn: &Insn) -> bool {
+/// Whether replacements fit into each slot. Many prefixes and a target beyond the kernel's 2 GiB do not,
+/// nor does an operand relative to RIP that is out of a slot's reach.
+fn fits_slots(insn: &Insn) -> bool {
     let post = Ending::Post {
         stub: insn.ip(),
         saved_flags: None,
     };
-    [Ending::Resume, post].iter().all(|&ending| {
-        translate(insn, insn.ip(), ending).is_ok_and(|code| code.code().len() <= SLOT_BYTES)
+    let slots = [TEXT_POOL_START, TEXT_POOL_END - SLOT_BYTES as u64];
+    slots.iter().all(|&slot| {
+        [Ending::Resume, post].iter().all(|&ending| {
+            translate(insn, slot, ending).is_ok_and(|code| code.code().len() <= SLOT_BYTES)
+        })
     })
 }
 
@@ -172,7 +177,7 @@ impl Fuzz {
             };
             let following = instructions.next().and_then(Result::ok);
             match classify(&insn, following.as_ref()) {
-                Ok(_) if fits_slot(&insn) => break case,
+                Ok(_) if fits_slots(&insn) => break case,
                 Ok(_) | Err(_) => refused += 1,
             }
         };

@@ -13,3 +13,16 @@ pub fn is_of_the_kernel(symbol: &Symbol<'_>) -> bool {
         || targets::NAMES.contains(&symbol.name);
     !made_for_tests && !format!("{symbol}").contains("guest_tests")
 }
+
+/// Whether the function belongs to the probes' suite or to what it has of this platform. Task context.
+pub fn is_of_the_suite(symbol: &Symbol<'_>) -> bool {
+    let name = format!("{symbol}");
+    targets::NAMES.contains(&symbol.name)
+        || [
+            "suite_place",
+            "guest_tests::suite::",
+            "guest_tests::platform::",
+        ]
+        .iter()
+        .any(|part| name.contains(part))
+}
