@@ -356,8 +356,9 @@ macro_rules! breakpoint_entry {
                 "mov [rax + {ret_addr}], rcx",
                 "mov [rax + {frame}], rbx",
                 "mov [rax + {next}], rdx",
-                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
+                // The ledger first, as above.
                 "mov [rdi + {cell_head}], rax",
+                "mov qword ptr [rbx + {below_slot}], offset {trampoline}",
                 // The others join the call, newest first. r8: the probe; r9: what they have as frame. One that is disabled meanwhile, or joins
                 // the list just now, is served by another routine.
                 "lea r9, [rbx - {shared}]",
