@@ -6,6 +6,7 @@
 use crate::{
     guest_test,
     optimization::{Optimization, byte_at},
+    stepping::clear_step_bit,
 };
 use alloc::{boxed::Box, vec::Vec};
 use core::{
@@ -127,6 +128,7 @@ fn note_stop(regs: &mut PtRegs, exception: &Exception) -> bool {
     if exception.vector != vector::DEBUG || number >= 64 || percpu::in_probe_handler() {
         return false;
     }
+    clear_step_bit();
     // SAFETY: see `Stops`.
     unsafe {
         (*STOPS.0.get())[number] = Stop {

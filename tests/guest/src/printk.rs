@@ -170,8 +170,10 @@ guest_test! {
         let since = mark();
         let probe = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(log_it))).unwrap();
         while TICKS.load(SeqCst) < 20 {
-            // On the console, so that most ticks come while it is printed.
+            // On the console, so that most ticks come while it is printed. What is not printed yet fills
+            // the ring, and then the ticks' messages would be dropped.
             pr_info!("to be printed");
+            console::flush();
         }
         drop(probe);
         assert_eq!(records_with(since, "tick ").len() as u64, TICKS.load(SeqCst));

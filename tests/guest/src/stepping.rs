@@ -171,7 +171,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
 
 /// Takes the step out of the debug status, where the processor only ever sets bits (Intel SDM vol.
 /// 3B, 17.2.3).
-fn clear_step_bit() {
+pub fn clear_step_bit() {
     let rest = Dr6::read_raw() & !Dr6Flags::STEP.bits();
     // SAFETY: clearing a status bit has no other effect.
     unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };
