@@ -1,11 +1,11 @@
 //! Holds a linked kernel against the rules for the code that a hit of a probe runs through.
 //!
-//! The compiler cannot: only in the linked file is known what calls what, and what was inlined. See [`closure`].
+//! The compiler cannot: only in the linked file is known what calls what, and what was inlined. See [`::hit_path`].
 
 use std::{fs, path::Path};
 
+use ::hit_path::{file, rules::KERNEL};
 use anyhow::{Context, Result, bail};
-use closure::{file, rules::KERNEL};
 
 /// Refuses a kernel on whose way of a hit something may go where nobody can follow, panic, or change the stack.
 ///

@@ -6,7 +6,7 @@ use boot::{
     hit_path, layout,
     prerequisites::{self, Install},
 };
-use closure::{
+use hit_path::{
     Rules, Violation,
     rules::{KERNEL, ROOTS},
 };
@@ -140,7 +140,7 @@ fn a_root_that_is_not_there_is_missed() {
     };
     let kernel = fs::read(link("plain", "nop", &[], "nop", "")).unwrap();
     let name = "nowhere".into();
-    let found = closure::file::check(&kernel, &rules).unwrap();
+    let found = hit_path::file::check(&kernel, &rules).unwrap();
     assert_eq!(found, [Violation::NoRoot { name }]);
 }
 

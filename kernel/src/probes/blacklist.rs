@@ -1,11 +1,11 @@
 //! What may not be probed: the code that a hit itself runs through.
 //!
 //! A probe there would need a hit to handle a hit. The list is not written by hand but derived, once in the boot, from the
-//! linked kernel: the closure of calls and jumps from a few roots, decoded from the text; see [`closure`]. It ends where a
+//! linked kernel: the closure of calls and jumps from a few roots, decoded from the text; see [`hit_path`]. It ends where a
 //! user's handler is called, as nobody can say from the image which one that is, and where a hit has either been
 //! handed on to the kernel or ended the kernel.
 //!
-//! By hand, with a reason, are only the roots, and those who switch stacks ([`closure::rules`]).
+//! By hand, with a reason, are only the roots, and those who switch stacks ([`hit_path::rules`]).
 //!
 //! # Contexts
 //! [`init`] once in the boot. [`reason`] and [`return_reason`] anywhere afterwards.
@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use closure::{
+use hit_path::{
     Image,
     rules::{KERNEL, ROOTS, STACK_SWITCHERS},
 };
@@ -117,7 +117,7 @@ impl Image for Running {
 
 /// Adds `root` and everything that it reaches.
 fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
-    closure::walk(&Running, &KERNEL, root, |function, _| {
+    hit_path::walk(&Running, &KERNEL, root, |function, _| {
         add(list, function, reason)
     });
 }

@@ -17,7 +17,7 @@ const VERSION: &str = "27.1.0";
 /// Packages that run on the host, so that its tests can notice.
 const PACKAGES: [&str; 12] = [
     "abi",
-    "closure",
+    "hit_path",
     "executable",
     "file_tree",
     "frame_bitmap",
@@ -113,7 +113,7 @@ impl Drawn {
             .any(|file| self.file.ends_with(file));
         let (quick, more): (&[&str], &[&str]) = match &*self.package {
             "abi" => (&["-p abi --tests"], &[GUEST]),
-            "closure" => (&["-p closure --tests"], &["-p tests --test kernel_text"]),
+            "hit_path" => (&["-p hit_path --tests"], &["-p tests --test kernel_text"]),
             "executable" => (&["-p executable --tests"], &[GUEST]),
             "file_tree" => (&["-p file_tree --tests"], &[GUEST]),
             "frame_bitmap" => (&["-p frame_bitmap --tests"], &[GUEST]),

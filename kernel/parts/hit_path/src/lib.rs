@@ -71,7 +71,7 @@ impl fmt::Display for Violation {
             Self::Indirect { place } => write!(
                 f,
                 "{place} calls or jumps to where nobody knows, on the way of a hit; call the function directly, or name \
-                 this one among the callers of handlers (kernel/closure/src/rules.rs) if that is what it does"
+                 this one among the callers of handlers (kernel/parts/hit_path/src/rules.rs) if that is what it does"
             ),
             Self::Panics { place, callee } => write!(
                 f,
@@ -84,12 +84,12 @@ impl fmt::Display for Violation {
             Self::StackSwitch { place } => write!(
                 f,
                 "{place} changes the stack, on the way of a hit; use the stack as it is, or name this function among those \
-                 that switch stacks (kernel/closure/src/rules.rs) if it comes back to where it was"
+                 that switch stacks (kernel/parts/hit_path/src/rules.rs) if it comes back to where it was"
             ),
             Self::NoRoot { name } => write!(
                 f,
                 "there is no function {name}, where hits come from; keep its symbol, or take it out of the roots \
-                 (kernel/closure/src/rules.rs)"
+                 (kernel/parts/hit_path/src/rules.rs)"
             ),
         }
     }
