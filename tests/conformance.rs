@@ -1,12 +1,14 @@
-//! The table of conformance against the sources: each item once, each with tests, each test there.
+//! Checks the list of conformance: each item is there once, with its tests, and each test exists.
 //!
-//! `docs/conformance.md` has the rows, `docs/conformance-items.md` the full text of each item. Rows name tests as `file::function`; what counts as a test is read from the sources of the whole
-//! workspace, so a test that is renamed or removed is missed here at once. Nothing is built or booted.
+//! `docs/conformance.md` has a block for each item, and `docs/conformance-items.md` its full text.
+//! A block names tests as `file::function`. This file finds the tests in the sources of the whole
+//! workspace, so a test that is renamed or removed fails here at once. Nothing is built or booted.
 
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use regex::Regex;
@@ -25,16 +27,16 @@ const GROUPS: [(char, usize); 10] = [
     ('T', 50),
 ];
 
-/// How many rows say that something is missing: neither more nor fewer, so that each change of it is seen.
+/// How many items say that something is missing. The number is exact, so that each change is seen.
 const OPEN: usize = 67;
 
-/// How many rows say that the item does not apply.
+/// How many items say that they do not apply.
 const NOT_APPLICABLE: usize = 6;
 
-/// A row of the table.
+/// The block of one item.
 struct Row {
     item: String,
-    what: String,
+    name: String,
     /// The names of the tests.
     tests: Vec<String>,
     gap: Option<Gap>,
@@ -44,7 +46,7 @@ struct Row {
 enum Gap {
     /// Something is missing: a feature or a test. Tests beside it prove the rest.
     Open(String),
-    /// There is nothing to prove. Tests beside it keep that true.
+    /// There is nothing to prove. Tests beside it keep the reason true.
     NotApplicable(String),
 }
 
@@ -55,32 +57,70 @@ fn root() -> &'static Path {
 }
 
 fn rows() -> Vec<Row> {
-    let table = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
-    let row = Regex::new(r"(?m)^\| ([A-Z]\d\d) \| (.*?) \| ?(.*?) ?\|$").unwrap();
-    row.captures_iter(&table)
-        .map(|row| {
-            let (tests, gap) = proof(&row[3])
-                .unwrap_or_else(|| panic!("{}: {} names no tests and no gap", &row[1], &row[3]));
-            Row {
-                item: row[1].into(),
-                what: row[2].trim().into(),
-                tests,
-                gap,
-            }
-        })
+    let document = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+    blocks(&document).iter().map(|block| row(block)).collect()
+}
+
+/// The blocks of the items: each runs from a line that begins with `**` to the next empty line.
+///
+/// Nothing else may look like a part of a block: below the first group no list stands alone.
+fn blocks(document: &str) -> Vec<String> {
+    let (_, groups) = document.split_once("\n## ").expect("there is a group");
+    groups
+        .split("\n\n")
+        .map(str::trim)
+        .inspect(|part| assert!(!part.starts_with('-'), "{part} belongs to no item"))
+        .filter(|part| part.starts_with("**"))
+        .map(str::to_owned)
         .collect()
 }
 
-/// Reads the last column: names of tests, and what they leave out.
-fn proof(column: &str) -> Option<(Vec<String>, Option<Gap>)> {
-    let form = Regex::new(r"^((?:`[\w:]+` ?)*)(?:(open|not applicable): (.+))?$").unwrap();
-    let parts = form.captures(column.trim())?;
-    let tests = parts[1].split([' ', '`']).filter(|name| !name.is_empty());
-    let gap = parts.get(2).map(|kind| match kind.as_str() {
-        "open" => Gap::Open(parts[3].into()),
-        _ => Gap::NotApplicable(parts[3].into()),
-    });
-    Some((tests.map(str::to_owned).collect(), gap))
+/// The first entry of a block: the item's number and name.
+static HEAD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\*\*([A-Z]\d\d)\*\* (.+)$").unwrap());
+
+/// An entry that names a test.
+static TEST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^`([\w:]+)`$").unwrap());
+
+/// An entry on what is not proven.
+static GAP: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^(open|not applicable): (.+)$").unwrap());
+
+/// Reads the block of an item: its number and name, then a list.
+fn row(block: &str) -> Row {
+    let mut entries = block.split("\n- ").map(unwrapped);
+    let first = entries.next().expect("splitting gives one part at least");
+    let head = HEAD
+        .captures(&first)
+        .unwrap_or_else(|| panic!("{first} has no number or no name"));
+    let entries: Vec<String> = entries.collect();
+    let (tests, gap) = proof(&entries)
+        .unwrap_or_else(|| panic!("{}: {entries:?} names no tests and no gap", &head[1]));
+    Row {
+        item: head[1].into(),
+        name: head[2].trim().into(),
+        tests,
+        gap,
+    }
+}
+
+/// Joins the lines of an entry.
+fn unwrapped(entry: &str) -> String {
+    entry.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// Reads the list of an item: one test in each entry, then perhaps an entry on what is not proven.
+fn proof(entries: &[String]) -> Option<(Vec<String>, Option<Gap>)> {
+    let (last, before) = entries.split_last()?;
+    let (tests, gap) = match GAP.captures(last) {
+        Some(parts) if &parts[1] == "open" => (before, Some(Gap::Open(parts[2].into()))),
+        Some(parts) => (before, Some(Gap::NotApplicable(parts[2].into()))),
+        None => (entries, None),
+    };
+    let tests: Option<Vec<String>> = tests
+        .iter()
+        .map(|entry| Some(TEST.captures(entry)?[1].to_owned()))
+        .collect();
+    Some((tests?, gap))
 }
 
 /// All files below `directory` whose name ends in `.rs`.
@@ -102,13 +142,13 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 #[derive(Debug, PartialEq)]
 struct Test {
     name: String,
-    /// It is marked `#[ignore]`, so nobody runs it but who asks for it.
+    /// It is marked `#[ignore]`, so it runs only on request.
     ignored: bool,
-    /// It is one of those of the probes' suite that a process runs and the kernel does not.
+    /// It belongs to the probes' suite, and only a process runs it.
     in_process_only: bool,
 }
 
-/// What a test or a file of the suite says if the kernel does not run it.
+/// The attribute of a test or a file of the suite that the kernel does not run.
 const PROCESS: &str = r#"cfg(target_os = "linux")]"#;
 
 /// The test functions in a file: those marked as such, and those in a `guest_test!`.
@@ -143,7 +183,9 @@ fn tests_in(text: &str) -> Vec<Test> {
     tests
 }
 
-/// All tests of the workspace, by the path of the file without its ending, in `::`, and the function.
+/// All tests of the workspace by name: the file's path without ending, then the function.
+///
+/// For example, `::tests::conformance::each_item_has_one_row_in_order`.
 fn all_tests() -> BTreeMap<String, Vec<Test>> {
     let mut files = Vec::new();
     sources(root(), &mut files);
@@ -176,11 +218,11 @@ fn each_item_has_one_row_in_order() {
     let items: Vec<_> = rows.iter().map(|row| row.item.clone()).collect();
     assert_eq!(items, expected);
     for row in rows {
-        assert!(!row.what.is_empty(), "{} does not say what it is", row.item);
+        assert!(!row.name.is_empty(), "{} has no name", row.item);
     }
 }
 
-/// So that a reader can hold each row against its item.
+/// The texts let a reader hold the tests of an item against all of its clauses.
 #[test]
 fn each_row_has_the_full_text_of_its_item() {
     let texts = fs::read_to_string(root().join("docs/conformance-items.md")).unwrap();
@@ -198,8 +240,10 @@ fn each_row_has_the_full_text_of_its_item() {
     }
 }
 
-/// A name means one test, and a row is not proven by tests that nobody runs, nor by what a process alone shows: there Rust serves
-/// the hits, in the kernel assembly does.
+/// A name means exactly one test. Ignored tests alone do not prove an item.
+///
+/// Tests that only a process runs do not either, because Rust serves the hits there. In the kernel
+/// assembly does.
 #[test]
 fn each_test_named_exists_and_some_of_them_run() {
     let all = all_tests();
@@ -269,21 +313,45 @@ fn each_item_is_proven_open_or_does_not_apply() {
 }
 
 #[test]
-fn a_row_is_read_as_it_is_meant() {
-    let names = |column| proof(column).map(|(tests, _)| tests);
+fn an_item_is_read_as_it_is_meant() {
+    let proof = |list: &[&str]| {
+        let list: Vec<String> = list.iter().map(|entry| (*entry).into()).collect();
+        proof(&list)
+    };
+    let names = |list: &[&str]| proof(list).map(|(tests, _)| tests);
     assert_eq!(
-        names("`a::b` `c::d`"),
+        names(&["`a::b`", "`c::d`"]),
         Some(vec!["a::b".into(), "c::d".into()])
     );
-    assert_eq!(names("a::b"), None);
-    assert_eq!(names("`a::b` but not all of it"), None);
-    assert_eq!(names("not built"), None);
-    let (tests, gap) = proof("`a::b` open: the second clause").unwrap();
+    assert_eq!(names(&[]), None);
+    assert_eq!(names(&["a::b"]), None);
+    assert_eq!(names(&["`a::b` `c::d`"]), None);
+    assert_eq!(names(&["`a::b` but not all of it"]), None);
+    assert_eq!(names(&["not built"]), None);
+    assert_eq!(names(&["open: the second clause", "`a::b`"]), None);
+    let (tests, gap) = proof(&["`a::b`", "open: the second clause"]).unwrap();
     assert_eq!(tests, ["a::b"]);
     assert!(matches!(gap, Some(Gap::Open(missing)) if missing == "the second clause"));
-    let (tests, gap) = proof("not applicable: there is none").unwrap();
+    let (tests, gap) = proof(&["not applicable: there is none"]).unwrap();
     assert!(tests.is_empty());
     assert!(matches!(gap, Some(Gap::NotApplicable(reason)) if reason == "there is none"));
+}
+
+#[test]
+fn blocks_are_read_with_their_wrapped_lines() {
+    let document = "# Title\n\n- a rule\n\n## R: Group\n\n\
+                    **R01** a name\nof two lines\n- `a::b`\n- open: a reason\n  of two lines\n\n\
+                    **R02** another\n- `c::d`\n";
+    let rows: Vec<Row> = blocks(document).iter().map(|block| row(block)).collect();
+    let [first, second] = &rows[..] else {
+        panic!("{} rows", rows.len());
+    };
+    assert_eq!((&*first.item, &*first.name), ("R01", "a name of two lines"));
+    assert_eq!(first.tests, ["a::b"]);
+    assert!(matches!(&first.gap, Some(Gap::Open(why)) if why == "a reason of two lines"));
+    assert_eq!((&*second.item, &*second.name), ("R02", "another"));
+    assert_eq!(second.tests, ["c::d"]);
+    assert!(second.gap.is_none());
 }
 
 #[test]
@@ -296,7 +364,8 @@ fn ignored_tests_are_told_from_those_that_run() {
     let host =
         "#[test]\n#[ignore = \"long\"]\nfn long() {}\n#[test]\nfn short() {}\nfn helper() {}\n";
     assert_eq!(tests_in(host), [test("long", true), test("short", false)]);
-    let guest = "guest_test! {\n    #[ignore]\n    fn long() {\n        fn inner() {}\n    }\n    fn short() {}\n}\n";
+    let guest = "guest_test! {\n    #[ignore]\n    fn long() {\n        fn inner() {}\n    }\n    \
+                 fn short() {}\n}\n";
     assert_eq!(tests_in(guest), [test("long", true), test("short", false)]);
 }
 
