@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The first four do in assembly what the last does for any probe; whatever is unusual (the guard is taken, no instance is free,
-//! the call reuses a frame) they leave to it. [`Site::choose_stubs`](crate::site::Site) says when they may serve.
+//! the call reuses a frame) they leave to it. [`Site::choose_stubs`](crate::data::site::Site) says when they may serve.
 //!
 //! # Post handlers
 //! The displaced instruction runs in a post slot, which ends in `kprobe_post_stub`. Where it is `push` of a register, and it is at
@@ -42,7 +42,10 @@
 
 use core::mem::offset_of;
 
-use crate::{address_table, limits::TABLE_BITS, site::Site};
+use crate::{
+    data::{address_table, site::Site},
+    limits::TABLE_BITS,
+};
 
 /// Where the stubs find what they use. Offsets in bytes.
 #[doc(hidden)]

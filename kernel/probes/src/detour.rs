@@ -14,7 +14,7 @@
 //!
 //! A function's entry with a return probe alone has one of its own, in which that probe's part is written out: with an entry handler or
 //! data the frame is as above; without, no frame is built at all. Both name the probe; they are used only while it is alone
-//! ([`KretprobeCore::lone_holder`](crate::kretprobe::KretprobeCore)), and leave whatever is unusual to the general way.
+//! ([`KretprobeCore::lone_holder`](crate::data::kretprobe::KretprobeCore)), and leave whatever is unusual to the general way.
 //!
 //! `start` to `block` are a copy of one of four templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
 //! their call frame information: a stack walk that meets code in a detour asks the template about it
@@ -42,12 +42,15 @@ use core::{
 };
 
 use crate::{
+    data::{
+        entry_points::EntryPoints,
+        kretprobe::KretprobeCore,
+        site::{Place, Site},
+    },
     insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
-    kretprobe::KretprobeCore,
-    platform::{EntryPoints, Platform},
+    platform::Platform,
     pt_regs::PtRegs,
     registry::Probes,
-    site::{Place, Site},
 };
 
 /// Bytes of a detour: nine to a page. The longest template takes about 390; displaced code of 5 to 19 bytes takes about twice that.

@@ -21,39 +21,36 @@
 
 extern crate alloc;
 
-pub mod address_table;
 pub mod breakpoint;
-pub mod counters;
-pub mod debug_trap;
+pub mod data;
 pub mod detour;
 pub mod entry;
 pub mod error;
-mod free_list;
-pub mod historic;
 pub mod hit;
-mod in_flight;
 pub mod insn;
-pub mod instance;
-pub mod jprobe;
-pub mod kprobe;
-pub mod kretprobe;
 pub mod limits;
-pub mod optimize;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
-pub mod routines;
 pub mod serve;
-pub mod site;
 mod site_pool;
 pub mod slot;
 
+pub use data::{
+    instance, jprobe,
+    jprobe::{Jprobe, JprobeEntry},
+    kprobe,
+    kprobe::{FaultVerdict, Kprobe, PreVerdict},
+    kretprobe,
+    kretprobe::{EntryVerdict, Kretprobe, KretprobeInstance},
+    method::{ReturnMethod, StepMethod},
+    per_cpu::PerCpu,
+    probe::Probe,
+    routines,
+};
 #[doc(hidden)]
 pub use entry::jprobe_return;
 pub use error::ProbeError;
-pub use jprobe::{Jprobe, JprobeEntry};
-pub use kprobe::{FaultVerdict, Kprobe, PreVerdict};
-pub use kretprobe::{EntryVerdict, Kretprobe, KretprobeInstance};
-pub use platform::{PerCpu, Platform};
+pub use platform::Platform;
 pub use pt_regs::PtRegs;
-pub use registry::{Probe, Probes, Registered, ReturnMethod, StepMethod};
+pub use registry::{Probes, Registered, optimize};

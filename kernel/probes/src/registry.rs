@@ -38,25 +38,38 @@ use core::{
 
 use lock_api::{MappedMutexGuard, Mutex, MutexGuard};
 
+pub(crate) mod historic;
+mod in_flight;
+pub mod optimize;
+
+pub use crate::data::{
+    method::{ReturnMethod, StepMethod},
+    probe::{Container, Probe},
+};
 use crate::{
-    address_table::{AddressTable, Fill},
-    counters::FreeCounters,
+    data::{
+        address_table::{AddressTable, Fill},
+        counters::FreeCounters,
+        entry_points::EntryPoints,
+        instance::{Holder, RETIRED, TaskCell, TaskTable},
+        kprobe::{Kind, Kprobe, flags},
+        kretprobe::KretprobeCore,
+        per_cpu::PerCpu,
+        site::{self, Emulated, Places, Site},
+    },
     detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
-    historic::Historic,
-    in_flight::InFlight,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn, Refusal,
         SavedFlagsOperand, landing_pad_len, step_copy, translate,
     },
-    instance::{Holder, RETIRED, TaskCell, TaskTable},
-    jprobe::Jprobe,
-    kprobe::{Kind, Kprobe, flags},
-    kretprobe::{Kretprobe, KretprobeCore},
-    optimize::{Optimizer, Visit, needs_breakpoint},
-    platform::{EntryPoints, PerCpu, Platform, Symbol, Text},
+    platform::{Platform, Symbol, Text},
     pt_regs::REGISTER_OFFSETS,
-    site::{self, Emulated, Places, Site},
+    registry::{
+        historic::Historic,
+        in_flight::InFlight,
+        optimize::{Optimizer, Visit, needs_breakpoint},
+    },
     site_pool::FreeSites,
     slot::{FreeSlots, SlotPool},
 };
@@ -67,76 +80,6 @@ const WRITTEN_AT_ONCE: usize = 4096;
 
 /// The breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
-
-/// How the displaced instruction is executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StepMethod {
-    /// Translated into a slot with explicit exits: one trap a hit.
-    #[default]
-    Translate,
-    /// Copied and single-stepped with EFLAGS.TF, as in 2005: two traps a hit.
-    TrapFlag,
-}
-
-/// How a call comes back to the handlers of its kretprobes. See [`historic`](crate::historic) for the older ways.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReturnMethod {
-    /// It returns to assembly that calls the handlers: no trap.
-    #[default]
-    Asm,
-    /// It returns to a breakpoint, whose pre handler does everything: one trap.
-    Trap3,
-    /// It returns to a breakpoint, whose pre handler runs the handlers and whose post handler sends the call home: two traps.
-    Trap4,
-}
-
-/// Anything that can be registered.
-pub trait Probe: Sync {
-    /// The kprobe at its address.
-    fn kprobe(&self) -> &Kprobe;
-
-    #[doc(hidden)]
-    fn container(&self) -> Container<'_>;
-}
-
-/// What a kprobe is the front of.
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub enum Container<'a> {
-    None,
-    Jprobe(&'a Jprobe),
-    Kretprobe(&'a KretprobeCore),
-}
-
-impl Probe for Kprobe {
-    fn kprobe(&self) -> &Kprobe {
-        self
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::None
-    }
-}
-
-impl Probe for Jprobe {
-    fn kprobe(&self) -> &Kprobe {
-        &self.kprobe
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::Jprobe(self)
-    }
-}
-
-impl<D: Copy + Default + Send + 'static> Probe for Kretprobe<D> {
-    fn kprobe(&self) -> &Kprobe {
-        &self.core.kprobe
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::Kretprobe(&self.core)
-    }
-}
 
 /// A registered probe, as lists show it.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! The assembly that runs the handlers of one hit: what breakpoints and detours call once they have built a frame.
 //!
 //! Each [`Kprobe`] names two routines. `serve` does what this probe alone wants done; `chain` does that for it and every older probe
-//! of its site, so a hit calls the `chain` of the site's first probe and is done. [`Site::choose_stubs`](crate::site::Site) chooses both:
+//! of its site, so a hit calls the `chain` of the site's first probe and is done. [`Site::choose_stubs`](crate::data::site::Site) chooses both:
 //!
 //! ```text
 //!   chain ─┬─ a single probe: its `serve`
@@ -27,24 +27,16 @@
 use core::mem::offset_of;
 
 use crate::{
-    instance::{self, Holder, Instance, TaskCell},
-    jprobe::{Jprobe, JprobeFrame},
-    kprobe::{Kprobe, flags},
-    kretprobe::KretprobeCore,
+    data::{
+        instance::{self, Holder, Instance, TaskCell},
+        jprobe::{Jprobe, JprobeFrame},
+        kprobe::{Kprobe, flags},
+        kretprobe::KretprobeCore,
+    },
     platform::Platform,
 };
 
-/// What a hit does after a probe's handlers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Flow {
-    /// Runs the displaced instruction.
-    Execute = 0,
-    /// Resumes where the frame says: a pre handler has set that.
-    Resume = 1,
-    /// Leaves to the handler of a jprobe, as the frame says, with the guard held.
-    Jprobe = 2,
-}
+pub use crate::hit::Flow;
 
 /// Where the routines find what they use. Offsets in bytes.
 #[doc(hidden)]

@@ -9,7 +9,7 @@ use core::{
     ptr::{self, NonNull, null_mut},
 };
 
-use crate::{error::ProbeError, site::Site};
+use crate::{data::site::Site, error::ProbeError};
 
 /// How many sites a block holds: as many as fit into two pages, because a heap gives a large block
 /// whole pages.

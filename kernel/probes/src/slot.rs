@@ -15,11 +15,11 @@ use core::{
 };
 
 use crate::{
+    data::site::Site,
     detour::{DETOUR_BYTES, Detour},
     error::ProbeError,
     platform::Platform,
     registry::{Probes, try_box},
-    site::Site,
 };
 
 const PAGE_BYTES: usize = 4096;

@@ -7,7 +7,7 @@
 //!   core, alloc   this crate: what the standard library has, but `core::sync::atomic` is loom's (`atomic.rs`), and freed memory is
 //!                 remembered (`memory.rs`)
 //!   crate         this crate: the included files, and as much of the rest as they need (`stand_ins.rs`)
-//!   assembly      twins in Rust, with the same accesses in the same order: `free_list.rs`, and the readers in the models
+//!   assembly      twins in Rust, with the same accesses in the same order: `data/free_list.rs`, and the readers in the models
 //! ```
 //!
 //! # Models can fail
@@ -27,42 +27,19 @@ pub use std::{
 };
 
 mod atomic;
+mod data;
 mod explore;
 mod memory;
 pub mod models;
+mod registry;
 mod stand_ins;
 
-#[path = "../../../kernel/probes/src/address_table.rs"]
-#[allow(dead_code)]
-mod address_table;
-#[path = "../../../kernel/probes/src/counters.rs"]
-#[allow(dead_code)]
-mod counters;
-mod free_list;
-#[path = "../../../kernel/probes/src/in_flight.rs"]
-#[allow(dead_code)]
-mod in_flight;
-#[path = "../../../kernel/probes/src/instance.rs"]
-#[allow(dead_code)]
-mod instance;
-#[path = "../../../kernel/probes/src/kprobe.rs"]
-#[allow(dead_code)]
-mod kprobe;
-#[path = "../../../kernel/probes/src/routines.rs"]
-#[allow(dead_code)]
-mod routines;
-#[path = "../../../kernel/probes/src/site.rs"]
-#[allow(dead_code)]
-mod site;
 #[path = "../../../kernel/src/text_poke.rs"]
 #[allow(dead_code)]
 mod text_poke;
 
 pub use explore::{Exploration, Weakness, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
-use stand_ins::{
-    arch, detour, hint, insn, jprobe, kretprobe, limits, mm, platform, pt_regs, registry, sync,
-    time,
-};
+use stand_ins::{arch, detour, hint, insn, limits, mm, pt_regs, sync, time};
 
 pub use probes::error;

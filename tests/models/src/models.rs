@@ -109,7 +109,7 @@ pub const ALL: &[Model] = &[
     },
 ];
 
-use crate::{explore::is_weak, memory::Content, site::Site};
+use crate::{data::site::Site, explore::is_weak, memory::Content};
 use core::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire as AcquireOrder, Relaxed, SeqCst},

@@ -13,7 +13,7 @@ pub(crate) mod pt_regs {
     pub(crate) use probes::PtRegs;
 }
 
-pub(crate) mod registry {
+pub(crate) mod method {
     pub(crate) use probes::StepMethod;
 }
 
@@ -21,13 +21,15 @@ pub(crate) mod detour {
     pub(crate) struct Detour;
 }
 
-pub(crate) mod platform {
+pub(crate) mod per_cpu {
     use core::sync::atomic::AtomicU64;
 
     pub(crate) struct PerCpu {
         pub(crate) counter_part: AtomicU64,
     }
+}
 
+pub(crate) mod entry_points {
     pub(crate) struct EntryPoints {
         pub(crate) trampoline: u64,
         pub(crate) any_hit: u64,
@@ -35,12 +37,12 @@ pub(crate) mod platform {
         pub(crate) hit_post: u64,
         pub(crate) one_kretprobe: u64,
         pub(crate) kretprobes: u64,
-        pub(crate) routines: crate::routines::Routines,
+        pub(crate) routines: crate::data::routines::Routines,
     }
 }
 
 pub(crate) mod jprobe {
-    use crate::kprobe::Kprobe;
+    use crate::data::kprobe::Kprobe;
 
     pub(crate) struct Jprobe {
         pub(crate) entry: Option<()>,
@@ -58,7 +60,7 @@ pub(crate) mod kretprobe {
     use core::sync::atomic::{AtomicPtr, AtomicU64};
     use std::alloc::Layout;
 
-    use crate::{instance::Holder, kprobe::Kprobe};
+    use crate::data::{instance::Holder, kprobe::Kprobe};
 
     pub(crate) struct KretprobeCore {
         pub(crate) enter: Option<()>,

@@ -191,7 +191,7 @@ pub const CALLERS: [(&str, &str); 23] = [
         "calls post handlers",
     ),
     (
-        "probes::debug_trap::<impl probes::registry::Probes<P>>::",
+        "probes::hit::debug_trap::<impl probes::registry::Probes<P>>::",
         "calls handlers of all kinds",
     ),
     (

@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{share, start};
-use crate::{
+use crate::data::{
     counters::{Counter, FreeCounters},
-    platform::PerCpu,
+    per_cpu::PerCpu,
 };
 
 struct World {

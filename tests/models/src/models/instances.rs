@@ -10,10 +10,12 @@ use core::{
 
 use super::{Cpu, share, start};
 use crate::{
-    in_flight::InFlight,
-    instance::{Holder, Instance, TaskTable, floor, give_back},
-    kretprobe::KretprobeCore,
+    data::{
+        instance::{Holder, Instance, TaskTable, floor, give_back},
+        kretprobe::KretprobeCore,
+    },
     memory::{Content, keep_zeroed},
+    registry::in_flight::InFlight,
 };
 
 /// A holder and, for each of its instances, what stands for the instance's fields.

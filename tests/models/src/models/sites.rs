@@ -8,12 +8,14 @@ use core::sync::atomic::{
 
 use super::{Cpu, share, start};
 use crate::{
-    kprobe::{Kprobe, PreVerdict, flags},
+    data::{
+        entry_points::EntryPoints,
+        kprobe::{Kprobe, PreVerdict, flags},
+        routines::Routines,
+        site::Site,
+    },
     memory::Content,
-    platform::EntryPoints,
     pt_regs::PtRegs,
-    routines::Routines,
-    site::Site,
 };
 
 const ANY: u64 = 0;
@@ -76,7 +78,7 @@ impl World {
         });
         world.cpu.touch();
         head(&world.site).load(Relaxed);
-        let idle = &crate::site::IDLE;
+        let idle = &crate::data::site::IDLE;
         idle.stub.store(ANY, Relaxed);
         idle.chain.store(NOTHING, Relaxed);
         for probe in &world.probes {

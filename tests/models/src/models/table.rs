@@ -8,7 +8,7 @@ use core::sync::atomic::{
 use super::{Cpu, Filled, share, start};
 use crate::{
     Weakness,
-    address_table::{AddressTable, Fill},
+    data::address_table::{AddressTable, Fill},
     explore::is_weak,
 };
 

@@ -74,7 +74,7 @@ pub const PARTS: [Part; 15] = [
     },
     Part {
         name: "historic",
-        functions: &["probes::historic::"],
+        functions: &["probes::registry::historic::"],
         tests: &["calls::", "historic::", "regressions::"],
     },
     Part {

@@ -14,9 +14,11 @@
 use core::{ptr::NonNull, sync::atomic::Ordering};
 
 use crate::{
-    kprobe::{Kind, Kprobe},
+    data::{
+        kprobe::{Kind, Kprobe},
+        site::Site,
+    },
     pt_regs::PtRegs,
-    site::Site,
 };
 
 /// How many words of stack are put back after a handler: the return address and seven arguments.

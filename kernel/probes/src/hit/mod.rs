@@ -11,7 +11,7 @@
 //! ```
 //!
 //! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly. What #DB has
-//! to do with it, [`debug_trap`](crate::debug_trap) says.
+//! to do with it, [`debug_trap`](crate::hit::debug_trap) says.
 //!
 //! # Invariants
 //! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
@@ -26,6 +26,8 @@
 //! `on_breakpoint` and `on_fault` run with interrupts off. `on_return` runs with the interrupt flag of the function
 //! that returned; the trampoline takes the guard, so that its CPU does not switch tasks.
 
+mod debug_trap;
+
 use core::{
     ptr::{null, null_mut},
     sync::atomic::{
@@ -36,21 +38,35 @@ use core::{
 };
 
 use crate::{
+    data::{
+        instance::{self, Instance, TaskCell, floor},
+        jprobe::{Jprobe, STACK_WORDS},
+        kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
+        kretprobe::{EntryVerdict, KretprobeCore},
+        per_cpu::{PerCpu, bump},
+        site::{Emulated, Site},
+    },
     insn::flags::{
         bits::{IF, TF},
         pushed_image,
     },
-    instance::{self, Instance, TaskCell, floor},
-    jprobe::{Jprobe, STACK_WORDS},
-    kprobe::{FaultVerdict, Kind, Kprobe, PreVerdict},
-    kretprobe::{EntryVerdict, KretprobeCore},
-    platform::{PerCpu, Platform, bump},
+    platform::Platform,
     pt_regs::PtRegs,
     registry::Probes,
-    serve::Flow,
-    site::{Emulated, Site},
     slot::in_slot_region,
 };
+
+/// What a hit does after a probe's handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// Runs the displaced instruction.
+    Execute = 0,
+    /// Resumes where the frame says: a pre handler has set that.
+    Resume = 1,
+    /// Leaves to the handler of a jprobe, as the frame says, with the guard held.
+    Jprobe = 2,
+}
 
 /// Marks the pointer to the running probe while its post handler runs; probes are aligned.
 #[doc(hidden)]

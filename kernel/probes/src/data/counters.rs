@@ -26,7 +26,7 @@ use core::{
     },
 };
 
-use crate::{error::ProbeError, platform::PerCpu};
+use crate::{data::per_cpu::PerCpu, error::ProbeError};
 
 /// The bytes of one CPU's part of a block.
 pub(crate) const PART_BYTES: usize = 4096;

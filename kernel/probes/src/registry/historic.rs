@@ -18,7 +18,7 @@
 //! method: its kprobe asks for that.
 //!
 //! The one difference that handlers can see is `regs.ip`: behind the trampoline's breakpoint here, the true return address
-//! there. The ledger of borrowed addresses ([`instance`](crate::instance)) is the same, so calls of one task may come back by
+//! there. The ledger of borrowed addresses ([`instance`](crate::data::instance)) is the same, so calls of one task may come back by
 //! different methods; all kretprobes of one function have the same.
 //!
 //! # Invariants
@@ -40,12 +40,15 @@ use core::{
 };
 
 use crate::{
+    data::{
+        kprobe::{Kind, Kprobe, PreVerdict},
+        method::{ReturnMethod, StepMethod},
+    },
     error::ProbeError,
     hit::Returning,
-    kprobe::{Kind, Kprobe, PreVerdict},
     platform::Platform,
     pt_regs::PtRegs,
-    registry::{Function, Probes, ReturnMethod, State, StepMethod, try_box},
+    registry::{Function, Probes, State, try_box},
 };
 
 /// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.

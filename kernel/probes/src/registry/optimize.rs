@@ -41,14 +41,17 @@ use core::{
 };
 
 use crate::{
+    data::{
+        kprobe::{Kind, Kprobe},
+        kretprobe::KretprobeCore,
+        method::StepMethod,
+        site::Site,
+    },
     detour::{Detour, KnownExits},
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
-    kprobe::{Kind, Kprobe},
-    kretprobe::KretprobeCore,
     platform::{Platform, Text},
-    registry::{INT3, Probes, StepMethod},
-    site::Site,
+    registry::{INT3, Probes},
     slot::FreeSlots,
 };
 

@@ -32,7 +32,11 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use crate::{error::ProbeError, free_list::FreeList, kretprobe::KretprobeCore, pt_regs::PtRegs};
+use crate::{
+    data::{free_list::FreeList, kretprobe::KretprobeCore},
+    error::ProbeError,
+    pt_regs::PtRegs,
+};
 
 /// One borrowed return address; the call's private data follows it in memory.
 #[repr(C)]
@@ -130,7 +134,7 @@ pub struct Holder {
     pub(crate) kretprobe: AtomicPtr<KretprobeCore>,
     /// The task that runs on this CPU.
     current_task: fn() -> u64,
-    /// The next of those whose calls are still in flight; see [`InFlight`](crate::in_flight::InFlight).
+    /// The next of those whose calls are still in flight; see [`InFlight`](crate::registry::in_flight::InFlight).
     pub(crate) next: AtomicPtr<Holder>,
     count: usize,
     layout: Layout,

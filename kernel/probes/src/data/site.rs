@@ -17,13 +17,15 @@ use core::{
 };
 
 use crate::{
+    data::{
+        entry_points::EntryPoints,
+        instance::NO_HOLDER,
+        kprobe::{Kind, Kprobe, flags},
+        kretprobe::KretprobeCore,
+        routines::Service,
+    },
     detour::Detour,
     insn::{FlagsOp, Insn, MAX_INSN_BYTES, Position, ResumeIp, StepCopy, Translation, decode},
-    instance::NO_HOLDER,
-    kprobe::{Kind, Kprobe, flags},
-    kretprobe::KretprobeCore,
-    platform::EntryPoints,
-    routines::Service,
 };
 
 /// Stands for the probes of a site that has none: a hit may still be on its way to it.

@@ -16,7 +16,7 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-use crate::instance::Instance;
+use crate::data::instance::Instance;
 
 /// Takes an instance from the list that `list`, a register, points to: rax is it, or null after a jump to `empty`. Changes rbx, rcx and
 /// rdx, which hold what the exchange compares and stores. Operands: `next`, the offset of an instance's link.
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use core::alloc::Layout;
 
-    use crate::instance::{Holder, give_back};
+    use crate::data::instance::{Holder, give_back};
 
     /// Between the loads and the exchange of one pop, others may have come back to the same head.
     #[test]

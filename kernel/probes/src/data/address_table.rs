@@ -20,7 +20,7 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-use crate::{error::ProbeError, limits::TABLE_BITS, site::Site};
+use crate::{data::site::Site, error::ProbeError, limits::TABLE_BITS};
 
 const ENTRIES: usize = 1 << TABLE_BITS;
 /// How many sites there can be at once.

@@ -8,7 +8,7 @@
 
 use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
-use crate::instance::Holder;
+use crate::data::instance::Holder;
 
 /// The list, newest first.
 pub(crate) struct InFlight {

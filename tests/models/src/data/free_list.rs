@@ -4,8 +4,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
+    data::instance::Instance,
     explore::{Weakness, is_weak},
-    instance::Instance,
 };
 
 /// Bits of a pointer of ours.

@@ -14,8 +14,11 @@ use core::{
 };
 
 use crate::{
-    counters::Counter, jprobe::Jprobe, kretprobe::KretprobeCore, platform::EntryPoints,
-    pt_regs::PtRegs, registry::StepMethod, routines::Service, site::Site,
+    data::{
+        counters::Counter, entry_points::EntryPoints, jprobe::Jprobe, kretprobe::KretprobeCore,
+        method::StepMethod, routines::Service, site::Site,
+    },
+    pt_regs::PtRegs,
 };
 
 /// What a pre handler wants next: Linux's return values 0 and non-zero.
@@ -89,7 +92,7 @@ pub enum Kind {
     Kprobe,
     Jprobe,
     Kretprobe,
-    /// The probes' own, on a trampoline of [`historic`](crate::historic). In no list.
+    /// The probes' own, on a trampoline of [`historic`](crate::registry::historic). In no list.
     Trampoline,
 }
 

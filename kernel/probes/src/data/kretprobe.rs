@@ -12,10 +12,12 @@ use core::{
 };
 
 use crate::{
-    instance::{Holder, Instance, NO_HOLDER},
-    kprobe::{Kind, Kprobe, function},
+    data::{
+        instance::{Holder, Instance, NO_HOLDER},
+        kprobe::{Kind, Kprobe, function},
+        method::{ReturnMethod, StepMethod},
+    },
     pt_regs::PtRegs,
-    registry::{ReturnMethod, StepMethod},
 };
 
 /// What an entry handler decides: Linux's return values 0 and non-zero.

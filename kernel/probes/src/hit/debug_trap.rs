@@ -25,15 +25,18 @@
 use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 use crate::{
+    data::{
+        per_cpu::{PerCpu, bump},
+        site::{Emulated, Site},
+    },
     hit::is_canonical,
     insn::{
         StepProgress,
         flags::bits::{IF, TF},
     },
-    platform::{PerCpu, Platform, bump},
+    platform::Platform,
     pt_regs::PtRegs,
     registry::Probes,
-    site::{Emulated, Site},
     slot::in_slot_region,
 };
 

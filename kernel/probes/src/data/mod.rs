@@ -1,0 +1,15 @@
+//! What a hit reads and the registry writes.
+
+pub mod address_table;
+pub mod counters;
+pub mod entry_points;
+pub(crate) mod free_list;
+pub mod instance;
+pub mod jprobe;
+pub mod kprobe;
+pub mod kretprobe;
+pub mod method;
+pub mod per_cpu;
+pub mod probe;
+pub mod routines;
+pub mod site;

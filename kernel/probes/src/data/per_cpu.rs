@@ -1,0 +1,126 @@
+//! What the probes keep for each CPU.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence},
+};
+
+use crate::data::{
+    counters::PART_BYTES,
+    instance::{NO_CELL, TaskCell},
+    jprobe::JprobeFrame,
+    kprobe::Kprobe,
+    site::Site,
+};
+
+/// The guard of a [`PerCpu`] while no hit is under way.
+pub const GUARD_FREE: u32 = u32::MAX;
+
+/// What the probes keep for each CPU. Only its own CPU writes it, with interrupts off or in a nesting that
+/// restores what it found; so plain loads and stores do.
+#[repr(C, align(16))]
+pub struct PerCpu {
+    /// The guard: how many hits are with their handlers here, less 1, so that one `inc` takes it and tells whether it was free. A
+    /// hit that finds it taken runs no handlers. Free while a displaced instruction runs, which may read it.
+    pub(crate) guard: AtomicU32,
+    /// Where this CPU's part of a block of counters is, from the part of CPU 0.
+    pub(crate) counter_part: AtomicU64,
+    /// Its own address.
+    pub(crate) this: AtomicPtr<PerCpu>,
+    /// The current task's chain of return instances. Never null.
+    pub(crate) cell: AtomicPtr<TaskCell>,
+    /// The probe whose handler runs, for its fault handler. Means nothing while the guard is free.
+    pub(crate) running: AtomicPtr<Kprobe>,
+    /// The site whose post slot or single step is under way; the guard is free then.
+    pub(crate) finishing: AtomicPtr<Site>,
+    /// The flags that the code had, while `finishing`.
+    pub(crate) saved_flags: AtomicU64,
+    /// The stack pointer that the code had, while `finishing` in a post slot.
+    pub(crate) saved_sp: AtomicU64,
+    /// What a jprobe handler must leave as it found it.
+    pub(crate) jprobe: UnsafeCell<JprobeFrame>,
+    /// #BP exceptions that were given to the probes.
+    pub breakpoints: AtomicU64,
+    /// #DB exceptions that were given to the probes.
+    pub debug_traps: AtomicU64,
+    /// Breakpoints that had been removed, or that all their probes had left, before they were looked at.
+    pub stale_breakpoints: AtomicU64,
+}
+
+// SAFETY: the one field that is not atomic, `jprobe`, is only touched by its own CPU under the guard, with interrupts off.
+unsafe impl Sync for PerCpu {}
+
+impl Default for PerCpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PerCpu {
+    /// A CPU that is in no hit.
+    pub const fn new() -> Self {
+        Self {
+            guard: AtomicU32::new(GUARD_FREE),
+            counter_part: AtomicU64::new(0),
+            this: AtomicPtr::new(core::ptr::null_mut()),
+            cell: AtomicPtr::new((&raw const NO_CELL).cast_mut()),
+            running: AtomicPtr::new(core::ptr::null_mut()),
+            finishing: AtomicPtr::new(core::ptr::null_mut()),
+            saved_flags: AtomicU64::new(0),
+            saved_sp: AtomicU64::new(0),
+            jprobe: UnsafeCell::new(JprobeFrame::new()),
+            breakpoints: AtomicU64::new(0),
+            debug_traps: AtomicU64::new(0),
+            stale_breakpoints: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells it the number of its CPU, from 0, the one that [`Platform::per_cpu`] knows it by. Before the CPU's first hit, and where it
+    /// stays.
+    pub fn init(&self, cpu: usize) {
+        self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
+        self.this
+            .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+    }
+
+    /// Whether a hit is with its handlers on this CPU.
+    #[inline(always)]
+    pub fn is_busy(&self) -> bool {
+        self.guard.load(Relaxed) != GUARD_FREE
+    }
+
+    /// Whether a hit is under way on this CPU: with its handlers, or at its displaced instruction with a post handler to come.
+    #[inline(always)]
+    pub(crate) fn is_in_hit(&self) -> bool {
+        self.is_busy() || !self.finishing.load(Relaxed).is_null()
+    }
+
+    /// The cell of the current task, if it has one.
+    #[inline(always)]
+    pub(crate) fn cell(&self) -> Option<&'static TaskCell> {
+        // SAFETY: cells are static, and the pointer is never null.
+        Some(unsafe { &*self.cell.load(Relaxed) }).filter(|cell| !cell.is_none())
+    }
+
+    /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.
+    #[inline(always)]
+    pub(crate) fn enter(&self) {
+        self.guard
+            .store(self.guard.load(Relaxed).wrapping_add(1), Relaxed);
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Drops the guard.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        self.guard
+            .store(self.guard.load(Relaxed).wrapping_sub(1), Relaxed);
+    }
+}
+
+/// Counts up a counter that only this CPU writes.
+#[inline(always)]
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}

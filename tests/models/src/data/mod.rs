@@ -1,0 +1,23 @@
+//! What a hit reads: the files of the probes, beside what stands for the rest.
+
+#[path = "../../../../kernel/probes/src/data/address_table.rs"]
+#[allow(dead_code)]
+pub(crate) mod address_table;
+#[path = "../../../../kernel/probes/src/data/counters.rs"]
+#[allow(dead_code)]
+pub(crate) mod counters;
+pub(crate) mod free_list;
+#[path = "../../../../kernel/probes/src/data/instance.rs"]
+#[allow(dead_code)]
+pub(crate) mod instance;
+#[path = "../../../../kernel/probes/src/data/kprobe.rs"]
+#[allow(dead_code)]
+pub(crate) mod kprobe;
+#[path = "../../../../kernel/probes/src/data/routines.rs"]
+#[allow(dead_code)]
+pub(crate) mod routines;
+#[path = "../../../../kernel/probes/src/data/site.rs"]
+#[allow(dead_code)]
+pub(crate) mod site;
+
+pub(crate) use crate::stand_ins::{entry_points, jprobe, kretprobe, method, per_cpu};
