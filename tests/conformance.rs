@@ -151,26 +151,22 @@ struct Test {
 /// The attribute of a test or a file of the suite that the kernel does not run.
 const PROCESS: &str = r#"cfg(target_os = "linux")]"#;
 
-/// The test functions in a file: those marked as such, and those in a `guest_test!`.
+/// The test functions in a file: those marked `#[test]` or `#[guest_test]`.
 fn tests_in(text: &str) -> Vec<Test> {
     let function = Regex::new(r"^\s*(?:pub )?(?:extern \S+ )?fn (\w+)\(").unwrap();
-    let (mut in_guest_test, mut marked, mut ignored) = (false, false, false);
+    let ignore = Regex::new(r#"^(?:[^"]|"[^"]*")*\bignore\b"#).unwrap();
+    let (mut in_options, mut marked, mut ignored) = (false, false, false);
     let whole_file = text.lines().any(|line| line == format!("#![{PROCESS}"));
     let mut in_process_only = whole_file;
     let mut tests = Vec::new();
     for line in text.lines() {
-        match line {
-            "guest_test! {" => in_guest_test = true,
-            "}" => in_guest_test = false,
-            _ => {
-                marked |= line.trim() == "#[test]";
-                ignored |= line.trim().starts_with("#[ignore");
-                in_process_only |= line == format!("#[{PROCESS}");
-            }
-        }
+        in_options |= line.starts_with("#[guest_test");
+        marked |= in_options || line.trim() == "#[test]";
+        ignored |= line.trim().starts_with("#[ignore") || (in_options && ignore.is_match(line));
+        in_process_only |= line == format!("#[{PROCESS}");
+        in_options &= !line.ends_with(']');
         if let Some(name) = function.captures(line) {
-            let outermost = line.starts_with("    fn ");
-            if marked || (in_guest_test && outermost) {
+            if marked {
                 tests.push(Test {
                     name: name[1].into(),
                     ignored,
@@ -364,9 +360,12 @@ fn ignored_tests_are_told_from_those_that_run() {
     let host =
         "#[test]\n#[ignore = \"long\"]\nfn long() {}\n#[test]\nfn short() {}\nfn helper() {}\n";
     assert_eq!(tests_in(host), [test("long", true), test("short", false)]);
-    let guest = "guest_test! {\n    #[ignore]\n    fn long() {\n        fn inner() {}\n    }\n    \
-                 fn short() {}\n}\n";
+    let guest = "#[guest_test(timeout = 900, ignore)]\nfn long() {\n    fn inner() {}\n}\n\
+                 #[guest_test]\nfn short() {}\n";
     assert_eq!(tests_in(guest), [test("long", true), test("short", false)]);
+    let broken = "#[guest_test(\n    timeout = 900,\n    ignore\n)]\nfn long() {}\n\
+                  #[guest_test(should_panic = \"you ignore it\")]\nfn short() {}\n";
+    assert_eq!(tests_in(broken), [test("long", true), test("short", false)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! calls are missed; where not, they are hits like any others. Stack walks lead through each step
 //! to the caller. In the end each kind of place that the case is about has been interrupted.
 
-use crate::{guest_test, optimization::Optimization, stepping::step_through};
+use crate::{optimization::Optimization, stepping::step_through};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -385,265 +385,263 @@ fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64)
     drop((inner, probes));
 }
 
-guest_test! {
-    /// Breakpoints: each stub and each routine.
-    #[timeout(40)]
-    fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_an_ordinary_hit_or_miss() {
-        let _knob = Optimization::set(false);
-        let plain = || Kprobe::new().pre(pass);
-        let calls = || Kretprobe::<()>::new().handler(note_return);
-        let with_data = || Kretprobe::<u64>::new().handler(note_return);
+/// Breakpoints: each stub and each routine.
+#[guest_test(timeout = 40)]
+fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_an_ordinary_hit_or_miss() {
+    let _knob = Optimization::set(false);
+    let plain = || Kprobe::new().pre(pass);
+    let calls = || Kretprobe::<()>::new().handler(note_return);
+    let with_data = || Kretprobe::<u64>::new().handler(note_return);
+    case(
+        "pre",
+        vec![kprobe(plain())],
+        1,
+        (1, 0),
+        &[
+            "kprobe_breakpoint",
+            "kprobe_hit",
+            "kprobe_serve_kprobe",
+            SLOT,
+        ],
+    );
+    case(
+        "no handler",
+        vec![kprobe(Kprobe::new())],
+        1,
+        (0, 0),
+        &["kprobe_hit", "kprobe_serve_count", SLOT],
+    );
+    case(
+        "pre and post at a push",
+        vec![kprobe(plain().post(pass_after))],
+        1,
+        (1, 1),
+        &["kprobe_hit_post", "kprobe_hit_pushed", "kprobe_run_posts"],
+    );
+    case(
+        "pre and post",
+        vec![kprobe(plain().post(pass_after).offset(1))],
+        1,
+        (1, 1),
+        &[
+            "kprobe_hit_post",
+            SLOT,
+            "kprobe_post_stub",
+            "kprobe_run_posts",
+        ],
+    );
+    case(
+        "siblings",
+        vec![
+            kprobe(plain()),
+            kprobe(plain().post(pass_after)),
+            kprobe(plain()),
+        ],
+        1,
+        (3, 1),
+        &["kprobe_hit_post", "kprobe_serve_chain", "kprobe_run_posts"],
+    );
+    case(
+        "a return probe",
+        vec![kretprobe(calls())],
+        1,
+        (0, 1),
+        &["kprobe_one_kretprobe", SLOT, "kretprobe_trampoline"],
+    );
+    case(
+        "a return probe with entry handler",
+        vec![kretprobe(with_data().entry(note_entry))],
+        1,
+        (1, 1),
+        &[
+            "kprobe_hit",
+            "kretprobe_serve_entry",
+            SLOT,
+            "kretprobe_trampoline",
+        ],
+    );
+    case(
+        "a call let go",
+        vec![kretprobe(with_data().entry(decline))],
+        0,
+        (0, 0),
+        &[
+            "kretprobe_serve_entry",
+            "kretprobe_decline",
+            "kretprobe_give_back",
+        ],
+    );
+    case(
+        "a kprobe and a return probe",
+        vec![kprobe(plain()), kretprobe(calls())],
+        1,
+        (1, 1),
+        &[
+            "kprobe_serve_chain",
+            "kretprobe_serve",
+            "kretprobe_trampoline",
+        ],
+    );
+    case(
+        "two return probes",
+        vec![kretprobe(calls()), kretprobe(calls())],
+        1,
+        (0, 2),
+        &["kprobe_kretprobes", "kretprobe_trampoline"],
+    );
+    case(
+        "a jprobe",
+        vec![jprobe()],
+        1,
+        (1, 0),
+        &["kprobe_hit", "jprobe_serve", "jprobe_return", SLOT],
+    );
+    case(
+        "a jprobe with a post handler",
+        vec![jprobe(), kprobe(plain().post(pass_after))],
+        1,
+        (2, 1),
+        &[
+            "kprobe_hit_post",
+            "jprobe_serve",
+            "jprobe_return",
+            "kprobe_run_posts",
+        ],
+    );
+}
+
+/// The ways that Rust serves: single steps, and what returns by breakpoints.
+#[guest_test(timeout = 40)]
+fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_an_ordinary_hit_or_miss() {
+    let _knob = Optimization::set(false);
+    let stepped = || {
+        Kprobe::new()
+            .pre(pass)
+            .post(pass_after)
+            .step_method(StepMethod::TrapFlag)
+    };
+    case(
+        "single-stepped",
+        vec![kprobe(stepped())],
+        1,
+        (1, 1),
+        &["kprobe_any_hit", SLOT],
+    );
+    for (method, trampoline) in [
+        (ReturnMethod::Trap3, "kretprobe_trampoline_trap3"),
+        (ReturnMethod::Trap4, "kretprobe_trampoline_trap4"),
+    ] {
+        let calls = Kretprobe::<()>::new()
+            .handler(note_return)
+            .return_method(method)
+            .step_method(StepMethod::TrapFlag);
         case(
-            "pre",
-            vec![kprobe(plain())],
-            1,
-            (1, 0),
-            &[
-                "kprobe_breakpoint",
-                "kprobe_hit",
-                "kprobe_serve_kprobe",
-                SLOT,
-            ],
-        );
-        case(
-            "no handler",
-            vec![kprobe(Kprobe::new())],
-            1,
-            (0, 0),
-            &["kprobe_hit", "kprobe_serve_count", SLOT],
-        );
-        case(
-            "pre and post at a push",
-            vec![kprobe(plain().post(pass_after))],
-            1,
-            (1, 1),
-            &["kprobe_hit_post", "kprobe_hit_pushed", "kprobe_run_posts"],
-        );
-        case(
-            "pre and post",
-            vec![kprobe(plain().post(pass_after).offset(1))],
-            1,
-            (1, 1),
-            &[
-                "kprobe_hit_post",
-                SLOT,
-                "kprobe_post_stub",
-                "kprobe_run_posts",
-            ],
-        );
-        case(
-            "siblings",
-            vec![
-                kprobe(plain()),
-                kprobe(plain().post(pass_after)),
-                kprobe(plain()),
-            ],
-            1,
-            (3, 1),
-            &["kprobe_hit_post", "kprobe_serve_chain", "kprobe_run_posts"],
-        );
-        case(
-            "a return probe",
-            vec![kretprobe(calls())],
+            "returns by breakpoint",
+            vec![kretprobe(calls)],
             1,
             (0, 1),
-            &["kprobe_one_kretprobe", SLOT, "kretprobe_trampoline"],
-        );
-        case(
-            "a return probe with entry handler",
-            vec![kretprobe(with_data().entry(note_entry))],
-            1,
-            (1, 1),
-            &[
-                "kprobe_hit",
-                "kretprobe_serve_entry",
-                SLOT,
-                "kretprobe_trampoline",
-            ],
-        );
-        case(
-            "a call let go",
-            vec![kretprobe(with_data().entry(decline))],
-            0,
-            (0, 0),
-            &[
-                "kretprobe_serve_entry",
-                "kretprobe_decline",
-                "kretprobe_give_back",
-            ],
-        );
-        case(
-            "a kprobe and a return probe",
-            vec![kprobe(plain()), kretprobe(calls())],
-            1,
-            (1, 1),
-            &[
-                "kprobe_serve_chain",
-                "kretprobe_serve",
-                "kretprobe_trampoline",
-            ],
-        );
-        case(
-            "two return probes",
-            vec![kretprobe(calls()), kretprobe(calls())],
-            1,
-            (0, 2),
-            &["kprobe_kretprobes", "kretprobe_trampoline"],
-        );
-        case(
-            "a jprobe",
-            vec![jprobe()],
-            1,
-            (1, 0),
-            &["kprobe_hit", "jprobe_serve", "jprobe_return", SLOT],
-        );
-        case(
-            "a jprobe with a post handler",
-            vec![jprobe(), kprobe(plain().post(pass_after))],
-            1,
-            (2, 1),
-            &[
-                "kprobe_hit_post",
-                "jprobe_serve",
-                "jprobe_return",
-                "kprobe_run_posts",
-            ],
+            &["kprobe_any_hit", SLOT, trampoline],
         );
     }
+}
 
-    /// The ways that Rust serves: single steps, and what returns by breakpoints.
-    #[timeout(40)]
-    fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_an_ordinary_hit_or_miss() {
-        let _knob = Optimization::set(false);
-        let stepped = || {
-            Kprobe::new()
-                .pre(pass)
-                .post(pass_after)
-                .step_method(StepMethod::TrapFlag)
+/// Jumps: each template of a detour.
+#[guest_test(timeout = 40)]
+fn an_nmi_between_any_two_instructions_of_a_detour_is_an_ordinary_hit_or_miss() {
+    let _knob = Optimization::set(true);
+    let plain = || Kprobe::new().pre(pass);
+    let calls = || Kretprobe::<()>::new().handler(note_return);
+    let with_data = || Kretprobe::<u64>::new().handler(note_return);
+    case(
+        "at an entry",
+        vec![kprobe(plain())],
+        1,
+        (1, 0),
+        &["kprobe_detour_at_entry", "kprobe_serve_kprobe", SLOT],
+    );
+    case(
+        "elsewhere",
+        vec![kprobe(plain().offset(1))],
+        1,
+        (1, 0),
+        &["kprobe_detour", "kprobe_serve_kprobe", SLOT],
+    );
+    case(
+        "siblings",
+        vec![kprobe(plain()), kretprobe(calls()), kprobe(plain())],
+        1,
+        (2, 1),
+        &[
+            "kprobe_detour_at_entry",
+            "kprobe_serve_chain",
+            "kretprobe_serve",
+            "kretprobe_trampoline",
+        ],
+    );
+    case(
+        "a return probe",
+        vec![kretprobe(calls())],
+        1,
+        (0, 1),
+        &["kretprobe_detour", SLOT, "kretprobe_trampoline"],
+    );
+    case(
+        "a return probe with entry handler",
+        vec![kretprobe(with_data().entry(note_entry))],
+        1,
+        (1, 1),
+        &["kretprobe_detour_entry", SLOT, "kretprobe_trampoline"],
+    );
+    case(
+        "a call let go",
+        vec![kretprobe(with_data().entry(decline))],
+        0,
+        (0, 0),
+        &[
+            "kretprobe_detour_entry",
+            "kretprobe_decline",
+            "kretprobe_give_back",
+        ],
+    );
+}
+
+/// Missed hits: what counts them is interrupted as well.
+#[guest_test(timeout = 40)]
+fn an_nmi_between_any_two_instructions_of_a_missed_hit_changes_nothing() {
+    for optimized in [false, true] {
+        let _knob = Optimization::set(optimized);
+        let missed = Kprobe::new().symbol("stepped_in_handler").pre(pass);
+        // A post handler would keep the breakpoint.
+        let missed = register(Box::new(if optimized {
+            missed
+        } else {
+            missed.post(pass_after)
+        }))
+        .unwrap();
+        let missed_call = register(Box::new(
+            Kretprobe::<u64>::new()
+                .symbol("stepped_in_handler")
+                .handler(note_return),
+        ))
+        .unwrap();
+        let outer = kprobe(Kprobe::new().pre(call_again));
+        let miss = if optimized {
+            "kprobe_detour_at_entry"
+        } else {
+            "kprobe_any_hit"
         };
-        case(
-            "single-stepped",
-            vec![kprobe(stepped())],
-            1,
-            (1, 1),
-            &["kprobe_any_hit", SLOT],
+        case("a call in a handler", vec![outer], 1, (0, 0), &[miss, SLOT]);
+        // Of the stepped call, and of those in NMIs that were hits.
+        let calls = 1 + CALLS * FREE.load(SeqCst);
+        assert_eq!((missed.hits(), missed.nmissed()), (0, calls));
+        assert_eq!(
+            (
+                missed_call.hits(),
+                missed_call.nmissed(),
+                missed_call.kprobe().nmissed()
+            ),
+            (0, 0, calls)
         );
-        for (method, trampoline) in [
-            (ReturnMethod::Trap3, "kretprobe_trampoline_trap3"),
-            (ReturnMethod::Trap4, "kretprobe_trampoline_trap4"),
-        ] {
-            let calls = Kretprobe::<()>::new()
-                .handler(note_return)
-                .return_method(method)
-                .step_method(StepMethod::TrapFlag);
-            case(
-                "returns by breakpoint",
-                vec![kretprobe(calls)],
-                1,
-                (0, 1),
-                &["kprobe_any_hit", SLOT, trampoline],
-            );
-        }
-    }
-
-    /// Jumps: each template of a detour.
-    #[timeout(40)]
-    fn an_nmi_between_any_two_instructions_of_a_detour_is_an_ordinary_hit_or_miss() {
-        let _knob = Optimization::set(true);
-        let plain = || Kprobe::new().pre(pass);
-        let calls = || Kretprobe::<()>::new().handler(note_return);
-        let with_data = || Kretprobe::<u64>::new().handler(note_return);
-        case(
-            "at an entry",
-            vec![kprobe(plain())],
-            1,
-            (1, 0),
-            &["kprobe_detour_at_entry", "kprobe_serve_kprobe", SLOT],
-        );
-        case(
-            "elsewhere",
-            vec![kprobe(plain().offset(1))],
-            1,
-            (1, 0),
-            &["kprobe_detour", "kprobe_serve_kprobe", SLOT],
-        );
-        case(
-            "siblings",
-            vec![kprobe(plain()), kretprobe(calls()), kprobe(plain())],
-            1,
-            (2, 1),
-            &[
-                "kprobe_detour_at_entry",
-                "kprobe_serve_chain",
-                "kretprobe_serve",
-                "kretprobe_trampoline",
-            ],
-        );
-        case(
-            "a return probe",
-            vec![kretprobe(calls())],
-            1,
-            (0, 1),
-            &["kretprobe_detour", SLOT, "kretprobe_trampoline"],
-        );
-        case(
-            "a return probe with entry handler",
-            vec![kretprobe(with_data().entry(note_entry))],
-            1,
-            (1, 1),
-            &["kretprobe_detour_entry", SLOT, "kretprobe_trampoline"],
-        );
-        case(
-            "a call let go",
-            vec![kretprobe(with_data().entry(decline))],
-            0,
-            (0, 0),
-            &[
-                "kretprobe_detour_entry",
-                "kretprobe_decline",
-                "kretprobe_give_back",
-            ],
-        );
-    }
-
-    /// Missed hits: what counts them is interrupted as well.
-    #[timeout(40)]
-    fn an_nmi_between_any_two_instructions_of_a_missed_hit_changes_nothing() {
-        for optimized in [false, true] {
-            let _knob = Optimization::set(optimized);
-            let missed = Kprobe::new().symbol("stepped_in_handler").pre(pass);
-            // A post handler would keep the breakpoint.
-            let missed = register(Box::new(if optimized {
-                missed
-            } else {
-                missed.post(pass_after)
-            }))
-            .unwrap();
-            let missed_call = register(Box::new(
-                Kretprobe::<u64>::new()
-                    .symbol("stepped_in_handler")
-                    .handler(note_return),
-            ))
-            .unwrap();
-            let outer = kprobe(Kprobe::new().pre(call_again));
-            let miss = if optimized {
-                "kprobe_detour_at_entry"
-            } else {
-                "kprobe_any_hit"
-            };
-            case("a call in a handler", vec![outer], 1, (0, 0), &[miss, SLOT]);
-            // Of the stepped call, and of those in NMIs that were hits.
-            let calls = 1 + CALLS * FREE.load(SeqCst);
-            assert_eq!((missed.hits(), missed.nmissed()), (0, calls));
-            assert_eq!(
-                (
-                    missed_call.hits(),
-                    missed_call.nmissed(),
-                    missed_call.kprobe().nmissed()
-                ),
-                (0, 0, calls)
-            );
-            drop((missed, missed_call));
-        }
+        drop((missed, missed_call));
     }
 }

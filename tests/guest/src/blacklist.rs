@@ -1,6 +1,6 @@
 //! What may not be probed, from the other side: whatever a hit must not find in its way is refused.
 
-use crate::{guest_test, own_code::is_of_the_kernel};
+use crate::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use kernel::{
@@ -83,63 +83,78 @@ const ENDS: [&str; 15] = [
     "kernel::task::scheduler::preempt_before_breakpoint",
 ];
 
-guest_test! {
-    /// Whoever switches stacks may not be probed: the hit would find neither its frame nor its task again.
-    fn what_switches_stacks_is_refused() {
-        let mut found = 0;
-        let mut free = Vec::new();
-        for symbol in functions() {
-            for placed in instructions(&symbol) {
-                if loads_stack_pointer(&placed.instruction) {
-                    found += 1;
-                    if !placed.blacklisted {
-                        free.push(format!("{:#x} in {symbol}", placed.instruction.ip()));
-                    }
+/// Whoever switches stacks may not be probed: the hit would find neither its frame nor its task again.
+#[guest_test]
+fn what_switches_stacks_is_refused() {
+    let mut found = 0;
+    let mut free = Vec::new();
+    for symbol in functions() {
+        for placed in instructions(&symbol) {
+            if loads_stack_pointer(&placed.instruction) {
+                found += 1;
+                if !placed.blacklisted {
+                    free.push(format!("{:#x} in {symbol}", placed.instruction.ip()));
                 }
             }
         }
-        assert!(found > 0, "the switch of tasks loads rsp");
-        assert!(free.is_empty(), "{free:#?}");
     }
+    assert!(found > 0, "the switch of tasks loads rsp");
+    assert!(free.is_empty(), "{free:#?}");
+}
 
-    /// The boot writes `clac` into entry stubs and into templates of detours. A probe there would put
-    /// the breakpoint's byte into what is written, and what is written over the breakpoint.
-    fn places_that_the_boot_patches_are_refused() {
-        let sites = symbols::section(".clac_sites").as_chunks().0;
-        assert!(sites.len() > 3, "{} places are patched", sites.len());
-        for site in sites.iter().copied().map(u64::from_le_bytes) {
-            for addr in site..site + 3 {
-                let error = register(Box::new(Kprobe::new().at(addr))).map(drop).unwrap_err();
-                assert!(matches!(error, ProbeError::Blacklisted { .. }), "{addr:#x}: {error}");
-                assert_eq!(error.errno(), 22);
-            }
+/// The boot writes `clac` into entry stubs and into templates of detours. A probe there would put
+/// the breakpoint's byte into what is written, and what is written over the breakpoint.
+#[guest_test]
+fn places_that_the_boot_patches_are_refused() {
+    let sites = symbols::section(".clac_sites").as_chunks().0;
+    assert!(sites.len() > 3, "{} places are patched", sites.len());
+    for site in sites.iter().copied().map(u64::from_le_bytes) {
+        for addr in site..site + 3 {
+            let error = register(Box::new(Kprobe::new().at(addr)))
+                .map(drop)
+                .unwrap_err();
+            assert!(
+                matches!(error, ProbeError::Blacklisted { .. }),
+                "{addr:#x}: {error}"
+            );
+            assert_eq!(error.errno(), 22);
         }
     }
+}
 
-    /// Functions that refused ones call or jump to are refused as well, up to those at which the hit is over.
-    fn what_a_hit_reaches_is_refused() {
-        let mut edges = 0;
-        let mut free = BTreeSet::<String>::new();
-        for symbol in functions() {
-            for placed in instructions(&symbol).iter().filter(|placed| placed.blacklisted) {
-                let instruction = &placed.instruction;
-                let is_direct = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
-                let target = instruction.near_branch_target();
-                if !is_direct || (symbol.start..symbol.start + symbol.size).contains(&target) {
-                    continue;
-                }
-                edges += 1;
-                let Some(reached) = symbols::lookup_addr(target) else {
-                    panic!("{:#x} in {symbol} leads out of the kernel", instruction.ip());
-                };
-                let name = format!("{reached}");
-                let is_refused = instructions(&reached).iter().all(|placed| placed.blacklisted);
-                if !is_refused && !ENDS.iter().any(|end| name.starts_with(end)) {
-                    free.insert(format!("{symbol} reaches {name}"));
-                }
+/// Functions that refused ones call or jump to are refused as well, up to those at which the hit is over.
+#[guest_test]
+fn what_a_hit_reaches_is_refused() {
+    let mut edges = 0;
+    let mut free = BTreeSet::<String>::new();
+    for symbol in functions() {
+        for placed in instructions(&symbol)
+            .iter()
+            .filter(|placed| placed.blacklisted)
+        {
+            let instruction = &placed.instruction;
+            let is_direct =
+                instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+            let target = instruction.near_branch_target();
+            if !is_direct || (symbol.start..symbol.start + symbol.size).contains(&target) {
+                continue;
+            }
+            edges += 1;
+            let Some(reached) = symbols::lookup_addr(target) else {
+                panic!(
+                    "{:#x} in {symbol} leads out of the kernel",
+                    instruction.ip()
+                );
+            };
+            let name = format!("{reached}");
+            let is_refused = instructions(&reached)
+                .iter()
+                .all(|placed| placed.blacklisted);
+            if !is_refused && !ENDS.iter().any(|end| name.starts_with(end)) {
+                free.insert(format!("{symbol} reaches {name}"));
             }
         }
-        assert!(edges > 20, "{edges} calls and jumps between functions");
-        assert!(free.is_empty(), "{free:#?}");
     }
+    assert!(edges > 20, "{edges} calls and jumps between functions");
+    assert!(free.is_empty(), "{free:#?}");
 }

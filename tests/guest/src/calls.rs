@@ -1,6 +1,5 @@
 //! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
 
-use crate::guest_test;
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -97,17 +96,16 @@ const NAMES: [&str; 9] = [
     "args_0", "args_1", "args_2", "args_3", "args_4", "args_5", "args_6", "args_7", "args_8",
 ];
 
-guest_test! {
-    /// A return probe sees the result of a function with any number of arguments, and the caller gets it unchanged.
-    fn return_probe_sees_the_result_of_0_to_8_arguments() {
-        for (count, name) in (0u64..).zip(NAMES) {
-            let expected = call(count);
-            let probe = register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap();
-            seen();
-            assert_eq!(call(count), expected, "{name} probed");
-            drop(probe);
-            assert_eq!(seen(), [expected], "{name}");
-        }
+/// A return probe sees the result of a function with any number of arguments, and the caller gets it unchanged.
+#[guest_test]
+fn return_probe_sees_the_result_of_0_to_8_arguments() {
+    for (count, name) in (0u64..).zip(NAMES) {
+        let expected = call(count);
+        let probe = register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap();
+        seen();
+        assert_eq!(call(count), expected, "{name} probed");
+        drop(probe);
+        assert_eq!(seen(), [expected], "{name}");
     }
 }
 
@@ -122,15 +120,14 @@ fn see_arguments(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-guest_test! {
-    /// A kprobe at a function's entry finds the arguments where the calling convention has them.
-    fn kprobe_at_an_entry_sees_8_arguments() {
-        let probe = register(Box::new(Kprobe::new().symbol("args_8").pre(see_arguments))).unwrap();
-        seen();
-        call(8);
-        drop(probe);
-        assert_eq!(seen(), [11, 22, 33, 44, 55, 66, 77, 88]);
-    }
+/// A kprobe at a function's entry finds the arguments where the calling convention has them.
+#[guest_test]
+fn kprobe_at_an_entry_sees_8_arguments() {
+    let probe = register(Box::new(Kprobe::new().symbol("args_8").pre(see_arguments))).unwrap();
+    seen();
+    call(8);
+    drop(probe);
+    assert_eq!(seen(), [11, 22, 33, 44, 55, 66, 77, 88]);
 }
 
 jprobe! {
@@ -156,27 +153,34 @@ jprobe! {
     }
 }
 
-guest_test! {
-    /// A jprobe's handler is called with the arguments of the function, in registers and on the stack.
-    fn jprobe_sees_0_to_8_arguments() {
-        let expected = (call(0), call(8));
-        let none = register(Box::new(Jprobe::new().symbol("args_0").entry(mirror_of_args_0))).unwrap();
-        let eight = register(Box::new(Jprobe::new().symbol("args_8").entry(mirror_of_args_8))).unwrap();
-        seen();
-        assert_eq!((call(0), call(8)), expected);
-        drop((none, eight));
-        assert_eq!(seen(), [1, 11, 22, 33, 44, 55, 66, 77, 88]);
-    }
+/// A jprobe's handler is called with the arguments of the function, in registers and on the stack.
+#[guest_test]
+fn jprobe_sees_0_to_8_arguments() {
+    let expected = (call(0), call(8));
+    let none = register(Box::new(
+        Jprobe::new().symbol("args_0").entry(mirror_of_args_0),
+    ))
+    .unwrap();
+    let eight = register(Box::new(
+        Jprobe::new().symbol("args_8").entry(mirror_of_args_8),
+    ))
+    .unwrap();
+    seen();
+    assert_eq!((call(0), call(8)), expected);
+    drop((none, eight));
+    assert_eq!(seen(), [1, 11, 22, 33, 44, 55, 66, 77, 88]);
 }
 
-guest_test! {
-    /// What a jprobe's handler does to its arguments, the function does not feel.
-    fn jprobe_handler_cannot_spoil_the_arguments() {
-        let expected = call(8);
-        let probe = register(Box::new(Jprobe::new().symbol("args_8").entry(spoiler_of_args_8))).unwrap();
-        assert_eq!(call(8), expected);
-        drop(probe);
-    }
+/// What a jprobe's handler does to its arguments, the function does not feel.
+#[guest_test]
+fn jprobe_handler_cannot_spoil_the_arguments() {
+    let expected = call(8);
+    let probe = register(Box::new(
+        Jprobe::new().symbol("args_8").entry(spoiler_of_args_8),
+    ))
+    .unwrap();
+    assert_eq!(call(8), expected);
+    drop(probe);
 }
 
 fn see_both_halves(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
@@ -191,17 +195,24 @@ fn see_memory(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
     }
 }
 
-guest_test! {
-    /// Results in two registers and in memory arrive as they are.
-    fn wide_results_survive_a_return_probe() {
-        let integer = register(Box::new(Kretprobe::new().symbol("wide_integer").handler(see_both_halves))).unwrap();
-        let memory = register(Box::new(Kretprobe::new().symbol("in_memory").handler(see_memory))).unwrap();
-        seen();
-        assert_eq!(wide_integer(black_box(7), black_box(9)), (7 << 64) + 9);
-        assert_eq!(in_memory(black_box(40)), Wide([40, 41, 42, 43, 44, 45]));
-        drop((integer, memory));
-        assert_eq!(seen(), [9, 7, 40, 41, 42, 43, 44, 45]);
-    }
+/// Results in two registers and in memory arrive as they are.
+#[guest_test]
+fn wide_results_survive_a_return_probe() {
+    let integer = register(Box::new(
+        Kretprobe::new()
+            .symbol("wide_integer")
+            .handler(see_both_halves),
+    ))
+    .unwrap();
+    let memory = register(Box::new(
+        Kretprobe::new().symbol("in_memory").handler(see_memory),
+    ))
+    .unwrap();
+    seen();
+    assert_eq!(wide_integer(black_box(7), black_box(9)), (7 << 64) + 9);
+    assert_eq!(in_memory(black_box(40)), Wide([40, 41, 42, 43, 44, 45]));
+    drop((integer, memory));
+    assert_eq!(seen(), [9, 7, 40, 41, 42, 43, 44, 45]);
 }
 
 fn remember_argument(call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
@@ -214,37 +225,45 @@ fn see_argument(call: &mut KretprobeInstance<u64>, _regs: &mut PtRegs) {
     see(**call);
 }
 
-guest_test! {
-    /// Fifty calls of one function in flight at once each come back with their own data, deepest first.
-    fn recursion_50_deep_returns_through_its_own_instances() {
-        let expected = factorial_of(black_box(50));
-        let probe = register(Box::new(
-            Kretprobe::new().symbol("factorial_of").maxactive(51).entry(remember_argument).handler(see_argument),
-        )).unwrap();
-        seen();
-        assert_eq!(factorial_of(black_box(50)), expected);
-        let missed = probe.nmissed();
-        drop(probe);
-        assert_eq!(missed, 0);
-        assert_eq!(seen(), (0..=50).collect::<Vec<u64>>());
-    }
+/// Fifty calls of one function in flight at once each come back with their own data, deepest first.
+#[guest_test]
+fn recursion_50_deep_returns_through_its_own_instances() {
+    let expected = factorial_of(black_box(50));
+    let probe = register(Box::new(
+        Kretprobe::new()
+            .symbol("factorial_of")
+            .maxactive(51)
+            .entry(remember_argument)
+            .handler(see_argument),
+    ))
+    .unwrap();
+    seen();
+    assert_eq!(factorial_of(black_box(50)), expected);
+    let missed = probe.nmissed();
+    drop(probe);
+    assert_eq!(missed, 0);
+    assert_eq!(seen(), (0..=50).collect::<Vec<u64>>());
 }
 
-guest_test! {
-    /// Deeper than there are instances: the outer calls are followed, the inner ones counted.
-    fn recursion_deeper_than_maxactive_counts_what_it_misses() {
-        let probe = register(Box::new(
-            Kretprobe::new().symbol("factorial_of").maxactive(5).entry(remember_argument).handler(see_argument),
-        )).unwrap();
-        seen();
-        for _ in 0..3 {
-            factorial_of(black_box(20));
-            assert_eq!(seen(), [16, 17, 18, 19, 20]);
-        }
-        assert_eq!(probe.nmissed(), 3 * 16);
-        assert_eq!(probe.hits(), 3 * 5);
-        drop(probe);
+/// Deeper than there are instances: the outer calls are followed, the inner ones counted.
+#[guest_test]
+fn recursion_deeper_than_maxactive_counts_what_it_misses() {
+    let probe = register(Box::new(
+        Kretprobe::new()
+            .symbol("factorial_of")
+            .maxactive(5)
+            .entry(remember_argument)
+            .handler(see_argument),
+    ))
+    .unwrap();
+    seen();
+    for _ in 0..3 {
+        factorial_of(black_box(20));
+        assert_eq!(seen(), [16, 17, 18, 19, 20]);
     }
+    assert_eq!(probe.nmissed(), 3 * 16);
+    assert_eq!(probe.hits(), 3 * 5);
+    drop(probe);
 }
 
 fn see_entry_first(_call: &mut KretprobeInstance<()>, _regs: &mut PtRegs) -> EntryVerdict {
@@ -267,20 +286,27 @@ fn see_return_second(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
     see(20);
 }
 
-guest_test! {
-    /// Two return probes on one function: entries newest first, returns oldest first, both with the true return address.
-    fn two_return_probes_on_one_function_both_run() {
-        let first = register(Box::new(
-            Kretprobe::new().symbol("args_2").entry(see_entry_first).handler(see_return_first),
-        )).unwrap();
-        let second = register(Box::new(
-            Kretprobe::new().symbol("args_2").entry(see_entry_second).handler(see_return_second),
-        )).unwrap();
-        seen();
-        assert_eq!(call(2), 100 + 11 + 44);
-        drop((first, second));
-        assert_eq!(seen(), [2, 1, 10, 20]);
-    }
+/// Two return probes on one function: entries newest first, returns oldest first, both with the true return address.
+#[guest_test]
+fn two_return_probes_on_one_function_both_run() {
+    let first = register(Box::new(
+        Kretprobe::new()
+            .symbol("args_2")
+            .entry(see_entry_first)
+            .handler(see_return_first),
+    ))
+    .unwrap();
+    let second = register(Box::new(
+        Kretprobe::new()
+            .symbol("args_2")
+            .entry(see_entry_second)
+            .handler(see_return_second),
+    ))
+    .unwrap();
+    seen();
+    assert_eq!(call(2), 100 + 11 + 44);
+    drop((first, second));
+    assert_eq!(seen(), [2, 1, 10, 20]);
 }
 
 /// What the return slot held at the function's entry.
@@ -307,50 +333,72 @@ fn see_ledger(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
     see(u64::from(caller(backtrace::walk_current())));
 }
 
-guest_test! {
-    /// A kprobe at the entry that is younger than the return probe runs before it, and finds the
-    /// caller in the return slot; an older one runs behind it, and finds the trampoline.
-    fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
-        let kprobe = || register(Box::new(Kprobe::new().symbol("innermost").pre(see_slot))).unwrap();
-        let older = kprobe();
-        let call = register(Box::new(Kretprobe::<()>::new().symbol("innermost").handler(see_result))).unwrap();
-        let younger = kprobe();
+/// A kprobe at the entry that is younger than the return probe runs before it, and finds the
+/// caller in the return slot; an older one runs behind it, and finds the trampoline.
+#[guest_test]
+fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
+    let kprobe = || register(Box::new(Kprobe::new().symbol("innermost").pre(see_slot))).unwrap();
+    let older = kprobe();
+    let call = register(Box::new(
+        Kretprobe::<()>::new()
+            .symbol("innermost")
+            .handler(see_result),
+    ))
+    .unwrap();
+    let younger = kprobe();
+    seen();
+    assert_eq!(middle(black_box(5)), 115);
+    let seen = seen();
+    let caller = symbols::lookup_addr(seen[0]).map(|symbol| symbol.name);
+    assert_eq!((caller, seen[2]), (Some("middle"), 105), "{seen:x?}");
+    assert_eq!(
+        symbols::lookup_addr(seen[1]).map(|symbol| symbol.name),
+        Some("kretprobe_trampoline"),
+        "{seen:x?}"
+    );
+    drop((younger, call, older));
+}
+
+/// Two return probes on one call: while the handler of either runs, the call is in the ledger
+/// and walks find its caller; then it is not any more.
+#[guest_test]
+fn a_call_leaves_the_ledger_when_all_its_handlers_have_run() {
+    for count in [1, 2, 3] {
+        let probes: Vec<_> = (0..count)
+            .map(|_| {
+                register(Box::new(
+                    Kretprobe::<()>::new()
+                        .symbol("innermost")
+                        .handler(see_ledger),
+                ))
+                .unwrap()
+            })
+            .collect();
         seen();
         assert_eq!(middle(black_box(5)), 115);
-        let seen = seen();
-        let caller = symbols::lookup_addr(seen[0]).map(|symbol| symbol.name);
-        assert_eq!((caller, seen[2]), (Some("middle"), 105), "{seen:x?}");
-        assert_eq!(symbols::lookup_addr(seen[1]).map(|symbol| symbol.name), Some("kretprobe_trampoline"), "{seen:x?}");
-        drop((younger, call, older));
-    }
-
-    /// Two return probes on one call: while the handler of either runs, the call is in the ledger
-    /// and walks find its caller; then it is not any more.
-    fn a_call_leaves_the_ledger_when_all_its_handlers_have_run() {
-        for count in [1, 2, 3] {
-            let probes: Vec<_> = (0..count)
-                .map(|_| register(Box::new(Kretprobe::<()>::new().symbol("innermost").handler(see_ledger))).unwrap())
-                .collect();
-            seen();
-            assert_eq!(middle(black_box(5)), 115);
-            assert_eq!(seen(), vec![1; 3 * count], "{count} probes: ledger, walk from the registers, walk from the handler");
-            let task = percpu::current_raw().addr() as u64;
-            assert_eq!(borrowed_return_address(task, SLOT.load(Ordering::Relaxed)), None);
-            drop(probes);
-        }
+        assert_eq!(
+            seen(),
+            vec![1; 3 * count],
+            "{count} probes: ledger, walk from the registers, walk from the handler"
+        );
+        let task = percpu::current_raw().addr() as u64;
+        assert_eq!(
+            borrowed_return_address(task, SLOT.load(Ordering::Relaxed)),
+            None
+        );
+        drop(probes);
     }
 }
 
-guest_test! {
-    /// Return probes along a call chain come back in the order of the returns.
-    fn return_probes_nest_along_a_call_chain() {
-        let probes = ["outermost", "middle", "innermost"]
-            .map(|name| register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap());
-        seen();
-        assert_eq!(outermost(black_box(5)), 116);
-        drop(probes);
-        assert_eq!(seen(), [105, 115, 116]);
-    }
+/// Return probes along a call chain come back in the order of the returns.
+#[guest_test]
+fn return_probes_nest_along_a_call_chain() {
+    let probes = ["outermost", "middle", "innermost"]
+        .map(|name| register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap());
+    seen();
+    assert_eq!(outermost(black_box(5)), 116);
+    drop(probes);
+    assert_eq!(seen(), [105, 115, 116]);
 }
 
 fn decline(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
@@ -361,22 +409,26 @@ fn decline(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict
     }
 }
 
-guest_test! {
-    /// A call that the entry handler declines is not followed, and costs no instance.
-    fn a_declined_call_leaves_no_trace() {
-        let probe = register(Box::new(
-            Kretprobe::new().symbol("args_1").maxactive(1).entry(decline).handler(see_result),
-        )).unwrap();
-        seen();
-        for _ in 0..10 {
-            call(1);
-        }
-        assert_eq!(seen(), []);
-        args_1(black_box(5));
-        assert_eq!(seen(), [105]);
-        assert_eq!((probe.nmissed(), probe.hits()), (0, 1));
-        drop(probe);
+/// A call that the entry handler declines is not followed, and costs no instance.
+#[guest_test]
+fn a_declined_call_leaves_no_trace() {
+    let probe = register(Box::new(
+        Kretprobe::new()
+            .symbol("args_1")
+            .maxactive(1)
+            .entry(decline)
+            .handler(see_result),
+    ))
+    .unwrap();
+    seen();
+    for _ in 0..10 {
+        call(1);
     }
+    assert_eq!(seen(), []);
+    args_1(black_box(5));
+    assert_eq!(seen(), [105]);
+    assert_eq!((probe.nmissed(), probe.hits()), (0, 1));
+    drop(probe);
 }
 
 /// Calls `left_or_returning`, `below` bytes deeper than where this was entered, an odd number of words; returns what that does, or 5 if it was left by a jump.
@@ -436,58 +488,83 @@ extern "C" fn another(n: u64) -> u64 {
     )
 }
 
-guest_test! {
-    /// A call that is left by a jump never returns. Its instance goes back when the next call uses the same stack or more of it, and only
-    /// that call's return is seen.
-    fn calls_that_never_return_cost_no_instance() {
-        let probe = register(Box::new(
-            Kretprobe::<()>::new().symbol("left_or_returning").maxactive(64).handler(see_result),
-        )).unwrap();
-        for (abandoned, returning) in [(8, 8), (72, 8)] {
-            seen();
-            let (hits, stale) = (probe.hits(), PROBES.stale_instances());
-            for _ in 0..20 {
-                assert_eq!(call_below(black_box(1), abandoned), 5);
-                assert_eq!(call_below(black_box(1), abandoned), 5);
-                assert_eq!(call_below(black_box(0), returning), 6);
-            }
-            assert_eq!(seen(), [6; 20]);
-            assert_eq!((probe.hits() - hits, probe.nmissed()), (20, 0));
-            assert_eq!(PROBES.stale_instances() - stale, 40);
-        }
-        drop(probe);
-        assert_eq!(PROBES.reap(), Ok(0), "no call is in flight");
-    }
-
-    /// A function that ends in another one: both returns are one, and both handlers run there.
-    fn a_tail_call_returns_from_both_functions_at_once() {
-        let probes = ["ends_in_another", "another"].map(|name| {
-            register(Box::new(Kretprobe::<()>::new().symbol(name).maxactive(4).handler(see_result))).unwrap()
-        });
-        for _ in 0..20 {
-            seen();
-            assert_eq!(ends_in_another(black_box(1)), 809);
-            assert_eq!(another(black_box(1)), 801);
-            assert_eq!(seen(), [809, 809, 801]);
-        }
-        assert_eq!(probes.each_ref().map(|probe| (probe.hits(), probe.nmissed())), [(20, 0), (40, 0)]);
-        drop(probes);
-    }
-
-    /// A handler that calls the probed function: that call is missed, and no instance is taken for it.
-    fn a_call_from_a_handler_is_missed() {
-        fn calls(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
-            see(another(black_box(2)));
-            PreVerdict::Execute
-        }
-        let call = register(Box::new(Kretprobe::<()>::new().symbol("another").maxactive(1).handler(see_result))).unwrap();
-        let kprobe = register(Box::new(Kprobe::new().symbol("innermost").pre(calls))).unwrap();
+/// A call that is left by a jump never returns. Its instance goes back when the next call uses the same stack or more of it, and only
+/// that call's return is seen.
+#[guest_test]
+fn calls_that_never_return_cost_no_instance() {
+    let probe = register(Box::new(
+        Kretprobe::<()>::new()
+            .symbol("left_or_returning")
+            .maxactive(64)
+            .handler(see_result),
+    ))
+    .unwrap();
+    for (abandoned, returning) in [(8, 8), (72, 8)] {
         seen();
-        assert_eq!(innermost(black_box(1)), 101);
-        assert_eq!(seen(), [802]);
-        assert_eq!((call.hits(), call.nmissed(), call.kprobe().nmissed()), (0, 0, 1));
-        drop((kprobe, call));
+        let (hits, stale) = (probe.hits(), PROBES.stale_instances());
+        for _ in 0..20 {
+            assert_eq!(call_below(black_box(1), abandoned), 5);
+            assert_eq!(call_below(black_box(1), abandoned), 5);
+            assert_eq!(call_below(black_box(0), returning), 6);
+        }
+        assert_eq!(seen(), [6; 20]);
+        assert_eq!((probe.hits() - hits, probe.nmissed()), (20, 0));
+        assert_eq!(PROBES.stale_instances() - stale, 40);
     }
+    drop(probe);
+    assert_eq!(PROBES.reap(), Ok(0), "no call is in flight");
+}
+
+/// A function that ends in another one: both returns are one, and both handlers run there.
+#[guest_test]
+fn a_tail_call_returns_from_both_functions_at_once() {
+    let probes = ["ends_in_another", "another"].map(|name| {
+        register(Box::new(
+            Kretprobe::<()>::new()
+                .symbol(name)
+                .maxactive(4)
+                .handler(see_result),
+        ))
+        .unwrap()
+    });
+    for _ in 0..20 {
+        seen();
+        assert_eq!(ends_in_another(black_box(1)), 809);
+        assert_eq!(another(black_box(1)), 801);
+        assert_eq!(seen(), [809, 809, 801]);
+    }
+    assert_eq!(
+        probes
+            .each_ref()
+            .map(|probe| (probe.hits(), probe.nmissed())),
+        [(20, 0), (40, 0)]
+    );
+    drop(probes);
+}
+
+/// A handler that calls the probed function: that call is missed, and no instance is taken for it.
+#[guest_test]
+fn a_call_from_a_handler_is_missed() {
+    fn calls(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
+        see(another(black_box(2)));
+        PreVerdict::Execute
+    }
+    let call = register(Box::new(
+        Kretprobe::<()>::new()
+            .symbol("another")
+            .maxactive(1)
+            .handler(see_result),
+    ))
+    .unwrap();
+    let kprobe = register(Box::new(Kprobe::new().symbol("innermost").pre(calls))).unwrap();
+    seen();
+    assert_eq!(innermost(black_box(1)), 101);
+    assert_eq!(seen(), [802]);
+    assert_eq!(
+        (call.hits(), call.nmissed(), call.kprobe().nmissed()),
+        (0, 0, 1)
+    );
+    drop((kprobe, call));
 }
 
 fn replace_result(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
@@ -499,17 +576,22 @@ fn replace_argument(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-guest_test! {
-    /// Handlers may change arguments and results.
-    fn changed_arguments_and_results_take_effect() {
-        let argument = register(Box::new(Kprobe::new().symbol("args_1").pre(replace_argument))).unwrap();
-        assert_eq!(call(1), 1100);
-        drop(argument);
-        let result = register(Box::new(Kretprobe::new().symbol("args_1").handler(replace_result))).unwrap();
-        assert_eq!(call(1), 4242);
-        drop(result);
-        assert_eq!(call(1), 111);
-    }
+/// Handlers may change arguments and results.
+#[guest_test]
+fn changed_arguments_and_results_take_effect() {
+    let argument = register(Box::new(
+        Kprobe::new().symbol("args_1").pre(replace_argument),
+    ))
+    .unwrap();
+    assert_eq!(call(1), 1100);
+    drop(argument);
+    let result = register(Box::new(
+        Kretprobe::new().symbol("args_1").handler(replace_result),
+    ))
+    .unwrap();
+    assert_eq!(call(1), 4242);
+    drop(result);
+    assert_eq!(call(1), 111);
 }
 
 static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -538,15 +620,23 @@ jprobe! {
     }
 }
 
-guest_test! {
-    /// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its age.
-    fn handlers_run_newest_first_and_the_jprobe_last() {
-        let jprobe = register(Box::new(Jprobe::new().symbol("args_1").entry(order_mirror))).unwrap();
-        let old = register(Box::new(Kprobe::new().symbol("args_1").pre(first).post(after_first))).unwrap();
-        let new = register(Box::new(Kprobe::new().symbol("args_1").pre(second).post(after_second))).unwrap();
-        ORDER.store(0, Ordering::Relaxed);
-        assert_eq!(call(1), 111);
-        assert_eq!(ORDER.load(Ordering::Relaxed), 21_543);
-        drop((jprobe, old, new));
-    }
+/// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its age.
+#[guest_test]
+fn handlers_run_newest_first_and_the_jprobe_last() {
+    let jprobe = register(Box::new(Jprobe::new().symbol("args_1").entry(order_mirror))).unwrap();
+    let old = register(Box::new(
+        Kprobe::new().symbol("args_1").pre(first).post(after_first),
+    ))
+    .unwrap();
+    let new = register(Box::new(
+        Kprobe::new()
+            .symbol("args_1")
+            .pre(second)
+            .post(after_second),
+    ))
+    .unwrap();
+    ORDER.store(0, Ordering::Relaxed);
+    assert_eq!(call(1), 111);
+    assert_eq!(ORDER.load(Ordering::Relaxed), 21_543);
+    drop((jprobe, old, new));
 }

@@ -4,7 +4,6 @@
 //! many stops there were before them, so it is known which stop they have kept waiting.
 
 use crate::{
-    guest_test,
     optimization::{Optimization, byte_at},
     stepping::clear_step_bit,
 };
@@ -244,114 +243,144 @@ fn kprobe(offset: u32) -> Kprobe {
     Kprobe::new().symbol("debugged").offset(offset).pre(pre)
 }
 
-guest_test! {
-    /// The trap behind an instruction with a post handler comes behind it, not behind the next one, and when the handler has run.
-    fn a_post_handler_runs_before_the_trap_of_its_instruction() {
-        let plain = plain();
-        for offset in OFFSETS {
-            let probe = register(Box::new(kprobe(offset).post(post))).unwrap();
-            let (seen, handlers) = step();
-            assert_eq!(seen, plain, "a probe at +{offset}");
-            let before = plain.up_to(start() + u64::from(offset));
-            assert_eq!(handlers, [100 + before, 200 + before], "a probe at +{offset}");
-            drop(probe);
-        }
-        let probes: Vec<_> = OFFSETS.iter().map(|offset| register(Box::new(kprobe(*offset).post(post))).unwrap()).collect();
+/// The trap behind an instruction with a post handler comes behind it, not behind the next one, and when the handler has run.
+#[guest_test]
+fn a_post_handler_runs_before_the_trap_of_its_instruction() {
+    let plain = plain();
+    for offset in OFFSETS {
+        let probe = register(Box::new(kprobe(offset).post(post))).unwrap();
         let (seen, handlers) = step();
-        assert_eq!((seen, handlers.len()), (plain, 2 * OFFSETS.len()));
-        drop(probes);
-    }
-
-    /// A jump and its detour are not stepped through: told is each displaced instruction, at its own address.
-    fn a_jump_shows_the_instructions_that_it_displaces() {
-        let plain = plain();
-        let _knob = Optimization::set(true);
-        for offset in [0, 7] {
-            let probe = register(Box::new(kprobe(offset))).unwrap();
-            let address = start() + u64::from(offset);
-            assert!(is_jump(address));
-            let (seen, handlers) = step();
-            assert_eq!(seen, plain, "a jump at +{offset}");
-            assert_eq!(handlers, [100 + plain.up_to(address)]);
-            assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
-            drop(probe);
-        }
-    }
-
-    /// A debugger that has the code go on under a jump has it go on in the displaced instruction.
-    fn a_debugger_may_resume_under_a_jump() {
-        let go_back = || {
-            GO_TO.store(start() + 3, Relaxed);
-            GO_FROM.store(start() + 7, Relaxed);
-            step()
-        };
-        let (plain, _) = go_back();
-        assert_eq!(plain.result, 44, "one is added twice");
-        let _knob = Optimization::set(true);
-        let probe = register(Box::new(kprobe(0))).unwrap();
-        assert!(is_jump(start()));
-        let (seen, handlers) = go_back();
-        assert_eq!((seen, handlers.len()), (plain, 1));
+        assert_eq!(seen, plain, "a probe at +{offset}");
+        let before = plain.up_to(start() + u64::from(offset));
+        assert_eq!(
+            handlers,
+            [100 + before, 200 + before],
+            "a probe at +{offset}"
+        );
         drop(probe);
     }
+    let probes: Vec<_> = OFFSETS
+        .iter()
+        .map(|offset| register(Box::new(kprobe(*offset).post(post))).unwrap())
+        .collect();
+    let (seen, handlers) = step();
+    assert_eq!((seen, handlers.len()), (plain, 2 * OFFSETS.len()));
+    drop(probes);
+}
 
-    /// Neither what has a call return to the probes is stepped through, nor that return, whatever serves them.
-    fn a_return_probe_shows_neither_its_entry_nor_its_trampoline() {
-        let plain = plain();
-        for optimized in [false, true] {
-            let _knob = Optimization::set(optimized);
-            let shapes: [(fn() -> Kretprobe, bool); 2] = [
-                (|| Kretprobe::new().handler(returned), false),
-                (|| Kretprobe::new().entry(entry).handler(returned), true),
-            ];
-            for (shape, has_entry) in shapes {
-                let call = register(Box::new(shape().symbol("debugged"))).unwrap();
-                assert_eq!(is_jump(start()), optimized);
-                let (seen, handlers) = step();
-                assert_eq!(seen, plain, "optimized: {optimized}, entry handler: {has_entry}");
-                let mut expected = Vec::from([400 + plain.before_return()]);
-                if has_entry {
-                    expected.insert(0, 300 + plain.up_to(start()));
-                }
-                assert_eq!(handlers, expected);
-                drop(call);
-            }
-        }
-    }
-
-    fn a_return_by_breakpoints_shows_no_trampoline() {
-        let plain = plain();
-        for returns in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
-            for step_method in [StepMethod::Translate, StepMethod::TrapFlag] {
-                let call = Kretprobe::new().symbol("debugged").entry(entry).handler(returned);
-                let call = register(Box::new(call.return_method(returns).step_method(step_method))).unwrap();
-                let (seen, handlers) = step();
-                assert_eq!(seen, plain, "{returns:?}, {step_method:?}");
-                assert_eq!(handlers, [300 + plain.up_to(start()), 400 + plain.before_return()]);
-                drop(call);
-            }
-        }
-    }
-
-    /// The handler of a jprobe is called as a function, but not by the code that is stepped.
-    fn a_jprobes_handler_is_not_stepped_through() {
-        let plain = plain();
-        let probe = register(Box::new(Jprobe::new().symbol("debugged").entry(mirror_of_debugged))).unwrap();
+/// A jump and its detour are not stepped through: told is each displaced instruction, at its own address.
+#[guest_test]
+fn a_jump_shows_the_instructions_that_it_displaces() {
+    let plain = plain();
+    let _knob = Optimization::set(true);
+    for offset in [0, 7] {
+        let probe = register(Box::new(kprobe(offset))).unwrap();
+        let address = start() + u64::from(offset);
+        assert!(is_jump(address));
         let (seen, handlers) = step();
+        assert_eq!(seen, plain, "a jump at +{offset}");
+        assert_eq!(handlers, [100 + plain.up_to(address)]);
+        assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
         drop(probe);
-        assert_eq!(seen, plain);
-        assert_eq!(handlers, [500 + plain.up_to(start())]);
     }
+}
 
-    /// Single-stepping of the probes' own and of somebody else at once.
-    fn a_step_of_the_probes_is_told_of_once() {
-        let plain = plain();
-        for offset in OFFSETS {
-            let probe = register(Box::new(kprobe(offset).post(post).step_method(StepMethod::TrapFlag))).unwrap();
+/// A debugger that has the code go on under a jump has it go on in the displaced instruction.
+#[guest_test]
+fn a_debugger_may_resume_under_a_jump() {
+    let go_back = || {
+        GO_TO.store(start() + 3, Relaxed);
+        GO_FROM.store(start() + 7, Relaxed);
+        step()
+    };
+    let (plain, _) = go_back();
+    assert_eq!(plain.result, 44, "one is added twice");
+    let _knob = Optimization::set(true);
+    let probe = register(Box::new(kprobe(0))).unwrap();
+    assert!(is_jump(start()));
+    let (seen, handlers) = go_back();
+    assert_eq!((seen, handlers.len()), (plain, 1));
+    drop(probe);
+}
+
+/// Neither what has a call return to the probes is stepped through, nor that return, whatever serves them.
+#[guest_test]
+fn a_return_probe_shows_neither_its_entry_nor_its_trampoline() {
+    let plain = plain();
+    for optimized in [false, true] {
+        let _knob = Optimization::set(optimized);
+        let shapes: [(fn() -> Kretprobe, bool); 2] = [
+            (|| Kretprobe::new().handler(returned), false),
+            (|| Kretprobe::new().entry(entry).handler(returned), true),
+        ];
+        for (shape, has_entry) in shapes {
+            let call = register(Box::new(shape().symbol("debugged"))).unwrap();
+            assert_eq!(is_jump(start()), optimized);
             let (seen, handlers) = step();
-            assert_eq!(seen, plain, "a probe at +{offset}");
-            assert_eq!(handlers.len(), 2, "a probe at +{offset}");
-            drop(probe);
+            assert_eq!(
+                seen, plain,
+                "optimized: {optimized}, entry handler: {has_entry}"
+            );
+            let mut expected = Vec::from([400 + plain.before_return()]);
+            if has_entry {
+                expected.insert(0, 300 + plain.up_to(start()));
+            }
+            assert_eq!(handlers, expected);
+            drop(call);
         }
+    }
+}
+
+#[guest_test]
+fn a_return_by_breakpoints_shows_no_trampoline() {
+    let plain = plain();
+    for returns in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
+        for step_method in [StepMethod::Translate, StepMethod::TrapFlag] {
+            let call = Kretprobe::new()
+                .symbol("debugged")
+                .entry(entry)
+                .handler(returned);
+            let call = register(Box::new(
+                call.return_method(returns).step_method(step_method),
+            ))
+            .unwrap();
+            let (seen, handlers) = step();
+            assert_eq!(seen, plain, "{returns:?}, {step_method:?}");
+            assert_eq!(
+                handlers,
+                [300 + plain.up_to(start()), 400 + plain.before_return()]
+            );
+            drop(call);
+        }
+    }
+}
+
+/// The handler of a jprobe is called as a function, but not by the code that is stepped.
+#[guest_test]
+fn a_jprobes_handler_is_not_stepped_through() {
+    let plain = plain();
+    let probe = register(Box::new(
+        Jprobe::new().symbol("debugged").entry(mirror_of_debugged),
+    ))
+    .unwrap();
+    let (seen, handlers) = step();
+    drop(probe);
+    assert_eq!(seen, plain);
+    assert_eq!(handlers, [500 + plain.up_to(start())]);
+}
+
+/// Single-stepping of the probes' own and of somebody else at once.
+#[guest_test]
+fn a_step_of_the_probes_is_told_of_once() {
+    let plain = plain();
+    for offset in OFFSETS {
+        let probe = register(Box::new(
+            kprobe(offset).post(post).step_method(StepMethod::TrapFlag),
+        ))
+        .unwrap();
+        let (seen, handlers) = step();
+        assert_eq!(seen, plain, "a probe at +{offset}");
+        assert_eq!(handlers.len(), 2, "a probe at +{offset}");
+        drop(probe);
     }
 }

@@ -3,7 +3,6 @@
 //! A hit whose post handler waits is not over while the instruction runs. The kernel's own code asks in many places whether a handler
 //! runs, by one read of per-CPU data, and any of these reads may be the probed instruction.
 
-use crate::guest_test;
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
@@ -181,17 +180,20 @@ fn with_probes(reads: &[Read], step: StepMethod, body: impl FnOnce(&[&'static Kp
         .for_each(|probe| unsafe { drop(Box::from_raw(ptr::from_ref(*probe).cast_mut())) });
 }
 
-guest_test! {
-    /// Each instruction of the kernel that reads per-CPU data reads the same with a post handler as without a probe: the check for handlers
-    /// finds none, as none runs.
-    #[timeout(120)]
-    fn reads_of_per_cpu_data_find_what_they_find_without_a_probe() {
-        let reads = reads();
-        let guard = ::probes::PerCpu::guard_gs_offset::<kernel::probes::Kernel>() as usize;
-        let of_guard = reads.iter().filter(|read| read.offset == guard).count();
-        assert!(of_guard > 50, "{of_guard} reads of the guard: the check is no longer a read of its own");
-        for step in [StepMethod::Translate, StepMethod::TrapFlag] {
-            with_probes(&reads, step, |_| for read in &reads {
+/// Each instruction of the kernel that reads per-CPU data reads the same with a post handler as without a probe: the check for handlers
+/// finds none, as none runs.
+#[guest_test(timeout = 120)]
+fn reads_of_per_cpu_data_find_what_they_find_without_a_probe() {
+    let reads = reads();
+    let guard = ::probes::PerCpu::guard_gs_offset::<kernel::probes::Kernel>() as usize;
+    let of_guard = reads.iter().filter(|read| read.offset == guard).count();
+    assert!(
+        of_guard > 50,
+        "{of_guard} reads of the guard: the check is no longer a read of its own"
+    );
+    for step in [StepMethod::Translate, StepMethod::TrapFlag] {
+        with_probes(&reads, step, |_| {
+            for read in &reads {
                 let (expected, found) = without_interrupts(|| {
                     let value = read.value();
                     // SAFETY: `Read::of` has accepted the instruction, and it is probed so.
@@ -201,27 +203,34 @@ guest_test! {
                 });
                 let at = Address::of_instruction(read.instruction.ip());
                 assert_eq!(found, expected, "{at} with {step:?}");
-            });
-        }
+            }
+        });
     }
+}
 
-    /// The same while the kernel goes about its work, which ends if a displaced check takes itself for a handler.
-    #[timeout(120)]
-    fn the_kernel_works_with_a_post_handler_on_each_check_for_handlers() {
-        let reads = reads();
-        for step in [StepMethod::Translate, StepMethod::TrapFlag] {
-            with_probes(&reads, step, |probes| {
-                let hits = || probes.iter().map(|probe| probe.hits()).sum::<u64>();
-                let (before, forks) = (hits(), 20);
-                for _ in 0..forks {
-                    let thread = task::kthread::spawn_kthread("checked", || drop(black_box(Box::new([0_u8; 4096])))).unwrap();
-                    thread.wait_released();
-                    task::sleep::sleep_ns(1);
-                }
-                // Each thread is made, switched to, allocates, ends and is waited for.
-                assert!(hits() - before > 20 * forks, "{} hits with {step:?}", hits() - before);
-            });
-        }
+/// The same while the kernel goes about its work, which ends if a displaced check takes itself for a handler.
+#[guest_test(timeout = 120)]
+fn the_kernel_works_with_a_post_handler_on_each_check_for_handlers() {
+    let reads = reads();
+    for step in [StepMethod::Translate, StepMethod::TrapFlag] {
+        with_probes(&reads, step, |probes| {
+            let hits = || probes.iter().map(|probe| probe.hits()).sum::<u64>();
+            let (before, forks) = (hits(), 20);
+            for _ in 0..forks {
+                let thread = task::kthread::spawn_kthread("checked", || {
+                    drop(black_box(Box::new([0_u8; 4096])))
+                })
+                .unwrap();
+                thread.wait_released();
+                task::sleep::sleep_ns(1);
+            }
+            // Each thread is made, switched to, allocates, ends and is waited for.
+            assert!(
+                hits() - before > 20 * forks,
+                "{} hits with {step:?}",
+                hits() - before
+            );
+        });
     }
 }
 
@@ -236,23 +245,31 @@ fn probe_on_schedule(at: u64, method: ReturnMethod) -> Registered<Box<Kretprobe<
     register(Box::new(probe.return_method(method))).unwrap()
 }
 
-guest_test! {
-    /// `schedule` asks first of all whether a handler has called it.
-    fn schedule_can_be_probed_at_its_entry_by_every_method() {
-        let at = task::schedule as *const () as u64;
-        let call = || for _ in 0..10 {
+/// `schedule` asks first of all whether a handler has called it.
+#[guest_test]
+fn schedule_can_be_probed_at_its_entry_by_every_method() {
+    let at = task::schedule as *const () as u64;
+    let call = || {
+        for _ in 0..10 {
             task::schedule();
-        };
-        for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
-            let probe = probe_on_schedule(at, method);
-            call();
-            assert!(probe.hits() >= 10, "{} returns with {method:?}", probe.hits());
         }
-        for step in [StepMethod::Translate, StepMethod::TrapFlag] {
-            let probe = register(Box::new(Kprobe::new().at(at).post(come_back).step_method(step))).unwrap();
-            call();
-            assert!(probe.hits() >= 10, "{} hits with {step:?}", probe.hits());
-        }
+    };
+    for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
+        let probe = probe_on_schedule(at, method);
+        call();
+        assert!(
+            probe.hits() >= 10,
+            "{} returns with {method:?}",
+            probe.hits()
+        );
+    }
+    for step in [StepMethod::Translate, StepMethod::TrapFlag] {
+        let probe = register(Box::new(
+            Kprobe::new().at(at).post(come_back).step_method(step),
+        ))
+        .unwrap();
+        call();
+        assert!(probe.hits() >= 10, "{} hits with {step:?}", probe.hits());
     }
 }
 
@@ -330,67 +347,99 @@ fn probes_on_top() -> [Registered<Box<Kprobe>>; 3] {
     .map(|probe| register(Box::new(probe)).unwrap())
 }
 
-guest_test! {
-    /// A watchpoint matches in a displaced instruction whose post handler waits. What the debugger then does hits probes as anything else
-    /// does, with post handlers, and the hit below it ends as it should. Not while it is stepped: QEMU tells of the match alone, and
-    /// never of the step, where a processor tells of both at once.
-    fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
-        let at = WATCHED.as_ptr() as u64;
+/// A watchpoint matches in a displaced instruction whose post handler waits. What the debugger then does hits probes as anything else
+/// does, with post handlers, and the hit below it ends as it should. Not while it is stepped: QEMU tells of the match alone, and
+/// never of the step, where a processor tells of both at once.
+#[guest_test]
+fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
+    let at = WATCHED.as_ptr() as u64;
+    let on_top = probes_on_top();
+    let probe = Kprobe::new()
+        .symbol("writes_watched")
+        .post(count_post)
+        .step_method(StepMethod::Translate);
+    let probe = register(Box::new(probe)).unwrap();
+    for count in [&TOLD, &POSTS, &WRONG] {
+        count.store(0, SeqCst);
+    }
+    traps::set_exception_handler(Some(debugger));
+    without_interrupts(|| {
+        watching(at, || {
+            assert_eq!(writes_watched(black_box(21), WATCHED.as_ptr()), 42);
+        })
+    });
+    traps::set_exception_handler(None);
+    assert_eq!(
+        (WATCHED.load(SeqCst), TOLD.load(SeqCst), WRONG.load(SeqCst)),
+        (21, 1, 0)
+    );
+    // Its own, and two of the function that the debugger calls.
+    assert_eq!(
+        (POSTS.load(SeqCst), probe.hits(), probe.nmissed()),
+        (3, 1, 0)
+    );
+    for probe in &on_top {
+        assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
+    }
+}
+
+/// The same with an NMI, which the CPU sends itself by a displaced store.
+#[guest_test]
+fn an_nmi_on_top_of_a_displaced_instruction_hits_probes() {
+    let cpu = without_interrupts(percpu::cpu_id);
+    for step in [StepMethod::Translate, StepMethod::TrapFlag] {
         let on_top = probes_on_top();
-        let probe = Kprobe::new().symbol("writes_watched").post(count_post).step_method(StepMethod::Translate);
-        let probe = register(Box::new(probe)).unwrap();
-        for count in [&TOLD, &POSTS, &WRONG] {
+        let mut senders = Vec::new();
+        for name in [
+            "kernel::arch::x86_64::apic::send_nmi",
+            "kernel::arch::x86_64::smp::send_nmi",
+        ] {
+            // The compiler may have put one into the other.
+            let Ok(symbol) = symbols::lookup_name(name) else {
+                continue;
+            };
+            for judged in survey::function(&symbol).unwrap() {
+                let probe = Kprobe::new()
+                    .at(judged.insn.ip())
+                    .post(count_post)
+                    .step_method(step);
+                senders.extend(
+                    judged
+                        .verdict
+                        .ok()
+                        .map(|()| register(Box::new(probe)).unwrap()),
+                );
+            }
+        }
+        for count in [&POSTS, &NMIS, &NMIS_IN_HITS, &WRONG] {
             count.store(0, SeqCst);
         }
-        traps::set_exception_handler(Some(debugger));
-        without_interrupts(|| watching(at, || {
-            assert_eq!(writes_watched(black_box(21), WATCHED.as_ptr()), 42);
-        }));
-        traps::set_exception_handler(None);
-        assert_eq!((WATCHED.load(SeqCst), TOLD.load(SeqCst), WRONG.load(SeqCst)), (21, 1, 0));
-        // Its own, and two of the function that the debugger calls.
-        assert_eq!((POSTS.load(SeqCst), probe.hits(), probe.nmissed()), (3, 1, 0));
+        traps::set_nmi_handler(Some(nmi));
+        let mut sent = 0;
+        // A step's own trap comes before the NMI, which finds a handler then.
+        while sent < 10 || step == StepMethod::Translate && NMIS_IN_HITS.load(SeqCst) == 0 {
+            without_interrupts(|| smp::send_nmi(cpu));
+            sent += 1;
+            while NMIS.load(SeqCst) < sent {
+                core::hint::spin_loop();
+            }
+        }
+        traps::set_nmi_handler(None);
+        assert_eq!(
+            (NMIS.load(SeqCst), WRONG.load(SeqCst)),
+            (sent, 0),
+            "{step:?}"
+        );
+        let posts: u64 = senders
+            .iter()
+            .chain(&on_top[1..])
+            .map(|probe| probe.hits())
+            .sum();
+        assert_eq!(POSTS.load(SeqCst), posts, "each hit had its post handler");
         for probe in &on_top {
-            assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
+            assert_eq!(probe.hits() + probe.nmissed(), sent, "{step:?}");
         }
-    }
-
-    /// The same with an NMI, which the CPU sends itself by a displaced store.
-    fn an_nmi_on_top_of_a_displaced_instruction_hits_probes() {
-        let cpu = without_interrupts(percpu::cpu_id);
-        for step in [StepMethod::Translate, StepMethod::TrapFlag] {
-            let on_top = probes_on_top();
-            let mut senders = Vec::new();
-            for name in ["kernel::arch::x86_64::apic::send_nmi", "kernel::arch::x86_64::smp::send_nmi"] {
-                // The compiler may have put one into the other.
-                let Ok(symbol) = symbols::lookup_name(name) else { continue };
-                for judged in survey::function(&symbol).unwrap() {
-                    let probe = Kprobe::new().at(judged.insn.ip()).post(count_post).step_method(step);
-                    senders.extend(judged.verdict.ok().map(|()| register(Box::new(probe)).unwrap()));
-                }
-            }
-            for count in [&POSTS, &NMIS, &NMIS_IN_HITS, &WRONG] {
-                count.store(0, SeqCst);
-            }
-            traps::set_nmi_handler(Some(nmi));
-            let mut sent = 0;
-            // A step's own trap comes before the NMI, which finds a handler then.
-            while sent < 10 || step == StepMethod::Translate && NMIS_IN_HITS.load(SeqCst) == 0 {
-                without_interrupts(|| smp::send_nmi(cpu));
-                sent += 1;
-                while NMIS.load(SeqCst) < sent {
-                    core::hint::spin_loop();
-                }
-            }
-            traps::set_nmi_handler(None);
-            assert_eq!((NMIS.load(SeqCst), WRONG.load(SeqCst)), (sent, 0), "{step:?}");
-            let posts: u64 = senders.iter().chain(&on_top[1..]).map(|probe| probe.hits()).sum();
-            assert_eq!(POSTS.load(SeqCst), posts, "each hit had its post handler");
-            for probe in &on_top {
-                assert_eq!(probe.hits() + probe.nmissed(), sent, "{step:?}");
-            }
-            assert!(senders.iter().all(|probe| probe.nmissed() == 0));
-            assert!(step == StepMethod::TrapFlag || on_top.iter().all(|probe| probe.hits() > 0));
-        }
+        assert!(senders.iter().all(|probe| probe.nmissed() == 0));
+        assert!(step == StepMethod::TrapFlag || on_top.iter().all(|probe| probe.hits() > 0));
     }
 }

@@ -17,7 +17,7 @@
 //! | `everything.top=1` | the instructions that were hit most are printed |
 //! | `everything.trace=1` | the last probed addresses of each CPU are printed in a panic |
 
-use crate::{everything_probes::Everything, guest_test, registry};
+use crate::{everything_probes::Everything, registry};
 use abi::WaitStatus;
 use alloc::{format, sync::Arc, vec::Vec};
 use core::{
@@ -328,61 +328,71 @@ fn probe_everything() {
     assert_eq!(Traces::at_rest(), before);
 }
 
-guest_test! {
-    /// Every instruction that can be probed, and the return of every function, on two CPUs. By breakpoints: each hit is a trap then, so
-    /// that the books close.
-    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
-    #[memory(1024)]
-    #[timeout(900)]
-    fn a_probe_on_each_instruction_on_two_cpus() {
-        probe_everything();
-    }
+/// Every instruction that can be probed, and the return of every function, on two CPUs. By breakpoints: each hit is a trap then, so
+/// that the books close.
+#[guest_test(
+    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    memory = 1024,
+    timeout = 900
+)]
+fn a_probe_on_each_instruction_on_two_cpus() {
+    probe_everything();
+}
 
-    /// A share of them by jumps, which become breakpoints and jumps again meanwhile.
-    #[cmdline("everything.stride=100 everything.switch=1")]
-    #[memory(512)]
-    #[timeout(300)]
-    fn jumps_all_over_the_kernel_leave_programs_alone() {
-        probe_everything();
-    }
+/// A share of them by jumps, which become breakpoints and jumps again meanwhile.
+#[guest_test(
+    cmdline = "everything.stride=100 everything.switch=1",
+    memory = 512,
+    timeout = 300
+)]
+fn jumps_all_over_the_kernel_leave_programs_alone() {
+    probe_everything();
+}
 
-    /// Every instruction on one CPU.
-    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
-    #[smp(1)]
-    #[memory(1024)]
-    #[timeout(7200)]
-    #[ignore]
-    fn a_probe_on_each_instruction_on_one_cpu() {
-        probe_everything();
-    }
+/// Every instruction on one CPU.
+#[guest_test(
+    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    smp = 1,
+    memory = 1024,
+    timeout = 7200,
+    ignore
+)]
+fn a_probe_on_each_instruction_on_one_cpu() {
+    probe_everything();
+}
 
-    /// The same on four CPUs.
-    #[cmdline("everything.stride=1 kprobes.optimize=0 tick_ms=100")]
-    #[smp(4)]
-    #[memory(1024)]
-    #[timeout(7200)]
-    #[ignore]
-    fn a_probe_on_each_instruction_on_four_cpus() {
-        probe_everything();
-    }
+/// The same on four CPUs.
+#[guest_test(
+    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    smp = 4,
+    memory = 1024,
+    timeout = 7200,
+    ignore
+)]
+fn a_probe_on_each_instruction_on_four_cpus() {
+    probe_everything();
+}
 
-    /// The same with jumps wherever one instruction is long enough for one.
-    #[cmdline("everything.stride=1 kprobes.optimize=1 tick_ms=100")]
-    #[smp(2)]
-    #[memory(1024)]
-    #[timeout(7200)]
-    #[ignore]
-    fn a_probe_on_each_instruction_with_jumps() {
-        probe_everything();
-    }
+/// The same with jumps wherever one instruction is long enough for one.
+#[guest_test(
+    cmdline = "everything.stride=1 kprobes.optimize=1 tick_ms=100",
+    smp = 2,
+    memory = 1024,
+    timeout = 7200,
+    ignore
+)]
+fn a_probe_on_each_instruction_with_jumps() {
+    probe_everything();
+}
 
-    /// Jumps that become breakpoints and jumps again on four CPUs, a tenth of all.
-    #[cmdline("everything.stride=10 everything.switch=1 tick_ms=100")]
-    #[smp(4)]
-    #[memory(1024)]
-    #[timeout(7200)]
-    #[ignore]
-    fn jumps_all_over_the_kernel_on_four_cpus() {
-        probe_everything();
-    }
+/// Jumps that become breakpoints and jumps again on four CPUs, a tenth of all.
+#[guest_test(
+    cmdline = "everything.stride=10 everything.switch=1 tick_ms=100",
+    smp = 4,
+    memory = 1024,
+    timeout = 7200,
+    ignore
+)]
+fn jumps_all_over_the_kernel_on_four_cpus() {
+    probe_everything();
 }

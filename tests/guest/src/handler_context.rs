@@ -1,10 +1,7 @@
 //! A handler cannot wait, whatever kind it is, however its probe is hit, and whether or not its interrupts are on: the kernel says so,
 //! and a page that a program has not touched yet is not brought in for it.
 
-use crate::{
-    guest_test,
-    optimization::{Optimization, byte_at},
-};
+use crate::optimization::{Optimization, byte_at};
 use alloc::{boxed::Box, sync::Arc};
 use core::{
     arch::naked_asm,
@@ -170,51 +167,62 @@ fn run(handler: Handler, way: Way) -> bool {
     }
 }
 
-guest_test! {
-    fn no_handler_waits_for_a_page_or_is_told_that_it_may() {
-        let body = || {
-            let pages = PAGE * 64;
-            let space = UserSpace::new().unwrap();
-            space.add_region(USER_START..USER_START + pages, Protection::ReadWrite).unwrap();
-            drop(task::current().set_user_space(Some(Arc::new(space))));
-            let mut untouched = (USER_START..USER_START + pages).step_by(PAGE as usize);
-            let present = untouched.next().unwrap();
-            PRESENT.store(present, SeqCst);
-            assert_eq!(copy_to_user(present, &[1; 8]), Ok(()), "a task may wait for the page");
-            let historic = [ReturnMethod::Trap3, ReturnMethod::Trap4].map(Way::Historic);
-            let ways = [Way::Breakpoint, Way::Jump, Way::Step].into_iter().chain(historic);
-            for way in ways {
-                for handler in [
-                    Handler::Pre,
-                    Handler::Post,
-                    Handler::Fault,
-                    Handler::Entry,
-                    Handler::Return,
-                    Handler::Jprobe,
-                ] {
-                    ABSENT.store(untouched.next().unwrap(), SeqCst);
-                    for counter in [&LOOKS, &WRONG, &INTERRUPTIBLE] {
-                        counter.store(0, SeqCst);
-                    }
-                    let by_jump = run(handler, way);
-                    let what = (handler, way);
-                    assert_eq!((LOOKS.load(SeqCst), WRONG.load(SeqCst)), (1, 0), "{what:?}");
-                    // The cases in which the interrupt flag alone would not tell.
-                    let keeps_breakpoint = matches!(handler, Handler::Post | Handler::Jprobe);
-                    assert_eq!(by_jump, way == Way::Jump && !keeps_breakpoint, "{what:?}");
-                    let interruptible = match handler {
-                        Handler::Pre | Handler::Entry => way == Way::Jump,
-                        Handler::Return => !matches!(way, Way::Historic(_)),
-                        Handler::Post | Handler::Fault | Handler::Jprobe => false,
-                    };
-                    assert_eq!(INTERRUPTIBLE.load(SeqCst), interruptible.into(), "{what:?}");
-                    assert!(percpu::preemptible() && task::may_sleep());
-                    // The page was there to be had.
-                    assert_eq!(copy_from_user(&mut [0; 8], ABSENT.load(SeqCst)), Ok(()), "{what:?}");
+#[guest_test]
+fn no_handler_waits_for_a_page_or_is_told_that_it_may() {
+    let body = || {
+        let pages = PAGE * 64;
+        let space = UserSpace::new().unwrap();
+        space
+            .add_region(USER_START..USER_START + pages, Protection::ReadWrite)
+            .unwrap();
+        drop(task::current().set_user_space(Some(Arc::new(space))));
+        let mut untouched = (USER_START..USER_START + pages).step_by(PAGE as usize);
+        let present = untouched.next().unwrap();
+        PRESENT.store(present, SeqCst);
+        assert_eq!(
+            copy_to_user(present, &[1; 8]),
+            Ok(()),
+            "a task may wait for the page"
+        );
+        let historic = [ReturnMethod::Trap3, ReturnMethod::Trap4].map(Way::Historic);
+        let ways = [Way::Breakpoint, Way::Jump, Way::Step]
+            .into_iter()
+            .chain(historic);
+        for way in ways {
+            for handler in [
+                Handler::Pre,
+                Handler::Post,
+                Handler::Fault,
+                Handler::Entry,
+                Handler::Return,
+                Handler::Jprobe,
+            ] {
+                ABSENT.store(untouched.next().unwrap(), SeqCst);
+                for counter in [&LOOKS, &WRONG, &INTERRUPTIBLE] {
+                    counter.store(0, SeqCst);
                 }
+                let by_jump = run(handler, way);
+                let what = (handler, way);
+                assert_eq!((LOOKS.load(SeqCst), WRONG.load(SeqCst)), (1, 0), "{what:?}");
+                // The cases in which the interrupt flag alone would not tell.
+                let keeps_breakpoint = matches!(handler, Handler::Post | Handler::Jprobe);
+                assert_eq!(by_jump, way == Way::Jump && !keeps_breakpoint, "{what:?}");
+                let interruptible = match handler {
+                    Handler::Pre | Handler::Entry => way == Way::Jump,
+                    Handler::Return => !matches!(way, Way::Historic(_)),
+                    Handler::Post | Handler::Fault | Handler::Jprobe => false,
+                };
+                assert_eq!(INTERRUPTIBLE.load(SeqCst), interruptible.into(), "{what:?}");
+                assert!(percpu::preemptible() && task::may_sleep());
+                // The page was there to be had.
+                assert_eq!(
+                    copy_from_user(&mut [0; 8], ABSENT.load(SeqCst)),
+                    Ok(()),
+                    "{what:?}"
+                );
             }
-            drop(task::current().set_user_space(None));
-        };
-        spawn_kthread("user memory", body).unwrap().wait_released();
-    }
+        }
+        drop(task::current().set_user_space(None));
+    };
+    spawn_kthread("user memory", body).unwrap().wait_released();
 }

@@ -1,6 +1,5 @@
 //! What a probe handler must not do ends the kernel, with the handler's name; and what a handler may do, though it looks as if it must not.
 
-use crate::guest_test;
 use alloc::boxed::Box;
 use core::{
     hint::black_box,
@@ -58,38 +57,67 @@ jprobe! {
     }
 }
 
-guest_test! {
-    #[should_panic("probe handler guest_tests::handler_rules::allocates_before of the kprobe at ruled_target+0x0")]
-    fn a_pre_handler_that_allocates_is_named() {
-        forget(register(Box::new(Kprobe::new().symbol("ruled_target").pre(allocates_before))).unwrap());
-        ruled_target(black_box(1));
-    }
+#[guest_test(
+    should_panic = "probe handler guest_tests::handler_rules::allocates_before of the kprobe at ruled_target+0x0"
+)]
+fn a_pre_handler_that_allocates_is_named() {
+    forget(
+        register(Box::new(
+            Kprobe::new().symbol("ruled_target").pre(allocates_before),
+        ))
+        .unwrap(),
+    );
+    ruled_target(black_box(1));
+}
 
-    #[should_panic("probe handler guest_tests::handler_rules::sleeps_after of the kprobe at ruled_target+0x0")]
-    fn a_post_handler_that_sleeps_is_named() {
-        forget(register(Box::new(Kprobe::new().symbol("ruled_target").post(sleeps_after))).unwrap());
-        ruled_target(black_box(1));
-    }
+#[guest_test(
+    should_panic = "probe handler guest_tests::handler_rules::sleeps_after of the kprobe at ruled_target+0x0"
+)]
+fn a_post_handler_that_sleeps_is_named() {
+    forget(
+        register(Box::new(
+            Kprobe::new().symbol("ruled_target").post(sleeps_after),
+        ))
+        .unwrap(),
+    );
+    ruled_target(black_box(1));
+}
 
-    #[should_panic("probe handler guest_tests::handler_rules::gives_way_at_entry of the kretprobe at ruled_target+0x0")]
-    fn an_entry_handler_that_gives_way_is_named() {
-        let probe = Kretprobe::new().symbol("ruled_target").entry(gives_way_at_entry);
-        forget(register(Box::new(probe)).unwrap());
-        ruled_target(black_box(1));
-    }
+#[guest_test(
+    should_panic = "probe handler guest_tests::handler_rules::gives_way_at_entry of the kretprobe at ruled_target+0x0"
+)]
+fn an_entry_handler_that_gives_way_is_named() {
+    let probe = Kretprobe::new()
+        .symbol("ruled_target")
+        .entry(gives_way_at_entry);
+    forget(register(Box::new(probe)).unwrap());
+    ruled_target(black_box(1));
+}
 
-    #[should_panic("probe handler guest_tests::handler_rules::locks_at_return of the kretprobe at ruled_target+0x0")]
-    fn a_return_handler_that_takes_a_sleeping_lock_is_named() {
-        let probe = Kretprobe::new().symbol("ruled_target").handler(locks_at_return);
-        forget(register(Box::new(probe)).unwrap());
-        ruled_target(black_box(1));
-    }
+#[guest_test(
+    should_panic = "probe handler guest_tests::handler_rules::locks_at_return of the kretprobe at ruled_target+0x0"
+)]
+fn a_return_handler_that_takes_a_sleeping_lock_is_named() {
+    let probe = Kretprobe::new()
+        .symbol("ruled_target")
+        .handler(locks_at_return);
+    forget(register(Box::new(probe)).unwrap());
+    ruled_target(black_box(1));
+}
 
-    #[should_panic("probe handler guest_tests::handler_rules::mirror_that_frees::mirror_that_frees of the jprobe at ruled_target+0x0")]
-    fn a_jprobe_handler_that_frees_is_named() {
-        forget(register(Box::new(Jprobe::new().symbol("ruled_target").entry(mirror_that_frees))).unwrap());
-        ruled_target(Box::into_raw(Box::new(1)) as u64);
-    }
+#[guest_test(
+    should_panic = "probe handler guest_tests::handler_rules::mirror_that_frees::mirror_that_frees of the jprobe at ruled_target+0x0"
+)]
+fn a_jprobe_handler_that_frees_is_named() {
+    forget(
+        register(Box::new(
+            Jprobe::new()
+                .symbol("ruled_target")
+                .entry(mirror_that_frees),
+        ))
+        .unwrap(),
+    );
+    ruled_target(Box::into_raw(Box::new(1)) as u64);
 }
 
 /// The handle that [`drops_the_handle`] drops.
@@ -107,27 +135,30 @@ fn nothing(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-guest_test! {
-    /// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more, alone or among others, and is
-    /// unregistered by the next call that may wait.
-    fn a_handle_dropped_in_a_handler_silences_its_probe_at_once() {
-        for with_sibling in [false, true] {
-            let sibling = with_sibling
-                .then(|| register(Box::new(Kprobe::new().symbol("ruled_target").pre(nothing))).unwrap());
-            let slots = PROBES.slots_in_use();
-            // Calls of earlier tests may not be back yet.
-            let in_flight = PROBES.reap().unwrap();
-            let probe = register(Box::new(Kprobe::new().symbol("ruled_target").pre(drops_the_handle))).unwrap();
-            *HANDLE.lock() = Some(probe);
-            RUNS.store(0, SeqCst);
-            for n in 0..3 {
-                assert_eq!(ruled_target(black_box(n)), n ^ 0x0bed);
-            }
-            assert_eq!(RUNS.load(SeqCst), 1, "with a sibling: {with_sibling}");
-            assert_eq!(sibling.as_ref().map_or(3, |sibling| sibling.hits()), 3);
-            assert!(PROBES.reap().unwrap() <= in_flight);
-            assert_eq!(PROBES.slots_in_use(), slots);
-            drop(sibling);
+/// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more, alone or among others, and is
+/// unregistered by the next call that may wait.
+#[guest_test]
+fn a_handle_dropped_in_a_handler_silences_its_probe_at_once() {
+    for with_sibling in [false, true] {
+        let sibling = with_sibling.then(|| {
+            register(Box::new(Kprobe::new().symbol("ruled_target").pre(nothing))).unwrap()
+        });
+        let slots = PROBES.slots_in_use();
+        // Calls of earlier tests may not be back yet.
+        let in_flight = PROBES.reap().unwrap();
+        let probe = register(Box::new(
+            Kprobe::new().symbol("ruled_target").pre(drops_the_handle),
+        ))
+        .unwrap();
+        *HANDLE.lock() = Some(probe);
+        RUNS.store(0, SeqCst);
+        for n in 0..3 {
+            assert_eq!(ruled_target(black_box(n)), n ^ 0x0bed);
         }
+        assert_eq!(RUNS.load(SeqCst), 1, "with a sibling: {with_sibling}");
+        assert_eq!(sibling.as_ref().map_or(3, |sibling| sibling.hits()), 3);
+        assert!(PROBES.reap().unwrap() <= in_flight);
+        assert_eq!(PROBES.slots_in_use(), slots);
+        drop(sibling);
     }
 }

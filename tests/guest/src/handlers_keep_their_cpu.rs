@@ -5,7 +5,6 @@
 //! made it; one whose interrupts are off asks itself.
 
 use crate::{
-    guest_test,
     handlers::{Deed, after, at_entry, at_return, before},
     optimization::Optimization,
 };
@@ -132,75 +131,73 @@ fn call() -> [(u64, u64); 2] {
     [on, ran()]
 }
 
-guest_test! {
-    /// By breakpoints: only return handlers have the interrupts of the code, by the usual method.
-    #[timeout(120)]
-    fn handlers_behind_a_breakpoint_keep_their_cpu() {
-        let _knob = Optimization::set(false);
-        with_others_ready(|| {
-            let probe = register(Box::new(
-                Kprobe::new()
-                    .symbol("undisturbed")
-                    .pre(before::<Linger>)
-                    .post(after::<Linger>),
-            ))
-            .unwrap();
-            assert_eq!(call(), [(0, 2), (0, 2)], "pre and post");
-            drop(probe);
-            let probe = register(Box::new(
-                Jprobe::new()
-                    .symbol("undisturbed")
-                    .entry(mirror_that_lingers),
-            ))
-            .unwrap();
-            assert_eq!(call(), [(0, 1), (0, 1)], "jprobe");
-            drop(probe);
-            for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
-                let probe = Kretprobe::new().symbol("undisturbed").return_method(method);
-                let probe = register(Box::new(
-                    probe.entry(at_entry::<Linger>).handler(at_return::<Linger>),
-                ))
-                .unwrap();
-                let with_interrupts_on = if method == ReturnMethod::Asm {
-                    (1, 1)
-                } else {
-                    (0, 2)
-                };
-                assert_eq!(
-                    call(),
-                    [with_interrupts_on, (0, 2)],
-                    "entry and return, {method:?}"
-                );
-                drop(probe);
-            }
-        });
-    }
-
-    /// By jumps each handler has the interrupts of the code.
-    #[timeout(120)]
-    fn handlers_in_a_detour_keep_their_cpu() {
-        let _knob = Optimization::set(true);
-        with_others_ready(|| {
-            let probe = register(Box::new(
-                Kprobe::new().symbol("undisturbed").pre(before::<Linger>),
-            ))
-            .unwrap();
-            assert_eq!(call(), [(1, 0), (0, 1)], "pre");
-            let second = register(Box::new(
-                Kretprobe::new()
-                    .symbol("undisturbed")
-                    .handler(at_return::<Linger>),
-            ))
-            .unwrap();
-            assert_eq!(call(), [(2, 0), (0, 2)], "pre and return, of a chain");
-            drop((second, probe));
-            let probe = Kretprobe::new()
+/// By breakpoints: only return handlers have the interrupts of the code, by the usual method.
+#[guest_test(timeout = 120)]
+fn handlers_behind_a_breakpoint_keep_their_cpu() {
+    let _knob = Optimization::set(false);
+    with_others_ready(|| {
+        let probe = register(Box::new(
+            Kprobe::new()
                 .symbol("undisturbed")
-                .entry(at_entry::<Linger>)
-                .handler(at_return::<Linger>);
-            let probe = register(Box::new(probe)).unwrap();
-            assert_eq!(call(), [(2, 0), (0, 2)], "entry and return");
+                .pre(before::<Linger>)
+                .post(after::<Linger>),
+        ))
+        .unwrap();
+        assert_eq!(call(), [(0, 2), (0, 2)], "pre and post");
+        drop(probe);
+        let probe = register(Box::new(
+            Jprobe::new()
+                .symbol("undisturbed")
+                .entry(mirror_that_lingers),
+        ))
+        .unwrap();
+        assert_eq!(call(), [(0, 1), (0, 1)], "jprobe");
+        drop(probe);
+        for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
+            let probe = Kretprobe::new().symbol("undisturbed").return_method(method);
+            let probe = register(Box::new(
+                probe.entry(at_entry::<Linger>).handler(at_return::<Linger>),
+            ))
+            .unwrap();
+            let with_interrupts_on = if method == ReturnMethod::Asm {
+                (1, 1)
+            } else {
+                (0, 2)
+            };
+            assert_eq!(
+                call(),
+                [with_interrupts_on, (0, 2)],
+                "entry and return, {method:?}"
+            );
             drop(probe);
-        });
-    }
+        }
+    });
+}
+
+/// By jumps each handler has the interrupts of the code.
+#[guest_test(timeout = 120)]
+fn handlers_in_a_detour_keep_their_cpu() {
+    let _knob = Optimization::set(true);
+    with_others_ready(|| {
+        let probe = register(Box::new(
+            Kprobe::new().symbol("undisturbed").pre(before::<Linger>),
+        ))
+        .unwrap();
+        assert_eq!(call(), [(1, 0), (0, 1)], "pre");
+        let second = register(Box::new(
+            Kretprobe::new()
+                .symbol("undisturbed")
+                .handler(at_return::<Linger>),
+        ))
+        .unwrap();
+        assert_eq!(call(), [(2, 0), (0, 2)], "pre and return, of a chain");
+        drop((second, probe));
+        let probe = Kretprobe::new()
+            .symbol("undisturbed")
+            .entry(at_entry::<Linger>)
+            .handler(at_return::<Linger>);
+        let probe = register(Box::new(probe)).unwrap();
+        assert_eq!(call(), [(2, 0), (0, 2)], "entry and return");
+        drop(probe);
+    });
 }

@@ -1,9 +1,6 @@
 //! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
 
-use crate::{
-    guest_test,
-    handlers::{Deed, after, at_entry, at_return, before},
-};
+use crate::handlers::{Deed, after, at_entry, at_return, before};
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
@@ -46,60 +43,72 @@ fn pass(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
 
 fn pass_after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
 
-guest_test! {
-    /// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
-    #[cmdline("kprobes.optimize=0")]
-    fn a_programs_breakpoint_is_no_hit() {
-        let asked = || (0..smp::online_cpus()).map(|cpu| percpu::of(cpu).probes.breakpoints.load(SeqCst)).sum::<u64>();
-        let before = asked();
-        let status = run_program("/bin/exercise", &["raise", "breakpoint"]).expect("the program starts");
-        assert_eq!(status, WaitStatus::killed(signal::TRAP));
-        assert_eq!(asked(), before);
-        // The counter counts: a hit of the kernel's shows.
-        let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
-        hit_target(black_box(1));
-        drop(probe);
-        assert_eq!(asked(), before + 1);
-    }
+/// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn a_programs_breakpoint_is_no_hit() {
+    let asked = || {
+        (0..smp::online_cpus())
+            .map(|cpu| percpu::of(cpu).probes.breakpoints.load(SeqCst))
+            .sum::<u64>()
+    };
+    let before = asked();
+    let status =
+        run_program("/bin/exercise", &["raise", "breakpoint"]).expect("the program starts");
+    assert_eq!(status, WaitStatus::killed(signal::TRAP));
+    assert_eq!(asked(), before);
+    // The counter counts: a hit of the kernel's shows.
+    let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
+    hit_target(black_box(1));
+    drop(probe);
+    assert_eq!(asked(), before + 1);
+}
 
-    /// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up; sleepers come back.
-    fn the_idle_loop_can_be_probed() {
-        let idle = symbols::lookup_name("kernel::task::scheduler::idle").expect("it is not inlined");
-        let probes: Vec<_> = survey::function(&idle)
-            .unwrap()
-            .iter()
-            .filter(|judged| judged.verdict.is_ok())
-            .map(|judged| register(Box::new(Kprobe::new().at(judged.insn.ip()).pre(pass))).unwrap())
-            .collect();
-        for _ in 0..10 {
-            sleep_ns(5 * NSEC_PER_MSEC);
+/// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up; sleepers come back.
+#[guest_test]
+fn the_idle_loop_can_be_probed() {
+    let idle = symbols::lookup_name("kernel::task::scheduler::idle").expect("it is not inlined");
+    let probes: Vec<_> = survey::function(&idle)
+        .unwrap()
+        .iter()
+        .filter(|judged| judged.verdict.is_ok())
+        .map(|judged| register(Box::new(Kprobe::new().at(judged.insn.ip()).pre(pass))).unwrap())
+        .collect();
+    for _ in 0..10 {
+        sleep_ns(5 * NSEC_PER_MSEC);
+    }
+    let hit = probes.iter().filter(|probe| probe.hits() > 0).count();
+    assert!(
+        hit >= 3,
+        "{hit} of {} probed instructions were executed",
+        probes.len()
+    );
+    drop(probes);
+}
+
+/// With probes of every kind in place no page is writable and executable, and all that the probes execute lies within
+/// 2 GiB of the text.
+#[guest_test]
+fn slots_are_near_the_text_and_never_writable_where_executed() {
+    let probes = [
+        register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap(),
+        register(Box::new(
+            Kprobe::new().symbol("hit_target").post(pass_after),
+        ))
+        .unwrap(),
+    ];
+    let mut slots = 0;
+    let text = (pass as *const ()).addr() as u64;
+    paging::for_each_kernel_mapping(|mapping| {
+        assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
+        let page = mapping.page.as_u64();
+        if (TEXT_POOL_START..TEXT_POOL_END).contains(&page) {
+            assert!(mapping.executable && !mapping.user, "{mapping:x?}");
+            assert!(page.abs_diff(text) < 1 << 31);
+            slots += 1;
         }
-        let hit = probes.iter().filter(|probe| probe.hits() > 0).count();
-        assert!(hit >= 3, "{hit} of {} probed instructions were executed", probes.len());
-        drop(probes);
-    }
-
-    /// With probes of every kind in place no page is writable and executable, and all that the probes execute lies within
-    /// 2 GiB of the text.
-    fn slots_are_near_the_text_and_never_writable_where_executed() {
-        let probes = [
-            register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap(),
-            register(Box::new(Kprobe::new().symbol("hit_target").post(pass_after))).unwrap(),
-        ];
-        let mut slots = 0;
-        let text = (pass as *const ()).addr() as u64;
-        paging::for_each_kernel_mapping(|mapping| {
-            assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
-            let page = mapping.page.as_u64();
-            if (TEXT_POOL_START..TEXT_POOL_END).contains(&page) {
-                assert!(mapping.executable && !mapping.user, "{mapping:x?}");
-                assert!(page.abs_diff(text) < 1 << 31);
-                slots += 1;
-            }
-        });
-        assert!(slots > 0, "there are slots, as there are probes");
-        drop(probes);
-    }
+    });
+    assert!(slots > 0, "there are slots, as there are probes");
+    drop(probes);
 }
 
 /// How far below the probed code's stack pointer handlers of each kind ran.
@@ -141,24 +150,41 @@ fn depth_at_fault(probe: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict
 /// smallest stack, and handlers have the rest.
 const MOST_STACK: u64 = 1024;
 
-guest_test! {
-    /// What a hit puts on the stack of the probed code is bounded, for each kind of handler.
-    fn a_hit_takes_little_of_the_stack() {
-        let kprobe = register(Box::new(Kprobe::new().symbol("hit_target").pre(depth_before).post(depth_after))).unwrap();
-        let call = register(Box::new(
-            Kretprobe::new().symbol("hit_target").entry(depth_at_entry).handler(depth_at_return),
-        )).unwrap();
-        let faults = register(Box::new(Kprobe::new().symbol("faulting_instructions").pre(pass).fault(depth_at_fault))).unwrap();
-        assert_eq!(hit_target(black_box(1)), 2);
-        LEN.store(3, SeqCst);
-        // SAFETY: the fault handler has it go on behind the first instruction, which loads from nowhere, at a `ret`.
-        unsafe { faulting_instructions(0x10, 0, 0, 0) };
-        drop((faults, call, kprobe));
-        let depths = DEEPEST.each_ref().map(|depth| depth.load(SeqCst));
-        kernel::pr_info!("bytes of stack before a pre, post, entry, return and fault handler: {depths:?}");
-        for depth in depths {
-            assert!((1..=MOST_STACK).contains(&depth), "{depths:?}");
-        }
+/// What a hit puts on the stack of the probed code is bounded, for each kind of handler.
+#[guest_test]
+fn a_hit_takes_little_of_the_stack() {
+    let kprobe = register(Box::new(
+        Kprobe::new()
+            .symbol("hit_target")
+            .pre(depth_before)
+            .post(depth_after),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::new()
+            .symbol("hit_target")
+            .entry(depth_at_entry)
+            .handler(depth_at_return),
+    ))
+    .unwrap();
+    let faults = register(Box::new(
+        Kprobe::new()
+            .symbol("faulting_instructions")
+            .pre(pass)
+            .fault(depth_at_fault),
+    ))
+    .unwrap();
+    assert_eq!(hit_target(black_box(1)), 2);
+    LEN.store(3, SeqCst);
+    // SAFETY: the fault handler has it go on behind the first instruction, which loads from nowhere, at a `ret`.
+    unsafe { faulting_instructions(0x10, 0, 0, 0) };
+    drop((faults, call, kprobe));
+    let depths = DEEPEST.each_ref().map(|depth| depth.load(SeqCst));
+    kernel::pr_info!(
+        "bytes of stack before a pre, post, entry, return and fault handler: {depths:?}"
+    );
+    for depth in depths {
+        assert!((1..=MOST_STACK).contains(&depth), "{depths:?}");
     }
 }
 
@@ -253,45 +279,63 @@ fn end_the_kernel(probe: Kprobe) {
     ends_the_kernel(black_box(0x10));
 }
 
-guest_test! {
-    /// The last words of a kernel that a probed instruction ends name that instruction, not the
-    /// slot.
-    #[cmdline("kprobes.optimize=0")]
-    #[should_panic("RIP: 0008:ends_the_kernel+0x3/0x")]
-    fn a_report_names_the_probed_instruction_not_its_slot() {
-        end_the_kernel(Kprobe::new().offset(3).pre(pass).post(pass_after));
-    }
-
-    /// The same of an instruction that a jump has displaced.
-    #[cmdline("kprobes.optimize=1")]
-    #[should_panic("RIP: 0008:ends_the_kernel+0x3/0x")]
-    fn a_report_names_the_displaced_instruction_not_the_detour() {
-        end_the_kernel(Kprobe::new().pre(pass));
-    }
+/// The last words of a kernel that a probed instruction ends name that instruction, not the
+/// slot.
+#[guest_test(
+    cmdline = "kprobes.optimize=0",
+    should_panic = "RIP: 0008:ends_the_kernel+0x3/0x"
+)]
+fn a_report_names_the_probed_instruction_not_its_slot() {
+    end_the_kernel(Kprobe::new().offset(3).pre(pass).post(pass_after));
 }
 
-guest_test! {
-    /// Whatever a probed instruction raises, its fault handler is told the vector and the probed address, and may go on.
-    fn each_exception_of_a_probed_instruction_reaches_its_fault_handler() {
-        let start = symbols::lookup_name("faulting_instructions").unwrap().start;
-        for shape in [0, 1] {
-            for case in &FAULTING {
-                let probe = Kprobe::new().symbol("faulting_instructions").offset(case.offset).fault(skip_faulting_instruction);
-                let probe = register(Box::new(if shape == 0 { probe } else { probe.post(complete) })).unwrap();
-                LEN.store(case.len, SeqCst);
-                SEEN_TIMES.store(0, SeqCst);
-                let at = start + u64::from(case.offset);
-                // SAFETY: an instruction that the fault handler skips, and a `ret`.
-                let run: extern "C" fn(u64, u64, u64, u64) -> u64 = unsafe { core::mem::transmute(at) };
-                assert_eq!(run(black_box(case.di), 0, 0, black_box(case.cx)), 0xbad, "vector {}", case.vector);
-                let seen = [&SEEN_TIMES, &SEEN_AT, &SEEN_VECTOR].map(|seen| seen.load(SeqCst));
-                assert_eq!(seen, [1, at, case.vector.into()]);
-                assert!(!percpu::in_probe_handler() && interrupts::are_enabled());
-                drop(probe);
-            }
+/// The same of an instruction that a jump has displaced.
+#[guest_test(
+    cmdline = "kprobes.optimize=1",
+    should_panic = "RIP: 0008:ends_the_kernel+0x3/0x"
+)]
+fn a_report_names_the_displaced_instruction_not_the_detour() {
+    end_the_kernel(Kprobe::new().pre(pass));
+}
+
+/// Whatever a probed instruction raises, its fault handler is told the vector and the probed address, and may go on.
+#[guest_test]
+fn each_exception_of_a_probed_instruction_reaches_its_fault_handler() {
+    let start = symbols::lookup_name("faulting_instructions").unwrap().start;
+    for shape in [0, 1] {
+        for case in &FAULTING {
+            let probe = Kprobe::new()
+                .symbol("faulting_instructions")
+                .offset(case.offset)
+                .fault(skip_faulting_instruction);
+            let probe = register(Box::new(if shape == 0 {
+                probe
+            } else {
+                probe.post(complete)
+            }))
+            .unwrap();
+            LEN.store(case.len, SeqCst);
+            SEEN_TIMES.store(0, SeqCst);
+            let at = start + u64::from(case.offset);
+            // SAFETY: an instruction that the fault handler skips, and a `ret`.
+            let run: extern "C" fn(u64, u64, u64, u64) -> u64 = unsafe { core::mem::transmute(at) };
+            assert_eq!(
+                run(black_box(case.di), 0, 0, black_box(case.cx)),
+                0xbad,
+                "vector {}",
+                case.vector
+            );
+            let seen = [&SEEN_TIMES, &SEEN_AT, &SEEN_VECTOR].map(|seen| seen.load(SeqCst));
+            assert_eq!(seen, [1, at, case.vector.into()]);
+            assert!(!percpu::in_probe_handler() && interrupts::are_enabled());
+            drop(probe);
         }
-        assert_eq!(COMPLETED.load(SeqCst), 0, "none of the instructions was completed");
     }
+    assert_eq!(
+        COMPLETED.load(SeqCst),
+        0,
+        "none of the instructions was completed"
+    );
 }
 
 /// Reads, sets or changes the interrupt flag, and the others.
@@ -409,16 +453,15 @@ fn post_handlers_see_the_interrupt_flag() {
     drop(probes);
 }
 
-guest_test! {
-    /// As the code goes on with it, at instructions that change it and at others.
-    fn post_handlers_see_the_interrupt_flag_as_it_will_be() {
-        post_handlers_see_the_interrupt_flag();
-    }
+/// As the code goes on with it, at instructions that change it and at others.
+#[guest_test]
+fn post_handlers_see_the_interrupt_flag_as_it_will_be() {
+    post_handlers_see_the_interrupt_flag();
+}
 
-    #[cmdline("kprobes.step=tf")]
-    fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
-        post_handlers_see_the_interrupt_flag();
-    }
+#[guest_test(cmdline = "kprobes.step=tf")]
+fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
+    post_handlers_see_the_interrupt_flag();
 }
 
 /// Handlers that ran, and those that found DF or AC set.
@@ -439,19 +482,24 @@ impl Deed for CheckFlags {
 const PLAIN: u64 = 0x202;
 const AC: u64 = 1 << 18;
 
-guest_test! {
-    /// Functions that are called with interrupts off, that switch them off or on, and that leave
-    /// other flags: the caller finds the flags that it finds without probes, and no handler sees DF
-    /// or AC. By breakpoints: a detour at an entry takes AC as it finds it.
-    #[cmdline("kprobes.optimize=0")]
-    fn a_caller_finds_its_flags_after_a_probed_return() {
-        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | AC, PLAIN | 0xcd5 | AC]);
-    }
+/// Functions that are called with interrupts off, that switch them off or on, and that leave
+/// other flags: the caller finds the flags that it finds without probes, and no handler sees DF
+/// or AC. By breakpoints: a detour at an entry takes AC as it finds it.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn a_caller_finds_its_flags_after_a_probed_return() {
+    flags_survive_probes(&[
+        PLAIN,
+        PLAIN & !0x200,
+        PLAIN | 0x8d5,
+        PLAIN | AC,
+        PLAIN | 0xcd5 | AC,
+    ]);
+}
 
-    /// The same with jumps: at a function's entry a detour takes AC as it finds it.
-    fn a_caller_finds_its_flags_after_a_jump() {
-        flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | 0xcd5]);
-    }
+/// The same with jumps: at a function's entry a detour takes AC as it finds it.
+#[guest_test]
+fn a_caller_finds_its_flags_after_a_jump() {
+    flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | 0xcd5]);
 }
 
 /// Calls `changes_flags` with these flags, bare and with probes of every kind.
@@ -541,67 +589,71 @@ extern "C" fn calls_hit_target(a: u64) -> u64 {
     black_box(hit_target(black_box(a)) + 1)
 }
 
-guest_test! {
-    /// A jprobe's handler stands in for the function: its caller is the function's.
-    fn a_jprobes_backtrace_shows_the_functions_caller() {
-        let probe = register(Box::new(Jprobe::new().symbol("hit_target").entry(mirror_that_walks))).unwrap();
-        assert_eq!(calls_hit_target(black_box(1)), 3);
-        drop(probe);
-        let names: Vec<String> = ABOVE
-            .iter()
-            .filter_map(|address| symbols::lookup_addr(address.load(Relaxed)))
-            .map(|symbol| alloc::format!("{symbol}"))
-            .collect();
-        let names = names.join(" ");
-        assert!(names.contains("mirror_that_walks calls_hit_target guest_tests::hits"), "{names}");
-    }
-
-    /// The stack of a task that runs on another CPU is not walked.
-    fn a_running_task_shows_nothing() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static RUNS: AtomicBool = AtomicBool::new(false);
-        let spinner = spawn_kthread_on(1 << 1, "spinner", || {
-            x86_64::instructions::interrupts::without_interrupts(|| {
-                RUNS.store(true, SeqCst);
-                while !STOP.load(SeqCst) {
-                    hint::spin_loop();
-                }
-            });
-        })
-        .expect("memory for a thread");
-        while !RUNS.load(SeqCst) {
-            kernel::task::schedule();
-        }
-        assert_eq!(backtrace::walk_task(&spinner).count(), 0);
-        STOP.store(true, SeqCst);
-        spinner.wait_released();
-    }
+/// A jprobe's handler stands in for the function: its caller is the function's.
+#[guest_test]
+fn a_jprobes_backtrace_shows_the_functions_caller() {
+    let probe = register(Box::new(
+        Jprobe::new().symbol("hit_target").entry(mirror_that_walks),
+    ))
+    .unwrap();
+    assert_eq!(calls_hit_target(black_box(1)), 3);
+    drop(probe);
+    let names: Vec<String> = ABOVE
+        .iter()
+        .filter_map(|address| symbols::lookup_addr(address.load(Relaxed)))
+        .map(|symbol| alloc::format!("{symbol}"))
+        .collect();
+    let names = names.join(" ");
+    assert!(
+        names.contains("mirror_that_walks calls_hit_target guest_tests::hits"),
+        "{names}"
+    );
 }
 
-guest_test! {
-    /// The debug status register does not tell of the probes' own steps: its next reader would take them for a debugger's.
-    #[cmdline("kprobes.step=tf")]
-    fn a_step_of_the_probes_leaves_no_debug_status() {
-        let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
-        let (steps, status) = interrupts::without_interrupts(|| {
-            let traps = &percpu::this().probes.debug_traps;
-            let before = traps.load(SeqCst);
-            hit_target(black_box(1));
-            (traps.load(SeqCst) - before, Dr6::read())
+/// The stack of a task that runs on another CPU is not walked.
+#[guest_test]
+fn a_running_task_shows_nothing() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static RUNS: AtomicBool = AtomicBool::new(false);
+    let spinner = spawn_kthread_on(1 << 1, "spinner", || {
+        x86_64::instructions::interrupts::without_interrupts(|| {
+            RUNS.store(true, SeqCst);
+            while !STOP.load(SeqCst) {
+                hint::spin_loop();
+            }
         });
-        assert_eq!((probe.hits(), steps), (1, 1));
-        assert!(!status.contains(Dr6Flags::STEP), "{status:?}");
-        drop(probe);
+    })
+    .expect("memory for a thread");
+    while !RUNS.load(SeqCst) {
+        kernel::task::schedule();
     }
+    assert_eq!(backtrace::walk_task(&spinner).count(), 0);
+    STOP.store(true, SeqCst);
+    spinner.wait_released();
+}
 
-    /// The same where displaced instructions are single-stepped.
-    #[cmdline("kprobes.step=tf")]
-    fn single_stepped_hits_fit_into_the_kernel_as_well() {
-        the_idle_loop_can_be_probed();
-        slots_are_near_the_text_and_never_writable_where_executed();
-        a_hit_takes_little_of_the_stack();
-        each_exception_of_a_probed_instruction_reaches_its_fault_handler();
-        a_caller_finds_its_flags_after_a_probed_return();
-        a_jprobes_backtrace_shows_the_functions_caller();
-    }
+/// The debug status register does not tell of the probes' own steps: its next reader would take them for a debugger's.
+#[guest_test(cmdline = "kprobes.step=tf")]
+fn a_step_of_the_probes_leaves_no_debug_status() {
+    let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
+    let (steps, status) = interrupts::without_interrupts(|| {
+        let traps = &percpu::this().probes.debug_traps;
+        let before = traps.load(SeqCst);
+        hit_target(black_box(1));
+        (traps.load(SeqCst) - before, Dr6::read())
+    });
+    assert_eq!((probe.hits(), steps), (1, 1));
+    assert!(!status.contains(Dr6Flags::STEP), "{status:?}");
+    drop(probe);
+}
+
+/// The same where displaced instructions are single-stepped.
+#[guest_test(cmdline = "kprobes.step=tf")]
+fn single_stepped_hits_fit_into_the_kernel_as_well() {
+    the_idle_loop_can_be_probed();
+    slots_are_near_the_text_and_never_writable_where_executed();
+    a_hit_takes_little_of_the_stack();
+    each_exception_of_a_probed_instruction_reaches_its_fault_handler();
+    a_caller_finds_its_flags_after_a_probed_return();
+    a_jprobes_backtrace_shows_the_functions_caller();
 }

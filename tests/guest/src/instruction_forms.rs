@@ -4,7 +4,6 @@
 //! and the state that it leaves behind (registers, flags, memory) is compared: unprobed, under a kprobe with
 //! a pre handler, with a post handler too, and under both at once.
 
-use crate::guest_test;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
     arch::{global_asm, naked_asm},
@@ -460,19 +459,14 @@ fn compare_all() {
     );
 }
 
-guest_test! {
-    /// A probed instruction has exactly the effect of an unprobed one.
-    #[timeout(120)]
-    fn every_instruction_form_does_the_same_probed_and_unprobed() {
-        compare_all();
-    }
+/// A probed instruction has exactly the effect of an unprobed one.
+#[guest_test(timeout = 120)]
+fn every_instruction_form_does_the_same_probed_and_unprobed() {
+    compare_all();
 }
 
-guest_test! {
-    /// The same under single-stepping.
-    #[cmdline("kprobes.step=tf")]
-    #[timeout(120)]
-    fn every_instruction_form_does_the_same_single_stepped() {
-        compare_all();
-    }
+/// The same under single-stepping.
+#[guest_test(cmdline = "kprobes.step=tf", timeout = 120)]
+fn every_instruction_form_does_the_same_single_stepped() {
+    compare_all();
 }

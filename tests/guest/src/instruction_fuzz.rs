@@ -14,7 +14,6 @@ use crate::{
     case_methods::{AFTER, BEFORE, Method},
     case_outcome::{Memory, Outcome, STATUS_FLAGS, System, TF, WORDS, same_registers, start},
     case_runner::{self, Runner, SLOTS},
-    guest_test,
 };
 use alloc::{format, string::String, vec::Vec};
 use core::{arch::asm, cell::UnsafeCell, ops::Range, ptr};
@@ -502,19 +501,14 @@ fn fuzz(seed: u64, count: u64) {
     );
 }
 
-guest_test! {
-    /// Whatever the instruction is, whether it is probed makes no difference.
-    #[smp(1)]
-    #[timeout(900)]
-    fn random_instructions_do_the_same_probed_and_unprobed() {
-        fuzz(0x6b70_726f_6265_7331, 50_000);
-    }
+/// Whatever the instruction is, whether it is probed makes no difference.
+#[guest_test(smp = 1, timeout = 900)]
+fn random_instructions_do_the_same_probed_and_unprobed() {
+    fuzz(0x6b70_726f_6265_7331, 50_000);
+}
 
-    /// The same for a million cases, of another seed.
-    #[smp(1)]
-    #[timeout(14400)]
-    #[ignore]
-    fn a_million_random_instructions_do_the_same_probed_and_unprobed() {
-        fuzz(0x6c6f_6e67, 1_000_000);
-    }
+/// The same for a million cases, of another seed.
+#[guest_test(smp = 1, timeout = 14400, ignore)]
+fn a_million_random_instructions_do_the_same_probed_and_unprobed() {
+    fuzz(0x6c6f_6e67, 1_000_000);
 }

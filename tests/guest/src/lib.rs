@@ -2,12 +2,10 @@
 //!
 //! # Writing one
 //! ```ignore
-//! guest_test! {
-//!     /// What a failure of this test would mean.
-//!     #[cmdline("kprobes.step=tf")]
-//!     fn handler_order_is_newest_first() {
-//!         assert_eq!(calls, [2, 1]);
-//!     }
+//! /// What a failure of this test would mean.
+//! #[guest_test(smp = 4, cmdline = "kprobes.step=tf")]
+//! fn handler_order_is_newest_first() {
+//!     assert_eq!(calls, [2, 1]);
 //! }
 //! ```
 //! in a module of this crate, one for each subject. The test runs in task context, in the kernel thread `kernel_init`,
@@ -15,17 +13,18 @@
 //! leaves things as it found them: probes unregistered, threads ended. `cargo test handler_order` runs it;
 //! `cargo test handler_order -- --nocapture` shows the guest's log too.
 //!
-//! Attributes, all of them optional, in any order:
+//! The attribute takes options, in any order:
 //!
-//! | attribute | meaning | default |
+//! | option | meaning | default |
 //! |---|---|---|
-//! | `#[smp(4)]` | number of CPUs | 2 |
-//! | `#[memory(512)]` | memory in MiB | 256 |
-//! | `#[cmdline("a=b c=d")]` | arguments for the kernel command line | none |
-//! | `#[icount]` | time counts instructions, the same in each run | off |
-//! | `#[timeout(120)]` | seconds after which the test counts as hanging | 60 |
-//! | `#[should_panic("text")]` | passes if the kernel panics and the log since the test began holds this text | off |
-//! | `#[ignore]` | runs only with `cargo test -- --ignored` | off |
+//! | `smp = 4` | number of CPUs | 2 |
+//! | `memory = 512` | memory in MiB | 256 |
+//! | `cmdline = "a=b c=d"` | arguments for the kernel command line | none |
+//! | `icount` | time counts instructions, the same in each run | off |
+//! | `timeout = 120` | seconds after which the test counts as hanging | 60 |
+//! | `should_panic = "text"` | passes if the kernel panics and the log since the test began holds this text | off |
+//! | `ignore` | runs only with `cargo test -- --ignored` | off |
+//! | `hidden` | not in the ordinary list: a test for the harness itself | off |
 //!
 //! Tests with the same machine and command line share a boot, in the order of their names; a test that needs a boot of
 //! its own gets one by a command line of its own. After a test that panics, resets the machine or hangs, the harness boots
@@ -35,7 +34,7 @@
 #![no_std]
 
 extern crate alloc;
-// In the sources that a process runs as well, `#[test]` is ours.
+// `#[guest_test]`; and in the sources that a process runs as well, `#[test]` is ours.
 #[macro_use]
 extern crate guest_test_attribute;
 

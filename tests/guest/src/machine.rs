@@ -1,6 +1,6 @@
 //! Entry and exit, and the state of the machine that the kernel relies on.
 
-use crate::{guest_test, nmi};
+use crate::nmi;
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
@@ -164,357 +164,404 @@ fn this_much_stack(depth: u64) -> u64 {
     }
 }
 
-guest_test! {
-    fn no_page_is_writable_and_executable() {
-        let mut pages = 0;
-        let mut executable = 0;
-        paging::for_each_kernel_mapping(|mapping| {
-            assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
-            assert!(!mapping.user, "{mapping:x?}");
-            pages += 1;
-            executable += u64::from(mapping.executable);
-        });
-        assert!(executable > 0 && pages > executable, "{executable} of {pages} pages");
-    }
+#[guest_test]
+fn no_page_is_writable_and_executable() {
+    let mut pages = 0;
+    let mut executable = 0;
+    paging::for_each_kernel_mapping(|mapping| {
+        assert!(!(mapping.writable && mapping.executable), "{mapping:x?}");
+        assert!(!mapping.user, "{mapping:x?}");
+        pages += 1;
+        executable += u64::from(mapping.executable);
+    });
+    assert!(
+        executable > 0 && pages > executable,
+        "{executable} of {pages} pages"
+    );
+}
 
-    /// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold. The kernel's own code
-    /// runs with DF clear then.
-    fn interrupts_preserve_every_register_and_flag() {
-        BACKWARDS.store(0, SeqCst);
-        TICKED.store(0, SeqCst);
-        // The flags with which the function is entered, as a breakpoint shows them: with a post handler it is one.
-        let tick = Kprobe::new().symbol("timer_interrupt").pre(look_at_tick).post(|_, _, _| ());
-        let tick = register(Box::new(tick)).expect("an ordinary function");
-        let stop = Arc::new(AtomicBool::new(false));
-        let changed = Arc::new(AtomicU64::new(0));
-        traps::set_nmi_handler(Some(count_nmi));
-        let cpus = smp::online_cpus();
-        let holders: Vec<TaskRef> = (1..cpus)
-            .map(|cpu| {
-                let (stop, changed) = (stop.clone(), changed.clone());
-                spawn_on(cpu, move || {
-                    // SAFETY: a function that keeps to its calling convention.
-                    changed.fetch_add(unsafe { hold_registers(&raw const *stop) }, SeqCst);
-                })
+/// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold. The kernel's own code
+/// runs with DF clear then.
+#[guest_test]
+fn interrupts_preserve_every_register_and_flag() {
+    BACKWARDS.store(0, SeqCst);
+    TICKED.store(0, SeqCst);
+    // The flags with which the function is entered, as a breakpoint shows them: with a post handler it is one.
+    let tick = Kprobe::new()
+        .symbol("timer_interrupt")
+        .pre(look_at_tick)
+        .post(|_, _, _| ());
+    let tick = register(Box::new(tick)).expect("an ordinary function");
+    let stop = Arc::new(AtomicBool::new(false));
+    let changed = Arc::new(AtomicU64::new(0));
+    traps::set_nmi_handler(Some(count_nmi));
+    let cpus = smp::online_cpus();
+    let holders: Vec<TaskRef> = (1..cpus)
+        .map(|cpu| {
+            let (stop, changed) = (stop.clone(), changed.clone());
+            spawn_on(cpu, move || {
+                // SAFETY: a function that keeps to its calling convention.
+                changed.fetch_add(unsafe { hold_registers(&raw const *stop) }, SeqCst);
             })
-            .collect();
-        // From a CPU that holds no registers.
-        let sender = spawn_on(0, move || {
-            for round in 0..3_000 {
-                for cpu in 1..cpus {
-                    smp::send_ipi(cpu, [vector::RESCHEDULE, vector::PROBES_SYNC][round % 2]);
-                    smp::send_nmi(cpu);
-                }
-            }
-        });
-        sender.wait_released();
-        // The CPUs that hold registers have ticks, too.
-        for cpu in 1..cpus {
-            while TICKED.load(SeqCst) & 1 << cpu == 0 {
-                sleep_ns(NSEC_PER_MSEC);
+        })
+        .collect();
+    // From a CPU that holds no registers.
+    let sender = spawn_on(0, move || {
+        for round in 0..3_000 {
+            for cpu in 1..cpus {
+                smp::send_ipi(cpu, [vector::RESCHEDULE, vector::PROBES_SYNC][round % 2]);
+                smp::send_nmi(cpu);
             }
         }
-        stop.store(true, SeqCst);
-        holders.iter().for_each(|holder| holder.wait_released());
-        traps::set_nmi_handler(None);
-        assert_eq!(changed.load(SeqCst), 0, "registers changed");
-        assert_eq!(BACKWARDS.load(SeqCst), 0, "times was DF set in the kernel");
-        assert!(NMIS.load(SeqCst) > 0, "no NMI came");
-        assert!(tick.hits() > 0, "no tick came");
-        drop(tick);
+    });
+    sender.wait_released();
+    // The CPUs that hold registers have ticks, too.
+    for cpu in 1..cpus {
+        while TICKED.load(SeqCst) & 1 << cpu == 0 {
+            sleep_ns(NSEC_PER_MSEC);
+        }
     }
+    stop.store(true, SeqCst);
+    holders.iter().for_each(|holder| holder.wait_released());
+    traps::set_nmi_handler(None);
+    assert_eq!(changed.load(SeqCst), 0, "registers changed");
+    assert_eq!(BACKWARDS.load(SeqCst), 0, "times was DF set in the kernel");
+    assert!(NMIS.load(SeqCst) > 0, "no NMI came");
+    assert!(tick.hits() > 0, "no tick came");
+    drop(tick);
+}
 
-    /// A page fault in the handler of an NMI leaves the address of the one that the NMI has come upon.
-    fn an_nmi_keeps_the_address_of_a_page_fault() {
-        const FIRST: u64 = 0x5000_0000;
-        const IN_NMI: u64 = 0x5100_0000;
-        static READS: AtomicU64 = AtomicU64::new(0);
-        fn faults(address: u64) -> bool {
-            copy_from_user_nofault(&mut [0; 8], address) == Err(Errno::EFAULT)
-        }
-        fn nmi(_: &PtRegs) {
-            READS.fetch_add(u64::from(faults(IN_NMI)), SeqCst);
-            NMIS.fetch_add(1, SeqCst);
-        }
-        READS.store(0, SeqCst);
-        NMIS.store(0, SeqCst);
-        traps::set_nmi_handler(Some(nmi));
-        let address = interrupts::without_interrupts(|| {
-            assert!(faults(FIRST));
-            assert_eq!(Cr2::read_raw(), FIRST);
-            smp::send_nmi(percpu::cpu_id());
-            while NMIS.load(SeqCst) == 0 {
-                hint::spin_loop();
-            }
-            Cr2::read_raw()
-        });
-        traps::set_nmi_handler(None);
-        assert_eq!(READS.load(SeqCst), 1);
-        assert_eq!(address, FIRST);
+/// A page fault in the handler of an NMI leaves the address of the one that the NMI has come upon.
+#[guest_test]
+fn an_nmi_keeps_the_address_of_a_page_fault() {
+    const FIRST: u64 = 0x5000_0000;
+    const IN_NMI: u64 = 0x5100_0000;
+    static READS: AtomicU64 = AtomicU64::new(0);
+    fn faults(address: u64) -> bool {
+        copy_from_user_nofault(&mut [0; 8], address) == Err(Errno::EFAULT)
     }
-
-    /// One NMI after the other to a CPU with interrupts off.
-    fn nmi_arrives_with_interrupts_off() {
-        static READY: AtomicBool = AtomicBool::new(false);
-        static HERE: AtomicU64 = AtomicU64::new(0);
-        fn count(_: &PtRegs) {
-            HERE.fetch_add(1, SeqCst);
-        }
-        traps::set_nmi_handler(Some(count));
-        let thread = spawn_on(1, || {
-            percpu::preempt_disable();
-            x86_64::instructions::interrupts::without_interrupts(|| {
-                READY.store(true, SeqCst);
-                while HERE.load(SeqCst) < 100 {
-                    hint::spin_loop();
-                }
-            });
-            percpu::preempt_enable();
-        });
-        while !READY.load(SeqCst) {
+    fn nmi(_: &PtRegs) {
+        READS.fetch_add(u64::from(faults(IN_NMI)), SeqCst);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    READS.store(0, SeqCst);
+    NMIS.store(0, SeqCst);
+    traps::set_nmi_handler(Some(nmi));
+    let address = interrupts::without_interrupts(|| {
+        assert!(faults(FIRST));
+        assert_eq!(Cr2::read_raw(), FIRST);
+        smp::send_nmi(percpu::cpu_id());
+        while NMIS.load(SeqCst) == 0 {
             hint::spin_loop();
         }
-        for sent in 0..100 {
+        Cr2::read_raw()
+    });
+    traps::set_nmi_handler(None);
+    assert_eq!(READS.load(SeqCst), 1);
+    assert_eq!(address, FIRST);
+}
+
+/// One NMI after the other to a CPU with interrupts off.
+#[guest_test]
+fn nmi_arrives_with_interrupts_off() {
+    static READY: AtomicBool = AtomicBool::new(false);
+    static HERE: AtomicU64 = AtomicU64::new(0);
+    fn count(_: &PtRegs) {
+        HERE.fetch_add(1, SeqCst);
+    }
+    traps::set_nmi_handler(Some(count));
+    let thread = spawn_on(1, || {
+        percpu::preempt_disable();
+        x86_64::instructions::interrupts::without_interrupts(|| {
+            READY.store(true, SeqCst);
+            while HERE.load(SeqCst) < 100 {
+                hint::spin_loop();
+            }
+        });
+        percpu::preempt_enable();
+    });
+    while !READY.load(SeqCst) {
+        hint::spin_loop();
+    }
+    for sent in 0..100 {
+        smp::send_nmi(1);
+        while HERE.load(SeqCst) <= sent {
+            hint::spin_loop();
+        }
+    }
+    thread.wait_released();
+    traps::set_nmi_handler(None);
+}
+
+/// The `iretq` of a probe hit unmasks NMIs while the handler of one still runs: the next comes on top of it, and in a
+/// storm one on top of the other.
+#[guest_test]
+fn storm_of_nmis_passes_over_a_probe_in_their_handler() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CHANGED: AtomicU64 = AtomicU64::new(0);
+    static HITS: AtomicU64 = AtomicU64::new(0);
+    fn hit(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        HITS.fetch_add(1, SeqCst);
+        PreVerdict::Execute
+    }
+    fn nmi(regs: &PtRegs) {
+        hint::black_box(probed_in_nmi(regs));
+    }
+    let probe = Kprobe::new().symbol("probed_in_nmi").pre(hit);
+    let probe = register(Box::new(probe)).expect("an ordinary function");
+    NMIS.store(0, SeqCst);
+    traps::set_nmi_handler(Some(nmi));
+    let holder = spawn_on(1, || {
+        // SAFETY: a function that keeps to its calling convention.
+        CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+    });
+    let sender = spawn_on(0, || {
+        let deadline = ktime_get() + 20 * NSEC_PER_SEC;
+        while NMIS.load(SeqCst) < 5_000 && ktime_get() < deadline {
             smp::send_nmi(1);
-            while HERE.load(SeqCst) <= sent {
+        }
+    });
+    sender.wait_released();
+    STOP.store(true, SeqCst);
+    holder.wait_released();
+    traps::set_nmi_handler(None);
+    assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+    assert!(NMIS.load(SeqCst) > 0, "no NMI came");
+    assert_eq!(
+        HITS.load(SeqCst) + probe.nmissed(),
+        NMIS.load(SeqCst),
+        "each NMI hit or was counted as missed"
+    );
+}
+
+/// Return probes rely on it: no copy of the return addresses is compared with them, and no indirect
+/// branch wants a landing pad where a trampoline begins.
+#[guest_test]
+fn no_processor_has_shadow_stacks_or_branch_tracking_on() {
+    const CET: u64 = 1 << 23;
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    SEEN.store(0, SeqCst);
+    for cpu in 0..smp::online_cpus() {
+        spawn_on(cpu, move || {
+            let flags = Cr4::read_raw();
+            assert_eq!(flags & CET, 0, "CPU {cpu}: CR4 is {flags:#x}");
+            SEEN.fetch_or(1 << percpu::cpu_id(), SeqCst);
+        })
+        .wait_released();
+    }
+    assert_eq!(SEEN.load(SeqCst), (1 << smp::online_cpus()) - 1);
+}
+
+/// A hit in the handler of an NMI lets in the next one, on top of it: that one is counted
+/// there, changes nothing, and has the handler run again.
+#[guest_test]
+fn an_nmi_on_top_of_another_is_noted_and_handled_after_it() {
+    static ON_TOP: AtomicU64 = AtomicU64::new(0);
+    static CHANGED: AtomicU64 = AtomicU64::new(0);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    fn nmi(regs: &PtRegs) {
+        let is_second = NMIS.load(SeqCst) % 2 == 1;
+        hint::black_box(probed_in_nmi(regs));
+        if is_second {
+            return;
+        }
+        // The hit's `iretq` has unmasked them.
+        let cpu = percpu::this();
+        assert_eq!(cpu.nmis_seen(), 1);
+        let end = ktime_get() + 20 * NSEC_PER_SEC;
+        smp::send_nmi(cpu.cpu_id());
+        while cpu.nmis_seen() == 1 && ktime_get() < end {
+            hint::spin_loop();
+        }
+        ON_TOP.fetch_add(u64::from(cpu.nmis_seen() == 2), SeqCst);
+    }
+    for counter in [&ON_TOP, &CHANGED, &NMIS] {
+        counter.store(0, SeqCst);
+    }
+    STOP.store(false, SeqCst);
+    let probe = Kprobe::new()
+        .symbol("probed_in_nmi")
+        .pre(|_, _| PreVerdict::Execute)
+        .post(|_, _, _| ());
+    let probe = register(Box::new(probe)).expect("an ordinary function");
+    traps::set_nmi_handler(Some(nmi));
+    let holder = spawn_on(1, || {
+        // SAFETY: a function that keeps to its calling convention.
+        CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+    });
+    let sender = spawn_on(0, || {
+        for round in 1..=500 {
+            smp::send_nmi(1);
+            while NMIS.load(SeqCst) < 2 * round || percpu::of(1).nmis_seen() != 0 {
                 hint::spin_loop();
             }
         }
-        thread.wait_released();
-        traps::set_nmi_handler(None);
-    }
+    });
+    sender.wait_released();
+    STOP.store(true, SeqCst);
+    holder.wait_released();
+    traps::set_nmi_handler(None);
+    assert_eq!((ON_TOP.load(SeqCst), NMIS.load(SeqCst)), (500, 1_000));
+    assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+    assert_eq!((probe.hits(), probe.nmissed()), (1_000, 0));
+    drop(probe);
+}
 
-    /// The `iretq` of a probe hit unmasks NMIs while the handler of one still runs: the next comes on top of it, and in a
-    /// storm one on top of the other.
-    fn storm_of_nmis_passes_over_a_probe_in_their_handler() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static CHANGED: AtomicU64 = AtomicU64::new(0);
-        static HITS: AtomicU64 = AtomicU64::new(0);
-        fn hit(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            HITS.fetch_add(1, SeqCst);
-            PreVerdict::Execute
-        }
-        fn nmi(regs: &PtRegs) {
-            hint::black_box(probed_in_nmi(regs));
-        }
-        let probe = Kprobe::new().symbol("probed_in_nmi").pre(hit);
-        let probe = register(Box::new(probe)).expect("an ordinary function");
-        NMIS.store(0, SeqCst);
-        traps::set_nmi_handler(Some(nmi));
-        let holder = spawn_on(1, || {
-            // SAFETY: a function that keeps to its calling convention.
-            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
-        });
-        let sender = spawn_on(0, || {
-            let deadline = ktime_get() + 20 * NSEC_PER_SEC;
-            while NMIS.load(SeqCst) < 5_000 && ktime_get() < deadline {
-                smp::send_nmi(1);
-            }
-        });
-        sender.wait_released();
-        STOP.store(true, SeqCst);
-        holder.wait_released();
-        traps::set_nmi_handler(None);
-        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
-        assert!(NMIS.load(SeqCst) > 0, "no NMI came");
-        assert_eq!(HITS.load(SeqCst) + probe.nmissed(), NMIS.load(SeqCst), "each NMI hit or was counted as missed");
+/// The same with probes on all instructions of what leads to the handler, as far as they can be probed.
+#[guest_test]
+fn storm_of_nmis_passes_over_probes_on_their_way() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CHANGED: AtomicU64 = AtomicU64::new(0);
+    fn nmi(_: &PtRegs) {
+        NMIS.fetch_add(1, SeqCst);
     }
-
-    /// Return probes rely on it: no copy of the return addresses is compared with them, and no indirect
-    /// branch wants a landing pad where a trampoline begins.
-    fn no_processor_has_shadow_stacks_or_branch_tracking_on() {
-        const CET: u64 = 1 << 23;
-        static SEEN: AtomicU64 = AtomicU64::new(0);
-        SEEN.store(0, SeqCst);
-        for cpu in 0..smp::online_cpus() {
-            spawn_on(cpu, move || {
-                let flags = Cr4::read_raw();
-                assert_eq!(flags & CET, 0, "CPU {cpu}: CR4 is {flags:#x}");
-                SEEN.fetch_or(1 << percpu::cpu_id(), SeqCst);
-            })
-            .wait_released();
-        }
-        assert_eq!(SEEN.load(SeqCst), (1 << smp::online_cpus()) - 1);
-    }
-
-    /// A hit in the handler of an NMI lets in the next one, on top of it: that one is counted
-    /// there, changes nothing, and has the handler run again.
-    fn an_nmi_on_top_of_another_is_noted_and_handled_after_it() {
-        static ON_TOP: AtomicU64 = AtomicU64::new(0);
-        static CHANGED: AtomicU64 = AtomicU64::new(0);
-        static STOP: AtomicBool = AtomicBool::new(false);
-        fn nmi(regs: &PtRegs) {
-            let is_second = NMIS.load(SeqCst) % 2 == 1;
-            hint::black_box(probed_in_nmi(regs));
-            if is_second {
-                return;
-            }
-            // The hit's `iretq` has unmasked them.
-            let cpu = percpu::this();
-            assert_eq!(cpu.nmis_seen(), 1);
-            let end = ktime_get() + 20 * NSEC_PER_SEC;
-            smp::send_nmi(cpu.cpu_id());
-            while cpu.nmis_seen() == 1 && ktime_get() < end {
-                hint::spin_loop();
-            }
-            ON_TOP.fetch_add(u64::from(cpu.nmis_seen() == 2), SeqCst);
-        }
-        for counter in [&ON_TOP, &CHANGED, &NMIS] {
-            counter.store(0, SeqCst);
-        }
-        STOP.store(false, SeqCst);
-        let probe = Kprobe::new().symbol("probed_in_nmi").pre(|_, _| PreVerdict::Execute).post(|_, _, _| ());
-        let probe = register(Box::new(probe)).expect("an ordinary function");
-        traps::set_nmi_handler(Some(nmi));
-        let holder = spawn_on(1, || {
-            // SAFETY: a function that keeps to its calling convention.
-            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
-        });
-        let sender = spawn_on(0, || {
-            for round in 1..=500 {
-                smp::send_nmi(1);
-                while NMIS.load(SeqCst) < 2 * round || percpu::of(1).nmis_seen() != 0 {
-                    hint::spin_loop();
-                }
-            }
-        });
-        sender.wait_released();
-        STOP.store(true, SeqCst);
-        holder.wait_released();
-        traps::set_nmi_handler(None);
-        assert_eq!((ON_TOP.load(SeqCst), NMIS.load(SeqCst)), (500, 1_000));
-        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
-        assert_eq!((probe.hits(), probe.nmissed()), (1_000, 0));
-        drop(probe);
-    }
-
-    /// The same with probes on all instructions of what leads to the handler, as far as they can be probed.
-    fn storm_of_nmis_passes_over_probes_on_their_way() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static CHANGED: AtomicU64 = AtomicU64::new(0);
-        fn nmi(_: &PtRegs) {
-            NMIS.fetch_add(1, SeqCst);
-        }
-        let mut probes = Vec::new();
-        for symbol in symbols::functions().filter(|symbol| format!("{symbol}").contains("traps::do_nmi")) {
-            for judged in survey::function(&symbol).expect("text that stays") {
-                if judged.verdict.is_ok() {
-                    let probe = Kprobe::new().at(judged.insn.ip()).pre(|_, _| PreVerdict::Execute);
-                    probes.push(register(Box::new(probe)).expect("judged so"));
-                }
+    let mut probes = Vec::new();
+    for symbol in
+        symbols::functions().filter(|symbol| format!("{symbol}").contains("traps::do_nmi"))
+    {
+        for judged in survey::function(&symbol).expect("text that stays") {
+            if judged.verdict.is_ok() {
+                let probe = Kprobe::new()
+                    .at(judged.insn.ip())
+                    .pre(|_, _| PreVerdict::Execute);
+                probes.push(register(Box::new(probe)).expect("judged so"));
             }
         }
-        assert!(probes.len() > 5, "{}", probes.len());
-        NMIS.store(0, SeqCst);
-        STOP.store(false, SeqCst);
-        traps::set_nmi_handler(Some(nmi));
-        let holder = spawn_on(1, || {
-            // SAFETY: a function that keeps to its calling convention.
-            CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
-        });
-        let sender = spawn_on(0, || (0..100_000).for_each(|_| smp::send_nmi(1)));
-        sender.wait_released();
-        STOP.store(true, SeqCst);
-        holder.wait_released();
-        traps::set_nmi_handler(None);
-        assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
-        let seen = NMIS.load(SeqCst);
-        assert!(seen > 0 && probes[0].hits() + probes[0].nmissed() >= seen, "{seen} NMIs");
     }
+    assert!(probes.len() > 5, "{}", probes.len());
+    NMIS.store(0, SeqCst);
+    STOP.store(false, SeqCst);
+    traps::set_nmi_handler(Some(nmi));
+    let holder = spawn_on(1, || {
+        // SAFETY: a function that keeps to its calling convention.
+        CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
+    });
+    let sender = spawn_on(0, || (0..100_000).for_each(|_| smp::send_nmi(1)));
+    sender.wait_released();
+    STOP.store(true, SeqCst);
+    holder.wait_released();
+    traps::set_nmi_handler(None);
+    assert_eq!(CHANGED.load(SeqCst), 0, "registers changed");
+    let seen = NMIS.load(SeqCst);
+    assert!(
+        seen > 0 && probes[0].hits() + probes[0].nmissed() >= seen,
+        "{seen} NMIs"
+    );
+}
 
-    /// Two programs make system calls, which yield too, while NMIs come at any instruction: also at those of the entry
-    /// that still have the program's stack pointer or its GS.
-    fn registers_survive_system_calls_under_nmis() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static ON_USER_STACK: AtomicU64 = AtomicU64::new(0);
-        fn on_nmi(regs: &PtRegs) {
-            let on_user_stack = !regs.user_mode() && regs.sp < paging::USER_END;
-            ON_USER_STACK.fetch_add(u64::from(on_user_stack), SeqCst);
-            NMIS.fetch_add(1, SeqCst);
+/// Two programs make system calls, which yield too, while NMIs come at any instruction: also at those of the entry
+/// that still have the program's stack pointer or its GS.
+#[guest_test]
+fn registers_survive_system_calls_under_nmis() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static ON_USER_STACK: AtomicU64 = AtomicU64::new(0);
+    fn on_nmi(regs: &PtRegs) {
+        let on_user_stack = !regs.user_mode() && regs.sp < paging::USER_END;
+        ON_USER_STACK.fetch_add(u64::from(on_user_stack), SeqCst);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    STOP.store(false, SeqCst);
+    traps::set_nmi_handler(Some(on_nmi));
+    let sender = spawn_on(0, || {
+        while !STOP.load(SeqCst) {
+            nmi::send(1, &NMIS, || false);
         }
-        STOP.store(false, SeqCst);
-        traps::set_nmi_handler(Some(on_nmi));
-        let sender = spawn_on(0, || {
-            while !STOP.load(SeqCst) {
-                nmi::send(1, &NMIS, || false);
-            }
-        });
-        let programs = [(); 2].map(|()| start_program("/bin/exercise", &["registers", "200000"]).expect("a program"));
-        for pid in programs {
-            let (_, status) = wait_for_child(Which::Pid(pid), false).expect("a child").expect("waited");
-            assert_eq!(status.code(), Some(0), "{status:?}");
-        }
-        STOP.store(true, SeqCst);
-        sender.wait_released();
-        traps::set_nmi_handler(None);
-        kernel::pr_info!("{} NMIs came on the user's stack pointer", ON_USER_STACK.load(SeqCst));
+    });
+    let programs = [(); 2]
+        .map(|()| start_program("/bin/exercise", &["registers", "200000"]).expect("a program"));
+    for pid in programs {
+        let (_, status) = wait_for_child(Which::Pid(pid), false)
+            .expect("a child")
+            .expect("waited");
+        assert_eq!(status.code(), Some(0), "{status:?}");
     }
+    STOP.store(true, SeqCst);
+    sender.wait_released();
+    traps::set_nmi_handler(None);
+    kernel::pr_info!(
+        "{} NMIs came on the user's stack pointer",
+        ON_USER_STACK.load(SeqCst)
+    );
+}
 
-    #[should_panic("kernel stack overflow, in task overflower")]
-    fn stack_overflow_names_the_task() {
-        let thread = kernel::task::spawn_kthread("overflower", || {
-            hint::black_box(this_much_stack(0));
-        });
-        thread.expect("memory for a thread").wait_released();
-    }
+#[guest_test(should_panic = "kernel stack overflow, in task overflower")]
+fn stack_overflow_names_the_task() {
+    let thread = kernel::task::spawn_kthread("overflower", || {
+        hint::black_box(this_much_stack(0));
+    });
+    thread.expect("memory for a thread").wait_released();
+}
 
-    #[should_panic("cannot write 0xffffffff80")]
-    fn store_to_kernel_text_is_refused() {
-        let text = (this_much_stack as *const ()).cast_mut().cast::<u8>();
-        // SAFETY: does not come back: text is not writable.
-        unsafe { text.write_volatile(0x90) };
-    }
+#[guest_test(should_panic = "cannot write 0xffffffff80")]
+fn store_to_kernel_text_is_refused() {
+    let text = (this_much_stack as *const ()).cast_mut().cast::<u8>();
+    // SAFETY: does not come back: text is not writable.
+    unsafe { text.write_volatile(0x90) };
+}
 
-    #[should_panic("cannot execute")]
-    fn data_is_not_executable() {
-        let code = alloc::boxed::Box::new([0xc3_u8]);
-        // SAFETY: does not come back: the heap is not executable.
-        let function: extern "C" fn() = unsafe { core::mem::transmute(code.as_ptr()) };
-        function();
-    }
+#[guest_test(should_panic = "cannot execute")]
+fn data_is_not_executable() {
+    let code = alloc::boxed::Box::new([0xc3_u8]);
+    // SAFETY: does not come back: the heap is not executable.
+    let function: extern "C" fn() = unsafe { core::mem::transmute(code.as_ptr()) };
+    function();
+}
 
-    #[should_panic("cannot read 0x10")]
-    fn null_pointer_with_an_offset_is_reported() {
-        // SAFETY: does not come back: the lower half is empty.
-        unsafe { asm!("mov rax, [rax]", inout("rax") 0x10_u64 => _) };
-    }
+#[guest_test(should_panic = "cannot read 0x10")]
+fn null_pointer_with_an_offset_is_reported() {
+    // SAFETY: does not come back: the lower half is empty.
+    unsafe { asm!("mov rax, [rax]", inout("rax") 0x10_u64 => _) };
+}
 
-    #[should_panic("invalid opcode, in task")]
-    fn vector_instruction_is_refused() {
-        // SAFETY: does not come back: CR4.OSFXSR is clear.
-        unsafe { asm!("xorps xmm0, xmm0", options(nomem, nostack)) };
-    }
+#[guest_test(should_panic = "invalid opcode, in task")]
+fn vector_instruction_is_refused() {
+    // SAFETY: does not come back: CR4.OSFXSR is clear.
+    unsafe { asm!("xorps xmm0, xmm0", options(nomem, nostack)) };
+}
 
-    fn init_text_is_gone_after_the_boot() {
-        assert!(init_text::is_freed() && !init_text::range().is_empty());
-        for address in init_text::range().step_by(FRAME_SIZE) {
-            let address = x86_64::VirtAddr::new(address);
-            assert_eq!(paging::translate_kernel(address), None);
-            assert!(paging::text_alias(address).is_null(), "there is nothing to write any more");
-        }
+#[guest_test]
+fn init_text_is_gone_after_the_boot() {
+    assert!(init_text::is_freed() && !init_text::range().is_empty());
+    for address in init_text::range().step_by(FRAME_SIZE) {
+        let address = x86_64::VirtAddr::new(address);
+        assert_eq!(paging::translate_kernel(address), None);
+        assert!(
+            paging::text_alias(address).is_null(),
+            "there is nothing to write any more"
+        );
     }
+}
 
-    fn text_alias_shows_the_text() {
-        let text = this_much_stack as *const u8;
-        let alias = paging::text_alias(x86_64::VirtAddr::from_ptr(text));
-        // SAFETY: both are mapped and readable.
-        assert_eq!(unsafe { alias.cast::<[u8; 16]>().read() }, unsafe { text.cast::<[u8; 16]>().read() });
-    }
+#[guest_test]
+fn text_alias_shows_the_text() {
+    let text = this_much_stack as *const u8;
+    let alias = paging::text_alias(x86_64::VirtAddr::from_ptr(text));
+    // SAFETY: both are mapped and readable.
+    assert_eq!(unsafe { alias.cast::<[u8; 16]>().read() }, unsafe {
+        text.cast::<[u8; 16]>().read()
+    });
+}
 
-    fn address_space_gives_its_tables_back() {
-        let before = kernel::mm::frame::free_frames();
-        let page = Frame::alloc_zeroed().expect("memory");
-        let mut space = AddressSpace::new().expect("memory");
-        let address = x86_64::VirtAddr::new(0x1234_5000);
-        // SAFETY: the frame lives longer than the address space, which nothing runs in.
-        unsafe { space.map(address, page.phys(), Protection::ReadWrite) }.expect("free");
-        assert_eq!(space.translate(address + 5).map(|(phys, _)| phys), Some(page.phys() + 5));
-        space.write_protect(address);
-        space.for_each_mapping(|mapping| {
-            assert_eq!((mapping.page, mapping.phys, mapping.writable, mapping.user), (address, page.phys(), false, true));
-        });
-        assert!(space.unmap(address) && !space.unmap(address));
-        drop((space, page));
-        assert_eq!(kernel::mm::frame::free_frames(), before);
-    }
+#[guest_test]
+fn address_space_gives_its_tables_back() {
+    let before = kernel::mm::frame::free_frames();
+    let page = Frame::alloc_zeroed().expect("memory");
+    let mut space = AddressSpace::new().expect("memory");
+    let address = x86_64::VirtAddr::new(0x1234_5000);
+    // SAFETY: the frame lives longer than the address space, which nothing runs in.
+    unsafe { space.map(address, page.phys(), Protection::ReadWrite) }.expect("free");
+    assert_eq!(
+        space.translate(address + 5).map(|(phys, _)| phys),
+        Some(page.phys() + 5)
+    );
+    space.write_protect(address);
+    space.for_each_mapping(|mapping| {
+        assert_eq!(
+            (mapping.page, mapping.phys, mapping.writable, mapping.user),
+            (address, page.phys(), false, true)
+        );
+    });
+    assert!(space.unmap(address) && !space.unmap(address));
+    drop((space, page));
+    assert_eq!(kernel::mm::frame::free_frames(), before);
 }

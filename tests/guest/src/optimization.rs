@@ -4,7 +4,6 @@
 mod detours;
 mod under_fire;
 
-use crate::guest_test;
 use abi::open;
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
@@ -167,160 +166,213 @@ fn after(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
     HITS.fetch_add(1000, SeqCst);
 }
 
-guest_test! {
-    /// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who asks for them.
-    fn an_optimized_probe_traps_never_and_says_so() {
-        let start = address("opt_rust");
-        let original: Vec<u8> = (start..start + 8).map(byte_at).collect();
-        HITS.store(0, SeqCst);
-        let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
-        assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
-        assert!(is_jump("opt_rust"));
-        assert_eq!(PROBES.original_text(start..start + 8).unwrap(), original);
-        assert_eq!(PROBES.original_text(start + 2..start + 8).unwrap(), original[2..]);
-        let traps = breakpoints();
-        for n in 0..1000 {
-            assert_eq!(opt_rust(n, black_box(1)), n * 3 + 1);
-        }
-        assert_eq!((HITS.load(SeqCst), probe.hits(), probe.nmissed()), (1000, 1000, 0));
-        assert_eq!(breakpoints(), traps);
+/// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who asks for them.
+#[guest_test]
+fn an_optimized_probe_traps_never_and_says_so() {
+    let start = address("opt_rust");
+    let original: Vec<u8> = (start..start + 8).map(byte_at).collect();
+    HITS.store(0, SeqCst);
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
+    assert!(is_jump("opt_rust"));
+    assert_eq!(PROBES.original_text(start..start + 8).unwrap(), original);
+    assert_eq!(
+        PROBES.original_text(start + 2..start + 8).unwrap(),
+        original[2..]
+    );
+    let traps = breakpoints();
+    for n in 0..1000 {
+        assert_eq!(opt_rust(n, black_box(1)), n * 3 + 1);
+    }
+    assert_eq!(
+        (HITS.load(SeqCst), probe.hits(), probe.nmissed()),
+        (1000, 1000, 0)
+    );
+    assert_eq!(breakpoints(), traps);
+    drop(probe);
+    assert_eq!(
+        (start..start + 8).map(byte_at).collect::<Vec<_>>(),
+        original
+    );
+    assert_eq!(PROBES.detours_in_use(), 0);
+}
+
+/// The knob as a file: 0 brings every breakpoint back before the write returns, 1 every jump; anything else is refused.
+#[guest_test]
+fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    assert_eq!(read(KNOB), "1\n");
+    write(KNOB, "0\n").unwrap();
+    assert_eq!(
+        (read(KNOB).as_str(), byte_at(address("opt_rust"))),
+        ("0\n", 0xcc)
+    );
+    assert_eq!(
+        (marks("opt_rust", 0).as_str(), PROBES.detours_in_use()),
+        ("", 0)
+    );
+    for wrong in ["2", "-1", "", "x", "01x"] {
+        assert_eq!(write(KNOB, wrong), Err(Errno::EINVAL), "{wrong}");
+    }
+    assert_eq!(read(KNOB), "0\n");
+    write(KNOB, "1").unwrap();
+    assert!(is_jump("opt_rust"));
+    assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
+    PROBES.set_enabled(false).unwrap();
+    assert!(
+        !matches!(byte_at(address("opt_rust")), 0xcc | 0xe9),
+        "the original is back"
+    );
+    PROBES.set_enabled(true).unwrap();
+    assert!(is_jump("opt_rust"));
+    drop(probe);
+}
+
+/// A probe under another's jump, a post handler and a jprobe each take the jump away, and give it back when they go.
+#[guest_test]
+fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
+    jprobe! {
+        fn mirror(_a: u64, _b: u64) {}
+    }
+    static JPROBE: kernel::probes::Jprobe = kernel::probes::Jprobe::new()
+        .symbol("opt_add")
+        .entry(mirror);
+    let first = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
+    assert!(is_jump("opt_add"));
+    HITS.store(0, SeqCst);
+    // Instructions are found in what the jump has displaced, not in the jump.
+    for offset in [1, 2, 3, 5] {
+        let inside = register(Box::new(
+            Kprobe::new().symbol("opt_add").offset(offset).pre(count),
+        ));
+        let Err(error) = inside else {
+            panic!("+{offset} is inside an instruction")
+        };
+        assert_eq!(error.name(), "MidInstruction", "+{offset}");
+    }
+    assert!(is_jump("opt_add"), "a refused neighbour takes no jump away");
+
+    let next = register(Box::new(
+        Kprobe::new().symbol("opt_add").offset(4).pre(count),
+    ))
+    .unwrap();
+    assert_eq!(byte_at(address("opt_add")), 0xcc);
+    assert_eq!(
+        (marks("opt_add", 0).as_str(), marks("opt_add", 4).as_str()),
+        ("", "[OPTIMIZED]")
+    );
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 2, "both fire");
+    kernel::probes::PROBES.disable(&*next).unwrap();
+    assert!(is_jump("opt_add"), "a disabled probe is in nobody's way");
+    kernel::probes::PROBES.enable(&*next).unwrap();
+    assert!(!is_jump("opt_add"));
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 4);
+    drop(next);
+    assert!(is_jump("opt_add"));
+
+    let post = register(Box::new(Kprobe::new().symbol("opt_add").post(after))).unwrap();
+    assert!(!is_jump("opt_add"));
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 1005);
+    drop(post);
+    assert!(is_jump("opt_add"));
+
+    register_jprobe(&JPROBE).unwrap();
+    assert!(!is_jump("opt_add"));
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 1006);
+    unregister_jprobe(&JPROBE).unwrap();
+    assert!(is_jump("opt_add"));
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 1007);
+    drop(first);
+}
+
+/// A registration that is refused leaves the jump as it was.
+#[guest_test]
+fn a_batch_that_fails_leaves_the_jump() {
+    static POST: Kprobe = Kprobe::new().symbol("opt_add").post(after);
+    static WRONG: Kprobe = Kprobe::new().symbol("no_such_function");
+    let probe = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
+    assert!(kernel::probes::register_kprobes(&[&POST, &WRONG]).is_err());
+    assert!(is_jump("opt_add"));
+    assert_eq!(marks("opt_add", 0), "[OPTIMIZED]");
+    drop(probe);
+}
+
+/// Several probes of one address run newest first from one detour; a disabled one is passed over, and with the last one the jump
+/// goes.
+#[guest_test]
+fn siblings_share_the_detour() {
+    static ORDER: AtomicU64 = AtomicU64::new(0);
+    fn one(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        ORDER.store(ORDER.load(SeqCst) * 10 + 1, SeqCst);
+        PreVerdict::Execute
+    }
+    fn two(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        ORDER.store(ORDER.load(SeqCst) * 10 + 2, SeqCst);
+        PreVerdict::Execute
+    }
+    let first = register(Box::new(Kprobe::new().symbol("opt_rust").pre(one))).unwrap();
+    let second = register(Box::new(Kprobe::new().symbol("opt_rust").pre(two))).unwrap();
+    assert_eq!(read(LIST).matches("opt_rust+0x0    [OPTIMIZED]").count(), 2);
+    let order = || ORDER.swap(0, SeqCst);
+    opt_rust(1, 2);
+    assert_eq!(order(), 21);
+    PROBES.disable(&*second).unwrap();
+    opt_rust(1, 2);
+    assert_eq!(order(), 1);
+    assert_eq!(
+        read(LIST)
+            .matches("opt_rust+0x0    [DISABLED][OPTIMIZED]")
+            .count(),
+        1
+    );
+    PROBES.disable(&*first).unwrap();
+    assert!(!is_jump("opt_rust"));
+    assert_eq!(marks("opt_rust", 0), "[DISABLED]");
+    PROBES.enable(&*first).unwrap();
+    assert!(is_jump("opt_rust"));
+    drop(first);
+    assert!(!is_jump("opt_rust"));
+    drop(second);
+}
+
+/// Where the code does not allow a jump the breakpoint stays, and works.
+#[guest_test]
+fn code_that_allows_no_jump_keeps_the_breakpoint() {
+    // A fault in it may sleep, with the detour below.
+    assert_eq!(
+        PROBES.allows_jump(address("copy_user")),
+        Err(NoJump::MayFault)
+    );
+    for name in ["opt_loop", "opt_no_room"] {
+        let reason = PROBES.allows_jump(address(name));
+        assert!(reason.is_err(), "{name}");
+        let probe = register(Box::new(Kprobe::new().symbol(name).pre(count))).unwrap();
+        assert_eq!(
+            (byte_at(address(name)), marks(name, 0).as_str()),
+            (0xcc, ""),
+            "{name}: {reason:?}"
+        );
         drop(probe);
-        assert_eq!((start..start + 8).map(byte_at).collect::<Vec<_>>(), original);
-        assert_eq!(PROBES.detours_in_use(), 0);
     }
-
-    /// The knob as a file: 0 brings every breakpoint back before the write returns, 1 every jump; anything else is refused.
-    fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
-        let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
-        assert_eq!(read(KNOB), "1\n");
-        write(KNOB, "0\n").unwrap();
-        assert_eq!((read(KNOB).as_str(), byte_at(address("opt_rust"))), ("0\n", 0xcc));
-        assert_eq!((marks("opt_rust", 0).as_str(), PROBES.detours_in_use()), ("", 0));
-        for wrong in ["2", "-1", "", "x", "01x"] {
-            assert_eq!(write(KNOB, wrong), Err(Errno::EINVAL), "{wrong}");
-        }
-        assert_eq!(read(KNOB), "0\n");
-        write(KNOB, "1").unwrap();
-        assert!(is_jump("opt_rust"));
-        assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
-        PROBES.set_enabled(false).unwrap();
-        assert!(!matches!(byte_at(address("opt_rust")), 0xcc | 0xe9), "the original is back");
-        PROBES.set_enabled(true).unwrap();
-        assert!(is_jump("opt_rust"));
-        drop(probe);
-    }
-
-    /// A probe under another's jump, a post handler and a jprobe each take the jump away, and give it back when they go.
-    fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
-        jprobe! {
-            fn mirror(_a: u64, _b: u64) {}
-        }
-        static JPROBE: kernel::probes::Jprobe = kernel::probes::Jprobe::new().symbol("opt_add").entry(mirror);
-        let first = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
-        assert!(is_jump("opt_add"));
-        HITS.store(0, SeqCst);
-        // Instructions are found in what the jump has displaced, not in the jump.
-        for offset in [1, 2, 3, 5] {
-            let inside = register(Box::new(Kprobe::new().symbol("opt_add").offset(offset).pre(count)));
-            let Err(error) = inside else { panic!("+{offset} is inside an instruction") };
-            assert_eq!(error.name(), "MidInstruction", "+{offset}");
-        }
-        assert!(is_jump("opt_add"), "a refused neighbour takes no jump away");
-
-        let next = register(Box::new(Kprobe::new().symbol("opt_add").offset(4).pre(count))).unwrap();
-        assert_eq!(byte_at(address("opt_add")), 0xcc);
-        assert_eq!((marks("opt_add", 0).as_str(), marks("opt_add", 4).as_str()), ("", "[OPTIMIZED]"));
-        opt_add(black_box(1), black_box(2));
-        assert_eq!(HITS.load(SeqCst), 2, "both fire");
-        kernel::probes::PROBES.disable(&*next).unwrap();
-        assert!(is_jump("opt_add"), "a disabled probe is in nobody's way");
-        kernel::probes::PROBES.enable(&*next).unwrap();
-        assert!(!is_jump("opt_add"));
-        opt_add(black_box(1), black_box(2));
-        assert_eq!(HITS.load(SeqCst), 4);
-        drop(next);
-        assert!(is_jump("opt_add"));
-
-        let post = register(Box::new(Kprobe::new().symbol("opt_add").post(after))).unwrap();
-        assert!(!is_jump("opt_add"));
-        opt_add(black_box(1), black_box(2));
-        assert_eq!(HITS.load(SeqCst), 1005);
-        drop(post);
-        assert!(is_jump("opt_add"));
-
-        register_jprobe(&JPROBE).unwrap();
-        assert!(!is_jump("opt_add"));
-        opt_add(black_box(1), black_box(2));
-        assert_eq!(HITS.load(SeqCst), 1006);
-        unregister_jprobe(&JPROBE).unwrap();
-        assert!(is_jump("opt_add"));
-        opt_add(black_box(1), black_box(2));
-        assert_eq!(HITS.load(SeqCst), 1007);
-        drop(first);
-    }
-
-    /// A registration that is refused leaves the jump as it was.
-    fn a_batch_that_fails_leaves_the_jump() {
-        static POST: Kprobe = Kprobe::new().symbol("opt_add").post(after);
-        static WRONG: Kprobe = Kprobe::new().symbol("no_such_function");
-        let probe = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
-        assert!(kernel::probes::register_kprobes(&[&POST, &WRONG]).is_err());
-        assert!(is_jump("opt_add"));
-        assert_eq!(marks("opt_add", 0), "[OPTIMIZED]");
-        drop(probe);
-    }
-
-    /// Several probes of one address run newest first from one detour; a disabled one is passed over, and with the last one the jump
-    /// goes.
-    fn siblings_share_the_detour() {
-        static ORDER: AtomicU64 = AtomicU64::new(0);
-        fn one(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            ORDER.store(ORDER.load(SeqCst) * 10 + 1, SeqCst);
-            PreVerdict::Execute
-        }
-        fn two(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            ORDER.store(ORDER.load(SeqCst) * 10 + 2, SeqCst);
-            PreVerdict::Execute
-        }
-        let first = register(Box::new(Kprobe::new().symbol("opt_rust").pre(one))).unwrap();
-        let second = register(Box::new(Kprobe::new().symbol("opt_rust").pre(two))).unwrap();
-        assert_eq!(read(LIST).matches("opt_rust+0x0    [OPTIMIZED]").count(), 2);
-        let order = || ORDER.swap(0, SeqCst);
-        opt_rust(1, 2);
-        assert_eq!(order(), 21);
-        PROBES.disable(&*second).unwrap();
-        opt_rust(1, 2);
-        assert_eq!(order(), 1);
-        assert_eq!(read(LIST).matches("opt_rust+0x0    [DISABLED][OPTIMIZED]").count(), 1);
-        PROBES.disable(&*first).unwrap();
-        assert!(!is_jump("opt_rust"));
-        assert_eq!(marks("opt_rust", 0), "[DISABLED]");
-        PROBES.enable(&*first).unwrap();
-        assert!(is_jump("opt_rust"));
-        drop(first);
-        assert!(!is_jump("opt_rust"));
-        drop(second);
-    }
-
-    /// Where the code does not allow a jump the breakpoint stays, and works.
-    fn code_that_allows_no_jump_keeps_the_breakpoint() {
-        // A fault in it may sleep, with the detour below.
-        assert_eq!(PROBES.allows_jump(address("copy_user")), Err(NoJump::MayFault));
-        for name in ["opt_loop", "opt_no_room"] {
-            let reason = PROBES.allows_jump(address(name));
-            assert!(reason.is_err(), "{name}");
-            let probe = register(Box::new(Kprobe::new().symbol(name).pre(count))).unwrap();
-            assert_eq!((byte_at(address(name)), marks(name, 0).as_str()), (0xcc, ""), "{name}: {reason:?}");
-            drop(probe);
-        }
-        let probe = register(Box::new(Kprobe::new().symbol("opt_loop").pre(count))).unwrap();
-        assert_eq!(opt_loop(black_box(7), black_box(100)), 7);
-        assert_eq!(probe.hits(), 1);
-        drop(probe);
-        let probe = register(Box::new(Kprobe::new().symbol("opt_loop").offset(3).pre(count))).unwrap();
-        assert_eq!(byte_at(address("opt_loop") + 3), 0xe9, "a branch to the jump itself is welcome");
-        assert_eq!(opt_loop(black_box(7), black_box(100)), 7);
-        assert_eq!(probe.hits(), 100);
-        drop(probe);
-    }
+    let probe = register(Box::new(Kprobe::new().symbol("opt_loop").pre(count))).unwrap();
+    assert_eq!(opt_loop(black_box(7), black_box(100)), 7);
+    assert_eq!(probe.hits(), 1);
+    drop(probe);
+    let probe = register(Box::new(
+        Kprobe::new().symbol("opt_loop").offset(3).pre(count),
+    ))
+    .unwrap();
+    assert_eq!(
+        byte_at(address("opt_loop") + 3),
+        0xe9,
+        "a branch to the jump itself is welcome"
+    );
+    assert_eq!(opt_loop(black_box(7), black_box(100)), 7);
+    assert_eq!(probe.hits(), 100);
+    drop(probe);
 }

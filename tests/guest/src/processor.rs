@@ -4,7 +4,6 @@
 //! manual says is always accepted; what an emulator is known to do in its place is named beside it. The log tells what this one
 //! did: `cargo test processor:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs processor:: -- --nocapture` in Bochs.
 
-use crate::guest_test;
 use alloc::vec::Vec;
 use core::{
     arch::global_asm,
@@ -169,47 +168,70 @@ fn offsets(stops: &[(u8, u64, u64)]) -> Vec<u64> {
     stops.iter().map(|(_, offset, _)| *offset).collect()
 }
 
-guest_test! {
-    /// `sti` holds back interrupts for one instruction, but no trap (SDM vol. 2B, STI).
-    fn a_step_over_sti_traps_behind_it() {
-        // SAFETY: functions that keep to their calling convention.
-        let stops = stops_of(step_over_sti_code, 5, || unsafe { step_over_sti() });
-        judge("sti", &offsets(&stops), &[1, 2, 3, 4], Some(("QEMU", &[1, 3, 4])));
-    }
+/// `sti` holds back interrupts for one instruction, but no trap (SDM vol. 2B, STI).
+#[guest_test]
+fn a_step_over_sti_traps_behind_it() {
+    // SAFETY: functions that keep to their calling convention.
+    let stops = stops_of(step_over_sti_code, 5, || unsafe { step_over_sti() });
+    judge(
+        "sti",
+        &offsets(&stops),
+        &[1, 2, 3, 4],
+        Some(("QEMU", &[1, 3, 4])),
+    );
+}
 
-    /// A load of SS holds back traps as well (SDM vol. 3A, 6.8.3).
-    fn a_step_over_mov_ss_traps_one_instruction_later() {
-        // SAFETY: as above; the stack segment is the one that was there.
-        let stops = stops_of(step_over_mov_ss_code, 6, || unsafe { step_over_mov_ss() });
-        judge("mov ss", &offsets(&stops), &[2, 5], None);
-    }
+/// A load of SS holds back traps as well (SDM vol. 3A, 6.8.3).
+#[guest_test]
+fn a_step_over_mov_ss_traps_one_instruction_later() {
+    // SAFETY: as above; the stack segment is the one that was there.
+    let stops = stops_of(step_over_mov_ss_code, 6, || unsafe { step_over_mov_ss() });
+    judge("mov ss", &offsets(&stops), &[2, 5], None);
+}
 
-    /// A trap for each iteration, the address being that of the instruction until the last one (SDM vol. 3B, 17.3.1.4).
-    fn a_step_over_a_repeated_instruction_traps_at_each_iteration() {
-        let mut to = [0; 3];
-        // SAFETY: as above; both have three bytes.
-        let stops = stops_of(step_over_rep_code, 8, || unsafe { step_over_rep(to.as_mut_ptr(), b"abc".as_ptr()) });
-        assert_eq!(to, *b"abc");
-        judge("rep movsb", &offsets(&stops), &[5, 5, 5, 7], None);
-    }
+/// A trap for each iteration, the address being that of the instruction until the last one (SDM vol. 3B, 17.3.1.4).
+#[guest_test]
+fn a_step_over_a_repeated_instruction_traps_at_each_iteration() {
+    let mut to = [0; 3];
+    // SAFETY: as above; both have three bytes.
+    let stops = stops_of(step_over_rep_code, 8, || unsafe {
+        step_over_rep(to.as_mut_ptr(), b"abc".as_ptr())
+    });
+    assert_eq!(to, *b"abc");
+    judge("rep movsb", &offsets(&stops), &[5, 5, 5, 7], None);
+}
 
-    fn a_stepped_pushf_stores_the_trap_flag() {
-        let mut flags = 0;
-        // SAFETY: as above.
-        let stops = stops_of(step_over_pushf_code, 6, || unsafe { step_over_pushf(&mut flags) });
-        assert_eq!(offsets(&stops), [1, 2, 5]);
-        assert_eq!(flags & TF, TF);
-    }
+#[guest_test]
+fn a_stepped_pushf_stores_the_trap_flag() {
+    let mut flags = 0;
+    // SAFETY: as above.
+    let stops = stops_of(step_over_pushf_code, 6, || unsafe {
+        step_over_pushf(&mut flags)
+    });
+    assert_eq!(offsets(&stops), [1, 2, 5]);
+    assert_eq!(flags & TF, TF);
+}
 
-    /// The frame of a fault has TF as the code had it, and RF set, so that an instruction breakpoint is not met again (SDM vol. 3B,
-    /// 17.3.1.1). A trap's frame has it clear.
-    fn a_fault_has_the_resume_flag_set_in_its_frame() {
-        // SAFETY: as above; the exception is dealt with.
-        let stops = stops_of(step_into_a_fault_code, 4, || unsafe { step_into_a_fault() });
-        let places: Vec<_> = stops.iter().map(|(vector, offset, _)| (*vector, *offset)).collect();
-        assert_eq!(places[..2], [(vector::DEBUG, 1), (vector::INVALID_OPCODE, 1)]);
-        let [trap, fault] = [stops[0].2, stops[1].2];
-        assert_eq!((trap & (TF | RF), fault & TF), (TF, TF));
-        judge("RF in a fault's frame", &[fault & RF], &[RF], Some(("QEMU", &[0])));
-    }
+/// The frame of a fault has TF as the code had it, and RF set, so that an instruction breakpoint is not met again (SDM vol. 3B,
+/// 17.3.1.1). A trap's frame has it clear.
+#[guest_test]
+fn a_fault_has_the_resume_flag_set_in_its_frame() {
+    // SAFETY: as above; the exception is dealt with.
+    let stops = stops_of(step_into_a_fault_code, 4, || unsafe { step_into_a_fault() });
+    let places: Vec<_> = stops
+        .iter()
+        .map(|(vector, offset, _)| (*vector, *offset))
+        .collect();
+    assert_eq!(
+        places[..2],
+        [(vector::DEBUG, 1), (vector::INVALID_OPCODE, 1)]
+    );
+    let [trap, fault] = [stops[0].2, stops[1].2];
+    assert_eq!((trap & (TF | RF), fault & TF), (TF, TF));
+    judge(
+        "RF in a fault's frame",
+        &[fault & RF],
+        &[RF],
+        Some(("QEMU", &[0])),
+    );
 }

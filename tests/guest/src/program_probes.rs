@@ -1,6 +1,5 @@
 //! Return probes on what runs on behalf of user programs: made, loaded and killed.
 
-use crate::guest_test;
 use abi::{WaitStatus, signal};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -53,46 +52,70 @@ fn reset() {
     }
 }
 
-guest_test! {
-    /// Return probes on the making and on the loading of programs: parent and child both go on rightly.
-    fn return_probes_on_fork_and_exec_are_followed() {
-        reset();
-        let fork = register(Box::new(Kretprobe::new().symbol("do_fork").handler(note_pid))).unwrap();
-        let exec = register(Box::new(Kretprobe::new().symbol("do_execve").entry(count_user_entry).handler(count_return))).unwrap();
-        goes_well(&["rounds", "5"]);
-        assert_eq!(fork.hits(), 5);
-        assert!(PIDS.load(SeqCst) > 1, "do_fork returns the pid");
-        assert_eq!(exec.hits(), ENTRIES.load(SeqCst), "each call that began has come back");
-        assert!(ENTRIES.load(SeqCst) >= 5);
-        assert_eq!((fork.nmissed(), exec.nmissed()), (0, 0));
-        drop((fork, exec));
-    }
+/// Return probes on the making and on the loading of programs: parent and child both go on rightly.
+#[guest_test]
+fn return_probes_on_fork_and_exec_are_followed() {
+    reset();
+    let fork = register(Box::new(
+        Kretprobe::new().symbol("do_fork").handler(note_pid),
+    ))
+    .unwrap();
+    let exec = register(Box::new(
+        Kretprobe::new()
+            .symbol("do_execve")
+            .entry(count_user_entry)
+            .handler(count_return),
+    ))
+    .unwrap();
+    goes_well(&["rounds", "5"]);
+    assert_eq!(fork.hits(), 5);
+    assert!(PIDS.load(SeqCst) > 1, "do_fork returns the pid");
+    assert_eq!(
+        exec.hits(),
+        ENTRIES.load(SeqCst),
+        "each call that began has come back"
+    );
+    assert!(ENTRIES.load(SeqCst) >= 5);
+    assert_eq!((fork.nmissed(), exec.nmissed()), (0, 0));
+    drop((fork, exec));
+}
 
-    /// A program is killed while return-probed functions are on its kernel stack: their instances come back.
-    fn a_killed_program_gives_its_instances_back() {
-        reset();
-        // Idle and sleeping tasks sit in `schedule`, too, an instance each.
-        let probe = |name, maxactive| register(Box::new(Kretprobe::<u64>::new().symbol(name).maxactive(maxactive))).unwrap();
-        let sleep = Kretprobe::new().symbol("sys_nanosleep").maxactive(8).entry(count_user_entry).handler(count_return);
-        let sleep = register(Box::new(sleep)).unwrap();
-        let probes = [sleep, probe("do_syscall", 8), probe("schedule", 30)];
-        for _ in 0..5 * 8 {
-            let entered = ENTRIES.load(SeqCst);
-            let pid = start_program("/bin/exercise", &["block"]).unwrap();
-            while ENTRIES.load(SeqCst) == entered {
-                task::schedule();
-            }
-            process::kill(pid).unwrap();
-            let (_, status) = wait_for_child(Which::Pid(pid), false).unwrap().expect("it has ended");
-            assert_eq!(status.signal(), Some(signal::KILL));
+/// A program is killed while return-probed functions are on its kernel stack: their instances come back.
+#[guest_test]
+fn a_killed_program_gives_its_instances_back() {
+    reset();
+    // Idle and sleeping tasks sit in `schedule`, too, an instance each.
+    let probe = |name, maxactive| {
+        register(Box::new(
+            Kretprobe::<u64>::new().symbol(name).maxactive(maxactive),
+        ))
+        .unwrap()
+    };
+    let sleep = Kretprobe::new()
+        .symbol("sys_nanosleep")
+        .maxactive(8)
+        .entry(count_user_entry)
+        .handler(count_return);
+    let sleep = register(Box::new(sleep)).unwrap();
+    let probes = [sleep, probe("do_syscall", 8), probe("schedule", 30)];
+    for _ in 0..5 * 8 {
+        let entered = ENTRIES.load(SeqCst);
+        let pid = start_program("/bin/exercise", &["block"]).unwrap();
+        while ENTRIES.load(SeqCst) == entered {
+            task::schedule();
         }
-        for probe in &probes {
-            assert_eq!(probe.nmissed(), 0, "{:?}", probe.kprobe().symbol_name());
-        }
-        drop(probes);
-        // Idle and sleeping tasks are still in `schedule`, but nobody is in the others.
-        assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
+        process::kill(pid).unwrap();
+        let (_, status) = wait_for_child(Which::Pid(pid), false)
+            .unwrap()
+            .expect("it has ended");
+        assert_eq!(status.signal(), Some(signal::KILL));
     }
+    for probe in &probes {
+        assert_eq!(probe.nmissed(), 0, "{:?}", probe.kprobe().symbol_name());
+    }
+    drop(probes);
+    // Idle and sleeping tasks are still in `schedule`, but nobody is in the others.
+    assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
 }
 
 /// What [`read_far_down`] was told by each read, as a bit that is set if the read was refused.
@@ -119,23 +142,25 @@ extern "C" fn read_far_down() -> i64 {
     task::current().pid().into()
 }
 
-guest_test! {
-    /// Reads that must not wait bring no page in, also where they could; one that may wait does,
-    /// and then they find it.
-    fn reads_that_must_not_wait_bring_no_page_in() {
-        fn read_instead(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            regs.ip = read_far_down as *const () as u64;
-            PreVerdict::Resume
-        }
-        let probe = register(Box::new(Kprobe::new().symbol("sys_getpid").pre(read_instead))).unwrap();
-        for calls in 1..=2 {
-            REFUSED.store(0, SeqCst);
-            goes_well(&["calls", "1"]);
-            let calls_of_a_program = probe.hits() / calls;
-            assert!(calls_of_a_program > 0);
-            assert_eq!(IN_TASK_CONTEXT.load(SeqCst), probe.hits());
-            assert_eq!(REFUSED.load(SeqCst), 0b00011, "the page is a new program's");
-        }
-        drop(probe);
+/// Reads that must not wait bring no page in, also where they could; one that may wait does,
+/// and then they find it.
+#[guest_test]
+fn reads_that_must_not_wait_bring_no_page_in() {
+    fn read_instead(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        regs.ip = read_far_down as *const () as u64;
+        PreVerdict::Resume
     }
+    let probe = register(Box::new(
+        Kprobe::new().symbol("sys_getpid").pre(read_instead),
+    ))
+    .unwrap();
+    for calls in 1..=2 {
+        REFUSED.store(0, SeqCst);
+        goes_well(&["calls", "1"]);
+        let calls_of_a_program = probe.hits() / calls;
+        assert!(calls_of_a_program > 0);
+        assert_eq!(IN_TASK_CONTEXT.load(SeqCst), probe.hits());
+        assert_eq!(REFUSED.load(SeqCst), 0b00011, "the page is a new program's");
+    }
+    drop(probe);
 }

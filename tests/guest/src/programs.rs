@@ -2,7 +2,6 @@
 //!
 //! The programs' side of a test is an exercise of `/bin/exercise`, which checks what it sees and exits with 0.
 
-use crate::guest_test;
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, format, vec, vec::Vec};
 use core::{
@@ -54,324 +53,410 @@ fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-guest_test! {
-    fn bad_pointer_gives_efault_in_each_system_call() {
-        expect_success(&["bad_pointers"]);
-    }
+#[guest_test]
+fn bad_pointer_gives_efault_in_each_system_call() {
+    expect_success(&["bad_pointers"]);
+}
 
-    fn wild_access_ends_the_program_alone() {
-        for how in [
-            "null_read", "null_write", "null_call", "kernel_read", "kernel_write", "kernel_call",
-            "unmapped_read", "last_byte_read", "non_canonical_read", "text_write", "rodata_write",
-            "data_call", "rodata_call", "stack_overflow",
-        ] {
-            assert_eq!(exercise(&["wild", how]), WaitStatus::killed(signal::SEGV), "{how}");
+#[guest_test]
+fn wild_access_ends_the_program_alone() {
+    for how in [
+        "null_read",
+        "null_write",
+        "null_call",
+        "kernel_read",
+        "kernel_write",
+        "kernel_call",
+        "unmapped_read",
+        "last_byte_read",
+        "non_canonical_read",
+        "text_write",
+        "rodata_write",
+        "data_call",
+        "rodata_call",
+        "stack_overflow",
+    ] {
+        assert_eq!(
+            exercise(&["wild", how]),
+            WaitStatus::killed(signal::SEGV),
+            "{how}"
+        );
+    }
+}
+
+#[guest_test]
+fn exception_ends_the_program_with_its_signal() {
+    for (what, signal) in [
+        ("divide", signal::FPE),
+        ("single_step", signal::TRAP),
+        ("breakpoint", signal::TRAP),
+        ("undefined", signal::ILL),
+        ("privileged", signal::SEGV),
+        ("port", signal::SEGV),
+        ("no_gate", signal::SEGV),
+        ("kernel_gate", signal::SEGV),
+        ("bad_stack", signal::SEGV),
+    ] {
+        assert_eq!(
+            exercise(&["raise", what]),
+            WaitStatus::killed(signal),
+            "{what}"
+        );
+    }
+}
+
+/// There is no vector state to switch, so no program may have any.
+#[guest_test]
+fn vector_and_x87_instructions_end_the_program() {
+    for what in ["sse", "avx", "x87"] {
+        assert_eq!(
+            exercise(&["raise", what]),
+            WaitStatus::killed(signal::ILL),
+            "{what}"
+        );
+    }
+}
+
+#[guest_test]
+fn system_call_with_odd_flags_works() {
+    expect_success(&["raise", "syscall_flags"]);
+}
+
+#[guest_test]
+fn descriptors_are_the_lowest_free_and_bound_by_their_mode() {
+    expect_success(&["descriptors"]);
+}
+
+#[guest_test]
+fn files_keep_their_contents_and_share_positions_across_fork() {
+    expect_success(&["contents"]);
+}
+
+#[guest_test]
+fn directories_are_made_listed_walked_and_removed() {
+    expect_success(&["directories"]);
+}
+
+#[guest_test]
+fn permission_bits_bind_programs() {
+    expect_success(&["permissions"]);
+}
+
+#[guest_test]
+fn fork_copies_memory_on_write() {
+    expect_success(&["copy_on_write"]);
+}
+
+#[guest_test]
+fn heap_grows_shrinks_and_comes_back_as_zeros() {
+    expect_success(&["heap"]);
+}
+
+#[guest_test(timeout = 120)]
+fn memory_that_is_out_ends_programs_not_the_kernel() {
+    expect_success(&["out_of_memory"]);
+    expect_success(&["copy_on_write"]);
+}
+
+#[guest_test]
+fn full_file_system_refuses_and_recovers() {
+    expect_success(&["fill_file_system"]);
+    expect_success(&["contents"]);
+}
+
+#[guest_test]
+fn pids_and_parents_are_right() {
+    expect_success(&["identity"]);
+}
+
+#[guest_test]
+fn wait_finds_each_child_once_in_any_order() {
+    expect_success(&["wait"]);
+}
+
+#[guest_test]
+fn exec_passes_arguments_and_refuses_with_reasons() {
+    expect_success(&["exec"]);
+}
+
+#[guest_test]
+fn exec_closes_what_was_opened_so() {
+    expect_success(&["descriptors_across_exec"]);
+}
+
+#[guest_test]
+fn orphan_goes_to_init_and_leaves_no_zombie() {
+    let before = process::count();
+    expect_success(&["orphan"]);
+    expect_soon("the orphan has ended", || process::count() == before);
+}
+
+#[guest_test]
+fn kill_reaches_programs_wherever_they_are() {
+    let before = process::count();
+    expect_success(&["kill"]);
+    // The child of a killed program goes on as an orphan, for ever if nobody ends it.
+    for pid in process::pids() {
+        process::kill(pid).expect("it runs");
+    }
+    expect_soon("the orphan has ended", || process::count() == before);
+}
+
+#[guest_test(timeout = 120)]
+fn too_many_processes_are_refused_and_can_be_ended() {
+    let before = process::count();
+    expect_success(&["fork_limit"]);
+    assert_eq!(process::count(), before);
+}
+
+#[guest_test]
+fn nanosleep_takes_its_time() {
+    let start = ktime_get();
+    expect_success(&["sleep", "100"]);
+    let took = ktime_get() - start;
+    assert!(took >= 100 * NSEC_PER_MSEC, "{took} ns");
+}
+
+#[guest_test]
+fn kernel_ends_a_spinning_and_a_sleeping_program() {
+    for how in ["spin", "block"] {
+        let pid = start(&[how]);
+        assert_eq!(wait_for_child(Which::Pid(pid), true), Ok(None));
+        sleep_until(ktime_get() + 20 * NSEC_PER_MSEC);
+        assert_eq!(
+            wait_for_child(Which::Pid(pid), true),
+            Ok(None),
+            "{how} goes on"
+        );
+        process::kill(pid).expect("it runs");
+        assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL), "{how}");
+        assert_eq!(process::kill(pid), Err(Errno::ESRCH));
+    }
+}
+
+#[guest_test]
+fn kill_before_the_first_instruction_counts() {
+    for _ in 0..50 {
+        let pid = start(&["spin"]);
+        process::kill(pid).expect("it runs");
+        assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL));
+    }
+}
+
+/// Frames, heap and processes are as before after 100 rounds of fork, execve, exit and wait4.
+#[guest_test(timeout = 120)]
+fn rounds_of_fork_and_exec_leak_nothing() {
+    // The first rounds make the heap as large as it needs to be.
+    expect_success(&["rounds", "20"]);
+    // Stacks that are kept to be used again count as free: how many there are at once is a matter of time.
+    // The heap keeps the frames that it has, and so do the tables that map them.
+    let heap_frames = || {
+        let mapped = heap::usage().1;
+        mapped.div_ceil(4096) + mapped.div_ceil(2 << 20)
+    };
+    let frames = || frame::free_frames() + kernel_stack::mapped_frames() + heap_frames();
+    let state = || (process::count(), heap::usage().0, frames());
+    let mut before = state();
+    expect_soon("the last program is released", || {
+        let now = state();
+        core::mem::replace(&mut before, now) == now
+    });
+    expect_success(&["rounds", "100"]);
+    expect_soon("everything is given back", || {
+        let now = state();
+        if now != before {
+            pr_debug!("{before:?} before, {now:?} now");
         }
-    }
+        now == before
+    });
+}
 
-    fn exception_ends_the_program_with_its_signal() {
-        for (what, signal) in [
-            ("divide", signal::FPE),
-            ("single_step", signal::TRAP),
-            ("breakpoint", signal::TRAP),
-            ("undefined", signal::ILL),
-            ("privileged", signal::SEGV),
-            ("port", signal::SEGV),
-            ("no_gate", signal::SEGV),
-            ("kernel_gate", signal::SEGV),
-            ("bad_stack", signal::SEGV),
-        ] {
-            assert_eq!(exercise(&["raise", what]), WaitStatus::killed(signal), "{what}");
-        }
-    }
-
-    /// There is no vector state to switch, so no program may have any.
-    fn vector_and_x87_instructions_end_the_program() {
-        for what in ["sse", "avx", "x87"] {
-            assert_eq!(exercise(&["raise", what]), WaitStatus::killed(signal::ILL), "{what}");
-        }
-    }
-
-    fn system_call_with_odd_flags_works() {
-        expect_success(&["raise", "syscall_flags"]);
-    }
-
-    fn descriptors_are_the_lowest_free_and_bound_by_their_mode() {
-        expect_success(&["descriptors"]);
-    }
-
-    fn files_keep_their_contents_and_share_positions_across_fork() {
-        expect_success(&["contents"]);
-    }
-
-    fn directories_are_made_listed_walked_and_removed() {
-        expect_success(&["directories"]);
-    }
-
-    fn permission_bits_bind_programs() {
-        expect_success(&["permissions"]);
-    }
-
-    fn fork_copies_memory_on_write() {
-        expect_success(&["copy_on_write"]);
-    }
-
-    fn heap_grows_shrinks_and_comes_back_as_zeros() {
-        expect_success(&["heap"]);
-    }
-
-    #[timeout(120)]
-    fn memory_that_is_out_ends_programs_not_the_kernel() {
-        expect_success(&["out_of_memory"]);
-        expect_success(&["copy_on_write"]);
-    }
-
-    fn full_file_system_refuses_and_recovers() {
-        expect_success(&["fill_file_system"]);
-        expect_success(&["contents"]);
-    }
-
-    fn pids_and_parents_are_right() {
-        expect_success(&["identity"]);
-    }
-
-    fn wait_finds_each_child_once_in_any_order() {
-        expect_success(&["wait"]);
-    }
-
-    fn exec_passes_arguments_and_refuses_with_reasons() {
-        expect_success(&["exec"]);
-    }
-
-    fn exec_closes_what_was_opened_so() {
-        expect_success(&["descriptors_across_exec"]);
-    }
-
-    fn orphan_goes_to_init_and_leaves_no_zombie() {
-        let before = process::count();
-        expect_success(&["orphan"]);
-        expect_soon("the orphan has ended", || process::count() == before);
-    }
-
-    fn kill_reaches_programs_wherever_they_are() {
-        let before = process::count();
-        expect_success(&["kill"]);
-        // The child of a killed program goes on as an orphan, for ever if nobody ends it.
-        for pid in process::pids() {
-            process::kill(pid).expect("it runs");
-        }
-        expect_soon("the orphan has ended", || process::count() == before);
-    }
-
-    #[timeout(120)]
-    fn too_many_processes_are_refused_and_can_be_ended() {
-        let before = process::count();
-        expect_success(&["fork_limit"]);
-        assert_eq!(process::count(), before);
-    }
-
-    fn nanosleep_takes_its_time() {
-        let start = ktime_get();
-        expect_success(&["sleep", "100"]);
-        let took = ktime_get() - start;
-        assert!(took >= 100 * NSEC_PER_MSEC, "{took} ns");
-    }
-
-    fn kernel_ends_a_spinning_and_a_sleeping_program() {
-        for how in ["spin", "block"] {
-            let pid = start(&[how]);
-            assert_eq!(wait_for_child(Which::Pid(pid), true), Ok(None));
-            sleep_until(ktime_get() + 20 * NSEC_PER_MSEC);
-            assert_eq!(wait_for_child(Which::Pid(pid), true), Ok(None), "{how} goes on");
-            process::kill(pid).expect("it runs");
-            assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL), "{how}");
-            assert_eq!(process::kill(pid), Err(Errno::ESRCH));
-        }
-    }
-
-    fn kill_before_the_first_instruction_counts() {
-        for _ in 0..50 {
-            let pid = start(&["spin"]);
-            process::kill(pid).expect("it runs");
-            assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL));
-        }
-    }
-
-    /// Frames, heap and processes are as before after 100 rounds of fork, execve, exit and wait4.
-    #[timeout(120)]
-    fn rounds_of_fork_and_exec_leak_nothing() {
-        // The first rounds make the heap as large as it needs to be.
-        expect_success(&["rounds", "20"]);
-        // Stacks that are kept to be used again count as free: how many there are at once is a matter of time.
-        // The heap keeps the frames that it has, and so do the tables that map them.
-        let heap_frames = || {
-            let mapped = heap::usage().1;
-            mapped.div_ceil(4096) + mapped.div_ceil(2 << 20)
-        };
-        let frames = || frame::free_frames() + kernel_stack::mapped_frames() + heap_frames();
-        let state = || (process::count(), heap::usage().0, frames());
-        let mut before = state();
-        expect_soon("the last program is released", || {
-            let now = state();
-            core::mem::replace(&mut before, now) == now
-        });
-        expect_success(&["rounds", "100"]);
-        expect_soon("everything is given back", || {
-            let now = state();
-            if now != before {
-                pr_debug!("{before:?} before, {now:?} now");
-            }
-            now == before
-        });
-    }
-
-    #[ignore]
-    #[smp(4)]
-    #[timeout(900)]
-    fn long_run_of_programs_on_four_cpus_leaks_nothing() {
-        let run = |rounds: &str| {
-            let children: Vec<Pid> = (0..8).map(|_| start(&["rounds", rounds])).collect();
-            for pid in children {
-                assert_eq!(end_of(pid), WaitStatus::exited(0));
-            }
-        };
-        run("50");
-        let state = || (process::count(), heap::usage().0);
-        let mut before = state();
-        expect_soon("the last program is released", || {
-            let now = state();
-            core::mem::replace(&mut before, now) == now
-        });
-        run("1000");
-        expect_soon("everything is given back", || state() == before);
-    }
-
-    fn programs_on_all_cpus_do_not_disturb_each_other() {
-        let children: Vec<Pid> = (0..8).map(|_| start(&["copy_on_write"])).collect();
+#[guest_test(ignore, smp = 4, timeout = 900)]
+fn long_run_of_programs_on_four_cpus_leaks_nothing() {
+    let run = |rounds: &str| {
+        let children: Vec<Pid> = (0..8).map(|_| start(&["rounds", rounds])).collect();
         for pid in children {
             assert_eq!(end_of(pid), WaitStatus::exited(0));
         }
+    };
+    run("50");
+    let state = || (process::count(), heap::usage().0);
+    let mut before = state();
+    expect_soon("the last program is released", || {
+        let now = state();
+        core::mem::replace(&mut before, now) == now
+    });
+    run("1000");
+    expect_soon("everything is given back", || state() == before);
+}
+
+#[guest_test]
+fn programs_on_all_cpus_do_not_disturb_each_other() {
+    let children: Vec<Pid> = (0..8).map(|_| start(&["copy_on_write"])).collect();
+    for pid in children {
+        assert_eq!(end_of(pid), WaitStatus::exited(0));
     }
+}
 
-    fn run_program_tells_why_it_cannot() {
-        let kind = |path: &str, content: &[u8], mode| {
-            fs::install_file(path.as_bytes(), mode, content.to_vec()).expect("room for a file");
-            let result = run_program(path, &[]);
-            fs::uninstall(path.as_bytes()).expect("it is there");
-            result
-        };
-        assert_eq!(run_program("/bin/none", &[]), Err(Errno::ENOENT));
-        assert_eq!(run_program("/bin", &[]), Err(Errno::EACCES));
-        assert_eq!(run_program("/dev/console", &[]), Err(Errno::EACCES));
-        assert_eq!(run_program("/bin/exercise/x", &[]), Err(Errno::ENOTDIR));
-        assert_eq!(run_program(EXERCISE, &["a\0b"]), Err(Errno::EINVAL));
-        let long = "x".repeat(200_000);
-        assert_eq!(run_program(EXERCISE, &[&long]), Err(Errno::E2BIG));
+#[guest_test]
+fn run_program_tells_why_it_cannot() {
+    let kind = |path: &str, content: &[u8], mode| {
+        fs::install_file(path.as_bytes(), mode, content.to_vec()).expect("room for a file");
+        let result = run_program(path, &[]);
+        fs::uninstall(path.as_bytes()).expect("it is there");
+        result
+    };
+    assert_eq!(run_program("/bin/none", &[]), Err(Errno::ENOENT));
+    assert_eq!(run_program("/bin", &[]), Err(Errno::EACCES));
+    assert_eq!(run_program("/dev/console", &[]), Err(Errno::EACCES));
+    assert_eq!(run_program("/bin/exercise/x", &[]), Err(Errno::ENOTDIR));
+    assert_eq!(run_program(EXERCISE, &["a\0b"]), Err(Errno::EINVAL));
+    let long = "x".repeat(200_000);
+    assert_eq!(run_program(EXERCISE, &[&long]), Err(Errno::E2BIG));
 
-        let file = fs::open(EXERCISE, abi::open::RDONLY).expect("it is there");
-        let mut program = vec![0; file.attributes().expect("it is open").size as usize];
-        assert_eq!(file.read_at(0, &mut program), Ok(program.len()));
-        assert_eq!(kind("/tmp/copy", &program, 0o644), Err(Errno::EACCES), "not executable");
-        assert_eq!(kind("/tmp/copy", &program, 0o755), Ok(WaitStatus::exited(2)), "no such exercise");
-        assert_eq!(kind("/tmp/empty", b"", 0o755), Err(Errno::ENOEXEC));
-        assert_eq!(kind("/tmp/script", b"#!/bin/sh\n", 0o755), Err(Errno::ENOEXEC));
-        assert_eq!(kind("/tmp/short", &program[..5000], 0o755), Err(Errno::ENOEXEC));
+    let file = fs::open(EXERCISE, abi::open::RDONLY).expect("it is there");
+    let mut program = vec![0; file.attributes().expect("it is open").size as usize];
+    assert_eq!(file.read_at(0, &mut program), Ok(program.len()));
+    assert_eq!(
+        kind("/tmp/copy", &program, 0o644),
+        Err(Errno::EACCES),
+        "not executable"
+    );
+    assert_eq!(
+        kind("/tmp/copy", &program, 0o755),
+        Ok(WaitStatus::exited(2)),
+        "no such exercise"
+    );
+    assert_eq!(kind("/tmp/empty", b"", 0o755), Err(Errno::ENOEXEC));
+    assert_eq!(
+        kind("/tmp/script", b"#!/bin/sh\n", 0o755),
+        Err(Errno::ENOEXEC)
+    );
+    assert_eq!(
+        kind("/tmp/short", &program[..5000], 0o755),
+        Err(Errno::ENOEXEC)
+    );
+}
+
+#[guest_test]
+fn virtual_file_shows_and_obeys() {
+    static VALUE: AtomicI64 = AtomicI64::new(0);
+    struct Value;
+    impl pseudo::VirtualFile for Value {
+        fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+            write!(out, "{}", VALUE.load(SeqCst))
+        }
+        fn store(&self, data: &[u8]) -> Result<(), Errno> {
+            let text = core::str::from_utf8(data).map_err(|_| Errno::EINVAL)?;
+            VALUE.store(text.parse().map_err(|_| Errno::EINVAL)?, SeqCst);
+            Ok(())
+        }
     }
+    let path = "/sys/kernel/debug/test/value";
+    pseudo::create(path, 0o600, Value).expect("the name is free");
+    assert_eq!(pseudo::create(path, 0o600, Value), Err(Errno::EEXIST));
+    expect_success(&["virtual_file", path, "-1234567890"]);
+    assert_eq!(VALUE.load(SeqCst), -1_234_567_890);
+    pseudo::remove(path).expect("it is there");
+    assert_eq!(pseudo::remove(path), Err(Errno::ENOENT));
+}
 
-    fn virtual_file_shows_and_obeys() {
-        static VALUE: AtomicI64 = AtomicI64::new(0);
-        struct Value;
-        impl pseudo::VirtualFile for Value {
-            fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-                write!(out, "{}", VALUE.load(SeqCst))
+/// Larger than one copy to user memory, read in one state though it changes meanwhile.
+#[guest_test]
+fn virtual_file_is_read_in_one_state() {
+    static STATE: AtomicUsize = AtomicUsize::new(0);
+    fn show(out: &mut dyn fmt::Write) -> fmt::Result {
+        let state = STATE.fetch_add(1, SeqCst);
+        (0..5000).try_for_each(|_| write!(out, "{state},"))
+    }
+    STATE.store(0, SeqCst);
+    let functions = pseudo::Functions {
+        show: Some(show),
+        store: None,
+    };
+    pseudo::create("/proc/test_state", 0o444, functions).expect("the name is free");
+    let file = fs::open("/proc/test_state", abi::open::RDONLY).expect("it is there");
+    assert!(fs::open("/proc/test_state", abi::open::RDWR).is_err());
+    for state in [b'0', b'1'] {
+        let (mut at, mut buf) = (0, [0; 333]);
+        loop {
+            let len = file.read_at(at, &mut buf).expect("it can be read");
+            if len == 0 {
+                break;
             }
-            fn store(&self, data: &[u8]) -> Result<(), Errno> {
-                let text = core::str::from_utf8(data).map_err(|_| Errno::EINVAL)?;
-                VALUE.store(text.parse().map_err(|_| Errno::EINVAL)?, SeqCst);
-                Ok(())
+            assert!(buf[..len].iter().all(|&byte| byte == state || byte == b','));
+            at += len as u64;
+        }
+        assert_eq!(at, 10_000);
+    }
+    pseudo::remove("/proc/test_state").expect("it is there");
+}
+
+#[guest_test]
+fn kernel_thread_has_no_user_memory_to_copy() {
+    let mut buf = [0; 8];
+    for address in [
+        0,
+        0x40_0000,
+        0x7fff_fffe_0000,
+        0x8000_0000_0000_0000,
+        u64::MAX - 3,
+    ] {
+        assert_eq!(
+            uaccess::copy_from_user(&mut buf, address),
+            Err(Errno::EFAULT)
+        );
+        assert_eq!(uaccess::copy_to_user(address, &buf), Err(Errno::EFAULT));
+        assert_eq!(
+            uaccess::copy_from_user_nofault(&mut buf, address),
+            Err(Errno::EFAULT)
+        );
+    }
+    assert_eq!(
+        do_fork(u64::from(signal::CHLD), 0, &PtRegs::default(), 0, 0, 0),
+        Errno::EINVAL.negated()
+    );
+}
+
+/// A handler reads the path that a program passes, without ever waiting for a page.
+#[guest_test]
+fn probe_handler_reads_user_memory_without_waiting() {
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+    static ABSENT: AtomicUsize = AtomicUsize::new(0);
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    fn pre(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        let mut start = [0; 8];
+        match uaccess::copy_from_user_nofault(&mut start, regs.di) {
+            Ok(()) => {
+                SEEN.fetch_add(1, SeqCst);
+                LAST.store(u64::from_le_bytes(start), SeqCst);
+            }
+            Err(_) => {
+                ABSENT.fetch_add(1, SeqCst);
             }
         }
-        let path = "/sys/kernel/debug/test/value";
-        pseudo::create(path, 0o600, Value).expect("the name is free");
-        assert_eq!(pseudo::create(path, 0o600, Value), Err(Errno::EEXIST));
-        expect_success(&["virtual_file", path, "-1234567890"]);
-        assert_eq!(VALUE.load(SeqCst), -1_234_567_890);
-        pseudo::remove(path).expect("it is there");
-        assert_eq!(pseudo::remove(path), Err(Errno::ENOENT));
+        PreVerdict::Execute
     }
+    let probe =
+        register(Box::new(Kprobe::new().symbol("sys_rmdir").pre(pre))).expect("it can be probed");
+    expect_success(&["remove", "/tmp/no_such_directory"]);
+    drop(probe);
+    // The exercise passes the path once as it is, and once in a page that was never touched.
+    assert_eq!((SEEN.load(SeqCst), ABSENT.load(SeqCst)), (1, 1));
+    assert_eq!(&LAST.load(SeqCst).to_le_bytes(), b"/tmp/no_");
+}
 
-    /// Larger than one copy to user memory, read in one state though it changes meanwhile.
-    fn virtual_file_is_read_in_one_state() {
-        static STATE: AtomicUsize = AtomicUsize::new(0);
-        fn show(out: &mut dyn fmt::Write) -> fmt::Result {
-            let state = STATE.fetch_add(1, SeqCst);
-            (0..5000).try_for_each(|_| write!(out, "{state},"))
-        }
-        STATE.store(0, SeqCst);
-        let functions = pseudo::Functions { show: Some(show), store: None };
-        pseudo::create("/proc/test_state", 0o444, functions).expect("the name is free");
-        let file = fs::open("/proc/test_state", abi::open::RDONLY).expect("it is there");
-        assert!(fs::open("/proc/test_state", abi::open::RDWR).is_err());
-        for state in [b'0', b'1'] {
-            let (mut at, mut buf) = (0, [0; 333]);
-            loop {
-                let len = file.read_at(at, &mut buf).expect("it can be read");
-                if len == 0 {
-                    break;
-                }
-                assert!(buf[..len].iter().all(|&byte| byte == state || byte == b','));
-                at += len as u64;
-            }
-            assert_eq!(at, 10_000);
-        }
-        pseudo::remove("/proc/test_state").expect("it is there");
-    }
-
-    fn kernel_thread_has_no_user_memory_to_copy() {
-        let mut buf = [0; 8];
-        for address in [0, 0x40_0000, 0x7fff_fffe_0000, 0x8000_0000_0000_0000, u64::MAX - 3] {
-            assert_eq!(uaccess::copy_from_user(&mut buf, address), Err(Errno::EFAULT));
-            assert_eq!(uaccess::copy_to_user(address, &buf), Err(Errno::EFAULT));
-            assert_eq!(uaccess::copy_from_user_nofault(&mut buf, address), Err(Errno::EFAULT));
-        }
-        assert_eq!(do_fork(u64::from(signal::CHLD), 0, &PtRegs::default(), 0, 0, 0), Errno::EINVAL.negated());
-    }
-
-    /// A handler reads the path that a program passes, without ever waiting for a page.
-    fn probe_handler_reads_user_memory_without_waiting() {
-        static SEEN: AtomicUsize = AtomicUsize::new(0);
-        static ABSENT: AtomicUsize = AtomicUsize::new(0);
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        fn pre(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            let mut start = [0; 8];
-            match uaccess::copy_from_user_nofault(&mut start, regs.di) {
-                Ok(()) => {
-                    SEEN.fetch_add(1, SeqCst);
-                    LAST.store(u64::from_le_bytes(start), SeqCst);
-                }
-                Err(_) => {
-                    ABSENT.fetch_add(1, SeqCst);
-                }
-            }
-            PreVerdict::Execute
-        }
-        let probe = register(Box::new(Kprobe::new().symbol("sys_rmdir").pre(pre))).expect("it can be probed");
-        expect_success(&["remove", "/tmp/no_such_directory"]);
-        drop(probe);
-        // The exercise passes the path once as it is, and once in a page that was never touched.
-        assert_eq!((SEEN.load(SeqCst), ABSENT.load(SeqCst)), (1, 1));
-        assert_eq!(&LAST.load(SeqCst).to_le_bytes(), b"/tmp/no_");
-    }
-
-    fn console_output_of_programs_keeps_its_lines() {
-        let children: Vec<Pid> = (0..4)
-            .map(|_| start_program("/bin/child", &["0"]).expect("it can be started"))
-            .collect();
-        for pid in children {
-            assert_eq!(end_of(pid), WaitStatus::exited(0));
-            let wanted = format!("child {pid} of 1: exit 0");
-            let found = kernel::log::history().filter(|record| record.text() == wanted.as_bytes()).count();
-            assert_eq!(found, 1, "{wanted}");
-        }
+#[guest_test]
+fn console_output_of_programs_keeps_its_lines() {
+    let children: Vec<Pid> = (0..4)
+        .map(|_| start_program("/bin/child", &["0"]).expect("it can be started"))
+        .collect();
+    for pid in children {
+        assert_eq!(end_of(pid), WaitStatus::exited(0));
+        let wanted = format!("child {pid} of 1: exit 0");
+        let found = kernel::log::history()
+            .filter(|record| record.text() == wanted.as_bytes())
+            .count();
+        assert_eq!(found, 1, "{wanted}");
     }
 }

@@ -1,7 +1,7 @@
 //! What has gone wrong in other designs: probes on the functions that registering, allocating and logging use, and the cost of
 //! one hit among many probes.
 
-use crate::{guest_test, nmi};
+use crate::nmi;
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 use core::{
     arch::{global_asm, x86_64::_rdtsc},
@@ -137,118 +137,143 @@ fn cost_of_100_calls() -> u64 {
     once().min(once()).min(once())
 }
 
-guest_test! {
-    /// The functions that register probes, write text, wait for CPUs and allocate all carry probes while probes are registered;
-    /// so do those that log. Handlers run there, nothing hangs, and all of it works.
-    #[timeout(120)]
-    fn what_registering_and_logging_use_can_be_probed() {
-        let probes = probe_all(|name| {
-            (name.starts_with("probes::") || name.starts_with("<probes::"))
-                && (name.contains("registry") || name.contains("slot"))
-                || name.starts_with("kernel::text_poke::")
-                || name.starts_with("block_heap::")
-                || name.starts_with("kernel::log::")
-                || name == "printk"
-        });
-        let names: Vec<_> = probes
-            .iter()
-            .map(|probe| format!("{}", symbols::lookup_addr(probe.addr()).unwrap()))
-            .collect();
-        for part in ["registry", "text_poke", "block_heap", "printk"] {
-            assert!(names.iter().any(|name| name.contains(part)), "{part} is in none of {names:?}");
-        }
-        register_kprobes(&probes).unwrap();
-        RUNS.store(0, SeqCst);
-        for n in 0..20 {
+/// The functions that register probes, write text, wait for CPUs and allocate all carry probes while probes are registered;
+/// so do those that log. Handlers run there, nothing hangs, and all of it works.
+#[guest_test(timeout = 120)]
+fn what_registering_and_logging_use_can_be_probed() {
+    let probes = probe_all(|name| {
+        (name.starts_with("probes::") || name.starts_with("<probes::"))
+            && (name.contains("registry") || name.contains("slot"))
+            || name.starts_with("kernel::text_poke::")
+            || name.starts_with("block_heap::")
+            || name.starts_with("kernel::log::")
+            || name == "printk"
+    });
+    let names: Vec<_> = probes
+        .iter()
+        .map(|probe| format!("{}", symbols::lookup_addr(probe.addr()).unwrap()))
+        .collect();
+    for part in ["registry", "text_poke", "block_heap", "printk"] {
+        assert!(
+            names.iter().any(|name| name.contains(part)),
+            "{part} is in none of {names:?}"
+        );
+    }
+    register_kprobes(&probes).unwrap();
+    RUNS.store(0, SeqCst);
+    for n in 0..20 {
+        register_something();
+        drop(Box::new(black_box([n; 100])));
+        pr_info!("round {n} among {} probes", probes.len());
+    }
+    let runs = RUNS.load(SeqCst);
+    unregister_kprobes(&probes).unwrap();
+    assert!(runs > 20 * 20, "{runs} handlers ran");
+    let hit = probes.iter().filter(|probe| probe.hits() > 0).count();
+    assert!(hit > 10, "{hit} of {} were hit", probes.len());
+}
+
+/// NMIs whose handler hits a probe come at any point of registering and unregistering another one.
+#[guest_test(timeout = 120)]
+fn probes_come_and_go_under_nmis_that_hit_probes() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    static NMIS: AtomicU64 = AtomicU64::new(0);
+    fn in_nmi(_: &PtRegs) {
+        assert_eq!(one_among_many(black_box(1)), 78);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    let in_nmis = register(Box::new(
+        Kprobe::new()
+            .symbol("one_among_many")
+            .pre(count)
+            .post(count_after),
+    ))
+    .unwrap();
+    DONE.store(false, SeqCst);
+    NMIS.store(0, SeqCst);
+    traps::set_nmi_handler(Some(in_nmi));
+    let changer = spawn_kthread_on(1 << 1, "changer", || {
+        while NMIS.load(SeqCst) < 2_000 {
             register_something();
-            drop(Box::new(black_box([n; 100])));
-            pr_info!("round {n} among {} probes", probes.len());
         }
-        let runs = RUNS.load(SeqCst);
-        unregister_kprobes(&probes).unwrap();
-        assert!(runs > 20 * 20, "{runs} handlers ran");
-        let hit = probes.iter().filter(|probe| probe.hits() > 0).count();
-        assert!(hit > 10, "{hit} of {} were hit", probes.len());
-    }
-
-    /// NMIs whose handler hits a probe come at any point of registering and unregistering another one.
-    #[timeout(120)]
-    fn probes_come_and_go_under_nmis_that_hit_probes() {
-        static DONE: AtomicBool = AtomicBool::new(false);
-        static NMIS: AtomicU64 = AtomicU64::new(0);
-        fn in_nmi(_: &PtRegs) {
-            assert_eq!(one_among_many(black_box(1)), 78);
-            NMIS.fetch_add(1, SeqCst);
+        DONE.store(true, SeqCst);
+    })
+    .unwrap();
+    let sender = spawn_kthread_on(1 << 0, "sender", || {
+        while !DONE.load(SeqCst) {
+            nmi::send(1, &NMIS, || DONE.load(SeqCst));
         }
-        let in_nmis = register(Box::new(Kprobe::new().symbol("one_among_many").pre(count).post(count_after))).unwrap();
-        DONE.store(false, SeqCst);
-        NMIS.store(0, SeqCst);
-        traps::set_nmi_handler(Some(in_nmi));
-        let changer = spawn_kthread_on(1 << 1, "changer", || {
-            while NMIS.load(SeqCst) < 2_000 {
-                register_something();
-            }
-            DONE.store(true, SeqCst);
-        }).unwrap();
-        let sender = spawn_kthread_on(1 << 0, "sender", || {
-            while !DONE.load(SeqCst) {
-                nmi::send(1, &NMIS, || DONE.load(SeqCst));
-            }
-        }).unwrap();
-        sender.wait_released();
-        changer.wait_released();
-        traps::set_nmi_handler(None);
-        assert_eq!(in_nmis.hits() + in_nmis.nmissed(), NMIS.load(SeqCst));
-        assert!(in_nmis.hits() > 0);
-    }
+    })
+    .unwrap();
+    sender.wait_released();
+    changer.wait_released();
+    traps::set_nmi_handler(None);
+    assert_eq!(in_nmis.hits() + in_nmis.nmissed(), NMIS.load(SeqCst));
+    assert!(in_nmis.hits() > 0);
+}
 
-    /// With ten thousand other probes registered, a hit takes the same instructions, but for a few where places of the table
-    /// collide; and each of them takes much less memory than a page.
-    #[icount]
-    #[smp(1)]
-    #[timeout(180)]
-    fn a_hit_costs_the_same_among_ten_thousand_probes() {
-        let probe = register(Box::new(Kprobe::new().symbol("one_among_many").pre(count))).unwrap();
-        let alone = cost_of_100_calls();
-        let places = (0..MANY_FUNCTIONS * MANY_IN_EACH).map(|n| place(n / MANY_IN_EACH, n % MANY_IN_EACH));
-        let probes: Vec<_> = places.map(|at| leak(Kprobe::new().at(at).pre(count))).collect();
-        assert!(probes.len() > 10_000);
-        let before = frame::free_frames();
-        register_kprobes(&probes).unwrap();
-        // Frames for slots, and those by which the heap has grown.
-        let each = (before - frame::free_frames()) * frame::FRAME_SIZE / probes.len();
-        let among_many = cost_of_100_calls();
-        unregister_kprobes(&probes).unwrap();
-        assert_eq!(cost_of_100_calls(), alone);
-        drop(probe);
-        pr_info!("100 hits alone: {alone} instructions, among many: {among_many}; {each} bytes for each probe");
-        assert!(among_many.abs_diff(alone) < 100 * 20, "{among_many} instead of {alone}");
-        assert!(each < 1024, "{each} bytes for each probe");
-    }
+/// With ten thousand other probes registered, a hit takes the same instructions, but for a few where places of the table
+/// collide; and each of them takes much less memory than a page.
+#[guest_test(icount, smp = 1, timeout = 180)]
+fn a_hit_costs_the_same_among_ten_thousand_probes() {
+    let probe = register(Box::new(Kprobe::new().symbol("one_among_many").pre(count))).unwrap();
+    let alone = cost_of_100_calls();
+    let places =
+        (0..MANY_FUNCTIONS * MANY_IN_EACH).map(|n| place(n / MANY_IN_EACH, n % MANY_IN_EACH));
+    let probes: Vec<_> = places
+        .map(|at| leak(Kprobe::new().at(at).pre(count)))
+        .collect();
+    assert!(probes.len() > 10_000);
+    let before = frame::free_frames();
+    register_kprobes(&probes).unwrap();
+    // Frames for slots, and those by which the heap has grown.
+    let each = (before - frame::free_frames()) * frame::FRAME_SIZE / probes.len();
+    let among_many = cost_of_100_calls();
+    unregister_kprobes(&probes).unwrap();
+    assert_eq!(cost_of_100_calls(), alone);
+    drop(probe);
+    pr_info!(
+        "100 hits alone: {alone} instructions, among many: {among_many}; {each} bytes for each probe"
+    );
+    assert!(
+        among_many.abs_diff(alone) < 100 * 20,
+        "{among_many} instead of {alone}"
+    );
+    assert!(each < 1024, "{each} bytes for each probe");
+}
 
-    /// Two probed places that the address table looks for at the same index: the hit of the one registered last is found as well.
-    fn a_hit_whose_place_in_the_table_is_taken_is_found() {
-        let places = (0..MANY_FUNCTIONS).flat_map(|function| (0..MANY_IN_EACH).map(move |n| (index(place(function, n)), function, n)));
-        let by_index: BTreeMap<u32, (usize, usize)> = places.map(|(index, function, n)| (index, (function, n))).collect();
-        // Function entries will do: about 30 have the index of one of the many places.
-        let (first, (function, n)) = symbols::functions()
-            .filter(|symbol| symbol.kind == Kind::Text)
-            .filter_map(|symbol| Some((symbol.start, *by_index.get(&index(symbol.start))?)))
-            .filter(|(start, (function, n))| *start != place(*function, *n))
-            .find_map(|(start, at)| Some((register(Box::new(Kprobe::new().at(start).pre(count))).ok()?, at)))
-            .expect("two places with the same index");
-        let second = register(Box::new(Kprobe::new().at(place(function, n)).pre(count))).unwrap();
-        assert_eq!(index(first.addr()), index(second.addr()));
-        // SAFETY: the function does nothing and keeps to every calling convention.
-        let call: extern "C" fn() = unsafe { core::mem::transmute(place(function, 0)) };
-        for _ in 0..3 {
-            call();
-        }
-        assert_eq!((second.hits(), second.nmissed()), (3, 0));
-        drop(first);
-        call();
-        assert_eq!(second.hits(), 4, "what was before it in the table is gone");
-        drop(second);
+/// Two probed places that the address table looks for at the same index: the hit of the one registered last is found as well.
+#[guest_test]
+fn a_hit_whose_place_in_the_table_is_taken_is_found() {
+    let places = (0..MANY_FUNCTIONS).flat_map(|function| {
+        (0..MANY_IN_EACH).map(move |n| (index(place(function, n)), function, n))
+    });
+    let by_index: BTreeMap<u32, (usize, usize)> = places
+        .map(|(index, function, n)| (index, (function, n)))
+        .collect();
+    // Function entries will do: about 30 have the index of one of the many places.
+    let (first, (function, n)) = symbols::functions()
+        .filter(|symbol| symbol.kind == Kind::Text)
+        .filter_map(|symbol| Some((symbol.start, *by_index.get(&index(symbol.start))?)))
+        .filter(|(start, (function, n))| *start != place(*function, *n))
+        .find_map(|(start, at)| {
+            Some((
+                register(Box::new(Kprobe::new().at(start).pre(count))).ok()?,
+                at,
+            ))
+        })
+        .expect("two places with the same index");
+    let second = register(Box::new(Kprobe::new().at(place(function, n)).pre(count))).unwrap();
+    assert_eq!(index(first.addr()), index(second.addr()));
+    // SAFETY: the function does nothing and keeps to every calling convention.
+    let call: extern "C" fn() = unsafe { core::mem::transmute(place(function, 0)) };
+    for _ in 0..3 {
         call();
     }
+    assert_eq!((second.hits(), second.nmissed()), (3, 0));
+    drop(first);
+    call();
+    assert_eq!(second.hits(), 4, "what was before it in the table is gone");
+    drop(second);
+    call();
 }

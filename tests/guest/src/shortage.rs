@@ -3,7 +3,6 @@
 //! What the crate itself allocates is tried in a process, too; here the kernel's part of it comes in: names, symbols,
 //! frames and page tables for slots, the heap.
 
-use crate::guest_test;
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::hint::black_box;
 use kernel::{
@@ -130,183 +129,230 @@ fn leak<T>(probe: T) -> &'static T {
     Box::leak(Box::new(probe))
 }
 
-guest_test! {
-    /// Batches of each kind, by name and by address, with and without post handlers.
-    #[cmdline("kprobes.optimize=0")]
-    fn each_allocation_of_a_batch_may_fail() {
-        batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing))));
-        batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing).post(nothing_after))));
-        let address = |name| symbols::lookup_name(name).unwrap().start;
-        batch(TARGETS.map(|name| leak(Kprobe::new().at(address(name)).pre(nothing))));
-        batch(TARGETS.map(|name| leak(Kretprobe::<u64>::new().symbol(name).handler(returned))));
-        batch(TARGETS.map(|name| leak(Jprobe::new().symbol(name).entry(mirror))));
-        assert_eq!(PROBES.slots_in_use(), 0);
-    }
+/// Batches of each kind, by name and by address, with and without post handlers.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn each_allocation_of_a_batch_may_fail() {
+    batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing))));
+    batch(TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing).post(nothing_after))));
+    let address = |name| symbols::lookup_name(name).unwrap().start;
+    batch(TARGETS.map(|name| leak(Kprobe::new().at(address(name)).pre(nothing))));
+    batch(TARGETS.map(|name| leak(Kretprobe::<u64>::new().symbol(name).handler(returned))));
+    batch(TARGETS.map(|name| leak(Jprobe::new().symbol(name).entry(mirror))));
+    assert_eq!(PROBES.slots_in_use(), 0);
+}
 
-    /// Handles of each kind, alone at their address and beside others.
-    #[cmdline("kprobes.optimize=0")]
-    fn each_allocation_of_an_owned_probe_may_fail() {
-        let kinds = || {
-            owned(Kprobe::new().symbol("short_one").pre(nothing));
-            owned(Kprobe::new().symbol("short_one").post(nothing_after));
-            owned(Kretprobe::<u64>::new().symbol("short_one").handler(returned));
-            owned(Jprobe::new().symbol("short_one").entry(mirror));
-            owned(Kprobe::new().symbol("short_one").disabled());
-        };
-        kinds();
-        let resident = register(Box::new(Kprobe::new().symbol("short_one").pre(nothing))).unwrap();
-        kinds();
-        drop(resident);
-    }
+/// Handles of each kind, alone at their address and beside others.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn each_allocation_of_an_owned_probe_may_fail() {
+    let kinds = || {
+        owned(Kprobe::new().symbol("short_one").pre(nothing));
+        owned(Kprobe::new().symbol("short_one").post(nothing_after));
+        owned(
+            Kretprobe::<u64>::new()
+                .symbol("short_one")
+                .handler(returned),
+        );
+        owned(Jprobe::new().symbol("short_one").entry(mirror));
+        owned(Kprobe::new().symbol("short_one").disabled());
+    };
+    kinds();
+    let resident = register(Box::new(Kprobe::new().symbol("short_one").pre(nothing))).unwrap();
+    kinds();
+    drop(resident);
+}
 
-    /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals. Without memory that is the
-    /// answer.
-    #[cmdline("kprobes.optimize=0")]
-    fn each_allocation_for_a_name_may_fail() {
-        owned(Kprobe::new().symbol("kernel::init::load_modules").pre(nothing));
-        let answer = |name: &'static str| {
-            let probe = leak(Kprobe::new().symbol(name));
-            let (answer, allocations) = with_ever_more_memory(|| PROBES.register(probe), |room, bytes| {
+/// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals. Without memory that is the
+/// answer.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn each_allocation_for_a_name_may_fail() {
+    owned(
+        Kprobe::new()
+            .symbol("kernel::init::load_modules")
+            .pre(nothing),
+    );
+    let answer = |name: &'static str| {
+        let probe = leak(Kprobe::new().symbol(name));
+        let (answer, allocations) = with_ever_more_memory(
+            || PROBES.register(probe),
+            |room, bytes| {
                 assert_eq!(bytes, 0, "bytes kept by the failure at allocation {room}");
-            });
-            assert!(allocations > 2, "{name} is answered with texts");
-            answer.unwrap_err()
-        };
-        let unknown = answer("short_on");
-        assert_eq!((unknown.name(), unknown.errno()), ("UnknownSymbol", 2));
-        let ambiguous: String = symbols::functions()
-            .map(|symbol| alloc::format!("{symbol}"))
-            .find(|name| matches!(symbols::lookup_name(name), Err(symbols::LookupError::Ambiguous { .. })))
-            .expect("some generic function is there twice");
-        let ambiguous = answer(ambiguous.leak());
-        assert_eq!((ambiguous.name(), ambiguous.errno()), ("AmbiguousSymbol", 99));
-    }
+            },
+        );
+        assert!(allocations > 2, "{name} is answered with texts");
+        answer.unwrap_err()
+    };
+    let unknown = answer("short_on");
+    assert_eq!((unknown.name(), unknown.errno()), ("UnknownSymbol", 2));
+    let ambiguous: String = symbols::functions()
+        .map(|symbol| alloc::format!("{symbol}"))
+        .find(|name| {
+            matches!(
+                symbols::lookup_name(name),
+                Err(symbols::LookupError::Ambiguous { .. })
+            )
+        })
+        .expect("some generic function is there twice");
+    let ambiguous = answer(ambiguous.leak());
+    assert_eq!(
+        (ambiguous.name(), ambiguous.errno()),
+        ("AmbiguousSymbol", 99)
+    );
+}
 
-    /// Enabling, disabling, the knob and unregistering need none.
-    #[cmdline("kprobes.optimize=0")]
-    fn all_but_registering_needs_no_memory() {
-        static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing).post(nothing_after);
-        let handle = register(Box::new(Kretprobe::<u64>::new().symbol("short_one").handler(returned))).unwrap();
-        PROBES.register(&PROBE).unwrap();
-        let outcome = with_room_for(0, || {
-            disable_kprobe(&PROBE).unwrap();
-            enable_kprobe(&PROBE).unwrap();
-            PROBES.set_enabled(false).unwrap();
-            PROBES.set_enabled(true).unwrap();
-            unregister_kprobe(&PROBE).unwrap();
-            drop(handle);
+/// Enabling, disabling, the knob and unregistering need none.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn all_but_registering_needs_no_memory() {
+    static PROBE: Kprobe = Kprobe::new()
+        .symbol("short_one")
+        .pre(nothing)
+        .post(nothing_after);
+    let handle = register(Box::new(
+        Kretprobe::<u64>::new()
+            .symbol("short_one")
+            .handler(returned),
+    ))
+    .unwrap();
+    PROBES.register(&PROBE).unwrap();
+    let outcome = with_room_for(0, || {
+        disable_kprobe(&PROBE).unwrap();
+        enable_kprobe(&PROBE).unwrap();
+        PROBES.set_enabled(false).unwrap();
+        PROBES.set_enabled(true).unwrap();
+        unregister_kprobe(&PROBE).unwrap();
+        drop(handle);
+    });
+    assert_eq!(outcome.refused, 0);
+    assert_eq!(state().0, []);
+}
+
+/// With jump optimisation memory for the detour may be short as well: the probe is registered then, with a breakpoint,
+/// and nothing is lost.
+#[guest_test]
+fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
+    static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
+    let start = symbols::lookup_name("short_one").unwrap().start as *const u8;
+    // SAFETY: kernel text is mapped and readable for ever.
+    let first_byte = || unsafe { start.read_volatile() };
+    let (mut refused, mut with_breakpoint) = (0, 0);
+    PROBES.register(&PROBE).unwrap();
+    assert_eq!(first_byte(), 0xe9, "with memory it is a jump");
+    PROBES.unregister(&PROBE).unwrap();
+    for room in 0.. {
+        let before = state();
+        let outcome = with_room_for(room, || match PROBES.register(&PROBE) {
+            Ok(()) => {
+                let byte = first_byte();
+                assert_eq!(short_one(black_box(1)), 102);
+                PROBES.unregister(&PROBE).unwrap();
+                Ok((byte, PROBE.hits()))
+            }
+            Err(error) => Err(error),
         });
-        assert_eq!(outcome.refused, 0);
-        assert_eq!(state().0, []);
-    }
-
-    /// With jump optimisation memory for the detour may be short as well: the probe is registered then, with a breakpoint,
-    /// and nothing is lost.
-    fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
-        static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
-        let start = symbols::lookup_name("short_one").unwrap().start as *const u8;
-        // SAFETY: kernel text is mapped and readable for ever.
-        let first_byte = || unsafe { start.read_volatile() };
-        let (mut refused, mut with_breakpoint) = (0, 0);
-        PROBES.register(&PROBE).unwrap();
-        assert_eq!(first_byte(), 0xe9, "with memory it is a jump");
-        PROBES.unregister(&PROBE).unwrap();
-        for room in 0.. {
-            let before = state();
-            let outcome = with_room_for(room, || match PROBES.register(&PROBE) {
-                Ok(()) => {
-                    let byte = first_byte();
-                    assert_eq!(short_one(black_box(1)), 102);
-                    PROBES.unregister(&PROBE).unwrap();
-                    Ok((byte, PROBE.hits()))
-                }
-                Err(error) => Err(error),
-            });
-            assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
-            assert_eq!(state(), before);
-            match outcome.result {
-                Err(error) => {
-                    assert_eq!(error, ProbeError::OutOfMemory);
-                    refused += 1;
-                }
-                Ok(shape) if outcome.refused > 0 => {
-                    assert_eq!(shape, (0xcc, 1));
-                    with_breakpoint += 1;
-                }
-                Ok(shape) => {
-                    assert_eq!(shape, (0xe9, 1));
-                    break;
-                }
+        assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
+        assert_eq!(state(), before);
+        match outcome.result {
+            Err(error) => {
+                assert_eq!(error, ProbeError::OutOfMemory);
+                refused += 1;
+            }
+            Ok(shape) if outcome.refused > 0 => {
+                assert_eq!(shape, (0xcc, 1));
+                with_breakpoint += 1;
+            }
+            Ok(shape) => {
+                assert_eq!(shape, (0xe9, 1));
+                break;
             }
         }
-        assert!(refused > 0 && with_breakpoint > 0, "{refused}, {with_breakpoint}");
-        assert_eq!(PROBES.detours_in_use(), 0);
     }
+    assert!(
+        refused > 0 && with_breakpoint > 0,
+        "{refused}, {with_breakpoint}"
+    );
+    assert_eq!(PROBES.detours_in_use(), 0);
+}
 
-    /// Either knob turned on without memory for jumps: every probe works, with a breakpoint, and the
-    /// log says how many have no jump. With memory nothing is said.
-    #[cmdline("kprobes.optimize=1")]
-    fn a_knob_goes_on_past_jumps_that_find_no_memory() {
-        let logged = |line: &str| {
-            log::history().filter(|record| String::from_utf8_lossy(record.text()).starts_with(line)).count()
-        };
-        let line = "3 kprobes keep their breakpoints: no memory for their jumps.";
-        let first_bytes = || TARGETS.map(|name| {
+/// Either knob turned on without memory for jumps: every probe works, with a breakpoint, and the
+/// log says how many have no jump. With memory nothing is said.
+#[guest_test(cmdline = "kprobes.optimize=1")]
+fn a_knob_goes_on_past_jumps_that_find_no_memory() {
+    let logged = |line: &str| {
+        log::history()
+            .filter(|record| String::from_utf8_lossy(record.text()).starts_with(line))
+            .count()
+    };
+    let line = "3 kprobes keep their breakpoints: no memory for their jumps.";
+    let first_bytes = || {
+        TARGETS.map(|name| {
             let symbol = symbols::lookup_name(name).expect("a function of this file");
             // SAFETY: kernel text is mapped and readable for ever.
             unsafe { (symbol.start as *const u8).read_volatile() }
-        });
-        let probes = TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing)));
-        PROBES.register_batch(&probes).unwrap();
-        let knobs: [fn(bool) -> Result<(), ProbeError>; 2] =
-            [|on| PROBES.set_enabled(on), |on| PROBES.set_optimization(on)];
-        for (round, knob) in (1..).zip(knobs) {
-            assert_eq!(first_bytes(), [0xe9; 3]);
-            knob(false).unwrap();
-            let short = with_room_for(0, || knob(true));
-            assert_eq!(short.result, Ok(()));
-            assert!(short.refused > 0);
-            assert_eq!(first_bytes(), [0xcc; 3]);
-            for target in [short_one, short_two, short_three] {
-                target(black_box(1));
-            }
-            assert_eq!(probes.map(Kprobe::hits), [round; 3]);
-            assert_eq!(logged(line), round as usize);
-            knob(false).unwrap();
-            knob(true).unwrap();
-            assert_eq!(logged(line), round as usize, "there was memory");
-        }
+        })
+    };
+    let probes = TARGETS.map(|name| leak(Kprobe::new().symbol(name).pre(nothing)));
+    PROBES.register_batch(&probes).unwrap();
+    let knobs: [fn(bool) -> Result<(), ProbeError>; 2] = [
+        |on| PROBES.set_enabled(on),
+        |on| PROBES.set_optimization(on),
+    ];
+    for (round, knob) in (1..).zip(knobs) {
         assert_eq!(first_bytes(), [0xe9; 3]);
-        PROBES.unregister_batch(&probes).unwrap();
+        knob(false).unwrap();
+        let short = with_room_for(0, || knob(true));
+        assert_eq!(short.result, Ok(()));
+        assert!(short.refused > 0);
+        assert_eq!(first_bytes(), [0xcc; 3]);
+        for target in [short_one, short_two, short_three] {
+            target(black_box(1));
+        }
+        assert_eq!(probes.map(Kprobe::hits), [round; 3]);
+        assert_eq!(logged(line), round as usize);
+        knob(false).unwrap();
+        knob(true).unwrap();
+        assert_eq!(logged(line), round as usize, "there was memory");
     }
+    assert_eq!(first_bytes(), [0xe9; 3]);
+    PROBES.unregister_batch(&probes).unwrap();
+}
 
-    /// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
-    /// there is room again. Not for as many, perhaps: what the first ones had the registry keep
-    /// lies among the free memory.
-    #[timeout(120)]
-    fn memory_that_is_out_refuses_a_pool_and_comes_back() {
-        const CALLS: i32 = 1000;
-        let pool = || {
-            let call = Kretprobe::<Large>::new().symbol("short_two").maxactive(CALLS).handler(|_, _| {});
-            Box::new(call)
+/// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
+/// there is room again. Not for as many, perhaps: what the first ones had the registry keep
+/// lies among the free memory.
+#[guest_test(timeout = 120)]
+fn memory_that_is_out_refuses_a_pool_and_comes_back() {
+    const CALLS: i32 = 1000;
+    let pool = || {
+        let call = Kretprobe::<Large>::new()
+            .symbol("short_two")
+            .maxactive(CALLS)
+            .handler(|_, _| {});
+        Box::new(call)
+    };
+    let as_many_as_fit = || {
+        let mut pools = Vec::with_capacity(1000);
+        let error = loop {
+            match register(pool()) {
+                Ok(handle) => pools.push(handle),
+                Err(error) => break error,
+            }
         };
-        let as_many_as_fit = || {
-            let mut pools = Vec::with_capacity(1000);
-            let error = loop {
-                match register(pool()) {
-                    Ok(handle) => pools.push(handle),
-                    Err(error) => break error,
-                }
-            };
-            assert_eq!((error.name(), error.errno()), ("OutOfMemory", 12));
-            assert_eq!(short_two(black_box(1)), 103);
-            assert!(pools.iter().all(|call| (call.hits(), call.nmissed()) == (1, 0)));
-            pools.len()
-        };
-        let first = with_room_for(u64::MAX, as_many_as_fit);
-        assert!(first.result > 3, "{} pools of 4 MB", first.result);
-        let again = with_room_for(u64::MAX, as_many_as_fit);
-        assert!(again.result > first.result / 2, "{} pools, then {}", first.result, again.result);
-        assert_eq!(again.kept, 0, "bytes kept by {} pools", again.result);
-    }
+        assert_eq!((error.name(), error.errno()), ("OutOfMemory", 12));
+        assert_eq!(short_two(black_box(1)), 103);
+        assert!(
+            pools
+                .iter()
+                .all(|call| (call.hits(), call.nmissed()) == (1, 0))
+        );
+        pools.len()
+    };
+    let first = with_room_for(u64::MAX, as_many_as_fit);
+    assert!(first.result > 3, "{} pools of 4 MB", first.result);
+    let again = with_room_for(u64::MAX, as_many_as_fit);
+    assert!(
+        again.result > first.result / 2,
+        "{} pools, then {}",
+        first.result,
+        again.result
+    );
+    assert_eq!(again.kept, 0, "bytes kept by {} pools", again.result);
 }

@@ -1,6 +1,5 @@
 //! The order in which a breakpoint becomes a jump and one again, seen by probes on what stores it.
 
-use crate::guest_test;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -55,35 +54,57 @@ fn order(operation: impl FnOnce()) -> Vec<String> {
         .collect()
 }
 
-guest_test! {
-    /// First the breakpoint, then what lies behind it, then the first byte: each store is seen by all CPUs before the next kind comes,
-    /// and is made twice, as an emulator may keep a translation of what was there during the first.
-    fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
-        let at = |name| Kprobe::new().symbol(name);
-        let stores = register(Box::new(at("kernel::text_poke::store").pre(note_store))).unwrap();
-        let synchronisations = register(Box::new(at("kernel::text_poke::synchronize_cores").pre(note_synchronisation))).unwrap();
-        let target = || register(Box::new(Kprobe::new().symbol("stored_target").pre(|_, _| PreVerdict::Execute))).unwrap();
+/// First the breakpoint, then what lies behind it, then the first byte: each store is seen by all CPUs before the next kind comes,
+/// and is made twice, as an emulator may keep a translation of what was there during the first.
+#[guest_test]
+fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
+    let at = |name| Kprobe::new().symbol(name);
+    let stores = register(Box::new(at("kernel::text_poke::store").pre(note_store))).unwrap();
+    let synchronisations = register(Box::new(
+        at("kernel::text_poke::synchronize_cores").pre(note_synchronisation),
+    ))
+    .unwrap();
+    let target = || {
+        register(Box::new(
+            Kprobe::new()
+                .symbol("stored_target")
+                .pre(|_, _| PreVerdict::Execute),
+        ))
+        .unwrap()
+    };
 
-        let mut probe = None;
-        let coming = order(|| probe = Some(target()));
-        let start = symbols::lookup_name("stored_target").unwrap().start;
-        // The detour's address, which each jump has anew.
-        let tail = || {
-            // SAFETY: kernel text is mapped and readable for ever.
-            let jump = unsafe { (start as *const [u8; 5]).read_volatile() };
-            assert_eq!(jump[0], 0xe9);
-            (1..5).map(|n| format!("+{n}={:02x} ", jump[n])).collect::<String>()
-        };
-        let twice = |rounds: &[&str]| rounds.iter().flat_map(|round| [String::from(*round), String::from(*round)]).collect::<Vec<_>>();
-        assert_eq!(coming, twice(&["+0=cc ", &tail(), "+0=e9 "]));
-        assert_eq!(stored_target(), 0x5061);
+    let mut probe = None;
+    let coming = order(|| probe = Some(target()));
+    let start = symbols::lookup_name("stored_target").unwrap().start;
+    // The detour's address, which each jump has anew.
+    let tail = || {
+        // SAFETY: kernel text is mapped and readable for ever.
+        let jump = unsafe { (start as *const [u8; 5]).read_volatile() };
+        assert_eq!(jump[0], 0xe9);
+        (1..5)
+            .map(|n| format!("+{n}={:02x} ", jump[n]))
+            .collect::<String>()
+    };
+    let twice = |rounds: &[&str]| {
+        rounds
+            .iter()
+            .flat_map(|round| [String::from(*round), String::from(*round)])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(coming, twice(&["+0=cc ", &tail(), "+0=e9 "]));
+    assert_eq!(stored_target(), 0x5061);
 
-        let original = "+1=61 +2=50 +3=00 +4=00 ";
-        assert_eq!(order(|| PROBES.set_optimization(false).unwrap()), twice(&["+0=cc ", original]));
-        let coming = order(|| PROBES.set_optimization(true).unwrap());
-        assert_eq!(coming, twice(&[&tail(), "+0=e9 "]));
-        assert_eq!(order(|| drop(probe)), twice(&["+0=cc ", original, "+0=b8 "]));
-        assert_eq!(stored_target(), 0x5061);
-        drop((stores, synchronisations));
-    }
+    let original = "+1=61 +2=50 +3=00 +4=00 ";
+    assert_eq!(
+        order(|| PROBES.set_optimization(false).unwrap()),
+        twice(&["+0=cc ", original])
+    );
+    let coming = order(|| PROBES.set_optimization(true).unwrap());
+    assert_eq!(coming, twice(&[&tail(), "+0=e9 "]));
+    assert_eq!(
+        order(|| drop(probe)),
+        twice(&["+0=cc ", original, "+0=b8 "])
+    );
+    assert_eq!(stored_target(), 0x5061);
+    drop((stores, synchronisations));
 }

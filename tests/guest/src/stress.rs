@@ -15,7 +15,6 @@
 //! A failure prints the seed and the last operations of each thread. `stress.seed=N` on the kernel command line repeats each thread's
 //! operations, though not how they interleave; `stress.operations=N` says how many each thread does, `stress.seconds=N` for how long.
 
-use crate::guest_test;
 use abi::WaitStatus;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
@@ -731,21 +730,14 @@ fn storm(operations: u64) {
     assert_eq!(PROBES.reap(), Ok(0), "calls in flight");
 }
 
-guest_test! {
-    /// Counts and states are those of the model, whatever four threads do at once.
-    #[cmdline("stress.seed=1")]
-    #[smp(4)]
-    #[timeout(300)]
-    fn random_operations_agree_with_a_model() {
-        storm(1_000);
-    }
+/// Counts and states are those of the model, whatever four threads do at once.
+#[guest_test(cmdline = "stress.seed=1", smp = 4, timeout = 300)]
+fn random_operations_agree_with_a_model() {
+    storm(1_000);
+}
 
-    /// The same for ten minutes, from a seed of its own each time.
-    #[cmdline("stress.seconds=600")]
-    #[smp(4)]
-    #[timeout(3600)]
-    #[ignore]
-    fn ten_minutes_of_random_operations_agree_with_a_model() {
-        storm(0);
-    }
+/// The same for ten minutes, from a seed of its own each time.
+#[guest_test(cmdline = "stress.seconds=600", smp = 4, timeout = 3600, ignore)]
+fn ten_minutes_of_random_operations_agree_with_a_model() {
+    storm(0);
 }

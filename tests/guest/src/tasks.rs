@@ -1,6 +1,5 @@
 //! The scheduler and what sleeps by it.
 
-use crate::guest_test;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     hint,
@@ -85,290 +84,313 @@ fn soon() -> u64 {
     ktime_get() + 20 * NSEC_PER_SEC
 }
 
-guest_test! {
-    fn an_idle_cpu_of_two_takes_no_ticks() {
-        ticks_rest_on_idle_cpus();
-    }
+#[guest_test]
+fn an_idle_cpu_of_two_takes_no_ticks() {
+    ticks_rest_on_idle_cpus();
+}
 
-    #[smp(4)]
-    fn idle_cpus_of_four_take_no_ticks() {
-        ticks_rest_on_idle_cpus();
-    }
+#[guest_test(smp = 4)]
+fn idle_cpus_of_four_take_no_ticks() {
+    ticks_rest_on_idle_cpus();
+}
 
-    #[smp(1)]
-    fn the_only_cpu_wakes_by_its_alarm() {
-        sleepers_wake_on_idle_cpus();
-    }
+#[guest_test(smp = 1)]
+fn the_only_cpu_wakes_by_its_alarm() {
+    sleepers_wake_on_idle_cpus();
+}
 
-    fn two_cpus_wake_by_their_alarms() {
-        sleepers_wake_on_idle_cpus();
-    }
+#[guest_test]
+fn two_cpus_wake_by_their_alarms() {
+    sleepers_wake_on_idle_cpus();
+}
 
-    #[smp(4)]
-    fn four_cpus_wake_by_their_alarms() {
-        sleepers_wake_on_idle_cpus();
-    }
+#[guest_test(smp = 4)]
+fn four_cpus_wake_by_their_alarms() {
+    sleepers_wake_on_idle_cpus();
+}
 
-    #[icount]
-    fn alarms_come_where_time_counts_instructions() {
-        sleepers_wake_on_idle_cpus();
-    }
+#[guest_test(icount)]
+fn alarms_come_where_time_counts_instructions() {
+    sleepers_wake_on_idle_cpus();
+}
 
-    /// Tasks that become ready for a CPU which sleeps without an alarm, from another CPU, all run.
-    #[smp(4)]
-    fn a_task_for_an_idle_cpu_runs() {
-        for _ in 0..200 {
-            for cpu in 0..smp::online_cpus() {
-                spawn_on(cpu, move || assert_eq!(percpu::cpu_id(), cpu)).wait_released();
-            }
-        }
-    }
-
-    fn spinning_thread_is_preempted_on_its_cpu() {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
-        let spinner = spawn_on(0, move || {
-            while !seen.load(SeqCst) {
-                hint::spin_loop();
-            }
-        });
-        let other = spawn_on(0, move || stop.store(true, SeqCst));
-        other.wait_released();
-        spinner.wait_released();
-    }
-
-    /// A sleeper is woken by a tick, and each of these by another one.
-    #[smp(1)]
-    #[cmdline("tick_ms=50")]
-    fn ticks_come_as_the_command_line_says() {
-        let start = ktime_get();
-        for _ in 0..3 {
-            sleep_ns(NSEC_PER_MSEC);
-        }
-        assert!(ktime_get() - start >= 2 * 50 * NSEC_PER_MSEC, "ticks came early");
-    }
-
-    fn preemption_waits_while_it_is_off() {
-        let ran = Arc::new(AtomicBool::new(false));
-        let other = ran.clone();
-        let thread = spawn_on(0, move || {
-            percpu::preempt_disable();
-            let other = spawn_on(0, move || other.store(true, SeqCst));
-            // Until a tick has asked for a switch, and some ticks more.
-            while !percpu::this().need_resched() {
-                hint::spin_loop();
-            }
-            let end = ktime_get() + 5 * TICK_NS;
-            while ktime_get() < end {
-                hint::spin_loop();
-            }
-            assert!(!ran.load(SeqCst), "another task ran on a CPU with preemption off");
-            percpu::preempt_enable();
-            other.wait_released();
-        });
-        thread.wait_released();
-    }
-
-    #[smp(4)]
-    fn thread_runs_where_it_is_allowed() {
+/// Tasks that become ready for a CPU which sleeps without an alarm, from another CPU, all run.
+#[guest_test(smp = 4)]
+fn a_task_for_an_idle_cpu_runs() {
+    for _ in 0..200 {
         for cpu in 0..smp::online_cpus() {
-            let thread = spawn_on(cpu, move || {
-                for _ in 0..20 {
-                    assert_eq!(percpu::cpu_id(), cpu);
-                    task::schedule();
-                }
-            });
-            thread.wait_released();
+            spawn_on(cpu, move || assert_eq!(percpu::cpu_id(), cpu)).wait_released();
         }
     }
+}
 
-    /// Each side sleeps until the other has moved: one lost wake-up, and both sleep for ever.
-    fn ping_pong_across_cpus_loses_no_wake_up() {
-        const ROUNDS: usize = 10_000;
-        static QUEUE: WaitQueue = WaitQueue::new();
-        static TURN: AtomicUsize = AtomicUsize::new(0);
-        TURN.store(0, SeqCst);
-        let threads = [0, 1].map(|side| {
-            spawn_on(side % smp::online_cpus(), move || {
-                for round in 0..ROUNDS {
-                    let mine = 2 * round + side;
-                    QUEUE.wait_until(|| TURN.load(SeqCst) == mine);
-                    TURN.store(mine + 1, SeqCst);
-                    QUEUE.wake_one();
-                }
-            })
-        });
-        threads.iter().for_each(|thread| thread.wait_released());
-        assert_eq!(TURN.load(SeqCst), 2 * ROUNDS);
-    }
-
-    /// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need
-    /// it must be passed on.
-    #[smp(4)]
-    fn wake_one_reaches_a_task_that_needs_it() {
-        const THREADS: usize = 8;
-        const UNITS: usize = 2_000;
-        static QUEUE: WaitQueue = WaitQueue::new();
-        static FREE: AtomicUsize = AtomicUsize::new(0);
-        static TAKEN: AtomicUsize = AtomicUsize::new(0);
-        FREE.store(0, SeqCst);
-        TAKEN.store(0, SeqCst);
-        let take = || FREE.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1)).is_ok();
-        let threads: Vec<TaskRef> = (0..THREADS)
-            .map(|_| {
-                spawn(move || {
-                    for _ in 0..UNITS {
-                        QUEUE.wait_until(take);
-                        TAKEN.fetch_add(1, SeqCst);
-                    }
-                })
-            })
-            .collect();
-        for _ in 0..THREADS * UNITS {
-            FREE.fetch_add(1, SeqCst);
-            QUEUE.wake_one();
+#[guest_test]
+fn spinning_thread_is_preempted_on_its_cpu() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    let spinner = spawn_on(0, move || {
+        while !seen.load(SeqCst) {
+            hint::spin_loop();
         }
-        threads.iter().for_each(|thread| thread.wait_released());
-        assert_eq!((TAKEN.load(SeqCst), FREE.load(SeqCst)), (THREADS * UNITS, 0));
-    }
+    });
+    let other = spawn_on(0, move || stop.store(true, SeqCst));
+    other.wait_released();
+    spinner.wait_released();
+}
 
-    fn wait_with_deadline_ends_at_it() {
-        static QUEUE: WaitQueue = WaitQueue::new();
-        let deadline = ktime_get() + 20 * NSEC_PER_MSEC;
-        let result = QUEUE.wait_until_deadline(deadline, || false);
-        assert_eq!(result, Err(kernel::errno::Errno::ETIMEDOUT));
-        assert!(ktime_get() >= deadline);
-        assert_eq!(QUEUE.wait_until_deadline(deadline, || true), Ok(()));
-    }
-
-    fn sleepers_wake_in_the_order_of_their_times() {
-        let order = Arc::new(SpinLock::new(Vec::new()));
-        let start = ktime_get() + 20 * NSEC_PER_MSEC;
-        let threads: Vec<TaskRef> = [4, 1, 3, 0, 2]
-            .into_iter()
-            .map(|place| {
-                let order = order.clone();
-                // On one CPU: another may be late by as long as the host likes.
-                spawn_on(0, move || {
-                    let deadline = start + place * 5 * TICK_NS;
-                    sleep_until(deadline);
-                    assert!(ktime_get() >= deadline, "woken too early");
-                    order.lock().push(place);
-                })
-            })
-            .collect();
-        threads.iter().for_each(|thread| thread.wait_released());
-        assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
-    }
-
-    fn interrupted_task_leaves_its_wait() {
-        static QUEUE: WaitQueue = WaitQueue::new();
-        let result = Arc::new(SpinLock::new(None));
-        let put = result.clone();
-        let thread = spawn(move || *put.lock() = Some(QUEUE.wait_interruptible(|| false)));
-        while thread.state() != task::State::Sleeping {
-            sleep_ns(NSEC_PER_MSEC);
-        }
-        scheduler::interrupt(&thread);
-        thread.wait_released();
-        assert_eq!(*result.lock(), Some(Err(kernel::errno::Errno::EINTR)));
-    }
-
-    #[smp(4)]
-    fn mutex_admits_one_task_at_a_time() {
-        const ROUNDS: u64 = 2_000;
-        static COUNT: Mutex<u64> = Mutex::new(0);
-        *COUNT.lock() = 0;
-        let threads: Vec<TaskRef> = (0..6)
-            .map(|n| {
-                spawn(move || {
-                    for round in 0..ROUNDS {
-                        let mut count = COUNT.lock();
-                        let before = *count;
-                        if (round + n) % 64 == 0 {
-                            // With the lock held: the others must wait.
-                            task::schedule();
-                        }
-                        *count = before + 1;
-                    }
-                })
-            })
-            .collect();
-        threads.iter().for_each(|thread| thread.wait_released());
-        assert_eq!(*COUNT.lock(), 6 * ROUNDS);
-    }
-
-    #[smp(4)]
-    fn spinlock_admits_one_cpu_at_a_time() {
-        const ROUNDS: u64 = 20_000;
-        static COUNT: SpinLock<u64> = SpinLock::new(0);
-        *COUNT.lock() = 0;
-        let threads: Vec<TaskRef> = (0..smp::online_cpus())
-            .map(|cpu| spawn_on(cpu, || (0..ROUNDS).for_each(|_| *COUNT.lock() += 1)))
-            .collect();
-        threads.iter().for_each(|thread| thread.wait_released());
-        assert_eq!(*COUNT.lock(), ROUNDS * smp::online_cpus() as u64);
-    }
-
-    #[should_panic("gives way while preemption is off")]
-    fn sleeping_with_a_spinlock_held_is_reported() {
-        static LOCK: SpinLock<()> = SpinLock::new(());
-        let _guard = LOCK.lock();
+/// A sleeper is woken by a tick, and each of these by another one.
+#[guest_test(smp = 1, cmdline = "tick_ms=50")]
+fn ticks_come_as_the_command_line_says() {
+    let start = ktime_get();
+    for _ in 0..3 {
         sleep_ns(NSEC_PER_MSEC);
     }
+    assert!(
+        ktime_get() - start >= 2 * 50 * NSEC_PER_MSEC,
+        "ticks came early"
+    );
+}
 
-    fn ended_threads_leave_no_memory_behind() {
-        static START: WaitQueue = WaitQueue::new();
-        // All of them at the same time, so that each round needs as much as the first.
-        let run = || {
-            let started = Arc::new(AtomicBool::new(false));
-            let thread = || {
-                let started = started.clone();
-                spawn(move || START.wait_until(|| started.load(SeqCst)))
-            };
-            let threads: Vec<TaskRef> = (0..20).map(|_| thread()).collect();
-            started.store(true, SeqCst);
-            START.wake_all();
-            threads.iter().for_each(|thread| thread.wait_released());
-        };
-        run();
-        // A thread's own reference goes a moment after it is seen as released: this may be a little high.
-        let (frames, bytes) = (frame::free_frames(), heap::usage().0);
-        for _ in 0..20 {
-            run();
+#[guest_test]
+fn preemption_waits_while_it_is_off() {
+    let ran = Arc::new(AtomicBool::new(false));
+    let other = ran.clone();
+    let thread = spawn_on(0, move || {
+        percpu::preempt_disable();
+        let other = spawn_on(0, move || other.store(true, SeqCst));
+        // Until a tick has asked for a switch, and some ticks more.
+        while !percpu::this().need_resched() {
+            hint::spin_loop();
         }
-        let deadline = soon();
-        while (frame::free_frames() < frames || heap::usage().0 > bytes) && ktime_get() < deadline {
-            task::schedule();
+        let end = ktime_get() + 5 * TICK_NS;
+        while ktime_get() < end {
+            hint::spin_loop();
         }
-        assert!(frame::free_frames() >= frames, "frames");
-        assert!(heap::usage().0 <= bytes, "{} > {bytes} bytes of heap", heap::usage().0);
-    }
+        assert!(
+            !ran.load(SeqCst),
+            "another task ran on a CPU with preemption off"
+        );
+        percpu::preempt_enable();
+        other.wait_released();
+    });
+    thread.wait_released();
+}
 
-    fn released_thread_has_given_its_stack_back() {
-        let first = spawn(|| ());
-        first.wait_released();
-        let second = spawn(|| ());
-        assert_eq!(first.stack_range(), second.stack_range());
-        second.wait_released();
+#[guest_test(smp = 4)]
+fn thread_runs_where_it_is_allowed() {
+    for cpu in 0..smp::online_cpus() {
+        let thread = spawn_on(cpu, move || {
+            for _ in 0..20 {
+                assert_eq!(percpu::cpu_id(), cpu);
+                task::schedule();
+            }
+        });
+        thread.wait_released();
     }
+}
 
-    #[smp(4)]
-    fn clock_never_goes_back_between_cpus() {
-        static LATEST: AtomicU64 = AtomicU64::new(0);
-        let threads: Vec<TaskRef> = (0..smp::online_cpus())
-            .map(|cpu| {
-                spawn_on(cpu, || {
-                    for _ in 0..20_000 {
-                        let latest = LATEST.load(SeqCst);
-                        let now = ktime_get();
-                        // What a CPU's TSC may be off, if it is, is less than reading another CPU's takes.
-                        assert!(now + 1_000_000 > latest, "{now} came after {latest}");
-                        LATEST.fetch_max(now, SeqCst);
-                    }
-                })
+/// Each side sleeps until the other has moved: one lost wake-up, and both sleep for ever.
+#[guest_test]
+fn ping_pong_across_cpus_loses_no_wake_up() {
+    const ROUNDS: usize = 10_000;
+    static QUEUE: WaitQueue = WaitQueue::new();
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    TURN.store(0, SeqCst);
+    let threads = [0, 1].map(|side| {
+        spawn_on(side % smp::online_cpus(), move || {
+            for round in 0..ROUNDS {
+                let mine = 2 * round + side;
+                QUEUE.wait_until(|| TURN.load(SeqCst) == mine);
+                TURN.store(mine + 1, SeqCst);
+                QUEUE.wake_one();
+            }
+        })
+    });
+    threads.iter().for_each(|thread| thread.wait_released());
+    assert_eq!(TURN.load(SeqCst), 2 * ROUNDS);
+}
+
+/// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need
+/// it must be passed on.
+#[guest_test(smp = 4)]
+fn wake_one_reaches_a_task_that_needs_it() {
+    const THREADS: usize = 8;
+    const UNITS: usize = 2_000;
+    static QUEUE: WaitQueue = WaitQueue::new();
+    static FREE: AtomicUsize = AtomicUsize::new(0);
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    FREE.store(0, SeqCst);
+    TAKEN.store(0, SeqCst);
+    let take = || {
+        FREE.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1))
+            .is_ok()
+    };
+    let threads: Vec<TaskRef> = (0..THREADS)
+        .map(|_| {
+            spawn(move || {
+                for _ in 0..UNITS {
+                    QUEUE.wait_until(take);
+                    TAKEN.fetch_add(1, SeqCst);
+                }
             })
-            .collect();
-        threads.iter().for_each(|thread| thread.wait_released());
+        })
+        .collect();
+    for _ in 0..THREADS * UNITS {
+        FREE.fetch_add(1, SeqCst);
+        QUEUE.wake_one();
     }
+    threads.iter().for_each(|thread| thread.wait_released());
+    assert_eq!(
+        (TAKEN.load(SeqCst), FREE.load(SeqCst)),
+        (THREADS * UNITS, 0)
+    );
+}
+
+#[guest_test]
+fn wait_with_deadline_ends_at_it() {
+    static QUEUE: WaitQueue = WaitQueue::new();
+    let deadline = ktime_get() + 20 * NSEC_PER_MSEC;
+    let result = QUEUE.wait_until_deadline(deadline, || false);
+    assert_eq!(result, Err(kernel::errno::Errno::ETIMEDOUT));
+    assert!(ktime_get() >= deadline);
+    assert_eq!(QUEUE.wait_until_deadline(deadline, || true), Ok(()));
+}
+
+#[guest_test]
+fn sleepers_wake_in_the_order_of_their_times() {
+    let order = Arc::new(SpinLock::new(Vec::new()));
+    let start = ktime_get() + 20 * NSEC_PER_MSEC;
+    let threads: Vec<TaskRef> = [4, 1, 3, 0, 2]
+        .into_iter()
+        .map(|place| {
+            let order = order.clone();
+            // On one CPU: another may be late by as long as the host likes.
+            spawn_on(0, move || {
+                let deadline = start + place * 5 * TICK_NS;
+                sleep_until(deadline);
+                assert!(ktime_get() >= deadline, "woken too early");
+                order.lock().push(place);
+            })
+        })
+        .collect();
+    threads.iter().for_each(|thread| thread.wait_released());
+    assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+}
+
+#[guest_test]
+fn interrupted_task_leaves_its_wait() {
+    static QUEUE: WaitQueue = WaitQueue::new();
+    let result = Arc::new(SpinLock::new(None));
+    let put = result.clone();
+    let thread = spawn(move || *put.lock() = Some(QUEUE.wait_interruptible(|| false)));
+    while thread.state() != task::State::Sleeping {
+        sleep_ns(NSEC_PER_MSEC);
+    }
+    scheduler::interrupt(&thread);
+    thread.wait_released();
+    assert_eq!(*result.lock(), Some(Err(kernel::errno::Errno::EINTR)));
+}
+
+#[guest_test(smp = 4)]
+fn mutex_admits_one_task_at_a_time() {
+    const ROUNDS: u64 = 2_000;
+    static COUNT: Mutex<u64> = Mutex::new(0);
+    *COUNT.lock() = 0;
+    let threads: Vec<TaskRef> = (0..6)
+        .map(|n| {
+            spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut count = COUNT.lock();
+                    let before = *count;
+                    if (round + n) % 64 == 0 {
+                        // With the lock held: the others must wait.
+                        task::schedule();
+                    }
+                    *count = before + 1;
+                }
+            })
+        })
+        .collect();
+    threads.iter().for_each(|thread| thread.wait_released());
+    assert_eq!(*COUNT.lock(), 6 * ROUNDS);
+}
+
+#[guest_test(smp = 4)]
+fn spinlock_admits_one_cpu_at_a_time() {
+    const ROUNDS: u64 = 20_000;
+    static COUNT: SpinLock<u64> = SpinLock::new(0);
+    *COUNT.lock() = 0;
+    let threads: Vec<TaskRef> = (0..smp::online_cpus())
+        .map(|cpu| spawn_on(cpu, || (0..ROUNDS).for_each(|_| *COUNT.lock() += 1)))
+        .collect();
+    threads.iter().for_each(|thread| thread.wait_released());
+    assert_eq!(*COUNT.lock(), ROUNDS * smp::online_cpus() as u64);
+}
+
+#[guest_test(should_panic = "gives way while preemption is off")]
+fn sleeping_with_a_spinlock_held_is_reported() {
+    static LOCK: SpinLock<()> = SpinLock::new(());
+    let _guard = LOCK.lock();
+    sleep_ns(NSEC_PER_MSEC);
+}
+
+#[guest_test]
+fn ended_threads_leave_no_memory_behind() {
+    static START: WaitQueue = WaitQueue::new();
+    // All of them at the same time, so that each round needs as much as the first.
+    let run = || {
+        let started = Arc::new(AtomicBool::new(false));
+        let thread = || {
+            let started = started.clone();
+            spawn(move || START.wait_until(|| started.load(SeqCst)))
+        };
+        let threads: Vec<TaskRef> = (0..20).map(|_| thread()).collect();
+        started.store(true, SeqCst);
+        START.wake_all();
+        threads.iter().for_each(|thread| thread.wait_released());
+    };
+    run();
+    // A thread's own reference goes a moment after it is seen as released: this may be a little high.
+    let (frames, bytes) = (frame::free_frames(), heap::usage().0);
+    for _ in 0..20 {
+        run();
+    }
+    let deadline = soon();
+    while (frame::free_frames() < frames || heap::usage().0 > bytes) && ktime_get() < deadline {
+        task::schedule();
+    }
+    assert!(frame::free_frames() >= frames, "frames");
+    assert!(
+        heap::usage().0 <= bytes,
+        "{} > {bytes} bytes of heap",
+        heap::usage().0
+    );
+}
+
+#[guest_test]
+fn released_thread_has_given_its_stack_back() {
+    let first = spawn(|| ());
+    first.wait_released();
+    let second = spawn(|| ());
+    assert_eq!(first.stack_range(), second.stack_range());
+    second.wait_released();
+}
+
+#[guest_test(smp = 4)]
+fn clock_never_goes_back_between_cpus() {
+    static LATEST: AtomicU64 = AtomicU64::new(0);
+    let threads: Vec<TaskRef> = (0..smp::online_cpus())
+        .map(|cpu| {
+            spawn_on(cpu, || {
+                for _ in 0..20_000 {
+                    let latest = LATEST.load(SeqCst);
+                    let now = ktime_get();
+                    // What a CPU's TSC may be off, if it is, is less than reading another CPU's takes.
+                    assert!(now + 1_000_000 > latest, "{now} came after {latest}");
+                    LATEST.fetch_max(now, SeqCst);
+                }
+            })
+        })
+        .collect();
+    threads.iter().for_each(|thread| thread.wait_released());
 }

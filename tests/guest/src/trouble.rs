@@ -3,7 +3,6 @@
 mod in_slots;
 
 use crate::{
-    guest_test,
     handlers::{Deed, after, at_entry, at_return, before},
     nmi,
 };
@@ -115,54 +114,83 @@ fn reset() {
     }
 }
 
-guest_test! {
-    /// A probe at the very entry of `do_page_fault` finds the fault of a probed instruction where it belongs, and is a hit of its
-    /// own: the hit that the fault has ended is over.
-    fn a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address() {
-        reset();
-        let (address, offset) = copying_instruction();
-        COPIES_AT.store(address, Relaxed);
-        let entry = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
-        for shape in [Kprobe::new(), Kprobe::new().post(count_after)] {
-            let probe = register(Box::new(shape.symbol("copy_user").offset(offset).pre(count_before))).unwrap();
-            let (faults, hits) = (FAULTS.load(SeqCst), entry.hits());
-            let mut word = [0; 8];
-            assert_eq!(copy_from_user(&mut word, UNMAPPED), Err(Errno::EFAULT));
-            assert_eq!(FAULTS.load(SeqCst) - faults, 1, "one fault, of the instruction itself");
-            assert_eq!((entry.hits() - hits, entry.nmissed()), (1, 0));
-            assert!(!percpu::in_probe_handler());
-            assert!(x86_64::instructions::interrupts::are_enabled());
-            drop(probe);
-        }
-        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst), STRAY.load(SeqCst)), (2, 0, 0));
-        drop(entry);
+/// A probe at the very entry of `do_page_fault` finds the fault of a probed instruction where it belongs, and is a hit of its
+/// own: the hit that the fault has ended is over.
+#[guest_test]
+fn a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address() {
+    reset();
+    let (address, offset) = copying_instruction();
+    COPIES_AT.store(address, Relaxed);
+    let entry = register(Box::new(
+        Kprobe::new().symbol("do_page_fault").pre(see_fault),
+    ))
+    .unwrap();
+    for shape in [Kprobe::new(), Kprobe::new().post(count_after)] {
+        let probe = register(Box::new(
+            shape.symbol("copy_user").offset(offset).pre(count_before),
+        ))
+        .unwrap();
+        let (faults, hits) = (FAULTS.load(SeqCst), entry.hits());
+        let mut word = [0; 8];
+        assert_eq!(copy_from_user(&mut word, UNMAPPED), Err(Errno::EFAULT));
+        assert_eq!(
+            FAULTS.load(SeqCst) - faults,
+            1,
+            "one fault, of the instruction itself"
+        );
+        assert_eq!((entry.hits() - hits, entry.nmissed()), (1, 0));
+        assert!(!percpu::in_probe_handler());
+        assert!(x86_64::instructions::interrupts::are_enabled());
+        drop(probe);
     }
+    assert_eq!(
+        (BEFORE.load(SeqCst), AFTER.load(SeqCst), STRAY.load(SeqCst)),
+        (2, 0, 0)
+    );
+    drop(entry);
+}
 
-    /// Programs have pages brought in and copied by a probed instruction. After each fault the instruction begins anew, with its
-    /// pre handler; its post handler runs when it is done.
-    #[timeout(120)]
-    fn a_probed_instruction_that_faults_pages_in_is_completed() {
-        reset();
-        let (address, offset) = copying_instruction();
-        COPIES_AT.store(address, Relaxed);
-        let entry = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
-        for exercise in ["copy_on_write", "bad_pointers", "exec"] {
-            for (shape, has_post) in [(Kprobe::new(), false), (Kprobe::new().post(count_after), true)] {
-                let probe = register(Box::new(shape.symbol("copy_user").offset(offset).pre(count_before))).unwrap();
-                let before = [&BEFORE, &AFTER, &FAULTS].map(|count| count.load(SeqCst));
-                let status = run_program("/bin/exercise", &[exercise]).expect("the program starts");
-                assert_eq!(status.code(), Some(0), "{exercise}");
-                assert_eq!(probe.nmissed(), 0);
-                drop(probe);
-                let [began, ended, faults] = [(&BEFORE, 0), (&AFTER, 1), (&FAULTS, 2)].map(|(count, n)| count.load(SeqCst) - before[n]);
-                assert!(began > faults, "{exercise}: {began} times begun, {faults} faults");
-                assert_eq!(ended, if has_post { began - faults } else { 0 }, "{exercise}: {faults} faults");
-            }
+/// Programs have pages brought in and copied by a probed instruction. After each fault the instruction begins anew, with its
+/// pre handler; its post handler runs when it is done.
+#[guest_test(timeout = 120)]
+fn a_probed_instruction_that_faults_pages_in_is_completed() {
+    reset();
+    let (address, offset) = copying_instruction();
+    COPIES_AT.store(address, Relaxed);
+    let entry = register(Box::new(
+        Kprobe::new().symbol("do_page_fault").pre(see_fault),
+    ))
+    .unwrap();
+    for exercise in ["copy_on_write", "bad_pointers", "exec"] {
+        for (shape, has_post) in [
+            (Kprobe::new(), false),
+            (Kprobe::new().post(count_after), true),
+        ] {
+            let probe = register(Box::new(
+                shape.symbol("copy_user").offset(offset).pre(count_before),
+            ))
+            .unwrap();
+            let before = [&BEFORE, &AFTER, &FAULTS].map(|count| count.load(SeqCst));
+            let status = run_program("/bin/exercise", &[exercise]).expect("the program starts");
+            assert_eq!(status.code(), Some(0), "{exercise}");
+            assert_eq!(probe.nmissed(), 0);
+            drop(probe);
+            let [began, ended, faults] = [(&BEFORE, 0), (&AFTER, 1), (&FAULTS, 2)]
+                .map(|(count, n)| count.load(SeqCst) - before[n]);
+            assert!(
+                began > faults,
+                "{exercise}: {began} times begun, {faults} faults"
+            );
+            assert_eq!(
+                ended,
+                if has_post { began - faults } else { 0 },
+                "{exercise}: {faults} faults"
+            );
         }
-        assert!(FAULTS.load(SeqCst) > 0, "some copy brings a page in");
-        assert_eq!(STRAY.load(SeqCst), 0, "a fault seen in a slot");
-        drop(entry);
     }
+    assert!(FAULTS.load(SeqCst) > 0, "some copy brings a page in");
+    assert_eq!(STRAY.load(SeqCst), 0, "a fault seen in a slot");
+    drop(entry);
 }
 
 /// Results of [`ReadEverywhere`]: how many reads ended as they should.
@@ -201,73 +229,110 @@ fn end_of_this_stack() -> u64 {
     kernel_stack::bounds((&raw const here).addr() as u64).end - 4
 }
 
-guest_test! {
-    /// Reads from handlers of every kind and from an NMI end in a value or in an error. The functions that their faults run
-    /// through are probed: missed in a handler, counted always.
-    fn reads_in_handlers_never_fault_for_good() {
-        reset();
-        GOOD_READS.store(0, SeqCst);
-        PAGE_EDGE.store(end_of_this_stack(), Relaxed);
-        let (address, offset) = copying_instruction();
-        COPIES_AT.store(address, Relaxed);
-        let fault = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(see_fault))).unwrap();
-        let copy = register(Box::new(Kprobe::new().symbol("copy_user").offset(offset).pre(count_before))).unwrap();
-        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(before::<ReadEverywhere>).post(after::<ReadEverywhere>))).unwrap();
-        let call = register(Box::new(
-            Kretprobe::new().symbol("troubled_target").entry(at_entry::<ReadEverywhere>).handler(at_return::<ReadEverywhere>),
-        )).unwrap();
-        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_target").entry(mirror_that_reads))).unwrap();
-        assert_eq!(troubled_target(black_box(1)), 2);
-        assert_eq!(GOOD_READS.load(SeqCst), 5 * 5);
-        // Three page faults in each five reads; the fourth fault is a general protection fault.
-        assert_eq!((fault.hits(), fault.nmissed()), (0, 5 * 3));
-        assert_eq!((copy.hits(), copy.nmissed()), (0, 5 * 5));
-        drop((jprobe, call, kprobe));
+/// Reads from handlers of every kind and from an NMI end in a value or in an error. The functions that their faults run
+/// through are probed: missed in a handler, counted always.
+#[guest_test]
+fn reads_in_handlers_never_fault_for_good() {
+    reset();
+    GOOD_READS.store(0, SeqCst);
+    PAGE_EDGE.store(end_of_this_stack(), Relaxed);
+    let (address, offset) = copying_instruction();
+    COPIES_AT.store(address, Relaxed);
+    let fault = register(Box::new(
+        Kprobe::new().symbol("do_page_fault").pre(see_fault),
+    ))
+    .unwrap();
+    let copy = register(Box::new(
+        Kprobe::new()
+            .symbol("copy_user")
+            .offset(offset)
+            .pre(count_before),
+    ))
+    .unwrap();
+    let kprobe = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_target")
+            .pre(before::<ReadEverywhere>)
+            .post(after::<ReadEverywhere>),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::new()
+            .symbol("troubled_target")
+            .entry(at_entry::<ReadEverywhere>)
+            .handler(at_return::<ReadEverywhere>),
+    ))
+    .unwrap();
+    let jprobe = register(Box::new(
+        Jprobe::new()
+            .symbol("troubled_target")
+            .entry(mirror_that_reads),
+    ))
+    .unwrap();
+    assert_eq!(troubled_target(black_box(1)), 2);
+    assert_eq!(GOOD_READS.load(SeqCst), 5 * 5);
+    // Three page faults in each five reads; the fourth fault is a general protection fault.
+    assert_eq!((fault.hits(), fault.nmissed()), (0, 5 * 3));
+    assert_eq!((copy.hits(), copy.nmissed()), (0, 5 * 5));
+    drop((jprobe, call, kprobe));
 
-        fn in_nmi(_: &PtRegs) {
-            ReadEverywhere::done();
-            NMIS.fetch_add(1, SeqCst);
-        }
-        traps::set_nmi_handler(Some(in_nmi));
-        percpu::preempt_disable();
-        nmi_to_self();
-        percpu::preempt_enable();
-        traps::set_nmi_handler(None);
-        assert_eq!(GOOD_READS.load(SeqCst), 6 * 5);
-        assert_eq!((fault.hits(), copy.hits()), (3, 5), "hits of their own in an NMI");
-        assert_eq!(STRAY.load(SeqCst), 0);
-        drop((copy, fault));
+    fn in_nmi(_: &PtRegs) {
+        ReadEverywhere::done();
+        NMIS.fetch_add(1, SeqCst);
     }
+    traps::set_nmi_handler(Some(in_nmi));
+    percpu::preempt_disable();
+    nmi_to_self();
+    percpu::preempt_enable();
+    traps::set_nmi_handler(None);
+    assert_eq!(GOOD_READS.load(SeqCst), 6 * 5);
+    assert_eq!(
+        (fault.hits(), copy.hits()),
+        (3, 5),
+        "hits of their own in an NMI"
+    );
+    assert_eq!(STRAY.load(SeqCst), 0);
+    drop((copy, fault));
+}
 
-    /// A fault in a handler that nobody handles: the report names the handler.
-    #[should_panic("guest_tests::trouble::a_wild_handler_is_named::reads_wildly+0x")]
-    fn a_wild_handler_is_named() {
+/// A fault in a handler that nobody handles: the report names the handler.
+#[guest_test(should_panic = "guest_tests::trouble::a_wild_handler_is_named::reads_wildly+0x")]
+fn a_wild_handler_is_named() {
+    #[inline(never)]
+    fn reads_wildly(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        // SAFETY: none; this is the test, and it does not come back.
+        regs.ax = unsafe { (black_box(UNMAPPED) as *const u64).read_volatile() };
+        PreVerdict::Execute
+    }
+    forget(
+        register(Box::new(
+            Kprobe::new().symbol("troubled_target").pre(reads_wildly),
+        ))
+        .unwrap(),
+    );
+    troubled_target(black_box(1));
+}
+
+#[guest_test(should_panic = "kernel stack overflow, in task troubled")]
+fn a_handler_that_overflows_the_stack_is_reported() {
+    fn dives(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         #[inline(never)]
-        fn reads_wildly(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            // SAFETY: none; this is the test, and it does not come back.
-            regs.ax = unsafe { (black_box(UNMAPPED) as *const u64).read_volatile() };
-            PreVerdict::Execute
-        }
-        forget(register(Box::new(Kprobe::new().symbol("troubled_target").pre(reads_wildly))).unwrap());
-        troubled_target(black_box(1));
-    }
-
-    #[should_panic("kernel stack overflow, in task troubled")]
-    fn a_handler_that_overflows_the_stack_is_reported() {
-        fn dives(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            #[inline(never)]
-            fn deeper(depth: u64) -> u64 {
-                let bytes = black_box([depth; 64]);
-                if depth == u64::MAX { 0 } else { deeper(depth + 1) + bytes[63] }
+        fn deeper(depth: u64) -> u64 {
+            let bytes = black_box([depth; 64]);
+            if depth == u64::MAX {
+                0
+            } else {
+                deeper(depth + 1) + bytes[63]
             }
-            regs.ax = deeper(0);
-            PreVerdict::Execute
         }
-        forget(register(Box::new(Kprobe::new().symbol("troubled_target").pre(dives))).unwrap());
-        spawn_on(1, || {
-            troubled_target(black_box(1));
-        }).wait_released();
+        regs.ax = deeper(0);
+        PreVerdict::Execute
     }
+    forget(register(Box::new(Kprobe::new().symbol("troubled_target").pre(dives))).unwrap());
+    spawn_on(1, || {
+        troubled_target(black_box(1));
+    })
+    .wait_released();
 }
 
 static NMIS: AtomicU64 = AtomicU64::new(0);
@@ -309,176 +374,283 @@ fn mend_read(_: &Kprobe, regs: &mut PtRegs, _: u8) -> FaultVerdict {
     FaultVerdict::Handled
 }
 
-guest_test! {
-    /// An NMI that a handler sends to its own CPU, from handlers of every kind: what it hits is missed, the hit goes on.
-    fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
-        reset();
-        let in_nmi = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before).post(count_after))).unwrap();
-        let call_in_nmi = register(Box::new(Kretprobe::<u64>::new().symbol("troubled_in_nmi"))).unwrap();
-        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(before::<NmiToSelf>).post(after::<NmiToSelf>))).unwrap();
-        let call = register(Box::new(
-            Kretprobe::new().symbol("troubled_target").entry(at_entry::<NmiToSelf>).handler(at_return::<NmiToSelf>),
-        )).unwrap();
-        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_target").entry(mirror_that_sends_an_nmi))).unwrap();
-        let (_, offset) = copying_instruction();
-        let faults = register(Box::new(Kprobe::new().symbol("copy_user").offset(offset).fault(mend_read))).unwrap();
-        traps::set_nmi_handler(Some(hit_in_nmi));
-        for round in 1..=20 {
-            assert_eq!(troubled_target(black_box(round)), round + 1);
-            // The fault handler has the copy end without a byte copied.
-            assert_eq!(copy_from_user(&mut [0; 8], UNMAPPED), Ok(()));
-            assert_eq!(NMIS.load(SeqCst), 6 * round);
-            assert_eq!((in_nmi.hits(), in_nmi.nmissed()), (0, 6 * round));
-            assert_eq!((call_in_nmi.nmissed(), call_in_nmi.kprobe().nmissed()), (0, 6 * round));
-            assert_eq!((kprobe.hits(), kprobe.nmissed(), call.hits()), (round, 0, round));
-        }
-        traps::set_nmi_handler(None);
-        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
-        drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
+/// An NMI that a handler sends to its own CPU, from handlers of every kind: what it hits is missed, the hit goes on.
+#[guest_test]
+fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
+    reset();
+    let in_nmi = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_in_nmi")
+            .pre(count_before)
+            .post(count_after),
+    ))
+    .unwrap();
+    let call_in_nmi =
+        register(Box::new(Kretprobe::<u64>::new().symbol("troubled_in_nmi"))).unwrap();
+    let kprobe = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_target")
+            .pre(before::<NmiToSelf>)
+            .post(after::<NmiToSelf>),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::new()
+            .symbol("troubled_target")
+            .entry(at_entry::<NmiToSelf>)
+            .handler(at_return::<NmiToSelf>),
+    ))
+    .unwrap();
+    let jprobe = register(Box::new(
+        Jprobe::new()
+            .symbol("troubled_target")
+            .entry(mirror_that_sends_an_nmi),
+    ))
+    .unwrap();
+    let (_, offset) = copying_instruction();
+    let faults = register(Box::new(
+        Kprobe::new()
+            .symbol("copy_user")
+            .offset(offset)
+            .fault(mend_read),
+    ))
+    .unwrap();
+    traps::set_nmi_handler(Some(hit_in_nmi));
+    for round in 1..=20 {
+        assert_eq!(troubled_target(black_box(round)), round + 1);
+        // The fault handler has the copy end without a byte copied.
+        assert_eq!(copy_from_user(&mut [0; 8], UNMAPPED), Ok(()));
+        assert_eq!(NMIS.load(SeqCst), 6 * round);
+        assert_eq!((in_nmi.hits(), in_nmi.nmissed()), (0, 6 * round));
+        assert_eq!(
+            (call_in_nmi.nmissed(), call_in_nmi.kprobe().nmissed()),
+            (0, 6 * round)
+        );
+        assert_eq!(
+            (kprobe.hits(), kprobe.nmissed(), call.hits()),
+            (round, 0, round)
+        );
     }
+    traps::set_nmi_handler(None);
+    assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
+    drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
+}
 
-    /// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too, are followed or
-    /// counted as missed.
-    #[timeout(120)]
-    fn the_count_law_holds_under_nmis_from_another_cpu() {
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        static DURING_HITS: AtomicU64 = AtomicU64::new(0);
-        fn call_all(n: u64) -> bool {
-            troubled_target(black_box(n)) == n + 1
-                && troubled_in_nmi(black_box(n)) == n + 2
-                && troubled_by_a_jump(black_box(n)) == n + 3
+/// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too, are followed or
+/// counted as missed.
+#[guest_test(timeout = 120)]
+fn the_count_law_holds_under_nmis_from_another_cpu() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    static DURING_HITS: AtomicU64 = AtomicU64::new(0);
+    fn call_all(n: u64) -> bool {
+        troubled_target(black_box(n)) == n + 1
+            && troubled_in_nmi(black_box(n)) == n + 2
+            && troubled_by_a_jump(black_box(n)) == n + 3
+    }
+    fn in_nmi(regs: &PtRegs) {
+        if percpu::in_probe_handler() || PROBES.original_ip(regs.ip) != regs.ip {
+            DURING_HITS.fetch_add(1, SeqCst);
         }
-        fn in_nmi(regs: &PtRegs) {
-            if percpu::in_probe_handler() || PROBES.original_ip(regs.ip) != regs.ip {
-                DURING_HITS.fetch_add(1, SeqCst);
-            }
-            assert!(call_all(regs.ip));
+        assert!(call_all(regs.ip));
+        NMIS.fetch_add(1, SeqCst);
+    }
+    jprobe! {
+        fn mirror(_a: u64) {}
+    }
+    reset();
+    let kprobe = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_target")
+            .pre(count_before)
+            .post(count_after),
+    ))
+    .unwrap();
+    let plain = register(Box::new(
+        Kprobe::new().symbol("troubled_in_nmi").pre(count_before),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::<u64>::new()
+            .symbol("troubled_target")
+            .handler(ignore_return)
+            .maxactive(4),
+    ))
+    .unwrap();
+    let jprobe = register(Box::new(
+        Jprobe::new().symbol("troubled_in_nmi").entry(mirror),
+    ))
+    .unwrap();
+    let jumps = register(Box::new(
+        Kprobe::new().symbol("troubled_by_a_jump").pre(count_before),
+    ))
+    .unwrap();
+    let jumping_call = register(Box::new(
+        Kretprobe::<u64>::new()
+            .symbol("troubled_by_a_jump")
+            .handler(ignore_return)
+            .maxactive(4),
+    ))
+    .unwrap();
+    if kernel::cmdline::get("kprobes.step").is_none() {
+        assert_eq!(
+            jumps.flags() & flags::OPTIMIZED != 0,
+            PROBES.optimization(),
+            "a jump leads to a detour"
+        );
+    }
+    let victim = spawn_on(1, || {
+        while !STOP.load(SeqCst) {
+            let n = CALLS.fetch_add(1, SeqCst);
+            assert!(call_all(n));
+        }
+    });
+    while CALLS.load(SeqCst) == 0 {
+        hint::spin_loop();
+    }
+    traps::set_nmi_handler(Some(in_nmi));
+    let sender = spawn_on(0, || {
+        for _ in 0..3_000 {
+            nmi::send(1, &NMIS, || false);
+        }
+        STOP.store(true, SeqCst);
+    });
+    sender.wait_released();
+    victim.wait_released();
+    traps::set_nmi_handler(None);
+    let executions = CALLS.load(SeqCst) + NMIS.load(SeqCst);
+    assert_eq!(kprobe.hits() + kprobe.nmissed(), executions);
+    assert_eq!(plain.hits() + plain.nmissed(), executions);
+    assert_eq!(
+        jprobe.kprobe().hits() + jprobe.kprobe().nmissed(),
+        executions
+    );
+    assert_eq!(jumps.hits() + jumps.nmissed(), executions);
+    for call in [&call, &jumping_call] {
+        assert_eq!(
+            call.hits() + call.nmissed() + call.kprobe().nmissed(),
+            executions
+        );
+    }
+    assert_eq!(
+        BEFORE.load(SeqCst),
+        kprobe.hits() + plain.hits() + jumps.hits()
+    );
+    assert_eq!(AFTER.load(SeqCst), kprobe.hits());
+    let during = DURING_HITS.load(SeqCst);
+    assert!(
+        during > 0,
+        "no NMI of {} came during a hit",
+        NMIS.load(SeqCst)
+    );
+    drop((jumping_call, jumps, jprobe, call, plain, kprobe));
+}
+
+/// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault handler: hits three and
+/// four deep. Only the outermost one has handlers; each instruction has its effect.
+#[guest_test]
+fn hits_nest_as_deep_as_they_come() {
+    static DEPTH: AtomicU64 = AtomicU64::new(0);
+    static SENT: AtomicBool = AtomicBool::new(false);
+    fn copies(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        // Hit 2 in the copy, hit 3 in the page fault handler.
+        if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
+            DEPTH.fetch_add(1, SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    fn copies_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
+            DEPTH.fetch_add(1, SeqCst);
+        }
+    }
+    fn in_nmi(_: &PtRegs) {
+        // Hit 4, and 5 in its fault.
+        let read = copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT);
+        if read && troubled_in_nmi(black_box(1)) == 3 {
             NMIS.fetch_add(1, SeqCst);
         }
-        jprobe! {
-            fn mirror(_a: u64) {}
-        }
-        reset();
-        let kprobe = register(Box::new(Kprobe::new().symbol("troubled_target").pre(count_before).post(count_after))).unwrap();
-        let plain = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before))).unwrap();
-        let call = register(Box::new(
-            Kretprobe::<u64>::new().symbol("troubled_target").handler(ignore_return).maxactive(4),
-        )).unwrap();
-        let jprobe = register(Box::new(Jprobe::new().symbol("troubled_in_nmi").entry(mirror))).unwrap();
-        let jumps = register(Box::new(Kprobe::new().symbol("troubled_by_a_jump").pre(count_before))).unwrap();
-        let jumping_call = register(Box::new(
-            Kretprobe::<u64>::new().symbol("troubled_by_a_jump").handler(ignore_return).maxactive(4),
-        )).unwrap();
-        if kernel::cmdline::get("kprobes.step").is_none() {
-            assert_eq!(jumps.flags() & flags::OPTIMIZED != 0, PROBES.optimization(), "a jump leads to a detour");
-        }
-        let victim = spawn_on(1, || {
-            while !STOP.load(SeqCst) {
-                let n = CALLS.fetch_add(1, SeqCst);
-                assert!(call_all(n));
-            }
-        });
-        while CALLS.load(SeqCst) == 0 {
-            hint::spin_loop();
-        }
-        traps::set_nmi_handler(Some(in_nmi));
-        let sender = spawn_on(0, || {
-            for _ in 0..3_000 {
-                nmi::send(1, &NMIS, || false);
-            }
-            STOP.store(true, SeqCst);
-        });
-        sender.wait_released();
-        victim.wait_released();
-        traps::set_nmi_handler(None);
-        let executions = CALLS.load(SeqCst) + NMIS.load(SeqCst);
-        assert_eq!(kprobe.hits() + kprobe.nmissed(), executions);
-        assert_eq!(plain.hits() + plain.nmissed(), executions);
-        assert_eq!(jprobe.kprobe().hits() + jprobe.kprobe().nmissed(), executions);
-        assert_eq!(jumps.hits() + jumps.nmissed(), executions);
-        for call in [&call, &jumping_call] {
-            assert_eq!(call.hits() + call.nmissed() + call.kprobe().nmissed(), executions);
-        }
-        assert_eq!(BEFORE.load(SeqCst), kprobe.hits() + plain.hits() + jumps.hits());
-        assert_eq!(AFTER.load(SeqCst), kprobe.hits());
-        let during = DURING_HITS.load(SeqCst);
-        assert!(during > 0, "no NMI of {} came during a hit", NMIS.load(SeqCst));
-        drop((jumping_call, jumps, jprobe, call, plain, kprobe));
     }
-
-    /// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault handler: hits three and
-    /// four deep. Only the outermost one has handlers; each instruction has its effect.
-    fn hits_nest_as_deep_as_they_come() {
-        static DEPTH: AtomicU64 = AtomicU64::new(0);
-        static SENT: AtomicBool = AtomicBool::new(false);
-        fn copies(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-            // Hit 2 in the copy, hit 3 in the page fault handler.
-            if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
-                DEPTH.fetch_add(1, SeqCst);
-            }
-            PreVerdict::Execute
-        }
-        fn copies_after(_: &Kprobe, _: &mut PtRegs, _: u64) {
-            if copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT) {
-                DEPTH.fetch_add(1, SeqCst);
-            }
-        }
-        fn in_nmi(_: &PtRegs) {
-            // Hit 4, and 5 in its fault.
-            let read = copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT);
-            if read && troubled_in_nmi(black_box(1)) == 3 {
-                NMIS.fetch_add(1, SeqCst);
-            }
-        }
-        reset();
-        DEPTH.store(0, SeqCst);
-        SENT.store(false, SeqCst);
-        let (_, offset) = copying_instruction();
-        let outer = register(Box::new(Kprobe::new().symbol("troubled_target").pre(copies).post(copies_after))).unwrap();
-        let copy = register(Box::new(
-            Kprobe::new().symbol("copy_user").offset(offset).pre(count_before).post(count_after),
-        )).unwrap();
-        let fault = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(count_before).post(count_after))).unwrap();
-        let call = register(Box::new(Kretprobe::<u64>::new().symbol("do_page_fault").handler(ignore_return))).unwrap();
-        let last = register(Box::new(Kprobe::new().symbol("troubled_in_nmi").pre(count_before))).unwrap();
-        assert_eq!(troubled_target(black_box(1)), 2);
-        assert_eq!(DEPTH.load(SeqCst), 2);
-        assert_eq!((outer.hits(), outer.nmissed()), (1, 0));
-        for missed in [copy.nmissed(), fault.nmissed(), call.kprobe().nmissed()] {
-            assert_eq!(missed, 2);
-        }
-        assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
-
-        // The same with NMIs from another CPU at any depth.
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        CALLS.store(0, SeqCst);
-        STOP.store(false, SeqCst);
-        traps::set_nmi_handler(Some(in_nmi));
-        let victim = spawn_on(1, || {
-            while !STOP.load(SeqCst) {
-                assert_eq!(troubled_target(black_box(1)), 2);
-                CALLS.fetch_add(1, SeqCst);
-            }
-        });
-        let sender = spawn_on(0, || {
-            for _ in 0..1_000 {
-                nmi::send(1, &NMIS, || false);
-            }
-            STOP.store(true, SeqCst);
-        });
-        sender.wait_released();
-        victim.wait_released();
-        traps::set_nmi_handler(None);
-        assert_eq!(DEPTH.load(SeqCst), 2 + 2 * CALLS.load(SeqCst), "each read in a handler ended in its error");
-        assert_eq!(outer.hits(), 1 + CALLS.load(SeqCst));
-        let copies = 2 + 2 * CALLS.load(SeqCst) + NMIS.load(SeqCst);
-        assert_eq!(copy.hits() + copy.nmissed(), copies);
-        assert_eq!(fault.hits() + fault.nmissed(), copies, "each copy faults once");
-        assert_eq!(last.hits() + last.nmissed(), NMIS.load(SeqCst));
-        drop((last, call, fault, copy, outer));
+    reset();
+    DEPTH.store(0, SeqCst);
+    SENT.store(false, SeqCst);
+    let (_, offset) = copying_instruction();
+    let outer = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_target")
+            .pre(copies)
+            .post(copies_after),
+    ))
+    .unwrap();
+    let copy = register(Box::new(
+        Kprobe::new()
+            .symbol("copy_user")
+            .offset(offset)
+            .pre(count_before)
+            .post(count_after),
+    ))
+    .unwrap();
+    let fault = register(Box::new(
+        Kprobe::new()
+            .symbol("do_page_fault")
+            .pre(count_before)
+            .post(count_after),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::<u64>::new()
+            .symbol("do_page_fault")
+            .handler(ignore_return),
+    ))
+    .unwrap();
+    let last = register(Box::new(
+        Kprobe::new().symbol("troubled_in_nmi").pre(count_before),
+    ))
+    .unwrap();
+    assert_eq!(troubled_target(black_box(1)), 2);
+    assert_eq!(DEPTH.load(SeqCst), 2);
+    assert_eq!((outer.hits(), outer.nmissed()), (1, 0));
+    for missed in [copy.nmissed(), fault.nmissed(), call.kprobe().nmissed()] {
+        assert_eq!(missed, 2);
     }
+    assert_eq!((BEFORE.load(SeqCst), AFTER.load(SeqCst)), (0, 0));
+
+    // The same with NMIs from another CPU at any depth.
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    CALLS.store(0, SeqCst);
+    STOP.store(false, SeqCst);
+    traps::set_nmi_handler(Some(in_nmi));
+    let victim = spawn_on(1, || {
+        while !STOP.load(SeqCst) {
+            assert_eq!(troubled_target(black_box(1)), 2);
+            CALLS.fetch_add(1, SeqCst);
+        }
+    });
+    let sender = spawn_on(0, || {
+        for _ in 0..1_000 {
+            nmi::send(1, &NMIS, || false);
+        }
+        STOP.store(true, SeqCst);
+    });
+    sender.wait_released();
+    victim.wait_released();
+    traps::set_nmi_handler(None);
+    assert_eq!(
+        DEPTH.load(SeqCst),
+        2 + 2 * CALLS.load(SeqCst),
+        "each read in a handler ended in its error"
+    );
+    assert_eq!(outer.hits(), 1 + CALLS.load(SeqCst));
+    let copies = 2 + 2 * CALLS.load(SeqCst) + NMIS.load(SeqCst);
+    assert_eq!(copy.hits() + copy.nmissed(), copies);
+    assert_eq!(
+        fault.hits() + fault.nmissed(),
+        copies,
+        "each copy faults once"
+    );
+    assert_eq!(last.hits() + last.nmissed(), NMIS.load(SeqCst));
+    drop((last, call, fault, copy, outer));
 }
 
 /// Has the function that is entered return to that trampoline, although no return probe has taken up the call.
@@ -514,46 +686,42 @@ fn orphans_told() -> usize {
         .count()
 }
 
-guest_test! {
-    /// A program whose system call has lost its way back is killed; the kernel goes on.
-    fn a_program_that_returns_to_nowhere_is_killed() {
-        for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
-            let told = orphans_told();
-            let probe = forge_returns_of("sys_mkdir", method);
-            let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
-            assert_eq!(status, WaitStatus::killed(signal::KILL), "{method:?}");
-            assert_eq!((probe.hits(), orphans_told()), (1, told + 1), "{method:?}");
-            drop(probe);
-            assert!(!percpu::in_probe_handler(), "{method:?}");
-        }
-        let status = run_program("/bin/exercise", &["identity"]).expect("the program starts");
-        assert_eq!(status.code(), Some(0));
+/// A program whose system call has lost its way back is killed; the kernel goes on.
+#[guest_test]
+fn a_program_that_returns_to_nowhere_is_killed() {
+    for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
+        let told = orphans_told();
+        let probe = forge_returns_of("sys_mkdir", method);
+        let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
+        assert_eq!(status, WaitStatus::killed(signal::KILL), "{method:?}");
+        assert_eq!((probe.hits(), orphans_told()), (1, told + 1), "{method:?}");
+        drop(probe);
+        assert!(!percpu::in_probe_handler(), "{method:?}");
     }
-
-    #[should_panic("kretprobe BUG!: Processing kretprobe ")]
-    fn a_kernel_thread_that_returns_to_nowhere_ends_the_kernel() {
-        forget(forge_returns_of("troubled_target", ReturnMethod::Asm));
-        troubled_target(black_box(1));
-    }
-
-    /// `historic` has the same of trap4.
-    #[should_panic("kretprobe BUG!: Processing kretprobe ")]
-    fn a_kernel_thread_that_returns_to_nowhere_by_trap3_ends_the_kernel() {
-        forget(forge_returns_of("troubled_target", ReturnMethod::Trap3));
-        troubled_target(black_box(1));
-    }
+    let status = run_program("/bin/exercise", &["identity"]).expect("the program starts");
+    assert_eq!(status.code(), Some(0));
 }
 
-guest_test! {
-    /// The same with displaced instructions single-stepped: the guard is held and interrupts are off until the step is done.
-    #[timeout(120)]
-    #[cmdline("kprobes.step=tf")]
-    fn single_stepped_hits_stand_the_same_trouble() {
-        a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();
-        a_probed_instruction_that_faults_pages_in_is_completed();
-        reads_in_handlers_never_fault_for_good();
-        an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
-        the_count_law_holds_under_nmis_from_another_cpu();
-        hits_nest_as_deep_as_they_come();
-    }
+#[guest_test(should_panic = "kretprobe BUG!: Processing kretprobe ")]
+fn a_kernel_thread_that_returns_to_nowhere_ends_the_kernel() {
+    forget(forge_returns_of("troubled_target", ReturnMethod::Asm));
+    troubled_target(black_box(1));
+}
+
+/// `historic` has the same of trap4.
+#[guest_test(should_panic = "kretprobe BUG!: Processing kretprobe ")]
+fn a_kernel_thread_that_returns_to_nowhere_by_trap3_ends_the_kernel() {
+    forget(forge_returns_of("troubled_target", ReturnMethod::Trap3));
+    troubled_target(black_box(1));
+}
+
+/// The same with displaced instructions single-stepped: the guard is held and interrupts are off until the step is done.
+#[guest_test(timeout = 120, cmdline = "kprobes.step=tf")]
+fn single_stepped_hits_stand_the_same_trouble() {
+    a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();
+    a_probed_instruction_that_faults_pages_in_is_completed();
+    reads_in_handlers_never_fault_for_good();
+    an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss();
+    the_count_law_holds_under_nmis_from_another_cpu();
+    hits_nest_as_deep_as_they_come();
 }

@@ -3,7 +3,6 @@
 use super::{
     HITS, address, breakpoints, byte_at, count, is_jump, opt_fill, opt_recursion, opt_rust,
 };
-use crate::guest_test;
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::{
     hint::{self, black_box},
@@ -24,260 +23,287 @@ use kernel::{
 };
 use probes::kprobe::flags;
 
-guest_test! {
-    /// A probe is being unregistered while its handler runs from a detour.
-    fn unregistering_waits_for_a_handler_in_a_detour_under_interrupts() {
-        while_a_handler_lingers(drop);
-    }
+/// A probe is being unregistered while its handler runs from a detour.
+#[guest_test]
+fn unregistering_waits_for_a_handler_in_a_detour_under_interrupts() {
+    while_a_handler_lingers(drop);
+}
 
-    /// Likewise when the jump goes and the probe stays.
-    fn turning_the_knob_waits_for_a_handler_in_a_detour_under_interrupts() {
-        while_a_handler_lingers(|probe| {
-            PROBES.set_optimization(false).unwrap();
-            REMOVED.store(true, SeqCst);
-            PROBES.set_optimization(true).unwrap();
-            drop(probe);
-        });
-    }
+/// Likewise when the jump goes and the probe stays.
+#[guest_test]
+fn turning_the_knob_waits_for_a_handler_in_a_detour_under_interrupts() {
+    while_a_handler_lingers(|probe| {
+        PROBES.set_optimization(false).unwrap();
+        REMOVED.store(true, SeqCst);
+        PROBES.set_optimization(true).unwrap();
+        drop(probe);
+    });
+}
 
-    /// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump replaces, stay in the middle of
-    /// it for long, and are preempted there.
-    #[smp(4)]
-    #[timeout(240)]
-    fn jumps_come_and_go_under_fire() {
-        const BYTES: usize = 40_000;
-        let stop = Arc::new(AtomicBool::new(false));
-        let calls = Arc::new([const { AtomicU64::new(0) }; 3]);
-        let threads: Vec<_> = (0..8)
-            .map(|n| {
-                let (stop, calls) = (stop.clone(), calls.clone());
-                spawn_kthread("fires", move || {
-                    let mut buffer = vec![0u8; BYTES];
-                    while !stop.load(Relaxed) {
-                        if n % 2 == 0 {
-                            let filled = (n as u8).wrapping_add(calls[0].load(Relaxed) as u8);
-                            let at = buffer.as_mut_ptr();
-                            fill(at, filled, size_of_val(&*buffer));
-                            assert!(buffer.iter().all(|byte| *byte == filled));
-                        }
-                        for i in 0..200 {
-                            assert_eq!(opt_rust(i, black_box(1)), i * 3 + 1);
-                            assert_eq!(opt_recursion(black_box(i % 3)), i % 3);
-                        }
-                        calls[n % 3].fetch_add(1, Relaxed);
+/// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump replaces, stay in the middle of
+/// it for long, and are preempted there.
+#[guest_test(smp = 4, timeout = 240)]
+fn jumps_come_and_go_under_fire() {
+    const BYTES: usize = 40_000;
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new([const { AtomicU64::new(0) }; 3]);
+    let threads: Vec<_> = (0..8)
+        .map(|n| {
+            let (stop, calls) = (stop.clone(), calls.clone());
+            spawn_kthread("fires", move || {
+                let mut buffer = vec![0u8; BYTES];
+                while !stop.load(Relaxed) {
+                    if n % 2 == 0 {
+                        let filled = (n as u8).wrapping_add(calls[0].load(Relaxed) as u8);
+                        let at = buffer.as_mut_ptr();
+                        fill(at, filled, size_of_val(&*buffer));
+                        assert!(buffer.iter().all(|byte| *byte == filled));
                     }
-                })
-                .unwrap()
-            })
-            .collect();
-        for round in 0..10 {
-            HITS.store(0, SeqCst);
-            let in_fill = register(Box::new(Kprobe::new().symbol("opt_fill").pre(count))).unwrap();
-            let in_rust = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
-            let on_return = register(Box::new(
-                Kretprobe::<u64>::new().symbol("opt_recursion").maxactive(64).handler(|_, _| {}),
-            )).unwrap();
-            assert!(is_jump("opt_fill") && is_jump("opt_rust") && is_jump("opt_recursion"));
-            let traps = breakpoints();
-            let hits = HITS.load(SeqCst);
-            while HITS.load(SeqCst) < hits + 300 {
-                hint::spin_loop();
-            }
-            assert_eq!(breakpoints(), traps, "all three are jumps");
-            if round % 3 == 0 {
-                let neighbour = register(Box::new(Kprobe::new().symbol("opt_fill").offset(1).pre(count))).unwrap();
-                assert!(!is_jump("opt_fill"));
-                drop(neighbour);
-                assert!(is_jump("opt_fill"));
-            }
-            drop((in_fill, in_rust, on_return));
-            assert!(!is_jump("opt_fill") && !is_jump("opt_rust") && !is_jump("opt_recursion"));
-        }
-        stop.store(true, SeqCst);
-        for thread in threads {
-            thread.wait_released();
-        }
-        while PROBES.reap().unwrap() > 0 {
-            kernel::task::schedule();
-        }
-        assert_eq!(PROBES.detours_in_use(), 0);
-    }
-
-    /// A task that was preempted in the middle of what the jump will cover: the breakpoint is there at once, the jump only when that
-    /// task has moved on.
-    fn no_jump_is_written_over_a_preempted_task() {
-        static GO_ON: AtomicBool = AtomicBool::new(false);
-        /// Where ticks have found calls of the function.
-        static IN_DETOUR: AtomicU64 = AtomicU64::new(0);
-        static UNDER_JUMP: AtomicU64 = AtomicU64::new(0);
-        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            // SAFETY: the first argument of the probed function, the frame of the interrupt.
-            let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
-            let start = opt_fill as *const () as u64;
-            UNDER_JUMP.fetch_add(u64::from((start + 1..start + 5).contains(&ip)), SeqCst);
-            IN_DETOUR.fetch_add(u64::from(ip != start && PROBES.original_ip(ip) == start), SeqCst);
-            PreVerdict::Execute
-        }
-        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
-        let covered = |ip: u64| (address("opt_fill") + 1..address("opt_fill") + 5).contains(&ip);
-        let stop = Arc::new(AtomicBool::new(false));
-        let filler = {
-            let stop = stop.clone();
-            spawn_kthread_on(1 << 1, "fills", move || {
-                let mut buffer = vec![0u8; 1 << 20];
-                while !stop.load(SeqCst) {
-                    fill(buffer.as_mut_ptr(), 7, buffer.len());
+                    for i in 0..200 {
+                        assert_eq!(opt_rust(i, black_box(1)), i * 3 + 1);
+                        assert_eq!(opt_recursion(black_box(i % 3)), i % 3);
+                    }
+                    calls[n % 3].fetch_add(1, Relaxed);
                 }
             })
             .unwrap()
-        };
-        // Keeps CPU 1, once it has found the other one preempted in the right place.
-        let keeper = spawn_kthread_on(1 << 1, "keeps", move || {
-            loop {
-                percpu::preempt_disable();
-                if is_preempted_in(&covered) {
-                    break;
-                }
-                percpu::preempt_enable();
-                schedule();
+        })
+        .collect();
+    for round in 0..10 {
+        HITS.store(0, SeqCst);
+        let in_fill = register(Box::new(Kprobe::new().symbol("opt_fill").pre(count))).unwrap();
+        let in_rust = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+        let on_return = register(Box::new(
+            Kretprobe::<u64>::new()
+                .symbol("opt_recursion")
+                .maxactive(64)
+                .handler(|_, _| {}),
+        ))
+        .unwrap();
+        assert!(is_jump("opt_fill") && is_jump("opt_rust") && is_jump("opt_recursion"));
+        let traps = breakpoints();
+        let hits = HITS.load(SeqCst);
+        while HITS.load(SeqCst) < hits + 300 {
+            hint::spin_loop();
+        }
+        assert_eq!(breakpoints(), traps, "all three are jumps");
+        if round % 3 == 0 {
+            let neighbour = register(Box::new(
+                Kprobe::new().symbol("opt_fill").offset(1).pre(count),
+            ))
+            .unwrap();
+            assert!(!is_jump("opt_fill"));
+            drop(neighbour);
+            assert!(is_jump("opt_fill"));
+        }
+        drop((in_fill, in_rust, on_return));
+        assert!(!is_jump("opt_fill") && !is_jump("opt_rust") && !is_jump("opt_recursion"));
+    }
+    stop.store(true, SeqCst);
+    for thread in threads {
+        thread.wait_released();
+    }
+    while PROBES.reap().unwrap() > 0 {
+        kernel::task::schedule();
+    }
+    assert_eq!(PROBES.detours_in_use(), 0);
+}
+
+/// A task that was preempted in the middle of what the jump will cover: the breakpoint is there at once, the jump only when that
+/// task has moved on.
+#[guest_test]
+fn no_jump_is_written_over_a_preempted_task() {
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    /// Where ticks have found calls of the function.
+    static IN_DETOUR: AtomicU64 = AtomicU64::new(0);
+    static UNDER_JUMP: AtomicU64 = AtomicU64::new(0);
+    fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        // SAFETY: the first argument of the probed function, the frame of the interrupt.
+        let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
+        let start = opt_fill as *const () as u64;
+        UNDER_JUMP.fetch_add(u64::from((start + 1..start + 5).contains(&ip)), SeqCst);
+        IN_DETOUR.fetch_add(
+            u64::from(ip != start && PROBES.original_ip(ip) == start),
+            SeqCst,
+        );
+        PreVerdict::Execute
+    }
+    let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+    let covered = |ip: u64| (address("opt_fill") + 1..address("opt_fill") + 5).contains(&ip);
+    let stop = Arc::new(AtomicBool::new(false));
+    let filler = {
+        let stop = stop.clone();
+        spawn_kthread_on(1 << 1, "fills", move || {
+            let mut buffer = vec![0u8; 1 << 20];
+            while !stop.load(SeqCst) {
+                fill(buffer.as_mut_ptr(), 7, buffer.len());
             }
-            IS_PARKED.store(true, SeqCst);
-            while !GO_ON.load(SeqCst) {
-                hint::spin_loop();
+        })
+        .unwrap()
+    };
+    // Keeps CPU 1, once it has found the other one preempted in the right place.
+    let keeper = spawn_kthread_on(1 << 1, "keeps", move || {
+        loop {
+            percpu::preempt_disable();
+            if is_preempted_in(&covered) {
+                break;
             }
             percpu::preempt_enable();
-        })
-        .unwrap();
-        static IS_PARKED: AtomicBool = AtomicBool::new(false);
-        while !IS_PARKED.load(SeqCst) {
             schedule();
         }
-        static PROBE: Kprobe = Kprobe::new().symbol("opt_fill").pre(count);
-        let registers = spawn_kthread_on(1, "registers", || kernel::probes::register_kprobe(&PROBE).unwrap()).unwrap();
-        while byte_at(address("opt_fill")) != 0xcc {
-            schedule();
+        IS_PARKED.store(true, SeqCst);
+        while !GO_ON.load(SeqCst) {
+            hint::spin_loop();
         }
-        // It counts as optimised as soon as it is to be.
-        while PROBE.flags() & flags::OPTIMIZED == 0 {
-            schedule();
-        }
+        percpu::preempt_enable();
+    })
+    .unwrap();
+    static IS_PARKED: AtomicBool = AtomicBool::new(false);
+    while !IS_PARKED.load(SeqCst) {
+        schedule();
+    }
+    static PROBE: Kprobe = Kprobe::new().symbol("opt_fill").pre(count);
+    let registers = spawn_kthread_on(1, "registers", || {
+        kernel::probes::register_kprobe(&PROBE).unwrap()
+    })
+    .unwrap();
+    while byte_at(address("opt_fill")) != 0xcc {
+        schedule();
+    }
+    // It counts as optimised as soon as it is to be.
+    while PROBE.flags() & flags::OPTIMIZED == 0 {
+        schedule();
+    }
+    assert_eq!(byte_at(address("opt_fill")), 0xcc);
+    // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what it should.
+    HITS.store(0, SeqCst);
+    let traps = breakpoints();
+    for call in 1..=100 {
+        let mut bytes = [0_u8; 4];
+        fill(bytes.as_mut_ptr(), call as u8, 4);
+        assert_eq!((bytes, HITS.load(SeqCst)), ([call as u8; 4], call));
+    }
+    // From when the breakpoint leads to the detour on, calls stay there: one that came back from a slot would be under the jump.
+    let mut bytes = vec![0_u8; 1 << 20];
+    IN_DETOUR.store(0, SeqCst);
+    let mut calls = 100;
+    while IN_DETOUR.load(SeqCst) < 3 {
+        fill(bytes.as_mut_ptr(), 1, bytes.len());
+        calls += 1;
         assert_eq!(byte_at(address("opt_fill")), 0xcc);
-        // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what it should.
-        HITS.store(0, SeqCst);
-        let traps = breakpoints();
-        for call in 1..=100 {
-            let mut bytes = [0_u8; 4];
-            fill(bytes.as_mut_ptr(), call as u8, 4);
-            assert_eq!((bytes, HITS.load(SeqCst)), ([call as u8; 4], call));
+        assert!(
+            IN_DETOUR.load(SeqCst) > 0 || calls < 1_000,
+            "no tick has found a call in the detour"
+        );
+    }
+    UNDER_JUMP.store(0, SeqCst);
+    while IN_DETOUR.load(SeqCst) < 10 {
+        fill(bytes.as_mut_ptr(), 2, bytes.len());
+        calls += 1;
+    }
+    assert_eq!(
+        UNDER_JUMP.load(SeqCst),
+        0,
+        "calls executed what the jump will replace"
+    );
+    assert_eq!((PROBE.hits(), breakpoints() - traps), (calls, calls));
+    GO_ON.store(true, SeqCst);
+    registers.wait_released();
+    assert!(is_jump("opt_fill"));
+    stop.store(true, SeqCst);
+    filler.wait_released();
+    keeper.wait_released();
+    drop(ticks);
+    kernel::probes::unregister_kprobe(&PROBE).unwrap();
+}
+
+/// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is written under it.
+#[guest_test]
+fn no_jump_is_written_under_a_running_cpu() {
+    /// How often a tick has found it there, and how often the code was another one then.
+    static THERE: AtomicU64 = AtomicU64::new(0);
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static CODE: AtomicU32 = AtomicU32::new(0);
+    fn code() -> u32 {
+        // SAFETY: kernel text is mapped and readable for ever.
+        unsafe {
+            (opt_fill as *const u8)
+                .add(1)
+                .cast::<u32>()
+                .read_unaligned()
         }
-        // From when the breakpoint leads to the detour on, calls stay there: one that came back from a slot would be under the jump.
-        let mut bytes = vec![0_u8; 1 << 20];
-        IN_DETOUR.store(0, SeqCst);
-        let mut calls = 100;
-        while IN_DETOUR.load(SeqCst) < 3 {
-            fill(bytes.as_mut_ptr(), 1, bytes.len());
-            calls += 1;
-            assert_eq!(byte_at(address("opt_fill")), 0xcc);
-            assert!(IN_DETOUR.load(SeqCst) > 0 || calls < 1_000, "no tick has found a call in the detour");
+    }
+    fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        // SAFETY: the first argument of the probed function, the frame of the interrupt.
+        let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
+        let start = opt_fill as *const () as u64;
+        if (start + 1..start + 5).contains(&ip) {
+            THERE.fetch_add(1, SeqCst);
+            WRITTEN.fetch_add(u64::from(code() != CODE.load(SeqCst)), SeqCst);
         }
-        UNDER_JUMP.store(0, SeqCst);
-        while IN_DETOUR.load(SeqCst) < 10 {
-            fill(bytes.as_mut_ptr(), 2, bytes.len());
-            calls += 1;
+        PreVerdict::Execute
+    }
+    CODE.store(code(), SeqCst);
+    let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+    let filler = spawn_kthread_on(1 << 1, "fills", || {
+        let mut buffer = vec![0_u8; 1 << 21];
+        for round in 1.. {
+            if STOP.load(SeqCst) {
+                break;
+            }
+            // It stays where it is, so there is nobody to wait for but the CPU.
+            percpu::preempt_disable();
+            fill(buffer.as_mut_ptr(), round as u8, buffer.len());
+            percpu::preempt_enable();
+            assert!(buffer.iter().all(|byte| *byte == round as u8));
         }
-        assert_eq!(UNDER_JUMP.load(SeqCst), 0, "calls executed what the jump will replace");
-        assert_eq!((PROBE.hits(), breakpoints() - traps), (calls, calls));
-        GO_ON.store(true, SeqCst);
-        registers.wait_released();
+    })
+    .unwrap();
+    for _ in 0..20 {
+        let there = THERE.load(SeqCst);
+        while THERE.load(SeqCst) == there {
+            hint::spin_loop();
+        }
+        let probe = register(Box::new(Kprobe::new().symbol("opt_fill").pre(count))).unwrap();
         assert!(is_jump("opt_fill"));
-        stop.store(true, SeqCst);
-        filler.wait_released();
-        keeper.wait_released();
-        drop(ticks);
-        kernel::probes::unregister_kprobe(&PROBE).unwrap();
-    }
-
-    /// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is written under it.
-    fn no_jump_is_written_under_a_running_cpu() {
-        /// How often a tick has found it there, and how often the code was another one then.
-        static THERE: AtomicU64 = AtomicU64::new(0);
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        static STOP: AtomicBool = AtomicBool::new(false);
-        static CODE: AtomicU32 = AtomicU32::new(0);
-        fn code() -> u32 {
-            // SAFETY: kernel text is mapped and readable for ever.
-            unsafe { (opt_fill as *const u8).add(1).cast::<u32>().read_unaligned() }
-        }
-        fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-            // SAFETY: the first argument of the probed function, the frame of the interrupt.
-            let ip = unsafe { &*(regs.di as *const PtRegs) }.ip;
-            let start = opt_fill as *const () as u64;
-            if (start + 1..start + 5).contains(&ip) {
-                THERE.fetch_add(1, SeqCst);
-                WRITTEN.fetch_add(u64::from(code() != CODE.load(SeqCst)), SeqCst);
-            }
-            PreVerdict::Execute
-        }
-        CODE.store(code(), SeqCst);
-        let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
-        let filler = spawn_kthread_on(1 << 1, "fills", || {
-            let mut buffer = vec![0_u8; 1 << 21];
-            for round in 1.. {
-                if STOP.load(SeqCst) {
-                    break;
-                }
-                // It stays where it is, so there is nobody to wait for but the CPU.
-                percpu::preempt_disable();
-                fill(buffer.as_mut_ptr(), round as u8, buffer.len());
-                percpu::preempt_enable();
-                assert!(buffer.iter().all(|byte| *byte == round as u8));
-            }
-        })
-        .unwrap();
-        for _ in 0..20 {
-            let there = THERE.load(SeqCst);
-            while THERE.load(SeqCst) == there {
-                hint::spin_loop();
-            }
-            let probe = register(Box::new(Kprobe::new().symbol("opt_fill").pre(count))).unwrap();
-            assert!(is_jump("opt_fill"));
-            drop(probe);
-        }
-        STOP.store(true, SeqCst);
-        filler.wait_released();
-        assert_eq!(WRITTEN.load(SeqCst), 0, "of {} ticks", THERE.load(SeqCst));
-        drop(ticks);
-    }
-
-    /// However the jump comes and goes meanwhile, each call is counted once, also those that hit the breakpoint in between.
-    fn each_call_counts_once_while_the_knob_turns() {
-        let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let calls = Arc::new(AtomicU64::new(0));
-        let caller = {
-            let (stop, calls) = (stop.clone(), calls.clone());
-            spawn_kthread_on(1 << 1, "calls", move || {
-                while !stop.load(SeqCst) {
-                    assert_eq!(opt_rust(black_box(5), black_box(1)), 16);
-                    calls.fetch_add(1, SeqCst);
-                }
-            })
-            .unwrap()
-        };
-        for _ in 0..30 {
-            for on in [false, true] {
-                PROBES.set_optimization(on).unwrap();
-                let before = calls.load(SeqCst);
-                while calls.load(SeqCst) < before + 10 {
-                    hint::spin_loop();
-                }
-            }
-        }
-        stop.store(true, SeqCst);
-        caller.wait_released();
-        assert_eq!((probe.hits(), probe.nmissed()), (calls.load(SeqCst), 0));
         drop(probe);
     }
+    STOP.store(true, SeqCst);
+    filler.wait_released();
+    assert_eq!(WRITTEN.load(SeqCst), 0, "of {} ticks", THERE.load(SeqCst));
+    drop(ticks);
+}
+
+/// However the jump comes and goes meanwhile, each call is counted once, also those that hit the breakpoint in between.
+#[guest_test]
+fn each_call_counts_once_while_the_knob_turns() {
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicU64::new(0));
+    let caller = {
+        let (stop, calls) = (stop.clone(), calls.clone());
+        spawn_kthread_on(1 << 1, "calls", move || {
+            while !stop.load(SeqCst) {
+                assert_eq!(opt_rust(black_box(5), black_box(1)), 16);
+                calls.fetch_add(1, SeqCst);
+            }
+        })
+        .unwrap()
+    };
+    for _ in 0..30 {
+        for on in [false, true] {
+            PROBES.set_optimization(on).unwrap();
+            let before = calls.load(SeqCst);
+            while calls.load(SeqCst) < before + 10 {
+                hint::spin_loop();
+            }
+        }
+    }
+    stop.store(true, SeqCst);
+    caller.wait_released();
+    assert_eq!((probe.hits(), probe.nmissed()), (calls.load(SeqCst), 0));
+    drop(probe);
 }
 
 /// Fills memory by the one instruction of `opt_fill`.

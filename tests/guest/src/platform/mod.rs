@@ -85,25 +85,6 @@ pub fn jumps() -> bool {
     PROBES.optimization() && step_method() == StepMethod::Translate
 }
 
-/// Collects a test of the suite.
-macro_rules! collect {
-    ($name:ident) => {
-        const _: () = {
-            #[used]
-            #[unsafe(link_section = ".guest_tests")]
-            static TEST: $crate::Registered = $crate::Registered(
-                ::test_protocol::Descriptor::new(
-                    concat!(module_path!(), "::", stringify!($name)),
-                    $name,
-                )
-                .smp($crate::platform::CPUS)
-                .timeout($crate::platform::TIMEOUT),
-            );
-        };
-    };
-}
-pub(crate) use collect;
-
 /// How many CPUs the machine has.
 pub const CPUS: u32 = 4;
 
@@ -111,21 +92,12 @@ pub const CPUS: u32 = 4;
 macro_rules! dies {
     (#[test] fn $name:ident() saying $words:expr $(, $check:expr)? => $body:block) => {
         $(const _: fn(&str) -> bool = $check;)?
+        #[guest_test(
+            smp = $crate::platform::CPUS,
+            timeout = $crate::platform::TIMEOUT,
+            should_panic = $words
+        )]
         fn $name() $body
-
-        const _: () = {
-            #[used]
-            #[unsafe(link_section = ".guest_tests")]
-            static TEST: $crate::Registered = $crate::Registered(
-                ::test_protocol::Descriptor::new(
-                    concat!(module_path!(), "::", stringify!($name)),
-                    $name,
-                )
-                .smp($crate::platform::CPUS)
-                .timeout($crate::platform::TIMEOUT)
-                .should_panic($words),
-            );
-        };
     };
 }
 pub(crate) use dies;
