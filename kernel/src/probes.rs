@@ -23,7 +23,7 @@ pub use ::probes::{
 use core::{arch::asm, fmt, ops::Range};
 
 use ::probes::{
-    PerCpu, Platform, Probes,
+    Host, PerCpu, Platform, Probes,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
 use abi::{WaitStatus, signal};
@@ -68,10 +68,6 @@ unsafe impl Platform for Kernel {
     type RawMutex = RawMutex;
 
     const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
-
-    fn probes() -> &'static Probes<Self> {
-        &PROBES
-    }
 
     #[inline(always)]
     fn this_cpu() -> &'static PerCpu {
@@ -171,6 +167,12 @@ unsafe impl Platform for Kernel {
 
     fn log(message: fmt::Arguments<'_>) {
         crate::pr_info!("{message}");
+    }
+}
+
+impl Host for Kernel {
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
     }
 }
 

@@ -35,10 +35,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     ptr::{null, null_mut},
-    sync::atomic::{
-        AtomicBool, AtomicPtr,
-        Ordering::{Acquire, Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicPtr},
 };
 
 use crate::{
@@ -48,9 +45,8 @@ use crate::{
         site::{Place, Site},
     },
     insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
-    platform::Platform,
     pt_regs::PtRegs,
-    registry::Probes,
+    registry::Host,
 };
 
 /// Bytes of a detour: nine to a page. The longest template takes about 390; displaced code of 5 to 19 bytes takes about twice that.
@@ -734,39 +730,12 @@ impl Detour {
     }
 }
 
-impl<P: Platform> Probes<P> {
-    /// Where code goes on that is told to go on at `ip`: at the displaced copy, if that is under a jump or where one is about to be
-    /// written; else there. Interrupts off, or the guard held, until it has gone on.
-    pub fn executable_ip(&self, ip: u64) -> u64 {
-        self.covering(ip)
-            .filter(|(site, detour, _)| site.run.load(Acquire) == detour.block())
-            .and_then(|(_, detour, behind)| detour.copy_of(behind))
-            .unwrap_or(ip)
-    }
-
-    /// Whether `ip` is under a jump, or where one is about to be written. Where a grace period does not end.
-    pub(crate) fn is_covered(&self, ip: u64) -> bool {
-        self.covering(ip).is_some()
-    }
-
-    /// The site with a detour whose jump covers `ip`, not counting the first byte; and how far behind its address that is.
-    fn covering(&self, ip: u64) -> Option<(&Site, &Detour, usize)> {
-        if self.detour_count.load(Relaxed) == 0 {
-            return None;
-        }
-        (1..JUMP_BYTES).find_map(|behind| {
-            let site = self.table.find((ip + 1).checked_sub(behind as u64)?)?;
-            Some((site, site.detour()?, behind))
-        })
-    }
-}
-
 /// Called by detours that were entered with the guard up.
 ///
 /// # Safety
 /// 1. `regs` is the frame that the detour has built.
 /// 2. `site` is the detour's.
-pub unsafe extern "C" fn miss_in_detour<P: Platform>(site: *const Site, regs: *mut PtRegs) {
+pub unsafe extern "C" fn miss_in_detour<P: Host>(site: *const Site, regs: *mut PtRegs) {
     // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site outlives its detour.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().miss(P::this_cpu(), site, regs);
@@ -776,7 +745,7 @@ pub unsafe extern "C" fn miss_in_detour<P: Platform>(site: *const Site, regs: *m
 ///
 /// # Safety
 /// `regs` is the frame of the hit.
-pub unsafe extern "C" fn resume_at<P: Platform>(regs: *mut PtRegs) {
+pub unsafe extern "C" fn resume_at<P: Host>(regs: *mut PtRegs) {
     // SAFETY: by the contract: the frame is on this stack and nobody else knows it.
     let regs = unsafe { &mut *regs };
     regs.ip = P::probes().executable_ip(regs.ip);

@@ -53,4 +53,4 @@ pub use entry::jprobe_return;
 pub use error::ProbeError;
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
-pub use registry::{Probes, Registered, optimize};
+pub use registry::{Host, Probes, Registered, optimize};

@@ -6,7 +6,7 @@ pub use crate::data::{
     entry_points::EntryPoints,
     per_cpu::{GUARD_FREE, PerCpu},
 };
-use crate::{error::ProbeError, registry::Probes};
+use crate::error::ProbeError;
 
 /// The symbol that covers an address.
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +63,6 @@ pub unsafe trait Platform: Sized + 'static {
 
     /// Where [`Platform::this_cpu`]'s data begins, from the GS base.
     const PER_CPU_GS_OFFSET: u32;
-
-    /// The kernel's one registry.
-    fn probes() -> &'static Probes<Self>;
 
     // For the hit path: any context, no locks.
 

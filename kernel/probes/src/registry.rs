@@ -30,7 +30,7 @@ use core::{
     ops::{Deref, Range},
     ptr::{NonNull, null_mut},
     sync::atomic::{
-        AtomicPtr, AtomicU64, AtomicUsize,
+        AtomicPtr, AtomicU64,
         Ordering::{Acquire, Relaxed, Release, SeqCst},
         fence,
     },
@@ -48,17 +48,17 @@ pub use crate::data::{
 };
 use crate::{
     data::{
-        address_table::{AddressTable, Fill},
+        address_table::Fill,
         counters::FreeCounters,
         entry_points::EntryPoints,
-        instance::{Holder, RETIRED, TaskCell, TaskTable},
+        instance::{Holder, RETIRED, TaskCell},
         kprobe::{Kind, Kprobe, flags},
         kretprobe::KretprobeCore,
         per_cpu::PerCpu,
         site::{self, Emulated, Places, Site},
     },
-    detour::Detour,
     error::{MAX_INSTANCE_DATA, ProbeError},
+    hit::Hits,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, FlagsOp, Insn, Refusal,
         SavedFlagsOperand, landing_pad_len, step_copy, translate,
@@ -71,7 +71,7 @@ use crate::{
         optimize::{Optimizer, Visit, needs_breakpoint},
     },
     site_pool::FreeSites,
-    slot::{FreeSlots, SlotPool},
+    slot::FreeSlots,
 };
 
 /// How many breakpoints are written between two synchronisations, in all rounds. Not all of a batch: where a batch covers the code that
@@ -110,40 +110,29 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// The probes of one kernel. See the module's text and [`hit`](crate::hit) for the other half.
+/// A kernel that has its probes in a static.
+pub trait Host: Platform {
+    /// The probes of this kernel.
+    fn probes() -> &'static Probes<Self>;
+}
+
+/// The probes of one kernel: what hits read, to which it dereferences, and what changes that.
 #[repr(C)]
 pub struct Probes<P: Platform> {
-    pub(crate) table: AddressTable,
-    pub(crate) slots: SlotPool<P, Site>,
-    pub(crate) tasks: TaskTable,
-    pub(crate) entry: EntryAddresses,
-    pub(crate) historic: Historic,
-    /// Instances of calls that never returned, found when a frame above them did.
-    pub(crate) stale_instances: AtomicU64,
+    hits: Hits<P>,
+    historic: Historic,
     /// Handles that were dropped where nobody may wait: a stack of them.
     deferred: AtomicPtr<Deferred>,
-    /// Detours that sites point to: 0 lets most questions about them be answered at once.
-    pub(crate) detour_count: AtomicUsize,
-    pub(crate) detours: SlotPool<P, Detour>,
     /// Made at the first use. Until then the registry, table and all, is zero and takes no room in the program's file.
     state: Mutex<P::RawMutex, Option<Box<State>>>,
-    _platform: PhantomData<fn() -> P>,
 }
 
-/// The addresses that a hit compares with.
-pub(crate) struct EntryAddresses {
-    pub(crate) trampoline: AtomicU64,
-    pub(crate) historic_trampolines: [AtomicU64; 2],
-    pub(crate) jprobe_return: AtomicU64,
-    pub(crate) post_stub: AtomicU64,
-}
+impl<P: Platform> Deref for Probes<P> {
+    type Target = Hits<P>;
 
-impl EntryAddresses {
-    /// Whether a word that was found in a return slot has been put there by a kretprobe.
     #[inline(always)]
-    pub(crate) fn is_trampoline(&self, word: u64) -> bool {
-        let is = |trampoline: &AtomicU64| word == trampoline.load(Relaxed);
-        is(&self.trampoline) || self.historic_trampolines.iter().any(is)
+    fn deref(&self) -> &Hits<P> {
+        &self.hits
     }
 }
 
@@ -223,53 +212,28 @@ impl<P: Platform> Probes<P> {
     /// No probes; [`Probes::init`] makes it ready.
     pub const fn new() -> Self {
         Self {
-            table: AddressTable::new(),
-            slots: SlotPool::new(),
-            detour_count: AtomicUsize::new(0),
-            detours: SlotPool::new(),
-            tasks: TaskTable::new(),
-            entry: EntryAddresses {
-                trampoline: AtomicU64::new(0),
-                historic_trampolines: [const { AtomicU64::new(0) }; 2],
-                jprobe_return: AtomicU64::new(0),
-                post_stub: AtomicU64::new(0),
-            },
+            hits: Hits::new(),
             historic: Historic::new(),
-            stale_instances: AtomicU64::new(0),
             deferred: AtomicPtr::new(null_mut()),
             state: Mutex::new(None),
-            _platform: PhantomData,
         }
-    }
-
-    /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint exception.
-    pub fn init_table(&self) {
-        self.table.clear();
     }
 
     /// Where the entries of the address table are, from the start of the registry.
     #[doc(hidden)]
     pub const fn table_offset() -> usize {
-        offset_of!(Self, table) + AddressTable::entries_offset()
+        offset_of!(Self, hits) + Hits::<P>::table_offset()
     }
+}
 
+impl<P: Host> Probes<P> {
     /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration, after
     /// [`Probes::init_table`]. `step` and `returns` serve the probes that do not ask for a method themselves. `optimize`: whether
     /// breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
     pub fn init(&self, step: StepMethod, returns: ReturnMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();
-        self.entry.trampoline.store(entry.trampoline, Relaxed);
-        for (to, from) in self
-            .entry
-            .historic_trampolines
-            .iter()
-            .zip(entry.historic_trampolines)
-        {
-            to.store(from, Relaxed);
-        }
-        self.entry.jprobe_return.store(entry.jprobe_return, Relaxed);
-        self.entry.post_stub.store(entry.post_stub, Relaxed);
+        self.entry.set(&entry);
         site::IDLE.chain.store(entry.routines.nothing, Relaxed);
         site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state();
@@ -440,11 +404,6 @@ impl<P: Platform> Probes<P> {
     /// [`ProbeError::AtomicContext`].
     pub fn reap(&self) -> Result<usize, ProbeError> {
         Ok(self.lock()?.in_flight.free_returned())
-    }
-
-    /// Instances that were given back because their call was abandoned.
-    pub fn stale_instances(&self) -> u64 {
-        self.stale_instances.load(Relaxed)
     }
 
     /// Tells of calls that were abandoned since this was last done: their frames matched no return. The
@@ -1327,7 +1286,7 @@ unsafe impl<T: Probe> Owner for Arc<T> {
 /// A registered probe that this handle owns. Dropping it unregisters; where that may not wait (in a handler, with
 /// interrupts off) the probe is disabled at once and unregistered by the next call that may. Forgetting it
 /// leaves the probe registered for ever.
-pub struct Registered<P: Platform, O: Owner> {
+pub struct Registered<P: Host, O: Owner> {
     probe: NonNull<O::Probe>,
     /// Memory for the deferred case, taken while that can fail.
     deferred: *mut Deferred,
@@ -1335,9 +1294,9 @@ pub struct Registered<P: Platform, O: Owner> {
 }
 
 // SAFETY: the probe is `Sync` and the handle is its owner.
-unsafe impl<P: Platform, O: Owner + Send> Send for Registered<P, O> {}
+unsafe impl<P: Host, O: Owner + Send> Send for Registered<P, O> {}
 // SAFETY: a shared handle gives shared access to the probe only.
-unsafe impl<P: Platform, O: Owner + Sync> Sync for Registered<P, O> {}
+unsafe impl<P: Host, O: Owner + Sync> Sync for Registered<P, O> {}
 
 /// A handle that was dropped in an atomic context.
 struct Deferred {
@@ -1346,7 +1305,7 @@ struct Deferred {
     finish: unsafe fn(*mut ()),
 }
 
-impl<P: Platform, O: Owner> Deref for Registered<P, O> {
+impl<P: Host, O: Owner> Deref for Registered<P, O> {
     type Target = O::Probe;
     fn deref(&self) -> &O::Probe {
         // SAFETY: alive until the handle is dropped.
@@ -1354,13 +1313,13 @@ impl<P: Platform, O: Owner> Deref for Registered<P, O> {
     }
 }
 
-impl<P: Platform, O: Owner> fmt::Debug for Registered<P, O> {
+impl<P: Host, O: Owner> fmt::Debug for Registered<P, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Registered({:#x})", self.kprobe().addr())
     }
 }
 
-impl<P: Platform, O: Owner> Drop for Registered<P, O> {
+impl<P: Host, O: Owner> Drop for Registered<P, O> {
     fn drop(&mut self) {
         let probe: *mut O::Probe = self.probe.as_ptr();
         if P::can_sleep() {
@@ -1393,7 +1352,7 @@ impl<P: Platform, O: Owner> Drop for Registered<P, O> {
 ///
 /// # Safety
 /// `probe` is the probe of such a handle, once, and the caller may sleep.
-unsafe fn finish<P: Platform, O: Owner>(probe: *mut ()) {
+unsafe fn finish<P: Host, O: Owner>(probe: *mut ()) {
     let probe: *const O::Probe = probe.cast_const().cast();
     // SAFETY: alive until `from_raw` below.
     let removed = P::probes().unregister_all(&[unsafe { &*probe }]);

@@ -33,7 +33,7 @@ use crate::{
         kprobe::{Kprobe, flags},
         kretprobe::KretprobeCore,
     },
-    platform::Platform,
+    registry::Host,
 };
 
 pub use crate::hit::Flow;
@@ -86,7 +86,7 @@ pub mod layout {
 /// # Safety
 /// 1. `probe` is linked to a site that was hit, and the guard is held.
 /// 2. `regs` is the frame of the hit.
-pub unsafe extern "C" fn serve_unusual<P: Platform>(
+pub unsafe extern "C" fn serve_unusual<P: Host>(
     probe: *const Kprobe,
     regs: *mut crate::PtRegs,
 ) -> Flow {

@@ -19,7 +19,7 @@ use crate::{
     detour::{DETOUR_BYTES, Detour},
     error::ProbeError,
     platform::Platform,
-    registry::{Probes, try_box},
+    registry::try_box,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -212,28 +212,6 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
             unsafe { page.owners.get(index)?.load(Ordering::Acquire).as_ref() }?,
             offset,
         ))
-    }
-}
-
-/// What an address in the slot region belongs to. Offsets in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Displaced {
-    /// A slot: the displaced instruction, or its copy to be stepped.
-    Slot { start: u64, offset: usize },
-    /// A detour.
-    Detour { start: u64, offset: usize },
-}
-
-impl<P: Platform> Probes<P> {
-    /// What `ip` is in, if it is in a slot or detour. Any context.
-    pub fn displaced(&self, ip: u64) -> Option<Displaced> {
-        if let Some((_, offset)) = self.slots.owner(ip) {
-            let start = ip - offset as u64;
-            return Some(Displaced::Slot { start, offset });
-        }
-        let (detour, offset) = self.detours.owner(ip)?;
-        let start = detour.start;
-        Some(Displaced::Detour { start, offset })
     }
 }
 

@@ -24,7 +24,7 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
 };
 
-use ::probes::{insn::MAX_INSN_BYTES, slot::Displaced};
+use ::probes::{hit::Displaced, insn::MAX_INSN_BYTES};
 use iced_x86::{Decoder, DecoderOptions};
 use x86_64::instructions::interrupts::without_interrupts;
 

@@ -163,39 +163,39 @@ pub const CALLERS: [(&str, &str); 23] = [
     ("probes::hit::serve", "calls pre and entry handlers"),
     ("probes::hit::on_return", "calls return handlers"),
     (
-        "probes::hit::Returning::run_handlers",
+        "probes::hit::calls::Returning::run_handlers",
         "calls return handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::serve",
+        "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::serve",
         "calls pre handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::on_breakpoint",
+        "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::on_breakpoint",
         "calls pre and entry handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::other_breakpoint",
+        "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::other_breakpoint",
         "calls pre handlers for a detour, post handlers after a jprobe",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::enter_call",
+        "probes::hit::calls::<impl probes::hit::Hits<P>>::enter_call",
         "calls entry handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::emulate",
+        "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::emulate",
         "calls post handlers",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::run_post",
+        "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::run_post",
         "calls post handlers",
     ),
     (
-        "probes::hit::debug_trap::<impl probes::registry::Probes<P>>::",
+        "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::",
         "calls handlers of all kinds",
     ),
     (
-        "probes::hit::<impl probes::registry::Probes<P>>::on_fault",
+        "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",
         "calls fault handlers",
     ),
     (

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | an ip in a slot | a part of the displaced instruction | nothing: the code is stepped on |
 //! | `kprobe_post_stub` | the displaced instruction, in its post slot | what the stub does; the debugger is told |
-//! | the end of what was carried out | what has the processor trap (see [`Probes::emulate_stepped`]) | the same |
+//! | the end of what was carried out | what has the processor trap (see [`Hits::emulate_stepped`]) | the same |
 //! | where a detour is entered | the jump | what a breakpoint does in its place: the displaced copies are stepped |
 //! | a copy in a detour, not the first | the instruction before it | the debugger is told, with the copy's original address |
 //! | a return trampoline | the return of a probed call | the trampoline's work; the debugger is told where the call has come back |
@@ -29,14 +29,13 @@ use crate::{
         per_cpu::{PerCpu, bump},
         site::{Emulated, Site},
     },
-    hit::is_canonical,
+    hit::{Hits, faults::is_canonical},
     insn::{
         StepProgress,
         flags::bits::{IF, TF},
     },
     platform::Platform,
     pt_regs::PtRegs,
-    registry::Probes,
     slot::in_slot_region,
 };
 
@@ -45,12 +44,12 @@ const BS: u64 = 1 << 14;
 /// DR6: a breakpoint or watchpoint of the debug registers has matched, too.
 const MATCHED: u64 = 0b1111;
 
-impl<P: Platform> Probes<P> {
+impl<P: Platform> Hits<P> {
     /// Whether a #DB belongs to the probes alone; then `regs` are where to resume. Interrupts off. `dr6` is the debug status
     /// register; of it, only a single step (BS) can be ours.
     ///
     /// False: somebody is to be told of it, with `regs` as they are now. Their ip may be under a jump, so whoever resumes from there does
-    /// so at [`Probes::executable_ip`].
+    /// so at [`Hits::executable_ip`].
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
@@ -134,7 +133,7 @@ impl<P: Platform> Probes<P> {
         false
     }
 
-    /// Carries out the instruction of code that is stepped, for [`Probes::on_debug`] to run the post handlers behind it: only the processor
+    /// Carries out the instruction of code that is stepped, for [`Hits::on_debug`] to run the post handlers behind it: only the processor
     /// itself can raise the trap. What it executes for that is the `ret`, or the end of the slot once the flags are changed. Neither
     /// can fault. The guard is held.
     #[cold]

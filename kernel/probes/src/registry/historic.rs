@@ -45,10 +45,9 @@ use crate::{
         method::{ReturnMethod, StepMethod},
     },
     error::ProbeError,
-    hit::Returning,
-    platform::Platform,
+    hit::calls::Returning,
     pt_regs::PtRegs,
-    registry::{Function, Probes, State, try_box},
+    registry::{Function, Host, Probes, State, try_box},
 };
 
 /// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.
@@ -66,7 +65,7 @@ impl Historic {
     }
 }
 
-impl<P: Platform> Probes<P> {
+impl<P: Host> Probes<P> {
     /// What calls return to by `method`.
     pub(crate) fn trampoline_of(&self, method: ReturnMethod) -> u64 {
         let [trap3, trap4] = &self.entry.historic_trampolines;
@@ -133,7 +132,7 @@ impl<P: Platform> Probes<P> {
 
 /// Runs the handlers of a call that is back. As in the assembly, they change general registers and flags, but not the stack
 /// pointer.
-fn run_handlers<P: Platform>(call: &Returning, regs: &mut PtRegs) {
+fn run_handlers<P: Host>(call: &Returning, regs: &mut PtRegs) {
     let sp = regs.sp;
     call.run_handlers(P::this_cpu(), regs);
     regs.sp = sp;
@@ -146,7 +145,7 @@ fn leave(call: Returning, regs: &mut PtRegs) {
 }
 
 /// `trap3`, pre handler: everything, and the `nop` is not executed.
-fn handle_and_go_home<P: Platform>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+fn handle_and_go_home<P: Host>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     let call = P::probes().returning(regs.sp);
     run_handlers::<P>(&call, regs);
     leave(call, regs);
@@ -154,12 +153,12 @@ fn handle_and_go_home<P: Platform>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict 
 }
 
 /// `trap4`, pre handler.
-fn handle<P: Platform>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+fn handle<P: Host>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     run_handlers::<P>(&P::probes().returning(regs.sp), regs);
     PreVerdict::Execute
 }
 
 /// `trap4`, post handler: the `nop` has been stepped, but control goes elsewhere.
-fn go_home<P: Platform>(_: &Kprobe, regs: &mut PtRegs, _flags: u64) {
+fn go_home<P: Host>(_: &Kprobe, regs: &mut PtRegs, _flags: u64) {
     leave(P::probes().returning(regs.sp), regs);
 }

@@ -50,8 +50,8 @@ use crate::{
     detour::{Detour, KnownExits},
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
-    platform::{Platform, Text},
-    registry::{INT3, Probes},
+    platform::Text,
+    registry::{Host, INT3, Probes},
     slot::FreeSlots,
 };
 
@@ -167,7 +167,7 @@ struct Displaceable {
 /// A visit of each site that an operation has touched; some may be visited twice.
 pub(crate) type Visit<'a> = &'a dyn Fn(&mut dyn FnMut(&Site));
 
-impl<P: Platform> Probes<P> {
+impl<P: Host> Probes<P> {
     /// Whether probes are optimised where they can be.
     pub fn optimization(&self) -> bool {
         self.state().optimizer.on

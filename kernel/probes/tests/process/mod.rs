@@ -52,7 +52,7 @@ use events::Event;
 pub use parking_lot::Mutex;
 use parking_lot::MutexGuard;
 use probes::{
-    Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
+    Host, Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     platform::{EntryPoints, SlotPage, Symbol},
 };
 
@@ -92,10 +92,6 @@ unsafe impl Platform for Process {
     // Text, slots and stubs are wherever the process was mapped.
     const SLOT_BYTES: usize = 64;
     const PER_CPU_GS_OFFSET: u32 = std::mem::offset_of!(cpu::Cpu, probes) as u32;
-
-    fn probes() -> &'static Probes<Self> {
-        &PROBES
-    }
 
     fn slots() -> Range<u64> {
         text::SLOTS.range()
@@ -178,6 +174,12 @@ unsafe impl Platform for Process {
 
     fn log(message: fmt::Arguments<'_>) {
         LOG.lock().push(message.to_string());
+    }
+}
+
+impl Host for Process {
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
     }
 }
 

@@ -1,0 +1,277 @@
+//! A hit of any probes, in Rust: from the trap to the displaced instruction and back.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+};
+
+use crate::{
+    data::{
+        kprobe::{Kind, Kprobe, PreVerdict},
+        per_cpu::{PerCpu, bump},
+        site::{Emulated, Site},
+    },
+    hit::{Hits, faults::is_canonical},
+    insn::flags::{
+        bits::{IF, TF},
+        pushed_image,
+    },
+    platform::Platform,
+    pt_regs::PtRegs,
+};
+
+impl<P: Platform> Hits<P> {
+    /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
+    /// that came from the kernel, unless [`breakpoint_entry!`](crate::breakpoint_entry!) is it.
+    #[inline]
+    pub fn on_breakpoint(&self, regs: &mut PtRegs) -> bool {
+        let cpu = P::this_cpu();
+        bump(&cpu.breakpoints);
+        match self.table.find(regs.ip) {
+            Some(site) => {
+                self.serve(cpu, site, regs);
+                true
+            }
+            None => self.other_breakpoint(cpu, regs),
+        }
+    }
+
+    /// Serves a hit of `site`, whatever probes it has. Interrupts off.
+    #[inline(always)]
+    pub(crate) fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        if cpu.is_busy() {
+            if !self.miss(cpu, site, regs) {
+                bump(&cpu.stale_breakpoints);
+            }
+            self.run_slot(site, regs);
+            return;
+        }
+        cpu.enter();
+        let mut is_stale = true;
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            is_stale = false;
+            match self.serve_probe(cpu, probe, regs) {
+                Flow::Execute => {}
+                Flow::Resume => {
+                    regs.ip = self.executable_ip(regs.ip);
+                    cpu.leave();
+                    return;
+                }
+                Flow::Jprobe => return,
+            }
+        }
+        if is_stale {
+            bump(&cpu.stale_breakpoints);
+        }
+        self.finish(cpu, site, regs);
+    }
+
+    /// Does what `probe`, which is enabled, wants done before the displaced instruction. The guard is held.
+    #[inline(always)]
+    pub(crate) fn serve_probe(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
+        match probe.kind {
+            Kind::Kprobe | Kind::Trampoline => {
+                probe.hits.count(cpu);
+                let Some(pre) = probe.pre_handler else {
+                    return Flow::Execute;
+                };
+                cpu.running
+                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                let verdict = pre(probe, regs);
+                cpu.running.store(null_mut(), Relaxed);
+                match verdict {
+                    PreVerdict::Execute => Flow::Execute,
+                    PreVerdict::Resume => Flow::Resume,
+                }
+            }
+            Kind::Kretprobe => {
+                self.enter_call(cpu, probe, regs);
+                Flow::Execute
+            }
+            Kind::Jprobe => {
+                probe.hits.count(cpu);
+                self.enter_jprobe(cpu, probe, regs)
+            }
+        }
+    }
+
+    /// Counts a hit that runs no handlers, for each probe that would have run. Returns whether there was one.
+    #[cold]
+    pub(crate) fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
+        let mut is_missed = false;
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            probe.nmissed.fetch_add(1, Relaxed);
+            is_missed = true;
+        }
+        // SAFETY: this CPU's own; the site lives while the guard is held.
+        let (jprobe, sp) = unsafe {
+            let frame = &*cpu.jprobe.get();
+            (frame.site.as_ref(), frame.regs.sp)
+        };
+        if let Some(jprobe) = jprobe
+            && regs.sp > sp
+            && P::stack_of(sp).contains(&regs.sp)
+        {
+            // The frame of the handler is gone, and with it the only code that drops the guard.
+            P::fatal(format_args!(
+                "jprobe at {:#x}: its handler has ended without jprobe_return\n{regs:x?}",
+                jprobe.addr()
+            ));
+        }
+        if site.is_trampoline() {
+            P::fatal(format_args!(
+                "a probed call returned while a handler ran on its CPU\n{regs:x?}"
+            ));
+        }
+        is_missed
+    }
+
+    /// Executes the displaced instruction after the pre handlers. The guard is held.
+    #[inline(always)]
+    pub(super) fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        if let Some(step) = &site.step {
+            self.pause(cpu, site, regs, step.0, TF);
+            return;
+        }
+        match site.post_slot.load(Acquire) {
+            0 if site.emulate.load(Relaxed) => self.emulate(cpu, site, regs),
+            0 => {
+                cpu.leave();
+                self.run_slot(site, regs)
+            }
+            slot => self.pause(cpu, site, regs, slot, 0),
+        }
+    }
+
+    /// Resumes in the displaced instruction.
+    #[inline(always)]
+    pub(crate) fn run_slot(&self, site: &Site, regs: &mut PtRegs) {
+        if site.pops_flags() && regs.flags & TF == 0 {
+            // A TF that is popped traps after the next instruction, which in the slot would be the slot's jump.
+            self.carry_out(site, regs);
+            return;
+        }
+        // Acquire: what it leads to is written.
+        regs.ip = site.run.load(Acquire);
+    }
+
+    /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted, for `kprobe_post_stub` or `on_debug` to take
+    /// up (H4). `step`: the flag by which the processor is to trap behind the next instruction. If the code has it set already, it
+    /// stays.
+    #[inline(always)]
+    pub(crate) fn pause(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
+        cpu.finishing
+            .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
+        cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
+        cpu.saved_sp.store(regs.sp, Relaxed);
+        regs.flags = regs.flags & !IF | step;
+        regs.ip = ip;
+        cpu.leave();
+    }
+
+    /// Carries out the instruction on the saved registers and runs the post handlers at once.
+    fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        if regs.flags & TF != 0 {
+            self.emulate_stepped(cpu, site, regs);
+            return;
+        }
+        if !self.carry_out(site, regs) {
+            cpu.leave();
+            self.run_slot(site, regs);
+            return;
+        }
+        self.run_post(cpu, site, regs);
+        cpu.leave();
+    }
+
+    /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
+    pub(crate) fn carry_out(&self, site: &Site, regs: &mut PtRegs) -> bool {
+        // SAFETY: the word that `popf` or a return would pop, on the live stack above the trap's frame.
+        let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
+        match site.emulated {
+            Some(Emulated::Flags(op)) => {
+                regs.flags = op.apply(regs.flags, popped);
+                regs.sp = regs.sp.wrapping_add_signed(op.rsp_delta());
+                regs.ip = site.next_ip();
+            }
+            Some(Emulated::Return(discarded)) if is_canonical(popped) => {
+                regs.sp = regs.sp.wrapping_add(8 + u64::from(discarded));
+                regs.ip = popped;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Runs the post handlers, in the order of the pre handlers. The guard is held.
+    pub(crate) fn run_post(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+        for probe in site.probes().filter(|probe| probe.is_enabled()) {
+            let Some(post) = probe.post_handler else {
+                continue;
+            };
+            let running = core::ptr::from_ref(probe).cast_mut();
+            cpu.running
+                .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
+            post(probe, regs, 0);
+            cpu.running.store(null_mut(), Relaxed);
+        }
+    }
+
+    /// A #BP at an address without a site.
+    #[cold]
+    fn other_breakpoint(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
+        let at = regs.ip - 1;
+        if at == self.entry.jprobe_return.load(Relaxed) {
+            return self.leave_jprobe(cpu, regs);
+        }
+        if let Some((detour, offset)) = self.detours.owner(at)
+            && detour.is_fallback(offset)
+        {
+            let site = detour.site();
+            regs.ip = site.key;
+            self.serve(cpu, site, regs);
+            return true;
+        }
+        // SAFETY: the processor has just fetched an instruction from there.
+        if unsafe { (at as *const u8).read_volatile() } != 0xcc {
+            // It was removed between the fetch and now: the original instruction is there to be run. Resuming restores
+            // the interrupt flag, so a CPU that spins on a stale translation still answers IPIs.
+            bump(&cpu.stale_breakpoints);
+            regs.ip = at;
+            return true;
+        }
+        false
+    }
+
+    /// Runs `work`, which comes on top of any instruction, with interrupts off or not: what an NMI does, or a debugger that is told of
+    /// a watchpoint. If that is a displaced instruction whose hit is not over, the rest of the hit is put aside meanwhile, so what
+    /// `work` hits are hits like others.
+    #[inline(always)]
+    pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
+        let cpu = P::this_cpu();
+        let site = cpu.finishing.load(Relaxed);
+        let (flags, sp) = (cpu.saved_flags.load(Relaxed), cpu.saved_sp.load(Relaxed));
+        cpu.finishing.store(null_mut(), Relaxed);
+        let result = work();
+        cpu.saved_sp.store(sp, Relaxed);
+        cpu.saved_flags.store(flags, Relaxed);
+        cpu.finishing.store(site, Relaxed);
+        result
+    }
+}
+
+/// What a hit does after a probe's handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// Runs the displaced instruction.
+    Execute = 0,
+    /// Resumes where the frame says: a pre handler has set that.
+    Resume = 1,
+    /// Leaves to the handler of a jprobe, as the frame says, with the guard held.
+    Jprobe = 2,
+}
+
+/// Marks the pointer to the running probe while its post handler runs; probes are aligned.
+#[doc(hidden)]
+pub const IN_POST: usize = 1;

@@ -1,0 +1,269 @@
+//! Return probes: borrowing a return address, and the way back of a call.
+
+use core::{
+    ptr::{null, null_mut},
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release, SeqCst},
+        compiler_fence,
+    },
+};
+
+use crate::{
+    data::{
+        instance::{self, Instance, TaskCell, floor},
+        kprobe::Kprobe,
+        kretprobe::{EntryVerdict, KretprobeCore},
+        per_cpu::PerCpu,
+    },
+    hit::{Hits, IN_POST},
+    platform::Platform,
+    pt_regs::PtRegs,
+};
+
+impl<P: Platform> Hits<P> {
+    /// Takes up a call for a kretprobe: borrows its return address. The guard is held.
+    #[inline(always)]
+    pub(super) fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
+        let Some(kretprobe) = KretprobeCore::of(probe) else {
+            return;
+        };
+        let Some(cell) = cpu.cell() else {
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        };
+        let slot = regs.sp as *mut u64;
+        // SAFETY: the word at rsp is the return address at a function's entry.
+        let word = unsafe { slot.read_unaligned() };
+        let sibling = self.sibling(cell, regs.sp, word);
+        if sibling.is_some() && regs.sp & instance::SHARED != 0 {
+            // The mark of one that joins a call needs the bit; no code has its stack there.
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        }
+        // SAFETY: a linked kretprobe has a holder.
+        let instance = unsafe { (*kretprobe.holder.load(Relaxed)).take() };
+        if instance.is_null() {
+            kretprobe.nmissed.fetch_add(1, Relaxed);
+            return;
+        }
+        // SAFETY: the instance is in hand, and the slot is where it was.
+        unsafe {
+            (*instance).ret_addr = sibling.map_or(word, |sibling| sibling.ret_addr);
+            (*instance).set_slot(regs.sp, sibling.is_some());
+            if let Some(enter) = kretprobe.enter {
+                cpu.running
+                    .store(core::ptr::from_ref(probe).cast_mut(), Relaxed);
+                let verdict = enter(&mut *instance.cast(), regs);
+                cpu.running.store(null_mut(), Relaxed);
+                if verdict == EntryVerdict::Decline {
+                    instance::give_back(instance);
+                    return;
+                }
+            }
+            (*instance).next.store(cell.head.load(Relaxed), Relaxed);
+        }
+        // Release: a stack walk on another CPU that finds the instance finds it filled in.
+        cell.head.store(instance, Release);
+        // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
+        compiler_fence(SeqCst);
+        // SAFETY: the slot is where it was.
+        unsafe { slot.write_unaligned(kretprobe.trampoline.load(Relaxed)) };
+    }
+
+    /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
+    /// between.
+    #[inline(always)]
+    pub(crate) fn leave_call(&self, regs: &mut PtRegs) -> u64 {
+        let call = self.returning(regs.sp);
+        let ret_addr = call.ret_addr();
+        regs.ip = ret_addr;
+        call.run_handlers(P::this_cpu(), regs);
+        call.release();
+        ret_addr
+    }
+
+    /// The call of the current task that has just returned to a trampoline and left the stack pointer at `sp`. The guard is held,
+    /// so no task switch comes between. Does not return if nothing knows of such a call.
+    #[inline(always)]
+    pub(crate) fn returning(&self, sp: u64) -> Returning {
+        let frame = sp - 8;
+        // A task that borrowed an address has a cell.
+        let Some(cell) = P::this_cpu().cell() else {
+            self.orphan(floor(), frame)
+        };
+        if self.newest_of(cell, frame).is_none() {
+            self.orphan(cell.head.load(Relaxed), frame);
+        }
+        Returning {
+            cell,
+            first: cell.head.load(Relaxed),
+        }
+    }
+
+    /// The newest instance of the call whose return slot is at `frame`; it is then at the head of the chain, its siblings
+    /// behind it. None if there is none.
+    #[inline(always)]
+    fn newest_of<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
+        match unsafe { Instance::at(cell.head.load(Relaxed)) } {
+            Some(instance) if instance.is_at(frame) => Some(instance),
+            _ => self.bring_to_front(cell, frame),
+        }
+    }
+
+    /// The newest instance of another kretprobe that has borrowed the same return address: the return slot, at `frame`, holds `word`. I3
+    /// and I2 of the ledger hold for that slot afterwards.
+    #[inline(always)]
+    fn sibling<'a>(&self, cell: &'a TaskCell, frame: u64, word: u64) -> Option<&'a Instance> {
+        if self.entry.is_trampoline(word) {
+            // Of the same call, or of the caller of a tail call.
+            return self.newest_of(cell, frame);
+        }
+        // SAFETY: as in `newest_of`.
+        match unsafe { Instance::at(cell.head.load(Relaxed)) } {
+            Some(newest) if newest.slot() <= frame => self.drop_abandoned(cell, frame + 8),
+            _ => {}
+        }
+        None
+    }
+
+    /// Gives back the instances of calls whose frames are below `end` on its stack: control is above them again, without a
+    /// return. Those on other stacks are not comparable and stay.
+    #[cold]
+    fn drop_abandoned(&self, cell: &TaskCell, end: u64) {
+        let stack = P::stack_of(end - 1);
+        let mut place = &cell.head;
+        // SAFETY: as in `newest_of`.
+        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
+            if !stack.contains(&instance.slot()) {
+                place = &instance.next;
+            } else if instance.slot() < end {
+                place.store(instance.next.load(Relaxed), Relaxed);
+                self.stale_instances.fetch_add(1, Relaxed);
+                // SAFETY: unlinked just now.
+                unsafe { instance::give_back(instance) };
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Looks for the call whose return slot is at `frame` behind newer ones.
+    #[cold]
+    fn bring_to_front<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
+        self.drop_abandoned(cell, frame);
+        let mut place = &cell.head;
+        // SAFETY: as in `newest_of`.
+        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
+            if instance.is_at(frame) {
+                self.move_to_front(cell, place, instance);
+                return Some(instance);
+            }
+            place = &instance.next;
+        }
+        None
+    }
+
+    /// Moves `first` and its siblings, which `place` points to, to the head of the chain.
+    fn move_to_front(&self, cell: &TaskCell, place: &AtomicPtr<Instance>, first: &Instance) {
+        let mut last = first;
+        // SAFETY: as in `newest_of`.
+        while let Some(next) = unsafe { Instance::at(last.next.load(Relaxed)) }
+            && next.slot() == first.slot()
+        {
+            last = next;
+        }
+        if core::ptr::eq(place, &cell.head) {
+            return;
+        }
+        place.store(last.next.load(Relaxed), Relaxed);
+        last.next.store(cell.head.load(Relaxed), Relaxed);
+        cell.head
+            .store(core::ptr::from_ref(first).cast_mut(), Relaxed);
+    }
+
+    /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance, if it has any.
+    #[cold]
+    fn orphan(&self, newest: *mut Instance, frame: u64) -> ! {
+        // SAFETY: chained instances and their holders are live.
+        let probe = unsafe { Instance::at(newest) }
+            .and_then(|instance| unsafe { (*instance.holder).kretprobe() })
+            .map_or(null(), core::ptr::from_ref);
+        // The platform may end the task, which sleeps: the hit is over.
+        P::this_cpu().leave();
+        P::orphan_return(format_args!(
+            "kretprobe BUG!: Processing kretprobe {probe:p} @ {frame:#x}: no instance knows where this call came from"
+        ))
+    }
+}
+
+/// A call that has returned to a trampoline: its instances are the newest ones of its task, and stay chained while handlers run,
+/// for stack walks. The guard is held for as long as this exists.
+pub(crate) struct Returning {
+    cell: &'static TaskCell,
+    first: *mut Instance,
+}
+
+impl Returning {
+    /// Where the call really returns to.
+    #[inline(always)]
+    pub(crate) fn ret_addr(&self) -> u64 {
+        // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
+        unsafe { (*self.first).ret_addr }
+    }
+
+    /// The instances of the call, newest first.
+    #[inline(always)]
+    fn instances(&self) -> impl Iterator<Item = *mut Instance> {
+        // SAFETY: as in `ret_addr`.
+        let slot = unsafe { (*self.first).slot() };
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            // SAFETY: as in `ret_addr`.
+            let instance =
+                unsafe { Instance::at(at) }.filter(|instance| instance.slot() == slot)?;
+            Some(core::mem::replace(&mut at, instance.next.load(Relaxed)))
+        })
+    }
+
+    /// Runs the return handlers, newest kretprobe first.
+    #[inline(always)]
+    pub(crate) fn run_handlers(&self, cpu: &PerCpu, regs: &mut PtRegs) {
+        for instance in self.instances() {
+            // SAFETY: as in `ret_addr`. The holder outlives its instances; a kretprobe it names is freed only after a grace
+            // period, which the guard holds up.
+            let Some(kretprobe) = (unsafe { (*(*instance).holder).kretprobe() }) else {
+                continue;
+            };
+            kretprobe.kprobe.hits.count(cpu);
+            let running = (&raw const kretprobe.kprobe).cast_mut();
+            cpu.running
+                .store(running.map_addr(|addr| addr | IN_POST), Relaxed);
+            // SAFETY: `KretprobeInstance<()>` begins with the instance.
+            (kretprobe.handler)(unsafe { &mut *instance.cast() }, regs);
+            cpu.running.store(null_mut(), Relaxed);
+        }
+    }
+
+    /// Takes the instances off the chain and gives them back: the slot's address is not borrowed any more.
+    #[inline(always)]
+    pub(crate) fn release(self) {
+        let mut at = self.first;
+        let rest = self.instances().last().map_or(at, |last| {
+            // SAFETY: as in `ret_addr`.
+            unsafe { (*last).next.load(Relaxed) }
+        });
+        // Release: a stack walk in an NMI that finds the call off the ledger finds where it goes on
+        // in the frame.
+        self.cell.head.store(rest, Release);
+        while at != rest {
+            // SAFETY: unlinked just now, so in this CPU's hands.
+            unsafe {
+                let next = (*at).next.load(Relaxed);
+                instance::give_back(at);
+                at = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Faults in displaced instructions and in handlers.
+
+use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
+
+use crate::{
+    data::{kprobe::FaultVerdict, per_cpu::PerCpu, site::Site},
+    hit::{Hits, IN_POST},
+    insn::flags::bits::{IF, TF},
+    platform::Platform,
+    pt_regs::PtRegs,
+    slot::in_slot_region,
+};
+
+impl<P: Platform> Hits<P> {
+    /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
+    /// instruction; then fault handlers are asked. True: handled, resume from `regs`. Interrupts off, kernel mode.
+    pub fn on_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
+        let handled = self.handle_fault(regs, vector);
+        if handled {
+            regs.ip = self.executable_ip(regs.ip);
+        }
+        handled
+    }
+
+    fn handle_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
+        let cpu = P::this_cpu();
+        if in_slot_region::<P>(regs.ip) {
+            let Some(site) = self.rewind(cpu, regs) else {
+                return false;
+            };
+            if !cpu.is_busy() && regs.ip == site.addr() {
+                cpu.enter();
+                // The last handler's probe may be gone; a fault in the handlers below is not for it.
+                cpu.running.store(null_mut(), Relaxed);
+                let handled = site
+                    .probes()
+                    .filter(|probe| probe.is_enabled())
+                    .any(|probe| {
+                        probe.fault_handler.is_some_and(|handle| {
+                            handle(probe, regs, vector) == FaultVerdict::Handled
+                        })
+                    });
+                cpu.leave();
+                return handled;
+            }
+            // The instruction of a missed hit, part of the handler that ran into it; or one behind the probed one, in a detour.
+        }
+        if !cpu.is_busy() {
+            return false;
+        }
+        // SAFETY: a probe is live while its handler runs, and the guard is held then.
+        let running = unsafe {
+            cpu.running
+                .load(Relaxed)
+                .map_addr(|addr| addr & !IN_POST)
+                .as_ref()
+        };
+        running
+            .and_then(|probe| Some((probe, probe.fault_handler?)))
+            .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
+    }
+
+    /// Makes `regs`, of a fault in a slot or detour, those that the original instruction would have faulted with. Returns the site.
+    fn rewind(&self, cpu: &PerCpu, regs: &mut PtRegs) -> Option<&Site> {
+        if let Some((detour, offset)) = self.detours.owner(regs.ip) {
+            let (site, place) = (detour.site(), detour.place(offset));
+            regs.sp = regs.sp.wrapping_add_signed(place.rsp_correction.into());
+            regs.ip = place.ip(site.addr(), regs.sp, |_| None);
+            return Some(site);
+        }
+        let (site, offset) = self.slots.owner(regs.ip)?;
+        let slot = regs.ip - offset as u64;
+        if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
+            // The rest of the hit is not to come: end it as if it had not been.
+            let saved = cpu.saved_flags.load(Relaxed);
+            regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
+            cpu.finishing.store(null_mut(), Relaxed);
+        }
+        let correction = site.place(slot, offset).rsp_correction;
+        regs.sp = regs.sp.wrapping_add_signed(correction.into());
+        regs.ip = site.addr();
+        Some(site)
+    }
+}
+
+/// Whether the processor could go on at `ip`; where it has 57-bit addresses, some that it could are denied.
+pub(crate) fn is_canonical(ip: u64) -> bool {
+    (ip as i64) << 16 >> 16 == ip as i64
+}
