@@ -4,11 +4,14 @@
 //! sound only if nobody ever enters what the jump covers but by its first byte. The whole function is decoded to find out:
 //! where it branches to, what addresses of its own code it takes, and whether it jumps to where nobody can tell.
 //!
+//! Code behind an unconditional branch is displaced, too, because a handler may say that a hit goes on
+//! there. Only padding is not: no code goes on in it.
+//!
 //! What a function's bytes cannot say is left to the caller: other probes in the region, entries of an exception table, and code
 //! that was interrupted in the region before the jump was there.
 
 use alloc::vec::Vec;
-use core::fmt;
+use core::{fmt, ops::Range};
 
 use iced_x86::{FlowControl, Mnemonic, OpKind};
 
@@ -173,6 +176,9 @@ impl FunctionCode {
         let mut region: Option<Region> = None;
         let mut goes_on = true;
         while let Some(insn) = instructions.next_if(|insn| insn.ip() < end) {
+            if !goes_on && self.is_padding(insn.ip()..end) {
+                break;
+            }
             let region = region.get_or_insert(Region {
                 insns: [insn; JUMP_BYTES],
                 count: 0,
@@ -180,9 +186,6 @@ impl FunctionCode {
             region.insns[region.count] = insn;
             region.count += 1;
             goes_on = judge(&insn, instructions.peek(), end)?;
-            if !goes_on {
-                break;
-            }
         }
         let region = region.ok_or(Obstacle::NoInstruction)?;
         let function_end = self.start.wrapping_add(self.bytes.len() as u64);
@@ -196,6 +199,13 @@ impl FunctionCode {
             }
         }
         Ok(region)
+    }
+
+    /// Whether nothing but padding stands in `range`, as far as it is in the function.
+    fn is_padding(&self, range: Range<u64>) -> bool {
+        let offset = |addr: u64| ((addr - self.start) as usize).min(self.bytes.len());
+        let bytes = &self.bytes[offset(range.start)..];
+        padding(bytes, range.start) >= offset(range.end) - offset(range.start)
     }
 }
 
@@ -284,11 +294,39 @@ mod tests {
     }
 
     #[test]
-    fn code_behind_a_jump_that_nobody_refers_to_is_left_out() {
+    fn code_behind_a_branch_is_displaced_as_a_handler_may_go_on_there() {
+        // jmp to itself; inc eax; ret
+        let function = [0xeb, 0xfe, 0xff, 0xc0, 0xc3];
+        assert_eq!(lengths(&function, &[], 0), Ok(vec![2, 2, 1]));
+        // ret; push rbp; and nothing behind: it would run off.
+        assert_eq!(
+            lengths(&[0xc3, 0x55], &[0xcc; 4], 0),
+            Err(Obstacle::RunsOff)
+        );
+        // jmp to itself; call, which returns to under the jump
+        let function = [0xeb, 0xfe, 0xff, 0xd0, 0x90, 0xc3];
+        assert_eq!(
+            lengths(&function, &[], 0),
+            Err(Obstacle::Call { at: START + 2 })
+        );
+    }
+
+    #[test]
+    fn padding_behind_a_branch_is_left_out() {
         // jmp +3; int3 x 3; ret
         assert_eq!(
             lengths(&[0xeb, 3, 0xcc, 0xcc, 0xcc, 0xc3], &[], 0),
             Ok(vec![2])
+        );
+        // ret; nop: it does not run off.
+        assert_eq!(lengths(&[0xc3, 0x90], &[0xcc; 3], 0), Ok(vec![1]));
+        // jmp far ahead; int3; pop rbp; ret: code again behind the breakpoint.
+        assert_eq!(
+            lengths(&[0xeb, 0x40, 0xcc, 0x5d, 0xc3], &[], 0),
+            Err(Obstacle::Unmovable {
+                at: START + 2,
+                refusal: Refusal::Breakpoint
+            })
         );
     }
 
