@@ -150,7 +150,7 @@ impl fmt::Display for ProbeError {
                 write!(f, "no symbol is called {name}; {hint}")
             }
             Self::AmbiguousSymbol { name, candidates } => {
-                write!(f, "several functions are called {name}; give one of the full names: {candidates}")
+                write!(f, "several functions are called {name}; give a full name or an address: {candidates}")
             }
             Self::NoSymbolAt { addr } => {
                 write!(f, "{addr:#x} belongs to no symbol of the kernel; give an address inside a function")

@@ -24,7 +24,7 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
         Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
         Err(LookupError::Ambiguous { name, candidates }) => Err(ProbeError::AmbiguousSymbol {
             name,
-            candidates: try_format(format_args!("{}", List(&candidates, |symbol| symbol.name)))?,
+            candidates: try_format(format_args!("{}", List(&candidates, Candidate)))?,
         }),
         Err(LookupError::Unknown { name, nearest }) => {
             let list = List(&nearest, |symbol| symbol.demangled());
@@ -43,15 +43,25 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
 }
 
 /// Prints something of each symbol, with commas between.
-struct List<'a, 's, T>(&'a [Symbol<'s>], fn(&Symbol<'s>) -> T);
+struct List<'a, 's, T>(&'a [Symbol<'s>], fn(Symbol<'s>) -> T);
 
 impl<T: fmt::Display> fmt::Display for List<'_, '_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, symbol) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{}", (self.1)(symbol))?;
+            write!(f, "{comma}{}", (self.1)(*symbol))?;
         }
         Ok(())
+    }
+}
+
+/// Full name and address of a function. Copies of one generic function share their full name, so
+/// that only the address tells them apart.
+struct Candidate<'s>(Symbol<'s>);
+
+impl fmt::Display for Candidate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:#x}", self.0.name, self.0.start)
     }
 }
 
