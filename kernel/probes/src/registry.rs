@@ -814,8 +814,10 @@ impl<P: Host> Probes<P> {
         insn::classify(insn, following).map_err(refused)?;
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
-        Self::translate(insn, slot, Ending::Resume)?;
-        self.translate_post(insn, slot)?;
+        for ending in [Ending::Resume, Self::post_ending()] {
+            let code = translate(insn, slot, ending).map_err(refused)?;
+            Self::check_room(&code).map_err(refused)?;
+        }
         Ok(())
     }
 
@@ -850,7 +852,9 @@ impl<P: Host> Probes<P> {
         let filled = (|| {
             site.slot = self.slots.take(&mut state.slots)?;
             site.run.store(site.slot, Relaxed);
-            let code = Self::translate(target.insn, site.slot, Ending::Resume)?;
+            // The translation is large: it is checked where it stands, because passing it on copies it.
+            let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
+            Self::check_room(&code).map_err(refused)?;
             site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
             // A step that ends on another CPU's data would not end: a slot needs none.
@@ -879,29 +883,24 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    fn translate_post(&self, insn: &Insn, slot: u64) -> Result<insn::Translation, ProbeError> {
-        let stub = P::entry_points().post_stub;
-        let ending = Ending::Post {
-            stub,
+    /// How the replacement of an instruction ends where a post handler waits.
+    fn post_ending() -> Ending {
+        Ending::Post {
+            stub: P::entry_points().post_stub,
             saved_flags: Some(SavedFlagsOperand {
                 gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
             }),
-        };
-        Self::translate(insn, slot, ending)
+        }
     }
 
-    /// The replacement of `insn`, which fits into a slot.
-    fn translate(insn: &Insn, slot: u64, ending: Ending) -> Result<insn::Translation, ProbeError> {
-        translate(insn, slot, ending)
-            .and_then(|code| {
-                // With prefixes, and an address in a literal.
-                let fits = code.code().len() <= P::SLOT_BYTES;
-                if fits { Ok(code) } else { Err(Refusal::NoRoom) }
-            })
-            .map_err(|refusal| ProbeError::Instruction {
-                addr: insn.ip(),
-                refusal,
-            })
+    /// Whether a replacement fits into a slot. With prefixes, and an address in a literal, it may
+    /// not.
+    fn check_room(code: &insn::Translation) -> Result<(), Refusal> {
+        if code.code().len() <= P::SLOT_BYTES {
+            Ok(())
+        } else {
+            Err(Refusal::NoRoom)
+        }
     }
 
     /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.
@@ -976,7 +975,12 @@ impl<P: Host> Probes<P> {
     }
 
     fn fill_post_slot(&self, site: &Site, insn: &Insn, slot: u64) -> Result<(), ProbeError> {
-        let code = self.translate_post(insn, slot)?;
+        let refused = |refusal| ProbeError::Instruction {
+            addr: insn.ip(),
+            refusal,
+        };
+        let code = translate(insn, slot, Self::post_ending()).map_err(refused)?;
+        Self::check_room(&code).map_err(refused)?;
         if site.post_places.load(Relaxed).is_null() {
             let places = try_box(Places::of(&code).ok_or(ProbeError::OutOfMemory)?)?;
             site.post_places.store(Box::into_raw(places), Release);

@@ -23,8 +23,10 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = 4096;
-/// The most slots in a page: for kernels in the top 2 GiB, whose slots are the shortest.
-const MOST_PER_PAGE: usize = PAGE_BYTES / crate::insn::SLOT_BYTES;
+/// The most slots in a page: for kernels in the top 2 GiB, whose slots are the shortest. The last 32
+/// bytes of such a page stay unused, so that [`Page`] takes 1 KiB and not a word more: a heap of
+/// powers of two would give it 2 KiB.
+const MOST_PER_PAGE: usize = PAGE_BYTES / crate::insn::SLOT_BYTES - 1;
 /// The most pages that the pool uses.
 pub const MAX_PAGES: usize = 8192;
 
@@ -32,6 +34,8 @@ struct Page<T> {
     alias: *mut u8,
     owners: [AtomicPtr<T>; MOST_PER_PAGE],
 }
+
+const _: () = assert!(size_of::<Page<Site>>() == 1024);
 
 /// What a slot is made for, and can be asked for by an address in it.
 pub(crate) trait Tenant {
@@ -102,7 +106,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
     }
 
     fn per_page() -> usize {
-        PAGE_BYTES / T::bytes::<P>()
+        MOST_PER_PAGE.min(PAGE_BYTES / T::bytes::<P>())
     }
 
     /// How many pages half of the region has.
