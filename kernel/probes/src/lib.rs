@@ -15,16 +15,15 @@
 //! # Where to look
 //! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
 //! [`hit`]: the way of one hit; [`debug_trap`]: single steps; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
-//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`breakpoint`], [`serve`], [`entry`]: the assembly.
+//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`asm`]: the assembly.
 //! [`platform`]: what a kernel provides.
 #![no_std]
 
 extern crate alloc;
 
-pub mod breakpoint;
+pub mod asm;
 pub mod data;
 pub mod detour;
-pub mod entry;
 pub mod error;
 pub mod hit;
 pub mod insn;
@@ -32,10 +31,11 @@ pub mod limits;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
-pub mod serve;
 mod site_pool;
 pub mod slot;
 
+#[doc(hidden)]
+pub use asm::jprobe_return;
 pub use data::{
     instance, jprobe,
     jprobe::{Jprobe, JprobeEntry},
@@ -48,8 +48,6 @@ pub use data::{
     probe::Probe,
     routines,
 };
-#[doc(hidden)]
-pub use entry::jprobe_return;
 pub use error::ProbeError;
 pub use platform::Platform;
 pub use pt_regs::PtRegs;

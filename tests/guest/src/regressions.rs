@@ -22,7 +22,7 @@ use kernel::{
     symbols::{self, Kind},
     task::kthread::spawn_kthread_on,
 };
-use probes::breakpoint::layout;
+use probes::asm::layout;
 use x86_64::instructions::interrupts;
 
 /// How many functions with probed instructions there are, and how many instructions each has.

@@ -155,10 +155,7 @@ pub const CALLERS: [(&str, &str); 23] = [
     ),
     ("kprobe_run_posts", "calls post handlers"),
     ("kretprobe_trampoline", "calls a return handler"),
-    (
-        "probes::serve::serve_unusual",
-        "calls pre and entry handlers",
-    ),
+    ("probes::asm::serve_unusual", "calls pre and entry handlers"),
     ("probes::hit::finish", "calls post handlers"),
     ("probes::hit::serve", "calls pre and entry handlers"),
     ("probes::hit::on_return", "calls return handlers"),

@@ -111,9 +111,9 @@ impl Kind {
 /// A probe on one instruction. See the module's text.
 #[repr(C)]
 pub struct Kprobe {
-    /// The stub that takes a breakpoint hit while this probe is the first one of its site: see [`breakpoint`](crate::breakpoint).
+    /// The stub that takes a breakpoint hit while this probe is the first one of its site: see [`asm`](crate::asm).
     pub(crate) stub: AtomicU64,
-    /// The routine that the stub, or a detour, calls: see [`serve`](crate::serve).
+    /// The routine that the stub, or a detour, calls: see [`asm`](crate::asm).
     pub(crate) chain: AtomicU64,
     /// The routine for this probe alone.
     pub(crate) serve: AtomicU64,

@@ -1,4 +1,4 @@
-//! Which routine of [`serve`](crate::serve) does what a probe wants done: by name for the registry, by address for the assembly.
+//! Which routine of [`asm`](crate::asm) does what a probe wants done: by name for the registry, by address for the assembly.
 
 /// The addresses of the routines.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@
 //!                         post slot ─► kprobe_post_stub ─ take the guard, post handlers, drop it ─► back
 //! ```
 //!
-//! This is the whole of it, for any probe; [`serve`](crate::serve) and [`breakpoint`](crate::breakpoint) do the usual in assembly. What #DB has
+//! This is the whole of it, for any probe; [`asm`](crate::asm) does the usual in assembly. What #DB has
 //! to do with it, [`debug_trap`](crate::hit::debug_trap) says.
 //!
 //! # Invariants

@@ -40,30 +40,6 @@
 //!   -0x08  site       <- rsp at the call of a handler: 16-aligned (System V psABI, 3.2.2)
 //! ```
 
-use core::mem::offset_of;
-
-use crate::{
-    data::{address_table, site::Site},
-    limits::TABLE_BITS,
-};
-
-/// Where the stubs find what they use. Offsets in bytes.
-#[doc(hidden)]
-pub mod layout {
-    use super::*;
-
-    pub const MULTIPLIER: u32 = address_table::MULTIPLIER;
-    pub const SHIFT: u32 = address_table::SHIFT;
-    pub const INDEX_MASK: u32 = (1 << TABLE_BITS) - 1;
-    pub const SITE_KEY: usize = offset_of!(Site, key);
-    pub const SITE_HEAD: usize = Site::head_offset();
-    pub const SITE_SLOT: usize = offset_of!(Site, slot);
-    pub const SITE_RUN: usize = offset_of!(Site, run);
-    pub const SITE_POST_SLOT: usize = offset_of!(Site, post_slot);
-    pub const SITE_LEN: usize = offset_of!(Site, len);
-    pub const SITE_PUSHED: usize = offset_of!(Site, pushed);
-}
-
 /// Defines `kprobe_breakpoint` for a [`Platform`](crate::Platform) whose registry is the static `$probes`, and
 /// `with_breakpoint_entry`, which adds its stubs to the entry points. Once a program; the gate of vector 3 leads there, an
 /// interrupt gate without a stack of its own.
@@ -74,7 +50,7 @@ pub mod layout {
 #[macro_export]
 macro_rules! breakpoint_entry {
     ($platform:ty, $probes:path, other = $other:path, clear_ac = $clear_ac:literal) => {
-        /// Where a #BP comes in. See `probes::breakpoint`.
+        /// Where a #BP comes in. See `probes::asm`.
         ///
         /// # Safety
         /// Never called: the processor gets here by the gate of #BP.
@@ -403,42 +379,42 @@ macro_rules! breakpoint_entry {
                 $crate::pop_registers!("r9" "r8" "rbx"),
                 "jmp kprobe_any_hit",
                 ".cfi_endproc",
-                next_probe = const $crate::serve::layout::PROBE_NEXT,
-                serve = const $crate::serve::layout::PROBE_SERVE,
-                nmissed = const $crate::serve::layout::KRETPROBE_NMISSED,
-                shared = const $crate::serve::layout::SHARED,
-                multiplier = const $crate::breakpoint::layout::MULTIPLIER as i32,
-                shift = const $crate::breakpoint::layout::SHIFT,
-                index_mask = const $crate::breakpoint::layout::INDEX_MASK,
+                next_probe = const $crate::asm::layout::PROBE_NEXT,
+                serve = const $crate::asm::layout::PROBE_SERVE,
+                nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
+                shared = const $crate::asm::layout::SHARED,
+                multiplier = const $crate::asm::layout::MULTIPLIER as i32,
+                shift = const $crate::asm::layout::SHIFT,
+                index_mask = const $crate::asm::layout::INDEX_MASK,
                 probes = sym $probes,
                 table = const $crate::Probes::<$platform>::table_offset(),
-                key = const $crate::breakpoint::layout::SITE_KEY,
-                head = const $crate::breakpoint::layout::SITE_HEAD,
-                run = const $crate::breakpoint::layout::SITE_RUN,
-                post_slot = const $crate::breakpoint::layout::SITE_POST_SLOT,
-                len = const $crate::breakpoint::layout::SITE_LEN,
-                pushed = const $crate::breakpoint::layout::SITE_PUSHED,
-                stub = const $crate::serve::layout::PROBE_STUB,
-                chain = const $crate::serve::layout::PROBE_CHAIN,
-                flow_jprobe = const $crate::serve::Flow::Jprobe as u8,
-                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
-                next = const $crate::serve::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::serve::layout::INSTANCE_FRAME,
-                below_slot = const $crate::serve::layout::BELOW_SLOT,
-                cell_head = const $crate::serve::layout::CELL_HEAD,
-                jprobe_site = const $crate::serve::layout::JPROBE_SITE,
-                jprobe_plain = const $crate::serve::layout::JPROBE_PLAIN,
-                jprobe_regs = const $crate::serve::layout::JPROBE_REGS,
-                jprobe_stack = const $crate::serve::layout::JPROBE_STACK,
-                words = const $crate::jprobe::STACK_WORDS,
+                key = const $crate::asm::layout::SITE_KEY,
+                head = const $crate::asm::layout::SITE_HEAD,
+                run = const $crate::asm::layout::SITE_RUN,
+                post_slot = const $crate::asm::layout::SITE_POST_SLOT,
+                len = const $crate::asm::layout::SITE_LEN,
+                pushed = const $crate::asm::layout::SITE_PUSHED,
+                stub = const $crate::asm::layout::PROBE_STUB,
+                chain = const $crate::asm::layout::PROBE_CHAIN,
+                flow_jprobe = const $crate::asm::Flow::Jprobe as u8,
+                holder = const $crate::asm::layout::KRETPROBE_HOLDER,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::asm::layout::INSTANCE_FRAME,
+                below_slot = const $crate::asm::layout::BELOW_SLOT,
+                cell_head = const $crate::asm::layout::CELL_HEAD,
+                jprobe_site = const $crate::asm::layout::JPROBE_SITE,
+                jprobe_plain = const $crate::asm::layout::JPROBE_PLAIN,
+                jprobe_regs = const $crate::asm::layout::JPROBE_REGS,
+                jprobe_stack = const $crate::asm::layout::JPROBE_STACK,
+                words = const $crate::asm::STACK_WORDS,
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
                 frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
-                tf = const $crate::insn::flags::bits::TF,
-                interrupts = const $crate::insn::flags::bits::IF,
-                pushed_flags = const !($crate::insn::flags::bits::RF | $crate::insn::flags::bits::VM) as i32,
+                tf = const $crate::asm::bits::TF,
+                interrupts = const $crate::asm::bits::IF,
+                pushed_flags = const !($crate::asm::bits::RF | $crate::asm::bits::VM) as i32,
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 breakpoints = const $crate::PerCpu::breakpoints_gs_offset::<$platform>(),
                 finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
@@ -449,9 +425,9 @@ macro_rules! breakpoint_entry {
                 jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
-                serve_hit = sym $crate::hit::serve::<$platform>,
-                finish = sym $crate::hit::finish::<$platform>,
-                resume = sym $crate::detour::resume_at::<$platform>,
+                serve_hit = sym $crate::asm::serve::<$platform>,
+                finish = sym $crate::asm::finish::<$platform>,
+                resume = sym $crate::asm::resume_at::<$platform>,
                 other = sym $other,
             )
         }
@@ -495,7 +471,7 @@ macro_rules! breakpoint_entry {
         }
 
         /// Serves a jprobe: saves all registers and the top of the stack and goes to the handler. Near the end of a page, where the
-        /// stack might end, Rust does it. See `probes::serve`.
+        /// stack might end, Rust does it. See `probes::asm`.
         ///
         /// # Safety
         /// Breakpoint hits only.
@@ -535,18 +511,18 @@ macro_rules! breakpoint_entry {
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
-                if_and_tf = const $crate::insn::flags::bits::IF | $crate::insn::flags::bits::TF,
+                if_and_tf = const $crate::asm::bits::IF | $crate::asm::bits::TF,
                 frame_words = const ::core::mem::size_of::<$crate::PtRegs>() / 8,
-                words = const $crate::jprobe::STACK_WORDS,
-                flow_jprobe = const $crate::serve::Flow::Jprobe as u8,
-                hits = const $crate::serve::layout::PROBE_HITS,
-                site = const $crate::serve::layout::PROBE_SITE,
-                entry = const $crate::serve::layout::JPROBE_ENTRY,
-                jprobe_site = const $crate::serve::layout::JPROBE_SITE,
-                jprobe_kprobe = const $crate::serve::layout::JPROBE_KPROBE,
-                jprobe_words = const $crate::serve::layout::JPROBE_WORDS,
-                jprobe_plain = const $crate::serve::layout::JPROBE_PLAIN,
-                jprobe_regs = const $crate::serve::layout::JPROBE_REGS,
+                words = const $crate::asm::STACK_WORDS,
+                flow_jprobe = const $crate::asm::Flow::Jprobe as u8,
+                hits = const $crate::asm::layout::PROBE_HITS,
+                site = const $crate::asm::layout::PROBE_SITE,
+                entry = const $crate::asm::layout::JPROBE_ENTRY,
+                jprobe_site = const $crate::asm::layout::JPROBE_SITE,
+                jprobe_kprobe = const $crate::asm::layout::JPROBE_KPROBE,
+                jprobe_words = const $crate::asm::layout::JPROBE_WORDS,
+                jprobe_plain = const $crate::asm::layout::JPROBE_PLAIN,
+                jprobe_regs = const $crate::asm::layout::JPROBE_REGS,
                 counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
                 this = const $crate::PerCpu::this_gs_offset::<$platform>(),
@@ -564,15 +540,15 @@ macro_rules! breakpoint_entry {
         }
 
         fn with_breakpoint_entry(
-            entry: $crate::platform::EntryPoints,
-        ) -> $crate::platform::EntryPoints {
-            $crate::platform::EntryPoints {
+            entry: $crate::asm::EntryPoints,
+        ) -> $crate::asm::EntryPoints {
+            $crate::asm::EntryPoints {
                 any_hit: (&raw const kprobe_any_hit) as u64,
                 hit: (&raw const kprobe_hit) as u64,
                 hit_post: (&raw const kprobe_hit_post) as u64,
                 one_kretprobe: (&raw const kprobe_one_kretprobe) as u64,
                 kretprobes: (&raw const kprobe_kretprobes) as u64,
-                routines: $crate::routines::Routines {
+                routines: $crate::asm::Routines {
                     jprobe: jprobe_serve as *const () as u64,
                     ..entry.routines
                 },

@@ -1,6 +1,6 @@
 //! The assembly that runs the handlers of one hit: what breakpoints and detours call once they have built a frame.
 //!
-//! Each [`Kprobe`] names two routines. `serve` does what this probe alone wants done; `chain` does that for it and every older probe
+//! Each [`Kprobe`](crate::Kprobe) names two routines. `serve` does what this probe alone wants done; `chain` does that for it and every older probe
 //! of its site, so a hit calls the `chain` of the site's first probe and is done. [`Site::choose_stubs`](crate::data::site::Site) chooses both:
 //!
 //! ```text
@@ -16,84 +16,6 @@
 //!          ├─ jprobe_serve                   save registers and stack, go to the handler (see `breakpoint`)
 //!          └─ kprobe_serve_unusual           any probe, in Rust
 //! ```
-//!
-//! # Calling convention
-//! In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard held, DF and AC clear. Out: al, a [`Flow`]. All registers are in
-//! the frame already, so these routines keep rbp alone: `kprobe_serve_chain` has r15, what it calls rbx and r12 to r14.
-//!
-//! # Contexts
-//! Breakpoints: interrupts off. Detours: with the interrupt flag of the probed code; the guard keeps the CPU.
-
-use core::mem::offset_of;
-
-use crate::{
-    data::{
-        instance::{self, Holder, Instance, TaskCell},
-        jprobe::{Jprobe, JprobeFrame},
-        kprobe::{Kprobe, flags},
-        kretprobe::KretprobeCore,
-    },
-    registry::Host,
-};
-
-pub use crate::hit::Flow;
-
-/// Where the routines find what they use. Offsets in bytes.
-#[doc(hidden)]
-pub mod layout {
-    use super::*;
-
-    pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
-    pub const PROBE_CHAIN: usize = offset_of!(Kprobe, chain);
-    pub const PROBE_SERVE: usize = offset_of!(Kprobe, serve);
-    pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
-    pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
-    pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
-    pub const PROBE_FLAGS: usize = offset_of!(Kprobe, flags);
-    pub const PROBE_NEXT: usize = offset_of!(Kprobe, next);
-    pub const PROBE_SITE: usize = offset_of!(Kprobe, site);
-    pub const SILENT: u32 = flags::DISABLED | flags::GONE;
-    pub const KRETPROBE_HOLDER: usize = offset_of!(KretprobeCore, holder);
-    pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
-    pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
-    pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
-    pub const KRETPROBE_NMISSED: usize = offset_of!(KretprobeCore, nmissed);
-    pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
-    pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
-    pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
-    pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
-    pub const INSTANCE_FRAME: usize = offset_of!(Instance, frame);
-    pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
-    pub const SHARED: u64 = instance::SHARED;
-    pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
-    pub const JPROBE_ENTRY: usize = offset_of!(Jprobe, entry);
-    pub const JPROBE_SITE: usize = offset_of!(JprobeFrame, site);
-    pub const JPROBE_KPROBE: usize = offset_of!(JprobeFrame, kprobe);
-    pub const JPROBE_PLAIN: usize = offset_of!(JprobeFrame, plain);
-    pub const JPROBE_WORDS: usize = offset_of!(JprobeFrame, words);
-    pub const JPROBE_REGS: usize = offset_of!(JprobeFrame, regs);
-    pub const JPROBE_STACK: usize = offset_of!(JprobeFrame, stack);
-
-    // A probe's address is that of its kprobe.
-    const _: () =
-        assert!(offset_of!(KretprobeCore, kprobe) == 0 && offset_of!(Jprobe, kprobe) == 0);
-    // The saved words of the stack follow the registers.
-    const _: () = assert!(JPROBE_STACK == JPROBE_REGS + size_of::<crate::PtRegs>());
-}
-
-/// Serves one probe of any kind. Called by `kprobe_serve_unusual`.
-///
-/// # Safety
-/// 1. `probe` is linked to a site that was hit, and the guard is held.
-/// 2. `regs` is the frame of the hit.
-pub unsafe extern "C" fn serve_unusual<P: Host>(
-    probe: *const Kprobe,
-    regs: *mut crate::PtRegs,
-) -> Flow {
-    // SAFETY: by the contract: linked probes live until a grace period, which the guard holds up, and the frame is on this stack.
-    let (probe, regs) = unsafe { (&*probe, &mut *regs) };
-    P::probes().serve_probe(P::this_cpu(), probe, regs)
-}
 
 /// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance and fills it in. Leaves rax, the
 /// instance; r13, the return slot; r8, the task's cell; r11, the trampoline. Where another kretprobe has taken up the call already it goes by
@@ -145,12 +67,12 @@ macro_rules! join_call {
     };
 }
 
-/// Defines the routines for a [`Platform`]; part of [`entry_points!`](crate::entry_points).
+/// Defines the routines for a [`Platform`](crate::Platform); part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! serve_routines {
     ($platform:ty) => {
-        /// Serves a disabled probe. See `probes::serve`, as for all of these.
+        /// Serves a disabled probe. See `probes::asm`, as for all of these.
         ///
         /// # Safety
         /// Hits only.
@@ -175,7 +97,7 @@ macro_rules! serve_routines {
                 "xor eax, eax",
                 "ret",
                 ".cfi_endproc",
-                hits = const $crate::serve::layout::PROBE_HITS,
+                hits = const $crate::asm::layout::PROBE_HITS,
                 counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
             )
         }
@@ -195,8 +117,8 @@ macro_rules! serve_routines {
                 "mov gs:[{running}], rdi",
                 "jmp [rdi + {pre}]",
                 ".cfi_endproc",
-                pre = const $crate::serve::layout::PROBE_PRE,
-                hits = const $crate::serve::layout::PROBE_HITS,
+                pre = const $crate::asm::layout::PROBE_PRE,
+                hits = const $crate::asm::layout::PROBE_HITS,
                 counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
             )
@@ -220,14 +142,14 @@ macro_rules! serve_routines {
                 "ret",
                 $crate::join_call!(),
                 ".cfi_endproc",
-                shared = const $crate::serve::layout::SHARED,
+                shared = const $crate::asm::layout::SHARED,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
-                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
-                next = const $crate::serve::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::serve::layout::INSTANCE_FRAME,
-                below_slot = const $crate::serve::layout::BELOW_SLOT,
-                cell_head = const $crate::serve::layout::CELL_HEAD,
+                holder = const $crate::asm::layout::KRETPROBE_HOLDER,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::asm::layout::INSTANCE_FRAME,
+                below_slot = const $crate::asm::layout::BELOW_SLOT,
+                cell_head = const $crate::asm::layout::CELL_HEAD,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
             )
@@ -263,15 +185,15 @@ macro_rules! serve_routines {
                 "ret",
                 $crate::join_call!(),
                 ".cfi_endproc",
-                shared = const $crate::serve::layout::SHARED,
+                shared = const $crate::asm::layout::SHARED,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
-                holder = const $crate::serve::layout::KRETPROBE_HOLDER,
-                enter = const $crate::serve::layout::KRETPROBE_ENTER,
-                next = const $crate::serve::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::serve::layout::INSTANCE_FRAME,
-                below_slot = const $crate::serve::layout::BELOW_SLOT,
-                cell_head = const $crate::serve::layout::CELL_HEAD,
+                holder = const $crate::asm::layout::KRETPROBE_HOLDER,
+                enter = const $crate::asm::layout::KRETPROBE_ENTER,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+                frame = const $crate::asm::layout::INSTANCE_FRAME,
+                below_slot = const $crate::asm::layout::BELOW_SLOT,
+                cell_head = const $crate::asm::layout::CELL_HEAD,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
                 trampoline = sym kretprobe_trampoline,
@@ -294,8 +216,8 @@ macro_rules! serve_routines {
                 "mov [rdx + {cell_head}], rcx",
                 "jmp kretprobe_give_back",
                 ".cfi_endproc",
-                next = const $crate::serve::layout::INSTANCE_NEXT,
-                cell_head = const $crate::serve::layout::CELL_HEAD,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
+                cell_head = const $crate::asm::layout::CELL_HEAD,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
             )
         }
@@ -318,8 +240,8 @@ macro_rules! serve_routines {
                 "jne 2b",
                 "ret",
                 ".cfi_endproc",
-                holder = const $crate::serve::layout::INSTANCE_HOLDER,
-                next = const $crate::serve::layout::INSTANCE_NEXT,
+                holder = const $crate::asm::layout::INSTANCE_HOLDER,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
             )
         }
 
@@ -334,7 +256,7 @@ macro_rules! serve_routines {
                 ".cfi_startproc",
                 "jmp {serve}",
                 ".cfi_endproc",
-                serve = sym $crate::serve::serve_unusual::<$platform>,
+                serve = sym $crate::asm::serve_unusual::<$platform>,
             )
         }
 
@@ -352,8 +274,8 @@ macro_rules! serve_routines {
                 "mov [rsi + {ip}], rax",
                 "jmp kprobe_serve_chain",
                 ".cfi_endproc",
-                site = const $crate::serve::layout::PROBE_SITE,
-                key = const $crate::breakpoint::layout::SITE_KEY,
+                site = const $crate::asm::layout::PROBE_SITE,
+                key = const $crate::asm::layout::SITE_KEY,
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
             )
         }
@@ -383,8 +305,8 @@ macro_rules! serve_routines {
                 ".cfi_adjust_cfa_offset -8",
                 "ret",
                 ".cfi_endproc",
-                serve = const $crate::serve::layout::PROBE_SERVE,
-                next = const $crate::serve::layout::PROBE_NEXT,
+                serve = const $crate::asm::layout::PROBE_SERVE,
+                next = const $crate::asm::layout::PROBE_NEXT,
             )
         }
 
@@ -422,18 +344,18 @@ macro_rules! serve_routines {
                 ".cfi_adjust_cfa_offset -8",
                 "ret",
                 ".cfi_endproc",
-                head = const $crate::breakpoint::layout::SITE_HEAD,
-                post = const $crate::serve::layout::PROBE_POST,
-                flags = const $crate::serve::layout::PROBE_FLAGS,
-                silent = const $crate::serve::layout::SILENT,
-                in_post = const $crate::hit::IN_POST,
-                next = const $crate::serve::layout::PROBE_NEXT,
+                head = const $crate::asm::layout::SITE_HEAD,
+                post = const $crate::asm::layout::PROBE_POST,
+                flags = const $crate::asm::layout::PROBE_FLAGS,
+                silent = const $crate::asm::layout::SILENT,
+                in_post = const $crate::asm::IN_POST,
+                next = const $crate::asm::layout::PROBE_NEXT,
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
             )
         }
 
-        fn serve_routines() -> $crate::routines::Routines {
-            $crate::routines::Routines {
+        fn serve_routines() -> $crate::asm::Routines {
+            $crate::asm::Routines {
                 nothing: kprobe_serve_nothing as *const () as u64,
                 count: kprobe_serve_count as *const () as u64,
                 kprobe: kprobe_serve_kprobe as *const () as u64,

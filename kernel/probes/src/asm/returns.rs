@@ -1,83 +1,5 @@
-//! The assembly: where control comes back to the probes without an exception.
-//!
-//! [`entry_points!`](crate::entry_points!) defines a few functions in the crate that implements the platform, so that
-//! they carry plain names in backtraces and lists. None of them is called like a function: a return
-//! trampoline is entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a handler that will not
-//! be returned to.
-//!
-//! All of them run Rust on the probed code's stack, with DF and AC clear and the stack 16-byte aligned.
-
-use crate::insn::flags::bits;
-
-unsafe extern "C" {
-    /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and traps.
-    ///
-    /// # Safety
-    /// Only at the end of a jprobe handler, with nothing left to drop: the frames in between vanish.
-    pub unsafe fn jprobe_return() -> !;
-}
-
-/// RFLAGS.DF and RFLAGS.AC.
-#[doc(hidden)]
-pub const DF_AND_AC: u64 = bits::DF | bits::AC;
-
-/// `push`, with its call frame information.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! push_registers {
-    ($($register:literal)+) => {
-        ::core::concat!($(
-            "push ", $register, "; .cfi_adjust_cfa_offset 8; .cfi_rel_offset ", $register, ", 0; ",
-        )+)
-    };
-}
-
-/// `pop`, with its call frame information.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! pop_registers {
-    ($($register:literal)+) => {
-        ::core::concat!($(
-            "pop ", $register, "; .cfi_adjust_cfa_offset -8; .cfi_restore ", $register, "; ",
-        )+)
-    };
-}
-
-/// Pushes all general registers below `orig_ax`, as [`PtRegs`](crate::PtRegs) has them.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! push_general_registers {
-    () => {
-        $crate::push_registers!(
-            "rdi" "rsi" "rdx" "rcx" "rax" "r8" "r9" "r10" "r11" "rbx" "rbp" "r12" "r13" "r14"
-            "r15"
-        )
-    };
-}
-
-/// The reverse of [`push_general_registers!`].
-#[doc(hidden)]
-#[macro_export]
-macro_rules! pop_general_registers {
-    () => {
-        $crate::pop_registers!(
-            "r15" "r14" "r13" "r12" "rbp" "rbx" "r11" "r10" "r9" "r8" "rax" "rcx" "rdx" "rsi"
-            "rdi"
-        )
-    };
-}
-
-/// Where all registers of a whole frame are, for code that begins below one: the call frame information of what
-/// [`push_general_registers!`] and the words before it have pushed. But for rsp and rip.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! frame_of_general_registers {
-    () => {
-        ".cfi_offset rdi, -56; .cfi_offset rsi, -64; .cfi_offset rdx, -72; .cfi_offset rcx, -80; .cfi_offset rax, -88; \
-         .cfi_offset r8, -96; .cfi_offset r9, -104; .cfi_offset r10, -112; .cfi_offset r11, -120; .cfi_offset rbx, -128; \
-         .cfi_offset rbp, -136; .cfi_offset r12, -144; .cfi_offset r13, -152; .cfi_offset r14, -160; .cfi_offset r15, -168"
-    };
-}
+//! Where control comes back to the probes without an exception: after a probed call, after a slot with a post handler, after the handler
+//! of a jprobe. None of these functions is called like one.
 
 /// Defines a trampoline that is one `nop`, for a kprobe of the probes' own.
 #[doc(hidden)]
@@ -109,10 +31,11 @@ macro_rules! nop_trampoline {
     };
 }
 
-/// Defines `kretprobe_trampoline` and the two historic ones, `kprobe_post_stub` and `jprobe_return` for a
-/// [`Platform`](crate::Platform), and `probe_entry_points`, which has their addresses. Once a program.
+/// Defines `kretprobe_trampoline` and the two historic ones, `kprobe_post_stub` and `jprobe_return`; part of
+/// [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
 #[macro_export]
-macro_rules! entry_points {
+macro_rules! return_stubs {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
         /// Where a return-probed function returns to. Builds a frame, runs the handlers of the call's probes, gives their instances
         /// back and goes to where the call came from; asks `on_return` to do that where the call is unusual. A call with one probe goes
@@ -261,27 +184,27 @@ macro_rules! entry_points {
                 "mov [rsp + {sp}], rax",
                 "jmp 5b",
                 ".cfi_endproc",
-                shared = const $crate::serve::layout::SHARED,
+                shared = const $crate::asm::layout::SHARED,
                 ss = const $ss as i32,
                 cs = const $cs as i32,
                 cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-                cell_head = const $crate::serve::layout::CELL_HEAD,
-                frame = const $crate::serve::layout::INSTANCE_FRAME,
-                next = const $crate::serve::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::serve::layout::INSTANCE_RET_ADDR,
-                holder = const $crate::serve::layout::INSTANCE_HOLDER,
-                kretprobe = const $crate::serve::layout::HOLDER_KRETPROBE,
-                hits = const $crate::serve::layout::PROBE_HITS,
-                handler = const $crate::serve::layout::KRETPROBE_HANDLER,
+                cell_head = const $crate::asm::layout::CELL_HEAD,
+                frame = const $crate::asm::layout::INSTANCE_FRAME,
+                next = const $crate::asm::layout::INSTANCE_NEXT,
+                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+                holder = const $crate::asm::layout::INSTANCE_HOLDER,
+                kretprobe = const $crate::asm::layout::HOLDER_KRETPROBE,
+                hits = const $crate::asm::layout::PROBE_HITS,
+                handler = const $crate::asm::layout::KRETPROBE_HANDLER,
                 counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
                 running = const $crate::PerCpu::running_gs_offset::<$platform>(),
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
-                unwanted = const $crate::entry::DF_AND_AC,
+                unwanted = const $crate::asm::layout::DF_AND_AC,
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
                 slot = const ::core::mem::size_of::<$crate::PtRegs>(),
-                on_return = sym $crate::hit::on_return::<$platform>,
+                on_return = sym $crate::asm::on_return::<$platform>,
             )
         }
 
@@ -377,12 +300,12 @@ macro_rules! entry_points {
                 ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
                 flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
                 frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
-                if_and_tf = const $crate::insn::flags::bits::IF | $crate::insn::flags::bits::TF,
+                if_and_tf = const $crate::asm::bits::IF | $crate::asm::bits::TF,
                 saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
                 saved_sp = const $crate::PerCpu::saved_sp_gs_offset::<$platform>(),
                 finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
                 guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
-                site_slot = const $crate::breakpoint::layout::SITE_SLOT,
+                site_slot = const $crate::asm::layout::SITE_SLOT,
             )
         }
 
@@ -391,7 +314,7 @@ macro_rules! entry_points {
         /// Outside a handler there is no saved stack pointer; then the breakpoint belongs to nobody and is reported.
         ///
         /// # Safety
-        /// See its declaration in `probes::entry`.
+        /// See its declaration in `probes::asm`.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn jprobe_return() -> ! {
@@ -409,36 +332,14 @@ macro_rules! entry_points {
                 "ud2",
                 ".cfi_endproc",
                 jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
-                site = const $crate::serve::layout::JPROBE_SITE,
-                regs = const $crate::serve::layout::JPROBE_REGS,
+                site = const $crate::asm::layout::JPROBE_SITE,
+                regs = const $crate::asm::layout::JPROBE_REGS,
                 sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
             )
         }
 
         unsafe extern "C" {
             static jprobe_return_breakpoint: u8;
-        }
-
-        $crate::serve_routines! { $platform }
-        $crate::detour_templates! { $platform, cs = $cs, ss = $ss }
-
-        fn probe_entry_points() -> $crate::platform::EntryPoints {
-            $crate::platform::EntryPoints {
-                detours: detour_templates(),
-                trampoline: kretprobe_trampoline as *const () as u64,
-                historic_trampolines: [
-                    kretprobe_trampoline_trap3 as *const () as u64,
-                    kretprobe_trampoline_trap4 as *const () as u64,
-                ],
-                post_stub: kprobe_post_stub as *const () as u64,
-                jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
-                routines: serve_routines(),
-                any_hit: 0,
-                hit: 0,
-                hit_post: 0,
-                one_kretprobe: 0,
-                kretprobes: 0,
-            }
         }
     };
 }

@@ -1,0 +1,69 @@
+//! Where the assembly finds what it uses. Offsets in bytes.
+
+use core::mem::offset_of;
+
+use crate::{
+    data::{
+        address_table,
+        instance::{self, Holder, Instance, TaskCell},
+        jprobe::{Jprobe, JprobeFrame},
+        kprobe::{Kprobe, flags},
+        kretprobe::KretprobeCore,
+        site::Site,
+    },
+    insn::flags::bits,
+    limits::TABLE_BITS,
+};
+
+pub const MULTIPLIER: u32 = address_table::MULTIPLIER;
+pub const SHIFT: u32 = address_table::SHIFT;
+pub const INDEX_MASK: u32 = (1 << TABLE_BITS) - 1;
+pub const SITE_KEY: usize = offset_of!(Site, key);
+pub const SITE_HEAD: usize = Site::head_offset();
+pub const SITE_SLOT: usize = offset_of!(Site, slot);
+pub const SITE_RUN: usize = offset_of!(Site, run);
+pub const SITE_POST_SLOT: usize = offset_of!(Site, post_slot);
+pub const SITE_LEN: usize = offset_of!(Site, len);
+pub const SITE_PUSHED: usize = offset_of!(Site, pushed);
+
+pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
+pub const PROBE_CHAIN: usize = offset_of!(Kprobe, chain);
+pub const PROBE_SERVE: usize = offset_of!(Kprobe, serve);
+pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
+pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
+pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
+pub const PROBE_FLAGS: usize = offset_of!(Kprobe, flags);
+pub const PROBE_NEXT: usize = offset_of!(Kprobe, next);
+pub const PROBE_SITE: usize = offset_of!(Kprobe, site);
+pub const SILENT: u32 = flags::DISABLED | flags::GONE;
+pub const KRETPROBE_HOLDER: usize = offset_of!(KretprobeCore, holder);
+pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
+pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
+pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
+pub const KRETPROBE_NMISSED: usize = offset_of!(KretprobeCore, nmissed);
+pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
+pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
+pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
+pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
+pub const INSTANCE_FRAME: usize = offset_of!(Instance, frame);
+pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
+pub const SHARED: u64 = instance::SHARED;
+pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
+pub const JPROBE_ENTRY: usize = offset_of!(Jprobe, entry);
+pub const JPROBE_SITE: usize = offset_of!(JprobeFrame, site);
+pub const JPROBE_KPROBE: usize = offset_of!(JprobeFrame, kprobe);
+pub const JPROBE_PLAIN: usize = offset_of!(JprobeFrame, plain);
+pub const JPROBE_WORDS: usize = offset_of!(JprobeFrame, words);
+pub const JPROBE_REGS: usize = offset_of!(JprobeFrame, regs);
+pub const JPROBE_STACK: usize = offset_of!(JprobeFrame, stack);
+
+// A probe's address is that of its kprobe.
+const _: () = assert!(offset_of!(KretprobeCore, kprobe) == 0 && offset_of!(Jprobe, kprobe) == 0);
+// The saved words of the stack follow the registers.
+const _: () = assert!(JPROBE_STACK == JPROBE_REGS + size_of::<crate::PtRegs>());
+
+/// RFLAGS.DF and RFLAGS.AC.
+pub const DF_AND_AC: u64 = bits::DF | bits::AC;
+
+// The templates give the offsets in a frame by number.
+const _: () = assert!(size_of::<crate::PtRegs>() == 168);
