@@ -815,8 +815,7 @@ impl<P: Host> Probes<P> {
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
         for ending in [Ending::Resume, Self::post_ending()] {
-            let code = translate(insn, slot, ending).map_err(refused)?;
-            Self::check_room(&code).map_err(refused)?;
+            Self::fitting(&translate(insn, slot, ending)).map_err(refused)?;
         }
         Ok(())
     }
@@ -852,10 +851,9 @@ impl<P: Host> Probes<P> {
         let filled = (|| {
             site.slot = self.slots.take(&mut state.slots)?;
             site.run.store(site.slot, Relaxed);
-            // The translation is large: it is checked where it stands, because passing it on copies it.
-            let code = translate(target.insn, site.slot, Ending::Resume).map_err(refused)?;
-            Self::check_room(&code).map_err(refused)?;
-            site.slot_places = Places::of(&code).ok_or(ProbeError::OutOfMemory)?;
+            let translation = translate(target.insn, site.slot, Ending::Resume);
+            let code = Self::fitting(&translation).map_err(refused)?;
+            site.slot_places = Places::of(code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
             // A step that ends on another CPU's data would not end: a slot needs none.
             if step == StepMethod::TrapFlag && !target.insn.writes_msr() {
@@ -893,13 +891,15 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Whether a replacement fits into a slot. With prefixes, and an address in a literal, it may
-    /// not.
-    fn check_room(code: &insn::Translation) -> Result<(), Refusal> {
-        if code.code().len() <= P::SLOT_BYTES {
-            Ok(())
-        } else {
-            Err(Refusal::NoRoom)
+    /// The replacement, if it fits into a slot. With prefixes, and an address in a literal, it may
+    /// not. By reference, because a replacement is large and each move of it is a copy.
+    fn fitting(
+        translation: &Result<insn::Translation, Refusal>,
+    ) -> Result<&insn::Translation, Refusal> {
+        match translation {
+            Ok(code) if code.code().len() <= P::SLOT_BYTES => Ok(code),
+            Ok(_) => Err(Refusal::NoRoom),
+            Err(refusal) => Err(*refusal),
         }
     }
 
@@ -979,10 +979,10 @@ impl<P: Host> Probes<P> {
             addr: insn.ip(),
             refusal,
         };
-        let code = translate(insn, slot, Self::post_ending()).map_err(refused)?;
-        Self::check_room(&code).map_err(refused)?;
+        let translation = translate(insn, slot, Self::post_ending());
+        let code = Self::fitting(&translation).map_err(refused)?;
         if site.post_places.load(Relaxed).is_null() {
-            let places = try_box(Places::of(&code).ok_or(ProbeError::OutOfMemory)?)?;
+            let places = try_box(Places::of(code).ok_or(ProbeError::OutOfMemory)?)?;
             site.post_places.store(Box::into_raw(places), Release);
         }
         self.slots.write(slot, site, code.code());

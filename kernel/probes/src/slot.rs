@@ -26,7 +26,9 @@ const PAGE_BYTES: usize = 4096;
 /// The most slots in a page: for kernels in the top 2 GiB, whose slots are the shortest. The last 32
 /// bytes of such a page stay unused, so that [`Page`] takes 1 KiB and not a word more: a heap of
 /// powers of two would give it 2 KiB.
-const MOST_PER_PAGE: usize = PAGE_BYTES / crate::insn::SLOT_BYTES - 1;
+const MOST_PER_PAGE: usize = NUMBERS_PER_PAGE - 1;
+/// Slots are numbered through; each page begins with a multiple of this.
+const NUMBERS_PER_PAGE: usize = PAGE_BYTES / crate::insn::SLOT_BYTES;
 /// The most pages that the pool uses.
 pub const MAX_PAGES: usize = 8192;
 
@@ -128,9 +130,9 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         if state.free.is_empty() {
             self.grow(state)?;
         }
-        let index = state.free.pop().ok_or(ProbeError::OutOfMemory)? as usize;
+        let number = state.free.pop().ok_or(ProbeError::OutOfMemory)? as usize;
         state.used += 1;
-        let (page, slot) = (index / Self::per_page(), index % Self::per_page());
+        let (page, slot) = (number / NUMBERS_PER_PAGE, number % NUMBERS_PER_PAGE);
         Ok(Self::start() + (page * PAGE_BYTES + slot * T::bytes::<P>()) as u64)
     }
 
@@ -154,7 +156,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
             .alias;
         self.pages[index].store(Box::into_raw(page), Ordering::Release);
         state.pages += 1;
-        let first = (index * Self::per_page()) as u32;
+        let first = (index * NUMBERS_PER_PAGE) as u32;
         state
             .free
             .extend((first..first + Self::per_page() as u32).rev());
@@ -167,7 +169,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
             return;
         };
         page.owners[index].store(null_mut(), Ordering::Release);
-        let number = (slot - Self::start()) as usize / PAGE_BYTES * Self::per_page() + index;
+        let number = (slot - Self::start()) as usize / PAGE_BYTES * NUMBERS_PER_PAGE + index;
         state.used -= 1;
         state.free.push(number as u32);
     }

@@ -141,14 +141,14 @@ impl Translation {
 /// The refusals of [`classify`](super::classify()) that do not depend on the next instruction;
 /// [`Refusal::DisplacementRange`] if a RIP-relative operand is out of the slot's reach.
 pub fn translate(insn: &Insn, slot_addr: u64, ending: Ending) -> Result<Translation, Refusal> {
-    let mut sequence = Sequence::new(slot_addr);
-    let emulated = append(&mut sequence, insn, ending)?;
-    sequence.finish()?;
-    Ok(Translation {
+    let mut translation = Translation {
         ip: insn.ip(),
-        sequence,
-        emulated,
-    })
+        sequence: Sequence::new(slot_addr),
+        emulated: None,
+    };
+    translation.emulated = append(&mut translation.sequence, insn, ending)?;
+    translation.sequence.finish()?;
+    Ok(translation)
 }
 
 /// Replacements of several instructions, one after the other in one buffer, such as the original code of a detour.
