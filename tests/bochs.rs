@@ -12,24 +12,25 @@ use tests::{
 };
 
 /// The modules of the core.
-const CORE: [&str; 18] = [
+const CORE: [&str; 19] = [
     "backtraces::",
     "calls::",
     "concurrency::",
     "debugger::",
-    "errors::",
+    "disturbed_hits::",
     "historic::",
     "hits::",
     "instruction_forms::",
     "instruction_fuzz::",
-    "machine::",
+    "interrupts_and_nmis::",
     "optimization::",
-    "processor::",
+    "processor_single_step::",
     "program_probes::",
+    "protection::",
+    "registration_errors::",
     "regressions::",
     "stores_to_text::",
     "stress::",
-    "trouble::",
     "unusual_instructions::",
 ];
 

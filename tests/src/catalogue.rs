@@ -33,29 +33,30 @@ const CHOICES: [&str; 2] = ["kprobes.optimize", "kprobes.step"];
 
 /// Beginnings of the names of tests that run once: they register no probes, or count what could be probed, or turn jumps on
 /// and off or use each way of serving a hit themselves.
-const ONCE: [&str; 17] = [
+const ONCE: [&str; 18] = [
     "acceptance::",
     "blacklist::",
-    "boot::",
-    "everything::jumps_all_over_the_kernel_",
+    "command_line::",
     "instruction_fuzz::",
+    "interrupts_and_nmis::",
     "kallsyms::",
-    "machine::",
     "modules::",
     "optimization::",
     "printk::",
-    "processor::",
+    "processor_single_step::",
     "programs::",
+    "protection::",
     "self_test::",
     "shortage::a_probe_without_memory_for_its_jump_keeps_the_breakpoint",
     "stores_to_text::jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one",
     "stress::",
     "tasks::",
+    "whole_kernel::jumps_all_over_the_kernel_",
 ];
 
 /// Those among them that run twice all the same.
 const TWICE: [&str; 4] = [
-    "machine::storm_of_nmis_passes_over_a_probe_in_their_handler",
+    "interrupts_and_nmis::storm_of_nmis_passes_over_a_probe_in_their_handler",
     "printk::probe_handler_in_the_console_may_log",
     "printk::probe_handler_in_printk_may_log",
     "programs::probe_handler_reads_user_memory_without_waiting",

@@ -480,9 +480,13 @@ fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
 #[test]
 fn an_unregistration_waits_for_handlers_that_run() {
     let _machine = boot();
-    let by_pre = leak(Kprobe::new().symbol("add").pre(dawdling::pre));
-    let by_post = leak(Kprobe::new().symbol("add").post(dawdling::post));
-    let by_return = leak(Kretprobe::new().symbol("add").handler(dawdling::returned));
+    let by_pre = leak(Kprobe::new().symbol("add").pre(waiting_handlers::pre));
+    let by_post = leak(Kprobe::new().symbol("add").post(waiting_handlers::post));
+    let by_return = leak(
+        Kretprobe::new()
+            .symbol("add")
+            .handler(waiting_handlers::returned),
+    );
     type Pair<'a> = (&'a dyn Fn(), &'a (dyn Fn() + Sync));
     let probes: [Pair<'_>; 3] = [
         (&|| PROBES.register(by_pre).unwrap(), &|| {
@@ -498,7 +502,7 @@ fn an_unregistration_waits_for_handlers_that_run() {
     for (register, unregister) in probes {
         register();
         cpu::scope(|scope| {
-            dawdling::enter(scope);
+            waiting_handlers::enter(scope);
             let writes = text::stamp();
             let waiter = scope.spawn(|| {
                 unregister();
@@ -510,7 +514,7 @@ fn an_unregistration_waits_for_handlers_that_run() {
                 cpu::yield_now();
             }
             assert!(!waiter.is_finished());
-            dawdling::let_go();
+            waiting_handlers::let_go();
         });
         assert_eq!(journal::take(), [1, 2]);
     }

@@ -7,7 +7,6 @@ mod addresses;
 mod calls_in_flight;
 mod code;
 mod concurrency;
-mod dawdling;
 mod faults;
 mod handlers;
 mod historic;
@@ -24,6 +23,7 @@ mod registration;
 mod regressions;
 mod returns;
 pub mod targets;
+mod waiting_handlers;
 
 use alloc::{
     boxed::Box,

@@ -193,11 +193,11 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
     fn disabled_meanwhile<T: Probe + Send>(probe: &'static T) {
         PROBES.register(probe).unwrap();
         cpu::scope(|scope| {
-            dawdling::enter(scope);
+            waiting_handlers::enter(scope);
             // The handler goes on only after the call has returned.
             PROBES.disable(probe).unwrap();
             journal::note(0);
-            dawdling::let_go();
+            waiting_handlers::let_go();
         });
         assert_eq!(journal::take(), [0, 1]);
         assert_eq!(add(1, 2), 3);
@@ -212,12 +212,14 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
         PROBES.register(stays).unwrap();
     }
     disabled_meanwhile(leak(
-        Kretprobe::new().symbol("add").handler(dawdling::returned),
+        Kretprobe::new()
+            .symbol("add")
+            .handler(waiting_handlers::returned),
     ));
     if !stays_from_the_start {
         PROBES.register(stays).unwrap();
     }
-    disabled_meanwhile(leak(Kprobe::new().symbol("add").pre(dawdling::pre)));
+    disabled_meanwhile(leak(Kprobe::new().symbol("add").pre(waiting_handlers::pre)));
     PROBES.unregister(stays).unwrap();
 }
 

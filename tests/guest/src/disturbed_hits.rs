@@ -1,6 +1,6 @@
-//! Trouble in the middle of hits: faults, NMIs, nesting, lost ways back; in [`in_slots`] interrupts of code in slots.
+//! What comes in the middle of hits: faults, NMIs, nesting, lost ways back; in [`interrupts_in_slots`] interrupts of code in slots.
 
-mod in_slots;
+mod interrupts_in_slots;
 
 use crate::{
     handlers::{Deed, after, at_entry, at_return, before},
@@ -296,7 +296,9 @@ fn reads_in_handlers_never_fault_for_good() {
 }
 
 /// A fault in a handler that nobody handles: the report names the handler.
-#[guest_test(should_panic = "guest_tests::trouble::a_wild_handler_is_named::reads_wildly+0x")]
+#[guest_test(
+    should_panic = "guest_tests::disturbed_hits::a_wild_handler_is_named::reads_wildly+0x"
+)]
 fn a_wild_handler_is_named() {
     #[inline(never)]
     fn reads_wildly(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {

@@ -2,7 +2,7 @@
 //!
 //! Each piece of code runs with TF set, and an exception handler notes where the processor stopped and with which flags. What the
 //! manual says is always accepted; what an emulator is known to do in its place is named beside it. The log tells what this one
-//! did: `cargo test processor:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs processor:: -- --nocapture` in Bochs.
+//! did: `cargo test processor_single_step:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs processor_single_step:: -- --nocapture` in Bochs.
 
 use alloc::vec::Vec;
 use core::{

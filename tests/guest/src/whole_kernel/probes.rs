@@ -6,7 +6,8 @@
 //! # Contexts
 //! Task context. The handler notes the address in per-CPU data; two CPUs never write the same words.
 
-use crate::{everything::COUNTED, own_code::is_of_the_suite};
+use super::COUNTED;
+use crate::own_code::is_of_the_suite;
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     cmp::Reverse,
@@ -95,11 +96,11 @@ const HANDLERS: usize = 4;
 
 /// What the command line says about what is probed.
 fn is_chosen(name: &str, number: usize) -> bool {
-    let stride = cmdline::get("everything.stride")
+    let stride = cmdline::get("whole_kernel.stride")
         .and_then(|stride| stride.parse().ok())
         .unwrap_or(1);
     number.is_multiple_of(stride)
-        && cmdline::get("everything.only").is_none_or(|only| name.contains(only))
+        && cmdline::get("whole_kernel.only").is_none_or(|only| name.contains(only))
 }
 
 impl Everything {
@@ -107,7 +108,7 @@ impl Everything {
     pub fn find() -> Self {
         let mut kprobes = Vec::new();
         let mut kretprobes = Vec::new();
-        let traced = cmdline::get("everything.trace") == Some("1");
+        let traced = cmdline::get("whole_kernel.trace") == Some("1");
         let kprobe = |at, number: usize| {
             let kprobe = Kprobe::new().at(at);
             match number % HANDLERS {
@@ -131,7 +132,8 @@ impl Everything {
             last = symbol.start + symbol.size;
             functions += 1;
             let mut returns = false;
-            if cmdline::get("everything.returns") != Some("0") && is_chosen(symbol.name, functions)
+            if cmdline::get("whole_kernel.returns") != Some("0")
+                && is_chosen(symbol.name, functions)
             {
                 let kretprobe = Kretprobe::new().at(symbol.start).handler(note_return);
                 let kretprobe: &'static Kretprobe = Box::leak(Box::new(kretprobe));

@@ -14,7 +14,7 @@ use crate::platform::cpu::Scope;
 static ENTERED: AtomicBool = AtomicBool::new(false);
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
-fn dawdle() {
+fn wait_until_let_go() {
     ENTERED.store(true, Release);
     while !GO_ON.load(Acquire) {
         core::hint::spin_loop();
@@ -23,16 +23,16 @@ fn dawdle() {
 }
 
 pub fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-    dawdle();
+    wait_until_let_go();
     PreVerdict::Execute
 }
 
 pub fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {
-    dawdle();
+    wait_until_let_go();
 }
 
 pub fn returned(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
-    dawdle();
+    wait_until_let_go();
 }
 
 /// Has another CPU call [`add`], which one of these handlers is on, and returns when it is in the handler.

@@ -9,15 +9,18 @@
 //!
 //! | argument | meaning |
 //! |---|---|
-//! | `everything.stride=N` | every Nth instruction and function; 1, the default: all of them, which takes minutes |
-//! | `everything.only=TEXT` | those of functions whose names hold TEXT |
-//! | `everything.returns=0` | no return probes |
-//! | `everything.work=TEXT` | only work whose name holds TEXT |
-//! | `everything.switch=1` | the optimisation is switched on and off meanwhile |
-//! | `everything.top=1` | the instructions that were hit most are printed |
-//! | `everything.trace=1` | the last probed addresses of each CPU are printed in a panic |
+//! | `whole_kernel.stride=N` | every Nth instruction and function; 1, the default: all of them, which takes minutes |
+//! | `whole_kernel.only=TEXT` | those of functions whose names hold TEXT |
+//! | `whole_kernel.returns=0` | no return probes |
+//! | `whole_kernel.work=TEXT` | only work whose name holds TEXT |
+//! | `whole_kernel.switch=1` | the optimisation is switched on and off meanwhile |
+//! | `whole_kernel.top=1` | the instructions that were hit most are printed |
+//! | `whole_kernel.trace=1` | the last probed addresses of each CPU are printed in a panic |
 
-use crate::{everything_probes::Everything, registry};
+mod probes;
+
+use self::probes::Everything;
+use crate::registry;
 use abi::WaitStatus;
 use alloc::{format, sync::Arc, vec::Vec};
 use core::{
@@ -64,7 +67,13 @@ const EXERCISES: [&[&str]; 17] = [
 ];
 
 /// Guest tests that run meanwhile, too, by the beginnings of their names: those that count neither traps nor probes of their own.
-const GUEST_TESTS: [&str; 4] = ["programs::", "tasks::", "modules::", "machine::"];
+const GUEST_TESTS: [&str; 5] = [
+    "programs::",
+    "tasks::",
+    "modules::",
+    "interrupts_and_nmis::",
+    "protection::",
+];
 
 /// Tests that are left out of those, by parts of their names: they fill the memory, which is ample here; they want no other
 /// probe to be there; they send NMIs faster than a probed handler deals with them; they do the same very often; they want things
@@ -139,7 +148,7 @@ impl Traces {
 
 /// Runs what is called `name`, unless the command line leaves it out.
 fn work(name: &str, run: impl FnOnce()) {
-    if cmdline::get("everything.work").is_none_or(|wanted| name.contains(wanted)) {
+    if cmdline::get("whole_kernel.work").is_none_or(|wanted| name.contains(wanted)) {
         timed(name, run);
     }
 }
@@ -148,7 +157,7 @@ fn timed(name: &str, run: impl FnOnce()) {
     let start = ktime_get();
     run();
     pr_info!(
-        "everything: {name} took {} ms",
+        "whole kernel: {name} took {} ms",
         (ktime_get() - start) / NSEC_PER_MSEC
     );
 }
@@ -196,7 +205,7 @@ fn complete_workload() {
 }
 
 fn is_switching() -> bool {
-    cmdline::get("everything.switch") == Some("1")
+    cmdline::get("whole_kernel.switch") == Some("1")
 }
 
 /// Runs the guest tests that can run so.
@@ -258,7 +267,7 @@ impl Switching {
                 times += 1;
                 sleep_until(ktime_get() + 20 * NSEC_PER_MSEC);
             }
-            pr_info!("everything: the optimisation was switched {times} times");
+            pr_info!("whole kernel: the optimisation was switched {times} times");
         })
         .unwrap();
         Self { stop, thread }
@@ -283,7 +292,7 @@ fn probe_everything() {
     let jumps = PROBES.optimization();
     let (traps_before, stale_before) = traps();
     timed("register", || everything.register());
-    pr_info!("everything: {} jumps", PROBES.detours_in_use());
+    pr_info!("whole kernel: {} jumps", PROBES.detours_in_use());
     let switching = is_switching().then(Switching::start);
     complete_workload();
     guest_tests();
@@ -309,13 +318,13 @@ fn probe_everything() {
     let forks = everything.jprobe_hits();
     let (instructions, functions) = everything.counts();
     pr_info!(
-        "everything: {instructions} kprobes, {functions} kretprobes on {} CPUs",
+        "whole kernel: {instructions} kprobes, {functions} kretprobes on {} CPUs",
         smp::online_cpus()
     );
     pr_info!(
-        "everything: {traps} traps, {hits} hits + {misses} misses + {stale} stale + {forks} ends of jprobes; {returns} returns, {lost} not followed"
+        "whole kernel: {traps} traps, {hits} hits + {misses} misses + {stale} stale + {forks} ends of jprobes; {returns} returns, {lost} not followed"
     );
-    if cmdline::get("everything.top") == Some("1") {
+    if cmdline::get("whole_kernel.top") == Some("1") {
         everything.tell_most_hit();
     }
     assert!(hits > 0 && returns > 0);
@@ -331,7 +340,7 @@ fn probe_everything() {
 /// Every instruction that can be probed, and the return of every function, on two CPUs. By breakpoints: each hit is a trap then, so
 /// that the books close.
 #[guest_test(
-    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    cmdline = "whole_kernel.stride=1 kprobes.optimize=0 tick_ms=100",
     memory = 1024,
     timeout = 900
 )]
@@ -341,7 +350,7 @@ fn a_probe_on_each_instruction_on_two_cpus() {
 
 /// A share of them by jumps, which become breakpoints and jumps again meanwhile.
 #[guest_test(
-    cmdline = "everything.stride=100 everything.switch=1",
+    cmdline = "whole_kernel.stride=100 whole_kernel.switch=1",
     memory = 512,
     timeout = 300
 )]
@@ -351,7 +360,7 @@ fn jumps_all_over_the_kernel_leave_programs_alone() {
 
 /// Every instruction on one CPU.
 #[guest_test(
-    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    cmdline = "whole_kernel.stride=1 kprobes.optimize=0 tick_ms=100",
     smp = 1,
     memory = 1024,
     timeout = 7200,
@@ -363,7 +372,7 @@ fn a_probe_on_each_instruction_on_one_cpu() {
 
 /// The same on four CPUs.
 #[guest_test(
-    cmdline = "everything.stride=1 kprobes.optimize=0 tick_ms=100",
+    cmdline = "whole_kernel.stride=1 kprobes.optimize=0 tick_ms=100",
     smp = 4,
     memory = 1024,
     timeout = 7200,
@@ -375,7 +384,7 @@ fn a_probe_on_each_instruction_on_four_cpus() {
 
 /// The same with jumps wherever one instruction is long enough for one.
 #[guest_test(
-    cmdline = "everything.stride=1 kprobes.optimize=1 tick_ms=100",
+    cmdline = "whole_kernel.stride=1 kprobes.optimize=1 tick_ms=100",
     smp = 2,
     memory = 1024,
     timeout = 7200,
@@ -387,7 +396,7 @@ fn a_probe_on_each_instruction_with_jumps() {
 
 /// Jumps that become breakpoints and jumps again on four CPUs, a tenth of all.
 #[guest_test(
-    cmdline = "everything.stride=10 everything.switch=1 tick_ms=100",
+    cmdline = "whole_kernel.stride=10 whole_kernel.switch=1 tick_ms=100",
     smp = 4,
     memory = 1024,
     timeout = 7200,
