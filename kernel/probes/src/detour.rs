@@ -40,9 +40,7 @@ use core::{
 
 use crate::{
     data::{
-        entry_points::EntryPoints,
-        kretprobe::KretprobeCore,
-        site::{Place, Site},
+        entry_points::EntryPoints, kretprobe::KretprobeCore, position::PackedPosition, site::Site,
     },
     insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
 };
@@ -206,7 +204,7 @@ pub(crate) struct Detour {
     /// For each address under the jump the offset of its displaced copy; 0 where no instruction begins.
     copies: [u16; JUMP_BYTES],
     /// What the probed code looks like in the block, which begins with the first of them; `from` counts from the block.
-    places: Vec<Place>,
+    positions: Vec<PackedPosition>,
     /// Whether the jump is in the text. Under the registry's lock.
     pub(crate) installed: AtomicBool,
     /// The site. Under the registry's lock.
@@ -256,12 +254,15 @@ impl Detour {
             block.jump(last.next_ip()).ok()?;
         }
         let len = block.finish().ok()?.len();
-        let mut places: Vec<Place> = Vec::new();
+        let mut positions: Vec<PackedPosition> = Vec::new();
         for offset in 0..len {
-            let place = Place::new(offset as u8, block.position(offset)?, site.addr())?;
-            if !places.last().is_some_and(|last| last.looks_like(&place)) {
-                places.try_reserve(1).ok()?;
-                places.push(place);
+            let packed = PackedPosition::new(offset as u8, block.position(offset)?, site.addr())?;
+            if !positions
+                .last()
+                .is_some_and(|last| last.is_same_as(&packed))
+            {
+                positions.try_reserve(1).ok()?;
+                positions.push(packed);
             }
         }
         code.try_reserve_exact(len).ok()?;
@@ -279,7 +280,7 @@ impl Detour {
             at_entry,
             original,
             copies,
-            places,
+            positions,
             installed: AtomicBool::new(false),
             site,
             next: AtomicPtr::new(null_mut()),
@@ -338,10 +339,13 @@ impl Detour {
     }
 
     /// What the probed code looks like at `offset`, where the template does not describe it.
-    pub(crate) fn place(&self, offset: usize) -> Place {
+    pub(crate) fn position(&self, offset: usize) -> PackedPosition {
         if let Some(from) = offset.checked_sub(self.block) {
-            let before = self.places.iter().take_while(|place| place.from() <= from);
-            return before.last().copied().unwrap_or(Place::PROBED);
+            let before = self
+                .positions
+                .iter()
+                .take_while(|packed| packed.from() <= from);
+            return before.last().copied().unwrap_or(PackedPosition::PROBED);
         }
         let deep = match (self.block - offset, offset.checked_sub(self.enter)) {
             _ if self.frameless => 0,
@@ -353,6 +357,6 @@ impl Detour {
             }
             _ => 0,
         };
-        Place::probed(deep)
+        PackedPosition::probed(deep)
     }
 }

@@ -55,7 +55,8 @@ use crate::{
         kprobe::{Kind, Kprobe, flags},
         kretprobe::KretprobeCore,
         per_cpu::PerCpu,
-        site::{self, Emulated, Places, Site},
+        position::Positions,
+        site::{self, Emulated, Site},
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
     hit::Hits,
@@ -853,7 +854,7 @@ impl<P: Host> Probes<P> {
             site.run.store(site.slot, Relaxed);
             let translation = translate(target.insn, site.slot, Ending::Resume);
             let code = Self::fitting(&translation).map_err(refused)?;
-            site.slot_places = Places::of(code).ok_or(ProbeError::OutOfMemory)?;
+            site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
             self.slots.write(site.slot, site, code.code());
             // A step that ends on another CPU's data would not end: a slot needs none.
             if step == StepMethod::TrapFlag && !target.insn.writes_msr() {
@@ -981,9 +982,9 @@ impl<P: Host> Probes<P> {
         };
         let translation = translate(insn, slot, Self::post_ending());
         let code = Self::fitting(&translation).map_err(refused)?;
-        if site.post_places.load(Relaxed).is_null() {
-            let places = try_box(Places::of(code).ok_or(ProbeError::OutOfMemory)?)?;
-            site.post_places.store(Box::into_raw(places), Release);
+        if site.post_positions.load(Relaxed).is_null() {
+            let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
+            site.post_positions.store(Box::into_raw(positions), Release);
         }
         self.slots.write(slot, site, code.code());
         Ok(())

@@ -156,9 +156,9 @@ pub const CALLERS: [(&str, &str); 23] = [
     ("kprobe_run_posts", "calls post handlers"),
     ("kretprobe_trampoline", "calls a return handler"),
     ("probes::asm::serve_unusual", "calls pre and entry handlers"),
-    ("probes::hit::finish", "calls post handlers"),
-    ("probes::hit::serve", "calls pre and entry handlers"),
-    ("probes::hit::on_return", "calls return handlers"),
+    ("probes::asm::finish", "calls post handlers"),
+    ("probes::asm::serve", "calls pre and entry handlers"),
+    ("probes::asm::on_return", "calls return handlers"),
     (
         "probes::hit::calls::Returning::run_handlers",
         "calls return handlers",

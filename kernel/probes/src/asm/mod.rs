@@ -21,6 +21,8 @@ pub mod layout;
 mod registers;
 mod returns;
 
+use core::mem::ManuallyDrop;
+
 use crate::{
     data::{kprobe::Kprobe, site::Site},
     pt_regs::PtRegs,
@@ -31,7 +33,7 @@ use crate::{
 pub use crate::{
     data::{entry_points::EntryPoints, jprobe::STACK_WORDS, routines::Routines},
     detour::{KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template, Templates},
-    hit::{Flow, IN_POST, finish, on_return, serve},
+    hit::{Flow, IN_POST},
     insn::flags::bits,
 };
 
@@ -80,7 +82,43 @@ macro_rules! entry_points {
 pub unsafe extern "C" fn serve_unusual<P: Host>(probe: *const Kprobe, regs: *mut PtRegs) -> Flow {
     // SAFETY: by the contract: linked probes live until a grace period, which the guard holds up, and the frame is on this stack.
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
-    P::probes().serve_probe(P::this_cpu(), probe, regs)
+    // SAFETY: by the contract; the assembly drops the guard itself.
+    let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
+    P::probes().serve_probe(&guard, probe, regs)
+}
+
+/// Called by `kprobe_any_hit`.
+///
+/// # Safety
+/// `site` was found in the address table for the address of the trap whose frame is `regs`; interrupts are off.
+pub unsafe extern "C" fn serve<P: Host>(site: *const Site, regs: *mut PtRegs) {
+    // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off hold up, and the frame is on this
+    // stack.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    P::probes().serve(P::this_cpu(), site, regs);
+}
+
+/// Called by `kprobe_hit_post` where there is no post slot.
+///
+/// # Safety
+/// As for [`serve`]; the pre handlers have run, and the guard is held.
+pub unsafe extern "C" fn finish<P: Host>(site: *const Site, regs: *mut PtRegs) {
+    // SAFETY: as in `serve`.
+    let (site, regs) = unsafe { (&*site, &mut *regs) };
+    // SAFETY: by the contract, and the assembly leaves it to `finish` to drop the guard.
+    let guard = unsafe { P::this_cpu().held() };
+    P::probes().finish(guard, site, regs);
+}
+
+/// Called by `kretprobe_trampoline`.
+///
+/// # Safety
+/// `regs` is the frame that the trampoline has built, and the guard is held.
+pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
+    // SAFETY: by the contract; the assembly drops the guard itself.
+    let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
+    // SAFETY: by the contract; the frame is on this stack and nobody else knows it.
+    P::probes().leave_call(&guard, unsafe { &mut *regs })
 }
 
 /// Called by detours that were entered with the guard up.

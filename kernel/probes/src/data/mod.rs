@@ -10,6 +10,7 @@ pub mod kprobe;
 pub mod kretprobe;
 pub mod method;
 pub mod per_cpu;
+pub(crate) mod position;
 pub mod probe;
 pub mod routines;
 pub mod site;

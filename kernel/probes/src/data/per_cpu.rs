@@ -2,7 +2,12 @@
 
 use core::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence},
+    ops::Deref,
+    sync::atomic::{
+        AtomicPtr, AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+        compiler_fence,
+    },
 };
 
 use crate::data::{
@@ -102,20 +107,55 @@ impl PerCpu {
         Some(unsafe { &*self.cell.load(Relaxed) }).filter(|cell| !cell.is_none())
     }
 
-    /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no update is lost.
+    /// Takes the guard. An interrupt between the load and the store gives back what it takes, so no
+    /// update is lost.
     #[inline(always)]
-    pub(crate) fn enter(&self) {
+    pub(crate) fn enter(&self) -> HitGuard<'_> {
         self.guard
             .store(self.guard.load(Relaxed).wrapping_add(1), Relaxed);
-        compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        compiler_fence(SeqCst);
+        HitGuard { cpu: self }
     }
 
-    /// Drops the guard.
+    /// The guard that was taken before, by assembly or for a handler that has called.
+    ///
+    /// # Safety
+    /// 1. The guard of this CPU is held.
+    /// 2. If the value is dropped, nobody else drops the guard.
     #[inline(always)]
-    pub(crate) fn leave(&self) {
-        compiler_fence(core::sync::atomic::Ordering::SeqCst);
-        self.guard
-            .store(self.guard.load(Relaxed).wrapping_sub(1), Relaxed);
+    pub(crate) unsafe fn held(&self) -> HitGuard<'_> {
+        HitGuard { cpu: self }
+    }
+}
+
+/// The guard of a CPU while it is held: handlers may run, and a hit that comes meanwhile runs none.
+pub(crate) struct HitGuard<'cpu> {
+    cpu: &'cpu PerCpu,
+}
+
+impl HitGuard<'_> {
+    /// Leaves the guard held when this value goes: a jprobe's handler runs under it.
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Deref for HitGuard<'_> {
+    type Target = PerCpu;
+
+    #[inline(always)]
+    fn deref(&self) -> &PerCpu {
+        self.cpu
+    }
+}
+
+impl Drop for HitGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        let held = self.cpu.guard.load(Relaxed);
+        self.cpu.guard.store(held.wrapping_sub(1), Relaxed);
     }
 }
 

@@ -22,10 +22,11 @@ use crate::{
         instance::NO_HOLDER,
         kprobe::{Kind, Kprobe, flags},
         kretprobe::KretprobeCore,
+        position::{PackedPosition, Positions},
         routines::Service,
     },
     detour::Detour,
-    insn::{FlagsOp, Insn, MAX_INSN_BYTES, Position, ResumeIp, StepCopy, Translation, decode},
+    insn::{FlagsOp, Insn, MAX_INSN_BYTES, StepCopy, decode},
 };
 
 /// Stands for the probes of a site that has none: a hit may still be on its way to it.
@@ -41,16 +42,16 @@ pub struct Site {
     head: AtomicPtr<Kprobe>,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
-    pub(crate) slot_places: Places<4>,
+    pub(crate) slot_positions: Positions<4>,
     /// Where a hit without a post handler goes on: `slot`; while there is a detour, its copy of the displaced instructions.
     pub(crate) run: AtomicU64,
     /// What a jump at the address leads to, from before the jump is written until after it is gone; null: nothing.
     pub(crate) detour: AtomicPtr<Detour>,
     /// Where the translation that ends in the post stub is; 0 while no probe here has a post handler.
     pub(crate) post_slot: AtomicU64,
-    /// Its places; null before the first probe with a post handler. They follow from the instruction alone and stay as long as the
+    /// Its positions; null before the first probe with a post handler. They follow from the instruction alone and stay as long as the
     /// site.
-    pub(crate) post_places: AtomicPtr<Places<7>>,
+    pub(crate) post_positions: AtomicPtr<Positions<7>>,
     /// A post slot that nobody enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
     /// In single-step mode: the copy to step, and where it is.
@@ -91,108 +92,6 @@ pub(crate) enum Emulated {
     Return(u16),
 }
 
-/// What the probed code looks like at each place of a slot. Kept apart from the translation, so that neither a fault nor a
-/// backtrace needs the translator. Slots that end in a jump back have 4 at the most, others 7.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places<const N: usize>([Place; N]);
-
-/// The probed code from one offset into a slot on, up to the next place: 8 bytes, as every probe has some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// How far the probed code's instruction pointer is from the probed address; if `stacked`, it is the quad word at that distance
-    /// from RSP.
-    ip: i32,
-    /// What to add to RSP to get the probed code's stack pointer.
-    pub(crate) rsp_correction: i16,
-    /// 0: unused; what stands before the first place is the probed address, with nothing to add to RSP.
-    from: u8,
-    stacked: bool,
-}
-
-impl Place {
-    /// The probed address itself.
-    pub(crate) const PROBED: Self = Self {
-        ip: 0,
-        rsp_correction: 0,
-        from: 0,
-        stacked: false,
-    };
-
-    /// The probed address itself, with something on the stack.
-    pub(crate) const fn probed(rsp_correction: i16) -> Self {
-        Self {
-            rsp_correction,
-            ..Self::PROBED
-        }
-    }
-
-    /// The place that begins at offset `from` and is `position`, for a probe at `probed`; none if it is too far away.
-    pub(crate) fn new(from: u8, position: Position, probed: u64) -> Option<Self> {
-        let (ip, stacked) = match position.ip {
-            ResumeIp::Known(ip) => {
-                let distance = ip.wrapping_sub(probed) as i64;
-                (distance.try_into().ok()?, false)
-            }
-            ResumeIp::Stacked(offset) => (offset, true),
-        };
-        Some(Self {
-            ip,
-            rsp_correction: position.rsp_correction.try_into().ok()?,
-            from,
-            stacked,
-        })
-    }
-
-    /// Where it begins.
-    pub(crate) fn from(&self) -> usize {
-        self.from.into()
-    }
-
-    /// Whether both are the same but for where they begin.
-    pub(crate) fn looks_like(&self, other: &Self) -> bool {
-        (self.ip, self.stacked, self.rsp_correction)
-            == (other.ip, other.stacked, other.rsp_correction)
-    }
-
-    /// The instruction pointer of the probed code, which a probe at `probed` and RSP `sp` give.
-    pub(crate) fn ip(&self, probed: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> u64 {
-        if self.stacked {
-            read(sp.wrapping_add_signed(self.ip.into())).unwrap_or(probed)
-        } else {
-            probed.wrapping_add_signed(self.ip.into())
-        }
-    }
-}
-
-impl<const N: usize> Places<N> {
-    pub(crate) const NONE: Self = Self([Place::PROBED; N]);
-
-    /// The places of `code`; none if it needs more than fit, which no translation does.
-    pub(crate) fn of(code: &Translation) -> Option<Self> {
-        let mut places = Self::NONE;
-        let mut unused = places.0.iter_mut();
-        let mut last = Place::PROBED;
-        for (offset, position) in code.positions() {
-            let place = Place::new(offset as u8, position, code.probed_ip())?;
-            if !place.looks_like(&last) {
-                last = place;
-                *unused.next()? = last;
-            }
-        }
-        Some(places)
-    }
-
-    /// The place at `offset`.
-    pub(crate) fn at(&self, offset: usize) -> Place {
-        self.0
-            .iter()
-            .take_while(|place| place.from != 0 && usize::from(place.from) <= offset)
-            .last()
-            .copied()
-            .unwrap_or(Place::PROBED)
-    }
-}
-
 impl Site {
     /// A site that no address matches, for the address table.
     pub(crate) const fn sentinel(key: u64) -> Self {
@@ -200,13 +99,13 @@ impl Site {
             key,
             head: AtomicPtr::new((&raw const IDLE).cast_mut()),
             slot: 0,
-            slot_places: Places::NONE,
+            slot_positions: Positions::NONE,
             run: AtomicU64::new(0),
             detour: AtomicPtr::new(null_mut()),
             obstacle: AtomicBool::new(false),
             keeps_breakpoint: AtomicBool::new(false),
             post_slot: AtomicU64::new(0),
-            post_places: AtomicPtr::new(null_mut()),
+            post_positions: AtomicPtr::new(null_mut()),
             retired_post_slot: AtomicU64::new(0),
             step: None,
             touched: AtomicPtr::new(null_mut()),
@@ -413,88 +312,25 @@ impl Site {
     }
 
     /// What the probed code looks like at `offset` of this site's slot at `slot`.
-    pub(crate) fn place(&self, slot: u64, offset: usize) -> Place {
+    pub(crate) fn position(&self, slot: u64, offset: usize) -> PackedPosition {
         if slot == self.slot {
-            self.slot_places.at(offset)
+            self.slot_positions.at(offset)
         } else if self.step.as_ref().is_some_and(|step| step.0 == slot) {
-            Place::PROBED
+            PackedPosition::PROBED
         } else {
             // SAFETY: set to a live box before anything leads to a post slot, and dropped with the site.
-            unsafe { self.post_places.load(Ordering::Acquire).as_ref() }
-                .map_or(Place::PROBED, |places| places.at(offset))
+            unsafe { self.post_positions.load(Ordering::Acquire).as_ref() }
+                .map_or(PackedPosition::PROBED, |positions| positions.at(offset))
         }
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let places = *self.post_places.get_mut();
-        if !places.is_null() {
+        let positions = *self.post_positions.get_mut();
+        if !positions.is_null() {
             // SAFETY: made by `Box::into_raw`, and the site was its only holder.
-            drop(unsafe { Box::from_raw(places) });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::insn::{Ending, translate};
-
-    const PROBED: u64 = 0xffff_ffff_8001_2340;
-    const SLOT: u64 = 0xffff_ffff_a000_0040;
-    const ENDINGS: [Ending; 2] = [
-        Ending::Resume,
-        Ending::Post {
-            stub: 0xffff_ffff_8000_1000,
-            saved_flags: None,
-        },
-    ];
-    /// One of each class: ordinary, stack, direct and indirect branches, calls and returns.
-    const INSTRUCTIONS: [&[u8]; 13] = [
-        &[0x48, 0x89, 0xf8],                   // mov rax, rdi
-        &[0x55],                               // push rbp
-        &[0x48, 0x8b, 0x05, 0x10, 0, 0, 0],    // mov rax, [rip + 16]
-        &[0xeb, 0x10],                         // jmp +16
-        &[0x74, 0x10],                         // je +16
-        &[0xe2, 0xfe],                         // loop 0
-        &[0xe8, 0x00, 0x10, 0, 0],             // call +4096
-        &[0xff, 0xd0],                         // call rax
-        &[0xff, 0x54, 0x24, 0x08],             // call [rsp + 8]
-        &[0xff, 0xe0],                         // jmp rax
-        &[0xff, 0x24, 0x25, 0, 0, 0x10, 0x80], // jmp [0xffffffff80100000]
-        &[0xc3],                               // ret
-        &[0xc2, 0x10, 0],                      // ret 16
-    ];
-
-    #[test]
-    fn places_say_at_each_offset_what_the_translation_says() {
-        // The word at RSP + n is known by its address alone.
-        let sp = 0xffff_ff90_0000_1000_u64;
-        let read = |address: u64| Some(address ^ 0x5555);
-        for bytes in INSTRUCTIONS {
-            let insn = decode(bytes, PROBED).unwrap();
-            for ending in ENDINGS {
-                let Ok(code) = translate(&insn, SLOT, ending) else {
-                    continue;
-                };
-                let at = |offset| match ending {
-                    Ending::Post { .. } => Places::<7>::of(&code).expect("room").at(offset),
-                    _ => Places::<4>::of(&code).expect("room").at(offset),
-                };
-                for offset in 0..code.code().len() {
-                    let (place, position) = (at(offset), code.position(offset));
-                    let ip = match position.ip {
-                        ResumeIp::Known(ip) => ip,
-                        ResumeIp::Stacked(at) => read(sp.wrapping_add_signed(at.into())).unwrap(),
-                    };
-                    assert_eq!(
-                        (place.rsp_correction.into(), place.ip(PROBED, sp, read)),
-                        (position.rsp_correction, ip),
-                        "{bytes:02x?} {ending:?} at {offset}"
-                    );
-                }
-            }
+            drop(unsafe { Box::from_raw(positions) });
         }
     }
 }

@@ -8,7 +8,7 @@ use core::{
 use crate::{
     data::{
         kprobe::{Kind, Kprobe, PreVerdict},
-        per_cpu::{PerCpu, bump},
+        per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
     },
     hit::{Hits, faults::is_canonical},
@@ -46,29 +46,36 @@ impl<P: Platform> Hits<P> {
             self.run_slot(site, regs);
             return;
         }
-        cpu.enter();
+        let guard = cpu.enter();
         let mut is_stale = true;
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             is_stale = false;
-            match self.serve_probe(cpu, probe, regs) {
+            match self.serve_probe(&guard, probe, regs) {
                 Flow::Execute => {}
                 Flow::Resume => {
                     regs.ip = self.executable_ip(regs.ip);
-                    cpu.leave();
                     return;
                 }
-                Flow::Jprobe => return,
+                Flow::Jprobe => {
+                    guard.keep();
+                    return;
+                }
             }
         }
         if is_stale {
             bump(&cpu.stale_breakpoints);
         }
-        self.finish(cpu, site, regs);
+        self.finish(guard, site, regs);
     }
 
-    /// Does what `probe`, which is enabled, wants done before the displaced instruction. The guard is held.
+    /// Does what `probe`, which is enabled, wants done before the displaced instruction.
     #[inline(always)]
-    pub(crate) fn serve_probe(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
+    pub(crate) fn serve_probe(
+        &self,
+        cpu: &HitGuard<'_>,
+        probe: &Kprobe,
+        regs: &mut PtRegs,
+    ) -> Flow {
         match probe.kind {
             Kind::Kprobe | Kind::Trampoline => {
                 probe.hits.count(cpu);
@@ -126,20 +133,20 @@ impl<P: Platform> Hits<P> {
         is_missed
     }
 
-    /// Executes the displaced instruction after the pre handlers. The guard is held.
+    /// Executes the displaced instruction after the pre handlers.
     #[inline(always)]
-    pub(super) fn finish(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    pub(crate) fn finish(&self, guard: HitGuard<'_>, site: &Site, regs: &mut PtRegs) {
         if let Some(step) = &site.step {
-            self.pause(cpu, site, regs, step.0, TF);
+            self.pause(guard, site, regs, step.0, TF);
             return;
         }
         match site.post_slot.load(Acquire) {
-            0 if site.emulate.load(Relaxed) => self.emulate(cpu, site, regs),
+            0 if site.emulate.load(Relaxed) => self.emulate(guard, site, regs),
             0 => {
-                cpu.leave();
+                drop(guard);
                 self.run_slot(site, regs)
             }
-            slot => self.pause(cpu, site, regs, slot, 0),
+            slot => self.pause(guard, site, regs, slot, 0),
         }
     }
 
@@ -159,29 +166,36 @@ impl<P: Platform> Hits<P> {
     /// up (H4). `step`: the flag by which the processor is to trap behind the next instruction. If the code has it set already, it
     /// stays.
     #[inline(always)]
-    pub(crate) fn pause(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs, ip: u64, step: u64) {
-        cpu.finishing
+    pub(crate) fn pause(
+        &self,
+        guard: HitGuard<'_>,
+        site: &Site,
+        regs: &mut PtRegs,
+        ip: u64,
+        step: u64,
+    ) {
+        guard
+            .finishing
             .store(core::ptr::from_ref(site).cast_mut(), Relaxed);
-        cpu.saved_flags.store(pushed_image(regs.flags), Relaxed);
-        cpu.saved_sp.store(regs.sp, Relaxed);
+        guard.saved_flags.store(pushed_image(regs.flags), Relaxed);
+        guard.saved_sp.store(regs.sp, Relaxed);
         regs.flags = regs.flags & !IF | step;
         regs.ip = ip;
-        cpu.leave();
+        drop(guard);
     }
 
     /// Carries out the instruction on the saved registers and runs the post handlers at once.
-    fn emulate(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    fn emulate(&self, guard: HitGuard<'_>, site: &Site, regs: &mut PtRegs) {
         if regs.flags & TF != 0 {
-            self.emulate_stepped(cpu, site, regs);
+            self.emulate_stepped(guard, site, regs);
             return;
         }
         if !self.carry_out(site, regs) {
-            cpu.leave();
+            drop(guard);
             self.run_slot(site, regs);
             return;
         }
-        self.run_post(cpu, site, regs);
-        cpu.leave();
+        self.run_post(&guard, site, regs);
     }
 
     /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
@@ -203,8 +217,8 @@ impl<P: Platform> Hits<P> {
         true
     }
 
-    /// Runs the post handlers, in the order of the pre handlers. The guard is held.
-    pub(crate) fn run_post(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    /// Runs the post handlers, in the order of the pre handlers.
+    pub(crate) fn run_post(&self, cpu: &HitGuard<'_>, site: &Site, regs: &mut PtRegs) {
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             let Some(post) = probe.post_handler else {
                 continue;

@@ -1,6 +1,7 @@
 //! Return probes: borrowing a return address, and the way back of a call.
 
 use core::{
+    marker::PhantomData,
     ptr::{null, null_mut},
     sync::atomic::{
         AtomicPtr,
@@ -14,7 +15,7 @@ use crate::{
         instance::{self, Instance, TaskCell, floor},
         kprobe::Kprobe,
         kretprobe::{EntryVerdict, KretprobeCore},
-        per_cpu::PerCpu,
+        per_cpu::{HitGuard, PerCpu},
     },
     hit::{Hits, IN_POST},
     platform::Platform,
@@ -22,9 +23,9 @@ use crate::{
 };
 
 impl<P: Platform> Hits<P> {
-    /// Takes up a call for a kretprobe: borrows its return address. The guard is held.
+    /// Takes up a call for a kretprobe: borrows its return address.
     #[inline(always)]
-    pub(super) fn enter_call(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) {
+    pub(super) fn enter_call(&self, cpu: &HitGuard<'_>, probe: &Kprobe, regs: &mut PtRegs) {
         let Some(kretprobe) = KretprobeCore::of(probe) else {
             return;
         };
@@ -71,33 +72,33 @@ impl<P: Platform> Hits<P> {
         unsafe { slot.write_unaligned(kretprobe.trampoline.load(Relaxed)) };
     }
 
-    /// Handles the return of a probed call and tells its true return address. The guard is held, so no task switch comes
-    /// between.
+    /// Handles the return of a probed call and tells its true return address. The guard keeps task
+    /// switches away.
     #[inline(always)]
-    pub(crate) fn leave_call(&self, regs: &mut PtRegs) -> u64 {
-        let call = self.returning(regs.sp);
+    pub(crate) fn leave_call(&self, cpu: &HitGuard<'_>, regs: &mut PtRegs) -> u64 {
+        let call = self.returning(cpu, regs.sp);
         let ret_addr = call.ret_addr();
         regs.ip = ret_addr;
-        call.run_handlers(P::this_cpu(), regs);
+        call.run_handlers(cpu, regs);
         call.release();
         ret_addr
     }
 
-    /// The call of the current task that has just returned to a trampoline and left the stack pointer at `sp`. The guard is held,
-    /// so no task switch comes between. Does not return if nothing knows of such a call.
+    /// The call of the current task that has just returned to a trampoline and left the stack pointer at `sp`. Does not return if nothing knows of such a call.
     #[inline(always)]
-    pub(crate) fn returning(&self, sp: u64) -> Returning {
+    pub(crate) fn returning<'a>(&self, guard: &'a HitGuard<'_>, sp: u64) -> Returning<'a> {
         let frame = sp - 8;
         // A task that borrowed an address has a cell.
-        let Some(cell) = P::this_cpu().cell() else {
-            self.orphan(floor(), frame)
+        let Some(cell) = guard.cell() else {
+            self.orphan(guard, floor(), frame)
         };
         if self.newest_of(cell, frame).is_none() {
-            self.orphan(cell.head.load(Relaxed), frame);
+            self.orphan(guard, cell.head.load(Relaxed), frame);
         }
         Returning {
             cell,
             first: cell.head.load(Relaxed),
+            _guard: PhantomData,
         }
     }
 
@@ -185,13 +186,14 @@ impl<P: Platform> Hits<P> {
 
     /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance, if it has any.
     #[cold]
-    fn orphan(&self, newest: *mut Instance, frame: u64) -> ! {
+    fn orphan(&self, guard: &HitGuard<'_>, newest: *mut Instance, frame: u64) -> ! {
         // SAFETY: chained instances and their holders are live.
         let probe = unsafe { Instance::at(newest) }
             .and_then(|instance| unsafe { (*instance.holder).kretprobe() })
             .map_or(null(), core::ptr::from_ref);
         // The platform may end the task, which sleeps: the hit is over.
-        P::this_cpu().leave();
+        // SAFETY: held, as the value given says, and nothing behind this drops it: it does not return.
+        drop(unsafe { guard.held() });
         P::orphan_return(format_args!(
             "kretprobe BUG!: Processing kretprobe {probe:p} @ {frame:#x}: no instance knows where this call came from"
         ))
@@ -199,13 +201,14 @@ impl<P: Platform> Hits<P> {
 }
 
 /// A call that has returned to a trampoline: its instances are the newest ones of its task, and stay chained while handlers run,
-/// for stack walks. The guard is held for as long as this exists.
-pub(crate) struct Returning {
+/// for stack walks. It holds on to the guard.
+pub(crate) struct Returning<'a> {
     cell: &'static TaskCell,
     first: *mut Instance,
+    _guard: PhantomData<&'a ()>,
 }
 
-impl Returning {
+impl Returning<'_> {
     /// Where the call really returns to.
     #[inline(always)]
     pub(crate) fn ret_addr(&self) -> u64 {

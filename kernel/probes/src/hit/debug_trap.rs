@@ -26,7 +26,7 @@ use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 use crate::{
     data::{
-        per_cpu::{PerCpu, bump},
+        per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
     },
     hit::{Hits, faults::is_canonical},
@@ -99,10 +99,9 @@ impl<P: Platform> Hits<P> {
 
     /// Takes the guard again for the post handlers, and drops it.
     fn end_hit(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
-        cpu.enter();
+        let guard = cpu.enter();
         cpu.finishing.store(null_mut(), Relaxed);
-        self.run_post(cpu, site, regs);
-        cpu.leave();
+        self.run_post(&guard, site, regs);
     }
 
     /// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap is one on its way, or that of something
@@ -135,12 +134,12 @@ impl<P: Platform> Hits<P> {
 
     /// Carries out the instruction of code that is stepped, for [`Hits::on_debug`] to run the post handlers behind it: only the processor
     /// itself can raise the trap. What it executes for that is the `ret`, or the end of the slot once the flags are changed. Neither
-    /// can fault. The guard is held.
+    /// can fault.
     #[cold]
-    pub(crate) fn emulate_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    pub(crate) fn emulate_stepped(&self, guard: HitGuard<'_>, site: &Site, regs: &mut PtRegs) {
         let mut after = *regs;
         if !self.carry_out(site, &mut after) {
-            cpu.leave();
+            drop(guard);
             self.run_slot(site, regs);
             return;
         }
@@ -151,7 +150,8 @@ impl<P: Platform> Hits<P> {
                 site.slot + u64::from(site.len)
             }
         };
-        self.pause(cpu, site, regs, at, TF);
+        let cpu = P::this_cpu();
+        self.pause(guard, site, regs, at, TF);
         cpu.saved_sp.store(after.sp, Relaxed);
     }
 
@@ -183,9 +183,7 @@ impl<P: Platform> Hits<P> {
     fn stepped_return(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
         if regs.ip == self.entry.trampoline.load(Relaxed) {
             let sp = regs.sp;
-            cpu.enter();
-            let ret_addr = self.leave_call(regs);
-            cpu.leave();
+            let ret_addr = self.leave_call(&cpu.enter(), regs);
             (regs.ip, regs.sp) = (ret_addr, sp);
             return false;
         }

@@ -29,10 +29,10 @@ impl<P: Platform> Hits<P> {
                 return false;
             };
             if !cpu.is_busy() && regs.ip == site.addr() {
-                cpu.enter();
+                let _guard = cpu.enter();
                 // The last handler's probe may be gone; a fault in the handlers below is not for it.
                 cpu.running.store(null_mut(), Relaxed);
-                let handled = site
+                return site
                     .probes()
                     .filter(|probe| probe.is_enabled())
                     .any(|probe| {
@@ -40,8 +40,6 @@ impl<P: Platform> Hits<P> {
                             handle(probe, regs, vector) == FaultVerdict::Handled
                         })
                     });
-                cpu.leave();
-                return handled;
             }
             // The instruction of a missed hit, part of the handler that ran into it; or one behind the probed one, in a detour.
         }
@@ -63,9 +61,9 @@ impl<P: Platform> Hits<P> {
     /// Makes `regs`, of a fault in a slot or detour, those that the original instruction would have faulted with. Returns the site.
     fn rewind(&self, cpu: &PerCpu, regs: &mut PtRegs) -> Option<&Site> {
         if let Some((detour, offset)) = self.detours.owner(regs.ip) {
-            let (site, place) = (detour.site(), detour.place(offset));
-            regs.sp = regs.sp.wrapping_add_signed(place.rsp_correction.into());
-            regs.ip = place.ip(site.addr(), regs.sp, |_| None);
+            let (site, position) = (detour.site(), detour.position(offset));
+            regs.sp = regs.sp.wrapping_add_signed(position.rsp_correction.into());
+            regs.ip = position.ip(site.addr(), regs.sp, |_| None);
             return Some(site);
         }
         let (site, offset) = self.slots.owner(regs.ip)?;
@@ -76,7 +74,7 @@ impl<P: Platform> Hits<P> {
             regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
             cpu.finishing.store(null_mut(), Relaxed);
         }
-        let correction = site.place(slot, offset).rsp_correction;
+        let correction = site.position(slot, offset).rsp_correction;
         regs.sp = regs.sp.wrapping_add_signed(correction.into());
         regs.ip = site.addr();
         Some(site)

@@ -9,7 +9,7 @@ use crate::{
     data::{
         jprobe::{Jprobe, STACK_WORDS},
         kprobe::Kprobe,
-        per_cpu::PerCpu,
+        per_cpu::{HitGuard, PerCpu},
     },
     hit::{Flow, Hits},
     insn::flags::bits::{IF, TF},
@@ -18,8 +18,13 @@ use crate::{
 };
 
 impl<P: Platform> Hits<P> {
-    /// Leaves to a jprobe's handler, if it has one. The guard is held.
-    pub(super) fn enter_jprobe(&self, cpu: &PerCpu, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
+    /// Leaves to a jprobe's handler, if it has one. The caller keeps the guard for the handler.
+    pub(super) fn enter_jprobe(
+        &self,
+        cpu: &HitGuard<'_>,
+        probe: &Kprobe,
+        regs: &mut PtRegs,
+    ) -> Flow {
         let Some(entry) = Jprobe::of(probe).and_then(|jprobe| jprobe.entry) else {
             return Flow::Execute;
         };
@@ -65,7 +70,9 @@ impl<P: Platform> Hits<P> {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
             unsafe { (regs.sp as *mut u64).add(n).write_unaligned(*word) };
         }
-        self.finish(cpu, site, regs);
+        // SAFETY: taken by the hit that `frame.site` tells of, and kept for the handler that has ended.
+        let guard = unsafe { cpu.held() };
+        self.finish(guard, site, regs);
         true
     }
 }

@@ -74,18 +74,18 @@ impl<P: Platform> Hits<P> {
         sp: u64,
         read: impl FnOnce(u64) -> Option<u64>,
     ) -> (u64, u64) {
-        let (site, place) = if let Some((site, offset)) = self.slots.owner(ip) {
-            (site, site.place(ip - offset as u64, offset))
+        let (site, position) = if let Some((site, offset)) = self.slots.owner(ip) {
+            (site, site.position(ip - offset as u64, offset))
         } else if let Some((detour, offset)) = self.detours.owner(ip)
             && detour.described(offset).is_none()
         {
-            (detour.site(), detour.place(offset))
+            (detour.site(), detour.position(offset))
         } else {
             return (ip, sp);
         };
         (
-            place.ip(site.addr(), sp, read),
-            sp.wrapping_add_signed(place.rsp_correction.into()),
+            position.ip(site.addr(), sp, read),
+            sp.wrapping_add_signed(position.rsp_correction.into()),
         )
     }
 

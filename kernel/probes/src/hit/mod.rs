@@ -48,8 +48,6 @@ use crate::{
     },
     detour::Detour,
     platform::Platform,
-    pt_regs::PtRegs,
-    registry::Host,
     slot::SlotPool,
 };
 
@@ -135,34 +133,4 @@ impl<P: Platform> Hits<P> {
     pub fn stale_instances(&self) -> u64 {
         self.stale_instances.load(Relaxed)
     }
-}
-
-/// Called by `kprobe_any_hit`.
-///
-/// # Safety
-/// `site` was found in the address table for the address of the trap whose frame is `regs`; interrupts are off.
-pub unsafe extern "C" fn serve<P: Host>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off hold up, and the frame is on this
-    // stack.
-    let (site, regs) = unsafe { (&*site, &mut *regs) };
-    P::probes().serve(P::this_cpu(), site, regs);
-}
-
-/// Called by `kprobe_hit_post` where there is no post slot.
-///
-/// # Safety
-/// As for [`serve`]; the pre handlers have run, and the guard is held.
-pub unsafe extern "C" fn finish<P: Host>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: as in `serve`.
-    let (site, regs) = unsafe { (&*site, &mut *regs) };
-    P::probes().finish(P::this_cpu(), site, regs);
-}
-
-/// Called by `kretprobe_trampoline`.
-///
-/// # Safety
-/// `regs` is the frame that the trampoline has built, and the guard is held.
-pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
-    // SAFETY: by the contract; the frame is on this stack and nobody else knows it.
-    P::probes().leave_call(unsafe { &mut *regs })
 }

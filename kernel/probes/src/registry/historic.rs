@@ -32,6 +32,7 @@
 
 use alloc::boxed::Box;
 use core::{
+    mem::ManuallyDrop,
     ptr::null_mut,
     sync::atomic::{
         AtomicPtr,
@@ -43,6 +44,7 @@ use crate::{
     data::{
         kprobe::{Kind, Kprobe, PreVerdict},
         method::{ReturnMethod, StepMethod},
+        per_cpu::{HitGuard, PerCpu},
     },
     error::ProbeError,
     hit::calls::Returning,
@@ -130,35 +132,43 @@ impl<P: Host> Probes<P> {
     }
 }
 
+/// The guard that is held for the kprobe handler that calls this.
+fn guard<P: Host>() -> ManuallyDrop<HitGuard<'static>> {
+    // SAFETY: handlers run under the guard, and the hit drops it.
+    ManuallyDrop::new(unsafe { P::this_cpu().held() })
+}
+
 /// Runs the handlers of a call that is back. As in the assembly, they change general registers and flags, but not the stack
 /// pointer.
-fn run_handlers<P: Host>(call: &Returning, regs: &mut PtRegs) {
+fn run_handlers(cpu: &PerCpu, call: &Returning<'_>, regs: &mut PtRegs) {
     let sp = regs.sp;
-    call.run_handlers(P::this_cpu(), regs);
+    call.run_handlers(cpu, regs);
     regs.sp = sp;
 }
 
 /// Sends the call to where it came from. The address first: a stack walk in an NMI needs it or the ledger.
-fn leave(call: Returning, regs: &mut PtRegs) {
+fn leave(call: Returning<'_>, regs: &mut PtRegs) {
     regs.ip = call.ret_addr();
     call.release();
 }
 
 /// `trap3`, pre handler: everything, and the `nop` is not executed.
 fn handle_and_go_home<P: Host>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-    let call = P::probes().returning(regs.sp);
-    run_handlers::<P>(&call, regs);
+    let guard = guard::<P>();
+    let call = P::probes().returning(&guard, regs.sp);
+    run_handlers(&guard, &call, regs);
     leave(call, regs);
     PreVerdict::Resume
 }
 
 /// `trap4`, pre handler.
 fn handle<P: Host>(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
-    run_handlers::<P>(&P::probes().returning(regs.sp), regs);
+    let guard = guard::<P>();
+    run_handlers(&guard, &P::probes().returning(&guard, regs.sp), regs);
     PreVerdict::Execute
 }
 
 /// `trap4`, post handler: the `nop` has been stepped, but control goes elsewhere.
 fn go_home<P: Host>(_: &Kprobe, regs: &mut PtRegs, _flags: u64) {
-    leave(P::probes().returning(regs.sp), regs);
+    leave(P::probes().returning(&guard::<P>(), regs.sp), regs);
 }

@@ -13,6 +13,9 @@ pub(crate) mod instance;
 #[path = "../../../../kernel/probes/src/data/kprobe.rs"]
 #[allow(dead_code)]
 pub(crate) mod kprobe;
+#[path = "../../../../kernel/probes/src/data/position.rs"]
+#[allow(dead_code)]
+pub(crate) mod position;
 #[path = "../../../../kernel/probes/src/data/routines.rs"]
 #[allow(dead_code)]
 pub(crate) mod routines;
