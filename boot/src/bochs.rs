@@ -1,13 +1,14 @@
-//! The other machine: Bochs's configuration.
+//! The second machine: Bochs and its configuration.
 //!
-//! Bochs interprets instruction by instruction and is a second opinion on what a processor does. It has none of QEMU's
-//! channels: the kernel command line comes from a file in the disk image, and the verdict is the last line on the serial
-//! port. Time is counted in instructions, so a run repeats exactly.
+//! Bochs interprets instruction by instruction and gives a second opinion on what a processor does.
+//! It has none of QEMU's channels. The kernel command line comes from a file in the disk image, and
+//! the verdict is the last line on the serial port. Time is counted in instructions, so a run
+//! repeats exactly.
 //!
-//! All options are on its command line (bochs(1), bochsrc(5)), so that no file is left behind. The serial line goes to
-//! standard output, where Bochs writes too: a greeting before the kernel's first line, and what its debugger has to say,
-//! in distributions that build it in, after the last one. That debugger waits for a command, to be typed by the caller
-//! ([`GO`]).
+//! All options are on its command line (bochs(1), bochsrc(5)), so that no file is left behind. The
+//! serial line goes to standard output, where Bochs itself writes too: a greeting before the
+//! kernel's first line, and messages of its debugger after the last one. Some distributions build
+//! this debugger in. It waits for a command, which the caller must type ([`GO`]).
 
 use std::{path::PathBuf, process::Command};
 
@@ -15,13 +16,13 @@ use anyhow::Result;
 
 use crate::prerequisites::{self, Install};
 
-/// What Bochs has to read on its standard input, if its debugger is built in; nobody reads it otherwise.
+/// The command for Bochs's debugger, if it is built in. Otherwise nothing reads it.
 pub const GO: &str = "c\n";
 
-/// What Bochs says on standard error when a fault finds no handler and the processor shuts down.
+/// Bochs's words on standard error when a fault finds no handler and the processor shuts down.
 pub const TRIPLE_FAULT: &str = "exception with no resolution";
 
-/// What Bochs says before the reason for which it gives up.
+/// Bochs's words before the reason for which it gives up.
 pub const LAST_WORDS: &str = "Bochs is exiting with the following message:";
 
 /// Emulated instructions in a second of the guest.
@@ -33,18 +34,20 @@ pub struct Machine {
     /// Number of CPUs, at least 1.
     pub cpus: u32,
     pub memory_mib: u32,
-    /// The disk image, from [`Kernel::bochs_image`](crate::image::Kernel::bochs_image). It is not written to.
+    /// The disk image, from [`Kernel::bochs_image`](crate::image::Kernel::bochs_image). It is only
+    /// read.
     pub disk: PathBuf,
 }
 
 impl Machine {
-    /// Returns the command that starts this machine, with Bochs installed first if it is missing.
+    /// Returns the command that starts this machine. Installs Bochs first if it is missing.
     pub fn command(&self, install: Install) -> Result<Command> {
         let mut command = Command::new(prerequisites::bochs(install)?);
         // No menu, and an empty configuration file.
         command.args(["-q", "-f", "/dev/null"]);
         command.args([
-            // Bochs knows where it was installed to. Without the seconds in which the BIOS waits for a key.
+            // Bochs knows its own directory. `fastboot` saves the seconds in which the BIOS
+            // waits for a key.
             "romimage: file=$BXSHARE/BIOS-bochs-latest, options=fastboot",
             "vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest",
             "config_interface: textconfig",
@@ -60,7 +63,8 @@ impl Machine {
         ]);
         command.arg(format!("megs: {}", self.memory_mib));
         command.arg(format!(
-            "cpu: model=corei7_skylake_x, count={}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0",
+            "cpu: model=corei7_skylake_x, count={}, ips={INSTRUCTIONS_PER_SECOND}, \
+                 reset_on_triple_fault=0, ignore_bad_msrs=0",
             self.cpus
         ));
         // Volatile: what is written is forgotten, and no lock is left behind.

@@ -1,17 +1,20 @@
-//! The boot loader's stages, built for the firmware that is asked for.
+//! The boot loader's stages, built for the chosen firmware.
 //!
-//! They are the packages that the crate `bootloader` is made of. That crate builds them in its build script, all at once
-//! and unseen, each with a `core` of its own; here they are built one by one, as cheaply as each can be:
+//! They are the packages of the crate `bootloader`. Its build script builds them all at once,
+//! without progress, and each with a `core` of its own. Here they are built one by one, each as
+//! cheaply as it can be:
 //!
 //! | stage | from | its `core` |
 //! |---|---|---|
-//! | boot sector, stage 2 | `bootloader-x86_64-bios-boot-sector`, `-stage-2` | for 16-bit code, compiled once for both |
+//! | boot sector | `bootloader-x86_64-bios-boot-sector` | for 16-bit code |
+//! | stage 2 | `bootloader-x86_64-bios-stage-2` | the same, compiled once for both |
 //! | stage 3 | `boot/stage-3` of this workspace | none |
 //! | stage 4 | `bootloader-x86_64-bios-stage-4` | the toolchain's for the guest |
 //! | UEFI | `bootloader-x86_64-uefi` | compiled |
 //!
-//! All need `RUSTC_BOOTSTRAP`: they use unstable features, or a `core` compiled by cargo. Only the cargo runs for them have it.
-//! A stage is built again when its recipe, the command line that builds it, has changed.
+//! All need `RUSTC_BOOTSTRAP`, because they use unstable features or a `core` compiled by cargo.
+//! Only the cargo runs for them have it. A stage is built again when its recipe, the command line
+//! that builds it, has changed.
 
 use std::{
     fs,
@@ -53,7 +56,7 @@ impl BootLoader {
                 boot_sector: read(bios_stage("boot-sector", &real_mode(false))?)?,
                 stage_2: read(bios_stage("stage-2", &real_mode(true))?)?,
                 stage_4: read(bios_stage("stage-4", &long_mode)?)?,
-                // The last, as it may have to wait for the build of a kernel, which the others do not.
+                // The last one, because it may wait for the build of a kernel. The others do not.
                 stage_3: read(stage_3()?)?,
             },
             Firmware::Uefi => Self::Uefi {
@@ -66,8 +69,9 @@ impl BootLoader {
 /// Completes the command that builds a stage.
 type Completion = dyn Fn(&mut Command);
 
-/// 16-bit code, made small: the boot sector has 446 bytes. The options that `core` is compiled with are the same for both
-/// stages, or it would be compiled twice.
+/// 16-bit code, made small because the boot sector has only 446 bytes.
+///
+/// `core` has the same options for both stages. Otherwise it would be compiled twice.
 fn real_mode(overflow_checks: bool) -> impl Fn(&mut Command) {
     move |command| {
         command
@@ -141,7 +145,8 @@ fn flatten(built: &Path, flat: &Path) -> Result<()> {
     cargo::objcopy(&["--output-target=binary"], built, flat)
 }
 
-/// Builds `package` of the registry and makes `stage` from it by `convert`, unless that is there. Returns its path.
+/// Builds `package` of the registry and makes `stage` from it by `convert`, unless the stage is
+/// there already. Returns its path.
 fn install(
     package: &str,
     stage: &str,
@@ -165,7 +170,8 @@ fn install(
     Ok(stage)
 }
 
-/// Arguments and variables of `command`: what a stage is made from. Not the program: any cargo makes the same.
+/// Arguments and variables of `command`: all that a stage depends on. The program is left out,
+/// because any cargo makes the same stage.
 fn text(command: &Command) -> String {
     let words: Vec<_> = command.get_args().collect();
     let variables: Vec<_> = command.get_envs().collect();

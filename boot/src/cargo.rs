@@ -1,8 +1,9 @@
 //! Nested cargo runs: the kernel, the user programs and the boot loader.
 //!
-//! The outer cargo's lock is free while its `run` or `test` child works, and ours is another directory anyway. Flags
-//! from the environment that are meant for the outer build are taken out: `RUSTFLAGS` would replace the flags of the
-//! guest's target in `.cargo/config.toml`, and `RUSTC_BOOTSTRAP` would admit unstable features to the kernel.
+//! While the outer cargo runs our program or tests, its lock is free. We use another directory
+//! anyway. Two variables of the environment are meant for the outer build and are taken out:
+//! `RUSTFLAGS` would replace the flags of the guest's target in `.cargo/config.toml`, and
+//! `RUSTC_BOOTSTRAP` would permit unstable features in the kernel.
 
 use std::{
     env,
@@ -21,9 +22,9 @@ use crate::{
     progress::{self, Count},
 };
 
-/// The features of the package `image` that a binary of it is built with.
+/// The features of the package `image` for one of its binaries.
 ///
-/// The kernel whose speed is measured has no checks that only help to find mistakes.
+/// The kernel that measures speed has no checks that only help to find mistakes.
 fn features(binary: &str) -> &'static str {
     match binary {
         "benchkernel" => "bench",
@@ -32,7 +33,8 @@ fn features(binary: &str) -> &'static str {
     }
 }
 
-/// What is made once in a run of this program: asking cargo costs half a second, also when there is nothing to do.
+/// A result that is made once in a run of this program, because asking cargo costs half a second
+/// even when there is nothing to do.
 struct Once<T>(Mutex<Option<T>>);
 
 impl<T: Clone> Once<T> {
@@ -64,7 +66,8 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo named no executable for the kernel binary {binary}"))
 }
 
-/// Builds the user programs, once in a run, and returns their ELFs; none, if the workspace has no package for them.
+/// Builds the user programs once in a run and returns their ELFs. There are none if the workspace
+/// has no package for them.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
     static PROGRAMS: Once<Vec<PathBuf>> = Once::new();
     PROGRAMS.get_or_try(make_programs)
@@ -80,7 +83,7 @@ fn make_programs() -> Result<Vec<PathBuf>> {
     )
 }
 
-/// Builds the stage of the boot loader that lies in this workspace, once in a run, and returns its ELF.
+/// Builds the boot loader stage of this workspace once in a run and returns its ELF.
 pub fn build_stage_3() -> Result<PathBuf> {
     static STAGE: Once<PathBuf> = Once::new();
     STAGE.get_or_try(|| {
@@ -93,9 +96,9 @@ pub fn build_stage_3() -> Result<PathBuf> {
     })
 }
 
-/// Returns the command, to be completed, that builds a program of the registry and puts it into `root`.
+/// Returns a command that installs a program of the registry into `root`. The caller completes it.
 ///
-/// It may use unstable features.
+/// The program may use unstable features.
 pub fn install(package: &str, version: &str, root: &Path) -> Command {
     let mut command = cargo();
     command
@@ -129,7 +132,7 @@ fn guest_build(package: &str) -> Command {
     command
 }
 
-/// Runs a `cargo build` or `cargo install` and returns the executables that it made or found fresh.
+/// Runs a `cargo build` or `cargo install`. Returns the executables that it made or found fresh.
 pub fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
     let installs = command.get_args().next() == Some("install".as_ref());
     let target = if installs {
@@ -177,7 +180,8 @@ pub fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
     Ok(executables(&messages))
 }
 
-/// Reads what cargo writes to its standard error: keeps `count` up to date by its progress bar, and returns the rest.
+/// Reads cargo's standard error. Keeps `count` up to date from the progress bar and returns the
+/// rest.
 fn diagnostics(mut stderr: impl Read, count: &Count) -> io::Result<String> {
     let mut rest = Vec::new();
     let mut buffer = [0; 4096];
@@ -202,7 +206,7 @@ fn diagnostics(mut stderr: impl Read, count: &Count) -> io::Result<String> {
     }
 }
 
-/// Reads how many crates are done, and of how many, from a progress bar such as `[==>   ] 12/57: core`.
+/// Reads two numbers from a progress bar such as `[==>   ] 12/57: core`: crates done, and all.
 fn crates(bar: &str) -> Option<(u32, u32)> {
     let (_, bar) = bar.split_once("] ")?;
     let (numbers, _) = bar.split_once(':')?;

@@ -1,11 +1,12 @@
-//! Child processes, none of which outlives this one.
+//! Child processes. None of them outlives this process.
 //!
-//! Every child is listed from before it can be lost until it has been reaped. [`kill_all`] kills what is listed and
-//! keeps the list locked, so that nothing is started between a signal and the exit it causes. On Linux the kernel kills
-//! a child besides when the thread that started it ends, which covers even SIGKILL; so that thread has to wait for it.
+//! Every child is in the list from before it can be lost until it has been reaped. [`kill_all`]
+//! kills all children in the list and keeps the list locked, so that nothing is started between a
+//! signal and the exit that it causes. On Linux the kernel also kills a child when the thread that
+//! started it ends. This covers even SIGKILL, and it means that the thread must wait for its child.
 //!
-//! A process id stays ours until the child is reaped. Waiting therefore has two steps: wait for the end without reaping
-//! and without the lock, then reap under the lock that `kill` takes.
+//! A process id stays ours until the child is reaped. Therefore waiting has two steps: wait for the
+//! end without reaping and without the lock, then reap under the lock that `kill` takes.
 
 use std::{
     io,
@@ -106,7 +107,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs `command` to its end and returns how that was and what it wrote to its standard error.
+/// Runs `command` to its end. Returns its status and its output on standard error.
 pub fn run_quietly(command: &mut Command) -> io::Result<(ExitStatus, String)> {
     let child = spawn(
         command
@@ -119,7 +120,7 @@ pub fn run_quietly(command: &mut Command) -> io::Result<(ExitStatus, String)> {
     Ok((child.wait()?, message))
 }
 
-/// Kills all children, and lets no more be started. To be followed by the end of this process.
+/// Kills all children and lets no more be started. The caller must then end this process.
 pub fn kill_all() {
     let live = lock(&LIVE);
     for child in live.iter() {

@@ -1,9 +1,10 @@
-//! The layout of disk images: what the boot loader's stages look for, and where.
+//! The layout of disk images: which files the boot loader's stages look for, and where.
 //!
 //! ```text
 //!   sector 0      boot sector of the boot loader (none for UEFI), partition table
 //!   from 1 on     BIOS: stage 2, a partition of its own type
-//!   behind it     a FAT file system: kernel, ramdisk, boot.json; BIOS: stages 3 and 4, UEFI: efi/boot/bootx64.efi
+//!   behind it     a FAT file system: kernel, ramdisk, boot.json
+//!                 BIOS: stages 3 and 4; UEFI: efi/boot/bootx64.efi
 //! ```
 
 use std::io::{Cursor, Write};
@@ -16,7 +17,8 @@ const SECTOR: usize = 512;
 /// Where the partition table lies in the first sector.
 const PARTITION_TABLE: usize = 446;
 
-/// Types of partitions: what stage 2 lies in, and what stage 2 or the firmware reads files from.
+/// The partition types: one for stage 2 itself, one for the files that stage 2 or the firmware
+/// reads.
 const TYPE_STAGE_2: u8 = 0x20;
 const TYPE_FAT: u8 = 0x0c;
 const TYPE_EFI_SYSTEM: u8 = 0xef;
@@ -24,7 +26,7 @@ const TYPE_EFI_SYSTEM: u8 = 0xef;
 /// Stage 2 reads as much at once, and again as much for each cluster that is smaller.
 const CLUSTER: usize = 16 * 1024;
 
-/// The serial line belongs to the kernel's log alone, and the screen stays as the firmware left it.
+/// Only the kernel writes to the serial line, and the screen stays as the firmware left it.
 const CONFIG: &[u8] = br#"{"frame_buffer_logging": false, "serial_logging": false}"#;
 
 /// Returns the disk on which `loader` finds `kernel` and `ramdisk`.
@@ -58,7 +60,8 @@ pub fn layout(loader: &BootLoader, kernel: &[u8], ramdisk: &[u8]) -> Result<Vec<
     }
 }
 
-/// Puts `partitions` (type and content) one behind the other on a disk that begins with `boot_sector`.
+/// Puts `partitions` (type and content) one behind the other on a disk that begins with
+/// `boot_sector`.
 fn disk(boot_sector: &[u8], partitions: &[(u8, &[u8])]) -> Result<Vec<u8>> {
     ensure!(
         boot_sector.len() == SECTOR,

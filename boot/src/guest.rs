@@ -1,12 +1,15 @@
-//! A running guest: its serial line as it comes, and how it ended.
+//! A running guest: its serial line as it comes, and how the guest ended.
 //!
-//! Two threads read the emulator's standard output (the serial line) and standard error. [`Guest::next`] hands their chunks
-//! over in order and, when the serial line is closed, the end. A guest that is dropped is killed.
+//! Two threads read the emulator's standard output (the serial line) and standard error.
+//! [`Guest::next`] returns their chunks in order and, when the serial line is closed, the end. A
+//! guest that is dropped is killed.
 //!
-//! UEFI firmware uses the same serial line as its console, and Bochs writes to its standard output too. What comes before the
-//! kernel's first line is kept back, and is of interest only if no such line ever comes ([`Guest::firmware_text`]).
+//! UEFI firmware uses the same serial line as its console, and Bochs writes to its standard output
+//! too. Therefore all text before the kernel's first line is kept back. It is useful only if that
+//! line never comes ([`Guest::firmware_text`]).
 //!
-//! QEMU's exit status is the guest's verdict; Bochs's says nothing, and the last line of the log does.
+//! QEMU's exit status is the guest's verdict. Bochs's status says nothing, so the last line of the
+//! log is the verdict there.
 
 use std::{
     fmt,
@@ -33,10 +36,11 @@ const SUCCESS: i32 = 0x10 << 1 | 1;
 /// The same for 0x11.
 const FAILURE: i32 = 0x11 << 1 | 1;
 
-/// How many chunks of its output are read ahead. A guest to which nobody listens finds, beyond these, a terminal that pauses.
+/// The number of output chunks that are read ahead. If nobody reads them, the guest finds a
+/// terminal that pauses.
 const UNREAD_CHUNKS: usize = 4;
 
-/// What comes before the verdict in the last line of the log.
+/// The text before the verdict in the last line of the log.
 const VERDICT: &str = "Power off: ";
 
 /// How a guest ended.
@@ -52,7 +56,7 @@ pub enum End {
     Emulator(String),
 }
 
-/// What runs the guest.
+/// The emulator that runs the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Emulator {
     Qemu,
@@ -74,7 +78,8 @@ impl End {
                 Some(FAILURE) => Self::Failure,
                 Some(0) => Self::Reset,
                 _ if let Some(register) = refused_register(stderr) => Self::Emulator(format!(
-                    "KVM on this host cannot set the model-specific register {register}, which QEMU wants for `-cpu host`: \
+                    "KVM on this host cannot set the model-specific register {register}, which \
+                     QEMU wants for `-cpu host`: \
                      leave `--accel kvm` out, or bring QEMU and the host's kernel up to date"
                 )),
                 _ => failed("QEMU", stderr.lines().rfind(|line| !line.trim().is_empty())),
@@ -95,7 +100,7 @@ impl End {
     }
 }
 
-/// The model-specific register that KVM has refused, as QEMU says before it gives up on an assertion.
+/// The model-specific register that KVM has refused. QEMU names it and then fails an assertion.
 fn refused_register(stderr: &str) -> Option<&str> {
     let (_, rest) = stderr.split_once("failed to set MSR ")?;
     rest.split_whitespace().next()
@@ -107,14 +112,15 @@ impl fmt::Display for End {
             Self::Success => f.write_str("the guest ended well"),
             Self::Failure => f.write_str("the guest failed: see its log"),
             Self::Reset => f.write_str(
-                "the guest ended without a verdict: a triple fault, or a reset or power-off by itself",
+                "the guest ended without a verdict: a triple fault, or a reset or power-off by \
+                 itself",
             ),
             Self::Emulator(how) => f.write_str(how),
         }
     }
 }
 
-/// What a guest did next.
+/// An event of a guest.
 #[derive(Debug)]
 pub enum Event {
     /// It wrote this to its serial line.
@@ -132,14 +138,15 @@ pub struct Guest {
     process: Running,
     /// The other end of its serial line.
     input: Option<ChildStdin>,
-    /// What the firmware has written, while the kernel has written nothing.
+    /// The firmware's text, as long as the kernel has written nothing.
     firmware_text: Option<Vec<u8>>,
     log: LastLine,
     output: Receiver<Vec<u8>>,
     stderr: Option<JoinHandle<String>>,
 }
 
-/// The last line of a log: lines begin with a time stamp in brackets, and what does not is no line of the log.
+/// The last line of a log. Lines of the log begin with a time stamp in brackets; others are
+/// ignored.
 #[derive(Debug, Default)]
 struct LastLine {
     line: Vec<u8>,
@@ -177,7 +184,7 @@ impl Guest {
         let mut guest = Self::spawn(Emulator::Bochs, machine.command(install)?, true)?;
         // It may have ended already, which is told as any end.
         let _ = guest.type_text(bochs::GO);
-        // When it has nothing to run any more, its debugger finds the end of its input and quits.
+        // When there is nothing left to run, Bochs's debugger reads the end of its input and quits.
         guest.input = None;
         Ok(guest)
     }
@@ -221,7 +228,7 @@ impl Guest {
         })
     }
 
-    /// Waits for what the guest does next, until `deadline`. After [`Event::End`] comes [`Event::End`].
+    /// Waits for the guest's next event until `deadline`. [`Event::End`] repeats.
     pub fn next(&mut self, deadline: Option<Instant>) -> Result<Event> {
         loop {
             let event = self.next_raw(deadline)?;
@@ -252,7 +259,8 @@ impl Guest {
             .context("cannot type at the guest's serial line")
     }
 
-    /// Waits for the guest to end, until `deadline`, without reading what it writes. False if it has not ended.
+    /// Waits until `deadline` for the guest to end, without reading its output. Returns false if it
+    /// has not ended.
     pub fn ends_unheard(&self, deadline: Instant) -> Result<bool> {
         while Instant::now() < deadline {
             let ended = self.process.has_ended();
@@ -264,7 +272,8 @@ impl Guest {
         Ok(false)
     }
 
-    /// Returns what the firmware wrote to its console, without control characters; empty once the kernel has written.
+    /// Returns the firmware's text on its console, without control characters. It is empty once the
+    /// kernel has written.
     pub fn firmware_text(&self) -> String {
         let text = String::from_utf8_lossy(self.firmware_text.as_deref().unwrap_or_default());
         let mut lines = String::new();
@@ -295,7 +304,7 @@ impl Guest {
             Some(deadline) => {
                 let rest = deadline.saturating_duration_since(Instant::now());
                 if rest.is_zero() {
-                    // Also when there is more to read: a guest that floods its log has to end as well.
+                    // Even if there is more to read: a flood of messages must end.
                     return Ok(Event::Deadline);
                 }
                 self.output.recv_timeout(rest)
@@ -317,7 +326,8 @@ impl Guest {
     }
 }
 
-/// Returns where the first line of the kernel's log starts: lines begin with a time stamp in brackets.
+/// Returns where the first line of the kernel's log starts. It begins with a time stamp in
+/// brackets.
 fn first_log_line(text: &[u8]) -> Option<usize> {
     let starts = text
         .iter()
@@ -329,10 +339,11 @@ fn first_log_line(text: &[u8]) -> Option<usize> {
         .find(|start| text.get(*start) == Some(&b'['))
 }
 
-/// Runs `machine` with its serial line on our standard output and tells whether the guest ended well.
+/// Runs `machine` with its serial line on our standard output. Returns whether the guest ended
+/// well.
 ///
 /// # Errors
-/// Any other end, and no end within `timeout`.
+/// Fails for any other end, and if the guest does not end within `timeout`.
 pub fn run(machine: &Machine, install: Install, timeout: Option<Duration>) -> Result<()> {
     if machine.serial == Serial::Terminal {
         return run_on_terminal(machine, install);
@@ -377,7 +388,8 @@ pub fn run(machine: &Machine, install: Install, timeout: Option<Duration>) -> Re
 fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
     let mut command = machine.command(install)?;
     say(
-        "the guest has the terminal now: `poweroff` ends it, Ctrl-A X quits at once, Ctrl-A H helps",
+        "the guest has the terminal now: `poweroff` ends it, Ctrl-A X quits at once, \
+                 Ctrl-A H helps",
     );
     let process = children::spawn(command.stderr(Stdio::piped())).context("cannot start QEMU")?;
     let mut stderr = process.take_stderr().expect("piped above");

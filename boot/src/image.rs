@@ -1,8 +1,9 @@
-//! What the boot loader boots: a stripped kernel and an initramfs, in a disk image.
+//! The files that the boot loader boots: a stripped kernel and an initramfs, in a disk image.
 //!
-//! The kernel keeps its symbol table, which is its kallsyms, and loses its debug info, as loading takes about two
-//! seconds a megabyte under BIOS. The initramfs is a cpio archive in the `newc` format that holds the user programs as
-//! `bin/NAME`, and as `cmdline` the kernel command line for machines that cannot pass one (no fw_cfg).
+//! The kernel keeps its symbol table, which is its kallsyms. It loses its debug info, because
+//! loading takes about two seconds a megabyte under BIOS. The initramfs is a cpio archive in the
+//! `newc` format. It holds the user programs as `bin/NAME`. For machines that cannot pass a kernel
+//! command line (no fw_cfg), it also holds one as `cmdline`.
 
 use std::{
     env, fmt, fs,
@@ -44,7 +45,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Builds the binary `name` of the package `image`, and sees to it that the way of a hit in it keeps its rules.
+    /// Builds the binary `name` of the package `image` and checks the rules of its hit path.
     pub fn build(name: &str) -> Result<Self> {
         let built = cargo::build_kernel(name)?;
         let kernel = Self {
@@ -60,7 +61,8 @@ impl Kernel {
             })?;
         }
         if !layout::is_current(&kernel.elf, &[&kernel.debug_elf]) {
-            // The ready-made `core` and `alloc` describe their frames, which backtraces need, nowhere else.
+            // Backtraces need it: the ready-made `core` and `alloc` describe their frames only
+            // there.
             let options = ["--strip-debug", "--keep-section=.debug_frame"];
             cargo::objcopy(&options, &kernel.debug_elf, &kernel.elf)?;
         }
@@ -84,14 +86,16 @@ impl Kernel {
         layout::replace(image, |unfinished| Ok(fs::write(unfinished, disk)?))
     }
 
-    /// Returns the disk image for `firmware` to run in QEMU, where the command line comes by fw_cfg; writes it if need be.
+    /// Returns the disk image for `firmware` to run in QEMU. Writes it if needed.
+    ///
+    /// The command line comes by fw_cfg there.
     pub fn image(&self, firmware: Firmware) -> Result<PathBuf> {
         let image = layout::artifacts()?.join(format!("{}-{firmware}.img", self.name));
         self.write_image(firmware, "", &image)?;
         Ok(image)
     }
 
-    /// Returns the disk image to run in Bochs, with this command line in it; writes it if need be.
+    /// Returns the disk image to run in Bochs, with this command line in it. Writes it if needed.
     pub fn bochs_image(&self, cmdline: &str) -> Result<PathBuf> {
         let image = layout::artifacts()?.join(format!("{}-bochs.img", self.name));
         self.write_image(Firmware::Bios, cmdline, &image)?;
@@ -110,8 +114,7 @@ impl Kernel {
     }
 }
 
-/// What the length of a disk must be a multiple of for Bochs, which reckons in cylinders: 16 heads of 63 sectors of 512
-/// bytes.
+/// A disk for Bochs consists of whole cylinders: 16 heads of 63 sectors of 512 bytes.
 const CYLINDER_BYTES: u64 = 16 * 63 * 512;
 
 /// Writes the initramfs that goes into `image` and returns its path.

@@ -37,12 +37,14 @@ pub fn target() -> &'static Path {
 
 /// Returns the target directory of the cargo runs that we start.
 ///
-/// Apart from the outer cargo's, so that a language server or another `cargo build` never makes us wait for its lock.
+/// It is not the outer cargo's, so that we never wait for a language server or another
+/// `cargo build` that holds the lock.
 pub fn nested_target() -> PathBuf {
     target().join("nested")
 }
 
-/// Returns the directory of the booted files, made if missing: stripped kernels, initramfs, disk images.
+/// Returns the directory of the booted files: stripped kernels, initramfs, disk images. Makes it
+/// if it is missing.
 pub fn artifacts() -> Result<PathBuf> {
     let directory = target().join("boot");
     fs::create_dir_all(&directory)
@@ -61,7 +63,8 @@ pub fn is_current<P: AsRef<Path>>(output: &Path, inputs: &[P]) -> bool {
         .all(|input| modified(input.as_ref()).is_some_and(|changed| changed < written))
 }
 
-/// Writes `path` through a temporary file beside it: `write` gets that file's name, which then takes the place of `path`.
+/// Writes `path` through a temporary file beside it. `write` gets the temporary name; then the
+/// file takes the place of `path`.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     // Other processes and other threads may be replacing the same file.
     static COUNT: AtomicU32 = AtomicU32::new(0);

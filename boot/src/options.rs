@@ -22,12 +22,13 @@ const DEFAULT_TIMEOUT_S: u64 = 60;
 
 /// Builds the kernel and runs it in QEMU; its log comes on standard output.
 ///
-/// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line says what), 2 if these
-/// arguments are wrong, with nothing started, and 130 after Ctrl-C or another signal, with nothing left running.
+/// The exit status is 0 if the guest said that all went well, 1 if anything failed (the last line
+/// says what), 2 if these arguments are wrong (nothing is started), and 130 after Ctrl-C or another
+/// signal (nothing is left running).
 ///
-/// With --interactive the terminal is the guest's: it gets Ctrl-C, and abandons the line that is being typed. `poweroff` ends
-/// it well; Ctrl-A X ends it at once, with status 1; Ctrl-A C leads to QEMU's monitor and back, Ctrl-A A types a Ctrl-A, and
-/// Ctrl-A H shows more.
+/// With --interactive the terminal is the guest's: it gets Ctrl-C, which abandons the line that is
+/// being typed. `poweroff` ends it well; Ctrl-A X ends it at once, with status 1; Ctrl-A C leads to
+/// QEMU's monitor and back; Ctrl-A A types a Ctrl-A; Ctrl-A H shows more.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "boot", bin_name = "cargo run --", max_term_width = 100)]
 pub struct Options {
@@ -51,11 +52,18 @@ pub enum Subcommands {
 /// Options that make sense with and without a machine.
 #[derive(Clone, Debug, Args)]
 pub struct BuildOptions {
-    /// Modules to load, in this order; an empty list loads none [default: the four classic samples, none with --interactive]
+    /// Modules to load, in this order; an empty list loads none [default: the four classic samples,
+    /// none with --interactive]
     #[arg(long, global = true, value_name = "A,B", value_parser = sample_list)]
     samples: Option<SampleList>,
     /// Text to add to the kernel command line, such as "kretprobe_example.func=sys_mkdir"
-    #[arg(long, global = true, value_name = "CMDLINE", value_parser = cmdline, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "CMDLINE",
+        value_parser = cmdline,
+        allow_hyphen_values = true
+    )]
     append: Option<String>,
     /// Install nothing that is missing; say what to install instead
     #[arg(long, global = true)]
@@ -83,10 +91,11 @@ pub struct MachineOptions {
     /// Wait for gdb on TCP port 1234 before the first instruction
     #[arg(long)]
     gdb: bool,
-    /// Seconds after which the guest is ended and has failed [default: 60, none with --gdb or --interactive]
+    /// Seconds after which the guest is ended and has failed [default: 60, none with --gdb or
+    /// --interactive]
     #[arg(long, value_name = "S", value_parser = seconds, allow_hyphen_values = true)]
     timeout: Option<u64>,
-    /// Run a prompt on the terminal in place of the workload; `help` lists its commands, `poweroff` ends it
+    /// Run a prompt on the terminal and no workload; `help` lists its commands, `poweroff` ends it
     #[arg(long, conflicts_with = "timeout")]
     interactive: bool,
     /// Boot this disk image instead of building one
@@ -95,7 +104,7 @@ pub struct MachineOptions {
 }
 
 impl Options {
-    /// Reads the program's arguments; prints the error and exits with status 2 if they are wrong.
+    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
     pub fn from_arguments() -> Self {
         let options = Self::parse();
         if let Err(error) = options.validate() {
@@ -135,7 +144,8 @@ impl Options {
         if self.command.is_some() && machine.is_given() {
             return error(
                 ErrorKind::ArgumentConflict,
-                "`image` starts no machine: of the options it takes only --samples, --append and --no-install",
+                "`image` starts no machine: of the options it takes only --samples, --append and \
+                 --no-install",
             );
         }
         Ok(())
@@ -216,7 +226,8 @@ fn sample_list(text: &str) -> Result<SampleList, String> {
             let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
             if name.is_empty() || !name.chars().all(is_name) {
                 return Err(format!(
-                    "`{name}` is no module name; give names of letters, digits and _, separated by commas"
+                    "`{name}` is no module name; give names of letters, digits and _, separated by \
+             commas"
                 ));
             }
             Ok(name.to_string())

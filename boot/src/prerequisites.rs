@@ -1,8 +1,10 @@
-//! What must be on this machine: parts of the Rust toolchain, QEMU, UEFI firmware; Bochs where it is asked for.
+//! The tools that this machine needs: parts of the Rust toolchain, QEMU, UEFI firmware; and Bochs
+//! if it is requested.
 //!
-//! What is missing is installed where that needs no question: toolchain parts by rustup, packages by the system's
-//! package manager when we are root, have password-less sudo, or use Homebrew. Each command is printed before it runs.
-//! Otherwise, or with `--no-install`, the failure says what to install.
+//! Missing tools are installed if that needs no question. Rustup installs parts of the toolchain.
+//! The system's package manager installs packages if we are root, have password-less sudo, or use
+//! Homebrew. Each command is printed before it runs. Otherwise, or with `--no-install`, the failure
+//! says what to install.
 
 use std::{
     env,
@@ -19,7 +21,7 @@ use crate::{children, layout, progress::say};
 /// The emulator's program name.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// Where distributions put OVMF: code and, in a file of the same build, the empty variable store.
+/// Where distributions put OVMF: the code and the empty variable store, files of the same build.
 const OVMF: [(&str, &str); 8] = [
     // Debian, Ubuntu
     (
@@ -77,7 +79,7 @@ pub struct Ovmf {
     pub variables: PathBuf,
 }
 
-/// What packages are for.
+/// The purpose of a package.
 #[derive(Clone, Copy)]
 enum Emulator {
     /// With firmware for UEFI.
@@ -230,7 +232,8 @@ pub fn qemu_user(install: Install) -> Result<PathBuf> {
     })
 }
 
-/// Whether Bochs has its SDL 2 display: unless it lacks among the plugins of a distribution that has displays as plugins.
+/// Whether Bochs has its SDL 2 display. It is missing only in a distribution that has displays as
+/// plugins, without this one.
 fn bochs_has_display() -> bool {
     let architectures = Path::new("/usr/lib").read_dir().into_iter().flatten();
     let plugins = architectures.filter_map(|entry| Some(entry.ok()?.path().join("bochs/plugins")));
@@ -316,7 +319,8 @@ fn find_or_install<T>(
     )
 }
 
-/// Returns the system's package manager and what to put before its command, if it can be used without a question.
+/// Returns the system's package manager and the words to put before its command. Returns nothing
+/// if it would ask a question.
 fn usable_package_manager() -> Option<(&'static PackageManager, &'static [&'static str])> {
     let manager = PACKAGE_MANAGERS
         .iter()

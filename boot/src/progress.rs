@@ -1,7 +1,8 @@
-//! Progress of steps that may take long: silence for two seconds, then what is under way, how far it is and for how long.
+//! Progress of steps that may take long. For two seconds there is silence; then it says which step
+//! is under way, how far it is and for how long.
 //!
-//! On a terminal one line is kept up to date; elsewhere a line is printed now and then. Steps that are under way at the same
-//! time share it.
+//! On a terminal one line is kept up to date; elsewhere a line is printed now and then. Steps that
+//! are under way at the same time share it.
 
 use std::{
     fmt::{self, Display},
@@ -19,13 +20,13 @@ pub fn say(line: impl Display) {
     show(format_args!("boot: {line}\n"));
 }
 
-/// Prints `text` to standard error, also from within a test, whose output by `eprint!` would be held back.
+/// Prints `text` to standard error, also from within a test. `eprint!` would be held back there.
 pub fn show(text: impl Display) {
     // Nothing can be done about a closed standard error.
     let _ = write!(stderr(), "{text}");
 }
 
-/// How many crates of a build are done, and of how many; nothing as long as that is not known.
+/// The number of crates of a build that are done, and of all its crates, once these are known.
 #[derive(Debug, Default)]
 pub struct Count(Mutex<Option<(u32, u32)>>);
 
@@ -57,7 +58,7 @@ impl Display for Step {
     }
 }
 
-/// What is under way, the oldest first: that one speaks for all.
+/// The steps under way, oldest first. The oldest speaks for all.
 static UNDER_WAY: Mutex<Vec<Arc<Step>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work`, and says meanwhile that `what` is under way once it has taken two seconds.
+/// Does `work`. Once it has taken two seconds, says meanwhile that `what` is under way.
 pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
     counted(what, |_| work())
 }

@@ -1,9 +1,10 @@
 //! The machine: QEMU's command line.
 //!
-//! Nothing is there by default (`-nodefaults`) but what the guest uses: a serial port for its log, `isa-debug-exit` at
-//! port 0xf4 for its verdict, fw_cfg for its command line, a disk with its image, and a VGA card, without which the BIOS
-//! stages of the boot loader never reach the kernel. Disks and firmware variables are opened as snapshots: nothing is
-//! written to them, and several machines may use them at once.
+//! There are no default devices (`-nodefaults`). The guest uses a serial port for its log,
+//! `isa-debug-exit` at port 0xf4 for its verdict, fw_cfg for its command line, and a disk with its
+//! image. There is also a VGA card, because the BIOS stages of the boot loader never reach the
+//! kernel without one. Disks and firmware variables are opened as snapshots: nothing is written to
+//! them, and several machines may use them at once.
 
 use std::{
     fmt,
@@ -81,7 +82,8 @@ impl Machine {
         }
     }
 
-    /// Returns the command that starts this machine, with QEMU and firmware installed first if they are missing.
+    /// Returns the command that starts this machine. Installs QEMU and firmware first if they are
+    /// missing.
     pub fn command(&self, install: Install) -> Result<Command> {
         let mut command = Command::new(prerequisites::qemu(install)?);
         command.args([
@@ -120,7 +122,8 @@ impl Machine {
                 ),
             ]);
         }
-        // On AHCI: the BIOS reads from it in blocks, from the default IDE disk word by word, which takes seconds.
+        // On AHCI, because the BIOS reads from it in blocks. From an IDE disk it reads word
+        // by word, which takes seconds.
         command.args([
             "-drive",
             &format!(

@@ -1,4 +1,5 @@
-//! The command behind `cargo run`, from outside: its exit statuses, its last words, and that it leaves nothing running.
+//! Tests the command behind `cargo run` from outside: its exit statuses, its last words, and that
+//! it leaves nothing running.
 //!
 //! No kernel is built: the disks here hold a boot sector of a few instructions.
 
@@ -177,7 +178,8 @@ fn a_guest_on_the_terminal_gives_its_verdict_too() {
     }
 }
 
-/// A directory of programs that write their names and arguments to its file `calls`; `name` is the test's.
+/// A directory of programs that write their names and arguments to its file `calls`. `name` is
+/// that of the test.
 fn tools(name: &str, programs: &[&str]) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -198,7 +200,8 @@ fn tools(name: &str, programs: &[&str]) -> PathBuf {
     directory
 }
 
-/// Runs the command with these arguments where nothing but `tools` is installed. Returns its output and the calls of tools.
+/// Runs the command with these arguments; only `tools` are installed. Returns its output and the
+/// calls of tools.
 fn run_with(tools: &Path, arguments: &[&str]) -> (Output, String) {
     let output = boot().args(arguments).env("PATH", tools).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -213,7 +216,8 @@ fn parts_of_the_toolchain_are_installed_unless_that_is_forbidden() {
     assert_eq!(
         last_line(&output),
         "boot: parts of the Rust toolchain are missing; run `rustup component add rust-src && \
-         rustup component add llvm-tools && rustup target add x86_64-unknown-none` in this directory"
+         rustup component add llvm-tools && rustup target add x86_64-unknown-none` in this \
+         directory"
     );
     let (_, calls) = run_with(&tools, &[]);
     assert_eq!(
@@ -271,7 +275,8 @@ mod signals {
         }
     }
 
-    /// Starts a guest, sends `signal` to the tool alone, and returns how that ended once QEMU has gone.
+    /// Starts a guest and sends `signal` to the tool alone. Returns its end once QEMU has
+    /// gone.
     fn interrupt(name: &str, signal: Signal) -> Output {
         let disk = disk(name, &[PRINT, HALT].concat());
         let child = boot()
@@ -317,7 +322,8 @@ fn a_register_that_kvm_refuses_is_told_in_a_sentence() {
     let qemu = directory.join("qemu-system-x86_64");
     let script = "#!/bin/sh\n\
         echo 'qemu-system-x86_64: error: failed to set MSR 0x10a to 0x2000000000dd00' >&2\n\
-        echo 'qemu-system-x86_64: ../target/i386/kvm/kvm.c:2893: kvm_buf_set_msrs: Assertion `ret == cpu->kvm_msr_buf->nmsrs'\\'' failed.' >&2\n\
+        echo 'qemu-system-x86_64: ../target/i386/kvm/kvm.c:2893: kvm_buf_set_msrs: \
+        Assertion `ret == cpu->kvm_msr_buf->nmsrs'\\'' failed.' >&2\n\
         kill -ABRT $$\n";
     fs::write(&qemu, script).unwrap();
     fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
@@ -336,7 +342,8 @@ fn a_register_that_kvm_refuses_is_told_in_a_sentence() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert_eq!(
             last_line(&output),
-            "boot: KVM on this host cannot set the model-specific register 0x10a, which QEMU wants for `-cpu host`: \
+            "boot: KVM on this host cannot set the model-specific register 0x10a, which QEMU \
+             wants for `-cpu host`: \
              leave `--accel kvm` out, or bring QEMU and the host's kernel up to date",
         );
     }

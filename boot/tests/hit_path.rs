@@ -1,25 +1,28 @@
-//! Small kernels, linked as the real one is, that keep the rules of the way of a hit or break one of them.
+//! Small kernels, linked as the real one is. Each keeps the rules of the hit path or breaks one.
 
 use std::{fs, path::PathBuf, process::Command};
 
+use ::hit_path::{
+    Rules, Violation,
+    rules::{KERNEL, ROOTS},
+};
 use boot::{
     hit_path, layout,
     prerequisites::{self, Install},
-};
-use hit_path::{
-    Rules, Violation,
-    rules::{KERNEL, ROOTS},
 };
 
 /// A function in assembly, without its final `ret`.
 fn function((name, body): (&str, &str)) -> String {
     format!(
-        ".globl \"{name}\"\n.type \"{name}\", @function\n\"{name}\":\n{body}\nret\n.size \"{name}\", . - \"{name}\"\n"
+        ".globl \"{name}\"\n.type \"{name}\", @function\n\"{name}\":\n{body}\nret\n\
+         .size \"{name}\", . - \"{name}\"\n"
     )
 }
 
-/// Links a kernel that has all roots. The first of them executes `root`; `functions` and `data` are what else there is, and `stub` is
-/// an entry stub.
+/// Links a kernel that has all roots.
+///
+/// The first root executes `root`. `functions` and `data` are its other contents, and `stub` is an
+/// entry stub.
 fn link(name: &str, root: &str, functions: &[(&str, &str)], stub: &str, data: &str) -> PathBuf {
     prerequisites::toolchain(Install::Allowed).unwrap();
     let directory = layout::target().join("tmp/hit_path");
@@ -58,7 +61,7 @@ fn link(name: &str, root: &str, functions: &[(&str, &str)], stub: &str, data: &s
     kernel
 }
 
-/// What is said of a kernel whose root calls `helper`, which has this body.
+/// The message about a kernel whose root calls `helper`, which has this body.
 fn refusal(name: &str, helper: &str, functions: &[(&str, &str)], data: &str) -> String {
     let functions = [&[("helper", helper)], functions].concat();
     let kernel = link(name, "call helper", &functions, "nop", data);
@@ -84,7 +87,7 @@ fn a_kernel_that_keeps_the_rules_is_accepted() {
 #[test]
 fn a_call_to_where_nobody_knows_is_refused() {
     let text = refusal("indirect", "nop\ncall rax", &[], "");
-    let told = "helper+0x1 calls or jumps to where nobody knows";
+    let told = "helper+0x1 calls or jumps to an unknown target";
     assert!(text.contains(told), "{text}");
 }
 
@@ -109,7 +112,8 @@ fn a_call_of_panicking_code_is_refused() {
     let functions = [("core::panicking::panic_bounds_check", "nop")];
     let call = "nop\ncall \"core::panicking::panic_bounds_check\"";
     let text = refusal("panics", call, &functions, "");
-    let told = "helper+0x1 calls core::panicking::panic_bounds_check, on the way of a hit, which must not panic";
+    let told = "helper+0x1 calls core::panicking::panic_bounds_check, on the hit path, \
+                which must not panic";
     assert!(text.contains(told), "{text}");
 }
 
@@ -140,7 +144,7 @@ fn a_root_that_is_not_there_is_missed() {
     };
     let kernel = fs::read(link("plain", "nop", &[], "nop", "")).unwrap();
     let name = "nowhere".into();
-    let found = hit_path::file::check(&kernel, &rules).unwrap();
+    let found = ::hit_path::file::check(&kernel, &rules).unwrap();
     assert_eq!(found, [Violation::NoRoot { name }]);
 }
 

@@ -1,18 +1,21 @@
-//! Stage 3 of the boot loader under BIOS: from protected mode, which stage 2 leaves, to long mode, which stage 4 wants.
+//! Stage 3 of the boot loader under BIOS: from protected mode, which stage 2 leaves, to long mode,
+//! which stage 4 wants.
 //!
-//! It takes the place of the package `bootloader-x86_64-bios-stage-3`, because that compiles a `core` for 32-bit code and two
-//! dozen screen fonts, for a message that nobody sees: a third of the time that all stages took.
+//! It replaces the package `bootloader-x86_64-bios-stage-3`. That package compiles a `core` for
+//! 32-bit code and two dozen screen fonts, for a message that nobody sees. This took a third of the
+//! time of all stages.
 //!
-//! # What stage 2 leaves
+//! # State that stage 2 leaves
 //! Flat 32-bit segments, interrupts off, this file at 1 MiB, and on its stack:
 //! ```text
 //!   esp + 4   address of the boot information; its first word is the address of stage 4
 //!   esp       return address, never used
 //! ```
 //!
-//! # What stage 4 finds
-//! Long mode, the first 10 GiB of addresses mapped to themselves in pages of 2 MiB, writable; selector 8 for code, 0x10 for
-//! data; `rdi` as the first argument of a call: the address of the boot information. The stack is the one of stage 2.
+//! # State that stage 4 finds
+//! Long mode. The first 10 GiB of addresses are mapped to themselves in pages of 2 MiB, writable.
+//! Selector 8 is for code, 0x10 for data. `rdi`, the first argument of a call, is the address of
+//! the boot information. The stack is the one of stage 2.
 #![no_std]
 #![no_main]
 

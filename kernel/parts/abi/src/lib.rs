@@ -1,9 +1,9 @@
 //! The binary interface between the kernel and its user programs.
 //!
-//! Numbers, flags and layouts are those of Linux on x86_64, so a program that keeps to this subset runs
-//! unchanged on either kernel. A call passes its number in `rax` and up to six arguments in `rdi`, `rsi`,
-//! `rdx`, `r10`, `r8`, `r9`; `syscall` clobbers `rcx` and `r11`; the result comes back in `rax`, where
-//! -4095 to -1 is a negated errno (System V psABI, A.2.1).
+//! Numbers, flags and layouts are those of Linux on x86_64, so a program that uses only this subset
+//! runs unchanged on either kernel. A call passes its number in `rax` and up to six arguments in
+//! `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`. `syscall` clobbers `rcx` and `r11`. The result comes
+//! back in `rax`, where -4095 to -1 is a negated errno (System V psABI, A.2.1).
 //!
 //! Everything here is plain data: no state, usable in any context, on either side.
 #![no_std]
@@ -66,7 +66,7 @@ pub mod mode {
     pub const CHARACTER_DEVICE: u32 = 0o020000;
     pub const DIRECTORY: u32 = 0o040000;
     pub const REGULAR: u32 = 0o100000;
-    /// What a caller may choose: the permission bits with set-id and sticky.
+    /// The bits that a caller may choose: permissions, set-id and sticky.
     pub const PERMISSIONS: u32 = 0o7777;
     pub const OWNER_READ: u32 = 0o400;
     pub const OWNER_WRITE: u32 = 0o200;
@@ -80,7 +80,7 @@ pub mod clone {
     pub const VM: u64 = 0x100;
     /// Store the child's pid at `parent_tidptr`, in the parent.
     pub const PARENT_SETTID: u64 = 0x0010_0000;
-    /// Clear `child_tidptr` when the child's address space is released by one of several users of it.
+    /// Clear `child_tidptr` when the child, as one of several users, releases its address space.
     pub const CHILD_CLEARTID: u64 = 0x0020_0000;
     /// A tracer may not force itself on the child; kernel threads only.
     pub const UNTRACED: u64 = 0x0080_0000;
@@ -105,8 +105,8 @@ pub mod signal {
 pub mod wait {
     /// Return 0 at once if no child has ended yet.
     pub const NOHANG: u32 = 1;
-    /// All flags that `wait4` takes; those besides [`NOHANG`] ask for stopped and continued children, and nothing
-    /// stops here.
+    /// All flags that `wait4` takes. Those besides [`NOHANG`] ask for stopped and continued
+    /// children, and nothing stops here.
     pub const KNOWN: u32 = 1 | 2 | 8;
 }
 
@@ -131,7 +131,7 @@ pub struct Timespec {
     pub nanoseconds: i64,
 }
 
-/// What `stat` and `fstat` tell about a file. Fields that this kernel does not keep are 0.
+/// The answer of `stat` and `fstat` about a file. Fields that this kernel does not keep are 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {

@@ -1,17 +1,22 @@
-//! A heap of fixed-size blocks, and of whole pages for what is larger.
+//! A heap of fixed-size blocks, and of whole pages for larger blocks.
 //!
-//! A block of at most 2 KiB is a power of two of bytes, and lies at a multiple of its size. Each size is a class with a list of
-//! its free blocks; an empty one gets a page, whose blocks are handed out one after the other. Larger blocks are whole pages.
-//! Pages come from `linked_list_allocator`: a list of holes, sorted by address, the first of which that fits is taken.
+//! The size of a block of at most 2 KiB is a power of two, and its address is a multiple of its
+//! size. Each size is a class with a list of its free blocks. An empty class gets a page and hands
+//! out its blocks one after the other. Larger blocks are whole pages. Pages come from
+//! `linked_list_allocator`: a list of holes, sorted by address, of which the first one that fits is
+//! taken.
 //!
 //! # Bounds
-//! - A block of a class is taken and given back in constant time, however many are free or taken. That holds for the page of
-//!   an empty class, too: all that the list of holes deals in is whole pages, so its first hole always has one.
-//! - A larger block takes a step for each hole. There are at most as many holes as larger blocks are taken, and one.
+//! - A block of a class is taken and given back in constant time, however many are free or taken.
+//!   This also holds for the page of an empty class: the list of holes contains only whole pages,
+//!   so its first hole always has one.
+//! - A larger block takes a step for each hole. There is at most one hole more than there are
+//!   larger blocks.
 //!
 //! # Memory
-//! A page that a class has got stays in that class: a class holds as many pages as its blocks needed when they were most. What
-//! comes and goes in rounds therefore needs nothing more after the first one. Pages of larger blocks that touch are one hole again.
+//! A page of a class stays in that class. So a class holds as many pages as its blocks ever needed
+//! at the same time. Users that take and give back in rounds need no more pages after the first
+//! round. Pages of larger blocks that touch are one hole again.
 //!
 //! # Contexts
 //! Plain data without locks: the owner serialises it. It calls nothing that allocates.
@@ -31,7 +36,7 @@ const SMALLEST: usize = 16;
 const LARGEST: usize = 2048;
 const CLASSES: usize = (LARGEST.ilog2() - SMALLEST.ilog2() + 1) as usize;
 
-/// What is written into a free block.
+/// The contents of a free block.
 #[repr(C)]
 struct Free {
     next: *mut Free,
@@ -42,7 +47,7 @@ struct Free {
 struct Class {
     /// The blocks that have been given back.
     free: *mut Free,
-    /// Where the page that came last has blocks that nobody has had, and how many bytes of them.
+    /// The unused rest of the page that came last, and its length in bytes.
     fresh: *mut u8,
     fresh_bytes: usize,
 }
@@ -57,7 +62,8 @@ impl Class {
     /// Takes a block of `size` bytes, unless all are taken.
     fn take(&mut self, size: usize) -> Option<NonNull<u8>> {
         if let Some(block) = NonNull::new(self.free) {
-            // SAFETY: what is in the list is a free block of this class, which `give_back` has written.
+            // SAFETY: each block in the list is a free block of this class; `give_back` has written
+            // it.
             self.free = unsafe { block.read() }.next;
             return Some(block.cast());
         }
@@ -69,7 +75,8 @@ impl Class {
     }
 
     /// # Safety
-    /// `block` is one of this class that [`take`](Self::take) has returned and nobody uses any more.
+    /// `block` is one of this class that [`take`](Self::take) has returned, and it is not used any
+    /// more.
     unsafe fn give_back(&mut self, block: NonNull<u8>) {
         let block = block.cast::<Free>().as_ptr();
         // SAFETY: the block is free, large enough, and aligned to its size.
@@ -132,8 +139,9 @@ impl BlockHeap {
     /// Adds `bytes` bytes of memory from `start` on.
     ///
     /// # Safety
-    /// The memory is valid, the heap's alone, and stays so as long as the heap or a block of it is used. It consists of whole pages,
-    /// at least one. Unless it is the first, it begins where the one before has ended.
+    /// The memory is valid, belongs to the heap alone, and stays so as long as the heap or a block
+    /// of it is used. It consists of whole pages, at least one. Unless it is the first, it begins
+    /// where the one before has ended.
     pub unsafe fn add(&mut self, start: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -145,7 +153,8 @@ impl BlockHeap {
         }
     }
 
-    /// Takes a block for `layout`. None: there is no memory for it; [`missing`] says how much would do.
+    /// Takes a block for `layout`. Returns none if there is no memory for it; [`missing`] says how
+    /// much is needed.
     pub fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let source = Source::of(layout)?;
         let block = match source {
@@ -170,7 +179,8 @@ impl BlockHeap {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `block` came from [`allocate`](Self::allocate) of this heap with the same layout, and nobody uses it any more.
+    /// `block` came from [`allocate`](Self::allocate) of this heap with the same layout, and it is
+    /// not used any more.
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         let Some(source) = Source::of(layout) else {
             return;
@@ -201,7 +211,7 @@ const ONE_PAGE: Layout = match Layout::from_size_align(PAGE, PAGE) {
     Err(_) => panic!("a page is a layout"),
 };
 
-/// How many bytes to add so that a block for `layout` is found. None: no memory has so many.
+/// How many bytes to add so that a block for `layout` is found. None if no memory has so many.
 pub fn missing(layout: Layout) -> Option<usize> {
     match Source::of(layout)? {
         Source::Class(_) => Some(PAGE),

@@ -243,7 +243,9 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 proptest! {
     #[test]
-    fn random_operations_keep_blocks_apart(operations in prop::collection::vec(operation(), 1..200)) {
+    fn random_operations_keep_blocks_apart(
+        operations in prop::collection::vec(operation(), 1..200)
+    ) {
         let mut ground = Ground::new(64);
         let mut blocks: Vec<Block> = Vec::new();
         let mut mark = 0_u8;

@@ -1,15 +1,17 @@
-//! What to put where to run a program: the headers of a static ELF executable, checked.
+//! The load plan of a program: the headers of a static ELF executable, checked.
 //!
-//! An [`Executable`] that [`Executable::parse`] returns can be loaded without another look at its numbers. It holds
-//! that
+//! An [`Executable`] that [`Executable::parse`] returns can be loaded without another check of its
+//! numbers:
 //!
 //! - each segment lies within the addresses that the caller allows, and no two share a page;
-//! - a segment's bytes in the file are not more than its bytes in memory, and their range does not wrap;
+//! - a segment's bytes in the file are not more than its bytes in memory, and their range does not
+//!   wrap;
 //! - no segment is both writable and executable;
 //! - the entry point is in an executable segment.
 //!
-//! Programs are position-dependent and linked statically; what needs an interpreter or relocation is refused. A pure
-//! function of its arguments: any context that may allocate.
+//! Programs are position-dependent and linked statically. A program that needs an interpreter or
+//! relocation is refused. Parsing is a pure function of its arguments: any context that may
+//! allocate.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -32,7 +34,7 @@ const FILE_HEADER_BYTES: usize = 64;
 /// Size of its first part, which says how to read the rest.
 const IDENT_BYTES: usize = 16;
 
-/// What the program may do with the memory of a segment.
+/// How the program may use the memory of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub read: bool,
@@ -117,8 +119,8 @@ impl fmt::Display for Error {
 impl error::Error for Error {}
 
 impl Executable {
-    /// Checks the headers at the start of a program. `start` holds the file's first bytes, up to a page of them;
-    /// `user` is where segments may lie, both ends at page boundaries.
+    /// Checks the headers at the start of a program. `start` holds the file's first bytes, up to a
+    /// page of them. Segments must lie in `user`; both ends of it are page boundaries.
     pub fn parse(start: &[u8], user: Range<u64>) -> Result<Self, Error> {
         let header = start.get(..FILE_HEADER_BYTES).ok_or(Error::NotElf)?;
         let (ident, tail) = header.split_at(IDENT_BYTES);

@@ -6,7 +6,8 @@ const USER: Range<u64> = 0x1000..0x7fff_ffff_f000;
 const RX: u32 = PF_R | PF_X;
 const RW: u32 = PF_R | PF_W;
 
-/// A program header as the tests write it: type, flags, offset, address, bytes in the file and in memory.
+/// A program header as the tests write it: type, flags, offset, address, bytes in the file, bytes
+/// in memory.
 type Load = (u32, u32, u64, u64, u64, u64);
 
 const TEXT: Load = (PT_LOAD, RX, 0x1000, 0x40_0000, 0x1234, 0x1234);
@@ -131,9 +132,11 @@ fn each_wrong_header_has_its_name() {
 }
 
 proptest! {
-    /// Damaged files never panic, and what is accepted keeps the promises of the crate's first lines.
+    /// Damaged files never panic. An accepted file keeps the promises of the crate's first lines.
     #[test]
-    fn what_is_accepted_is_sound(changes in prop::collection::vec((0..176usize, any::<u8>()), 0..6)) {
+    fn what_is_accepted_is_sound(
+        changes in prop::collection::vec((0..176usize, any::<u8>()), 0..6)
+    ) {
         let mut file = file(0x40_0010, &[TEXT, DATA]);
         for (at, byte) in changes {
             file[at] = byte;

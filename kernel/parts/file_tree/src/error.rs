@@ -41,15 +41,22 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotFound => "no such file or directory: create it first, or correct the path",
-            Self::AccessDenied => "the mode of the file or of its directory does not allow this: see its permission bits",
+            Self::AccessDenied => {
+                "the mode of the file or of its directory does not allow this: see its \
+                 permission bits"
+            }
             Self::Busy => "the root directory cannot be removed",
             Self::Exists => "the name is taken: choose another, or remove what is there",
             Self::NotDirectory => "a directory is needed here, and this is a file",
             Self::IsDirectory => "a file is needed here, and this is a directory",
-            Self::Invalid => "the request makes no sense for this path: see the call's documentation",
+            Self::Invalid => {
+                "the request makes no sense for this path: see the call's documentation"
+            }
             Self::TooBig => "the file would exceed the largest size of a file: split it",
             Self::NoSpace => "the file system is full: remove files first",
-            Self::NameTooLong => "a name or the path is too long: 255 bytes for a name, 4095 for a path",
+            Self::NameTooLong => {
+                "a name or the path is too long: 255 bytes for a name, 4095 for a path"
+            }
             Self::NotEmpty => "the directory is not empty: remove its entries first",
         })
     }

@@ -1,8 +1,9 @@
-//! A tree of directories and files in memory: the names, paths and contents behind the kernel's vfs.
+//! A tree of directories and files in memory: the names, paths and contents behind the kernel's
+//! vfs.
 //!
-//! A [`Tree`] is plain data. It takes no lock, calls nobody back and knows no kernel type: its owner wraps
-//! it in a lock, and devices and virtual files hang in it as values of the owner's type `S`, which the
-//! tree hands back without a look inside.
+//! A [`Tree`] is plain data. It takes no lock, calls no code of its user and knows no kernel type.
+//! Its owner wraps it in a lock. Devices and virtual files are in it as values of the owner's type
+//! `S`, which the tree returns and never looks into.
 //!
 //! ```text
 //!   name in a directory --> NodeId --> Node { mode, links, users, content }
@@ -11,18 +12,18 @@
 //! ```
 //!
 //! # Invariants
-//! T1. A [`NodeId`] is never used again, so an id kept too long finds nothing rather than a stranger.
-//! T2. A node has exactly one name (there are no hard links) until it is removed, and none afterwards.
-//!     `named` is true exactly while its parent's `by_name` and `by_id` hold it.
+//! T1. A [`NodeId`] is never used again, so an id that was kept too long finds nothing.
+//! T2. A node has exactly one name (there are no hard links) until it is removed, and none
+//!     afterwards. `named` is true exactly while its parent's `by_name` and `by_id` hold it.
 //! T3. A node is freed when it has neither a name nor a user. Users are open files and working
-//!     directories: who calls [`Tree::retain`] calls [`Tree::release`] once.
+//!     directories. Each call of [`Tree::retain`] is followed by one call of [`Tree::release`].
 //! T4. A removed directory is empty and stays so.
 //! T5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
 //!
 //! # Permissions
-//! There is one user, who owns every file and is bound by the owner's permission bits: this is how
-//! virtual files say which operations they have. The kernel itself builds the tree by [`Tree::install`],
-//! which no bits bind.
+//! There is one user, who owns every file and is bound by the owner's permission bits. Virtual
+//! files use these bits to say which operations they have. The kernel itself builds the tree by
+//! [`Tree::install`], which ignores the bits.
 //!
 //! # Contexts
 //! Every call that adds something allocates; none waits. Errors leave the tree as it was.

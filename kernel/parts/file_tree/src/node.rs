@@ -14,7 +14,7 @@ pub struct NodeId(pub(crate) u64);
 
 impl NodeId {
     pub const ROOT: Self = Self(Self::FIRST_ENTRY - 1);
-    /// Positions in a directory below this are those of `.` and `..`; from here on they are node ids.
+    /// Positions in a directory below this are those of `.` and `..`; the others are node ids.
     pub(crate) const FIRST_ENTRY: u64 = 2;
 
     /// The inode number that user programs see.
@@ -23,7 +23,7 @@ impl NodeId {
     }
 }
 
-/// What a file wants to be used for.
+/// A kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -32,7 +32,7 @@ pub enum Access {
     Execute,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Directory,
@@ -40,7 +40,7 @@ pub enum Kind {
     Special,
 }
 
-/// What `stat` tells of a node.
+/// The answer of `stat` about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub id: NodeId,
@@ -52,8 +52,10 @@ pub struct Attributes {
     pub size: u64,
 }
 
-/// The entries of a directory, by name for look-up and by id for listing: ids rise with time and stay,
-/// so a listing that goes on after some id neither repeats nor skips an entry that was there throughout.
+/// The entries of a directory, by name for look-up and by id for listing.
+///
+/// Ids rise with time and stay. So a listing that goes on after some id neither repeats an entry
+/// nor skips one that was there throughout.
 #[derive(Default)]
 pub(crate) struct Directory {
     pub by_name: BTreeMap<Box<[u8]>, NodeId>,
@@ -78,10 +80,11 @@ pub(crate) struct Node<S> {
 }
 
 impl<S> Node<S> {
-    /// Bytes that a node without content takes, its entries in its parent's two maps included; rounded up.
+    /// Bytes that a node without content takes, rounded up. They include its entries in its
+    /// parent's two maps.
     const FIXED_COST: usize = 256;
 
-    /// What the node takes of the tree's capacity, in bytes.
+    /// The node's share of the tree's capacity, in bytes.
     pub fn cost(&self) -> usize {
         let bytes = match &self.content {
             Content::Regular(bytes) => bytes.capacity(),

@@ -21,7 +21,7 @@ pub struct Entry<'a> {
     pub next: u64,
 }
 
-/// What the kernel puts into the tree by [`Tree::install`].
+/// An entry that the kernel puts into the tree by [`Tree::install`].
 pub enum Install<S> {
     Directory,
     Regular(Vec<u8>),
@@ -47,7 +47,8 @@ pub struct Tree<S> {
 }
 
 impl<S> Tree<S> {
-    /// Makes a tree with an empty root directory that takes at most about `capacity` bytes of memory.
+    /// Makes a tree with an empty root directory. It takes at most about `capacity` bytes of
+    /// memory.
     pub fn new(capacity: usize) -> Self {
         let root = Node {
             name: Box::default(),
@@ -198,9 +199,9 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Finds what `open` of `path` with `flags` from [`abi::open`] opens, creating or truncating it as they
-    /// say, and retains it: the caller releases it when the file is closed. `permissions` are those of a
-    /// file that is created.
+    /// Finds the file that `open` of `path` with `flags` from [`abi::open`] opens. Creates or
+    /// truncates it if the flags say so. Retains it: the caller releases it when the file is
+    /// closed. A created file gets `permissions`.
     pub fn open(
         &mut self,
         cwd: NodeId,
@@ -314,9 +315,9 @@ impl<S> Tree<S> {
         self.remove(target.parent, name, id)
     }
 
-    /// Puts `content` at the absolute path `path` for the kernel: no permission bits bind it. Directories
-    /// that are missing on the way are made with the permissions 0555; a directory that exists is left as
-    /// it is.
+    /// Puts `content` at the absolute path `path` for the kernel: no permission bits bind it.
+    /// Missing directories on the path are made with the permissions 0555. A directory that exists
+    /// is left as it is.
     pub fn install(
         &mut self,
         path: &[u8],
@@ -362,7 +363,8 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Takes away what [`Tree::install`] put at the absolute path `path`; a directory must be empty.
+    /// Removes an entry that [`Tree::install`] put at the absolute path `path`. A directory must be
+    /// empty.
     pub fn uninstall(&mut self, path: &[u8]) -> Result<(), Error> {
         let target = self.walk_parent(NodeId::ROOT, path)?;
         let Step::Down(name) = target.last else {
@@ -416,7 +418,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Copies what the regular file `id` has from byte `at` on into `buf`; returns how much that was.
+    /// Copies the regular file `id` from byte `at` on into `buf`. Returns the number of bytes.
     pub fn read_at(&self, id: NodeId, at: u64, buf: &mut [u8]) -> Result<usize, Error> {
         let bytes = self.bytes(id)?;
         let at = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
@@ -425,7 +427,8 @@ impl<S> Tree<S> {
         Ok(found.len())
     }
 
-    /// Writes all of `data` to the regular file `id` from byte `at` on; a gap after its end reads as zeros.
+    /// Writes all of `data` to the regular file `id` from byte `at` on. A gap after its end reads
+    /// as zeros.
     pub fn write_at(&mut self, id: NodeId, at: u64, data: &[u8]) -> Result<(), Error> {
         let old_len = self.bytes(id)?.len() as u64;
         let end = at.checked_add(data.len() as u64).ok_or(Error::TooBig)?;
@@ -448,8 +451,8 @@ impl<S> Tree<S> {
             return Err(Error::TooBig);
         }
         let len = len as usize;
-        // Doubling keeps a file that grows by small writes from being copied each time; the exact size
-        // still fits where twice the old one does not.
+        // Doubling avoids a copy for each small write to a growing file. If there is no room for
+        // twice the capacity, the exact size is tried.
         let wanted = if len <= old_capacity {
             old_capacity
         } else {
@@ -478,8 +481,9 @@ impl<S> Tree<S> {
         Ok(())
     }
 
-    /// Returns the first entry of the directory `id` at or after position `at`: 0 is its start, other
-    /// positions come from [`Entry::next`]. `None` at its end, and in a removed directory.
+    /// Returns the first entry of the directory `id` at or after position `at`. 0 is its start;
+    /// other positions come from [`Entry::next`]. Returns `None` at its end, and in a removed
+    /// directory.
     pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<Entry<'_>>, Error> {
         let node = self.node(id)?;
         let directory = node.directory()?;

@@ -1,7 +1,7 @@
-//! Which physical frames are free: one bit for each.
+//! The set of free physical frames: one bit for each frame.
 //!
-//! Frames are numbers here; where they lie and what they hold is the caller's business. The lowest free frame is
-//! handed out first. The caller provides the memory for the bits, and the lock.
+//! Frames are numbers here. Their addresses and contents are the caller's business. The lowest free
+//! frame is handed out first. The caller provides the memory for the bits, and the lock.
 //!
 //! # Invariants
 //! B1. A set bit is a free frame, and `free` counts the set bits.
@@ -138,7 +138,9 @@ mod tests {
     proptest! {
         /// Against a set of numbers.
         #[test]
-        fn behaves_like_a_set(steps in proptest::collection::vec((any::<bool>(), 0usize..300), 0..400)) {
+    fn behaves_like_a_set(
+        steps in proptest::collection::vec((any::<bool>(), 0usize..300), 0..400)
+    ) {
             let mut words = vec![0; words_for(300)];
             let mut frames = FrameBitmap::new(&mut words);
             let mut model = BTreeSet::new();

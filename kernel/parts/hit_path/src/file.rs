@@ -53,11 +53,12 @@ impl Image for File<'_> {
     }
 }
 
-/// Holds a linked kernel against `rules`: the closure of the roots, and the stack switches of the entry stubs, which the kernel keeps
-/// between `__entry_text_start` and `__entry_text_end`. Returns what is wrong, without repetitions.
+/// Checks a linked kernel against `rules`: the closure of the roots, and the stack switches of the
+/// entry stubs. The kernel keeps the stubs between `__entry_text_start` and `__entry_text_end`.
+/// Returns each violation once.
 ///
 /// # Errors
-/// [`ReadError`]: the file is none of a linked kernel with symbols.
+/// [`ReadError`] if the file is not a linked kernel with symbols.
 pub fn check(file: &[u8], rules: &Rules<'_>) -> Result<Vec<Violation>, ReadError> {
     let image = File::read(file)?;
     let mut roots = Vec::new();

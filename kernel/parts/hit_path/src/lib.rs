@@ -1,14 +1,21 @@
-//! The code that a hit of a probe itself runs through, derived from the linked kernel.
+//! The hit path: the code that a hit of a probe itself runs through, derived from the linked
+//! kernel.
 //!
-//! A probe in that code would need a hit to handle a hit. So it may not be probed, and nothing in it may lead where the
-//! derivation cannot follow. Decoding starts at the roots and goes along direct calls and jumps, and along indirect ones
-//! through a constant word of the image that holds an address of text: those that the linker has left, and jump tables. It ends at
-//! the functions that [`Rules::ends`] names. Calls of handlers are where a hit leaves the code on purpose: only the
-//! functions that [`Rules::callers`] names may have indirect calls that cannot be followed. And who changes the stack is
-//! named too ([`Rules::stack_switchers`]): a hit behind such a change would find neither its frame nor its task.
+//! A probe in that code would need a hit to handle a hit. So it must not be probed, and no edge of
+//! it may lead to a place that the derivation cannot find.
 //!
-//! The rules of this kernel are in [`rules`]. The kernel derives its blacklist by them in its boot; the host holds the
-//! linked file against them before it is booted ([`file::check`]), so that an offence fails the build.
+//! Decoding starts at the roots. It follows direct calls and jumps. It also follows indirect ones
+//! through a constant word of the image that holds an address of text: words that the linker has
+//! left, and jump tables. It ends at the functions in [`Rules::ends`].
+//!
+//! A hit leaves this code on purpose when it calls a handler. Only the functions in
+//! [`Rules::callers`] may have indirect calls that cannot be followed. Functions that change the
+//! stack are listed too ([`Rules::stack_switchers`]), because a hit after such a change would find
+//! neither its frame nor its task.
+//!
+//! The rules of this kernel are in [`rules`]. The kernel derives its blacklist from them when it
+//! boots. The host checks the linked file against them before it is booted ([`file::check`]), so a
+//! violation fails the build.
 //!
 //! # Contexts
 //! Pure functions of an [`Image`]; they allocate.
@@ -30,27 +37,31 @@ use probes::insn::{IndirectBranch, Insn, Instructions};
 pub trait Image {
     /// The symbol that covers `address`.
     fn symbol_at(&self, address: u64) -> Option<Symbol<'_>>;
-    /// The bytes at `range`, if the image holds them and nobody writes them while it runs: text without probes, and constants.
+    /// The bytes at `range`, if the image holds them and they stay the same while it runs: text
+    /// without probes, and constants.
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]>;
-    /// Where the entry stubs lie: the way from interrupted code and back to it. What they call with the registers saved is another
-    /// matter than a hit, so the closure does not go through them; functions that a hit goes through are roots.
+    /// The range of the entry stubs: the path from interrupted code and back to it.
+    ///
+    /// They save the registers before they call anything, and these calls do not belong to a hit.
+    /// So the closure does not go through stubs. Functions that a hit goes through are roots.
     fn stubs(&self) -> Range<u64>;
 }
 
-/// What a closure begins with, where it ends, and what may be in it: names as they are written in Rust, each with a reason.
+/// The rules for a closure: where it begins and ends, and which functions may be in it. Names are
+/// as in Rust, each with a reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The functions it begins with.
     pub roots: &'a [(&'a str, &'a str)],
     /// Beginnings of the names of functions that do not belong to it.
     pub ends: &'a [(&'a str, &'a str)],
-    /// Beginnings of the names of those functions that may call or jump to where nobody knows.
+    /// Beginnings of the names of functions that may call or jump to an unknown target.
     pub callers: &'a [(&'a str, &'a str)],
     /// The functions that may leave on another stack than they were entered on.
     pub stack_switchers: &'a [(&'a str, &'a str)],
 }
 
-/// What must not be in a closure.
+/// A violation of the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// An indirect call or jump whose target is not known.
@@ -70,35 +81,41 @@ impl fmt::Display for Violation {
         match self {
             Self::Indirect { place } => write!(
                 f,
-                "{place} calls or jumps to where nobody knows, on the way of a hit; call the function directly, or name \
-                 this one among the callers of handlers (kernel/parts/hit_path/src/rules.rs) if that is what it does"
+                "{place} calls or jumps to an unknown target, on the hit path; call the function \
+                 directly, or name this one among the callers of handlers \
+                 (kernel/parts/hit_path/src/rules.rs) if that is what it does"
             ),
             Self::Panics { place, callee } => write!(
                 f,
-                "{place} calls {callee}, on the way of a hit, which must not panic; use get, wrapping or checked operations"
+                "{place} calls {callee}, on the hit path, which must not panic; use get, wrapping \
+                 or checked operations"
             ),
             Self::Undecodable { place } => write!(
                 f,
-                "{place} is no instruction, on the way of a hit; put data out of the text, or end the function before it"
+                "{place} is no instruction, on the hit path; put data out of the text, or end the \
+                 function before it"
             ),
             Self::StackSwitch { place } => write!(
                 f,
-                "{place} changes the stack, on the way of a hit; use the stack as it is, or name this function among those \
-                 that switch stacks (kernel/parts/hit_path/src/rules.rs) if it comes back to where it was"
+                "{place} changes the stack, on the hit path; use the stack as it is, or name this \
+                 function among those that switch stacks (kernel/parts/hit_path/src/rules.rs) if \
+                 it comes back to where it was"
             ),
             Self::NoRoot { name } => write!(
                 f,
-                "there is no function {name}, where hits come from; keep its symbol, or take it out of the roots \
+                "there is no function {name}, where hits come from; keep its symbol, or take it \
+                 out of the roots \
                  (kernel/parts/hit_path/src/rules.rs)"
             ),
         }
     }
 }
 
-/// What a function leads to.
+/// The edges that leave a function.
 #[derive(Clone, Debug, Default)]
 pub struct Edges {
-    /// The addresses outside it that it calls or jumps to, each behind the offset from which it does.
+    /// The addresses outside the function that it calls or jumps to, each after the offset of the
+    /// instruction.
     pub targets: Vec<(u64, u64)>,
     /// The offsets of its indirect calls and jumps that cannot be followed.
     pub unknown: Vec<u64>,
@@ -130,8 +147,9 @@ pub fn edges(image: &impl Image, function: &Symbol<'_>) -> Edges {
     edges
 }
 
-/// Where an indirect branch of the function `own` leads to, if constant words of the image tell. All entries of a jump table are taken
-/// to be in the function if the first one is.
+/// The targets of an indirect branch of the function `own`, if constant words of the image tell.
+///
+/// If the first entry of a jump table lies in the function, all are taken to.
 fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Option<u64> {
     let word = |at: u64| {
         let bytes = image.bytes(at..at.checked_add(8)?)?;
@@ -146,7 +164,8 @@ fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Optio
     }
 }
 
-/// Calls `visit` for each function of the closure of `root`, until it says `false` for one: that one is there already.
+/// Calls `visit` for each function of the closure of `root`. If `visit` returns `false`, the walk
+/// does not go through that function, because it is known already.
 pub fn walk<'a>(
     image: &'a impl Image,
     rules: &Rules<'_>,
@@ -168,7 +187,7 @@ pub fn walk<'a>(
     }
 }
 
-/// What is wrong in the closure of `roots`.
+/// The violations in the closure of `roots`.
 pub fn violations<'a>(
     image: &'a impl Image,
     rules: &Rules<'_>,
@@ -223,7 +242,8 @@ pub fn unlisted_stack_switches(
         .collect()
 }
 
-/// The instructions of `function` that give RSP another value than pushes, pops, frames and their alignment do, by offset.
+/// The offsets of instructions of `function` that change RSP in another way than pushes, pops,
+/// frames and their alignment do.
 pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
     let own = function.start..function.start + function.size;
     Instructions::new(image.bytes(own).unwrap_or(&[]), function.start)

@@ -1,11 +1,13 @@
-//! The rules of this kernel: where hits come from and where they leave, by name, each with its reason.
+//! The rules of this kernel: where hits come from and where they leave, by name, each with its
+//! reason.
 //!
-//! A name here is the symbol's, demangled; in all lists but that of the roots it may be the beginning of one. Whoever adds a
-//! call of a handler, or a switch of stacks, to the way of a hit adds its function here, or the build fails and names it.
+//! A name here is the demangled name of a symbol. In all lists except that of the roots it may be
+//! the beginning of a name. If you add a call of a handler, or a switch of stacks, to the hit path,
+//! add its function here. Otherwise the build fails and names it.
 
 use crate::Rules;
 
-/// What this kernel's closure is held against.
+/// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
     roots: &ROOTS,
     ends: &ENDS,
@@ -92,8 +94,8 @@ pub const ROOTS: [(&str, &str); 27] = [
     ),
 ];
 
-/// Where the closure ends: from here on a hit was none and has been handed on to the kernel, or the kernel is at its end. None of
-/// them may be inlined into the code before it.
+/// The ends of the closure. Behind them a hit was none and has been handed on to the kernel, or
+/// the kernel is at its end. None of them may be inlined into the code before it.
 pub const ENDS: [(&str, &str); 10] = [
     (
         "kernel::task::scheduler::preempt_before_breakpoint",
@@ -128,8 +130,8 @@ pub const ENDS: [(&str, &str); 10] = [
     ("__rustc::rust_begin_unwind", "the kernel ends"),
 ];
 
-/// Who calls handlers, or jumps to what a probe has named. The compiler puts methods into one another, so some stand here for what
-/// they may come to hold.
+/// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
+/// methods into one another, so some are here because of methods that may be inlined into them.
 pub const CALLERS: [(&str, &str); 23] = [
     (
         "kprobe_breakpoint",
@@ -201,8 +203,8 @@ pub const CALLERS: [(&str, &str); 23] = [
     ),
 ];
 
-/// Who leaves on another stack than it was entered on: a hit in the middle, or on the return, would find neither its frame nor its
-/// task. None of them may be probed.
+/// Functions that leave on another stack than they were entered on. A hit in the middle, or at the
+/// return, would find neither its frame nor its task. None of them may be probed.
 pub const STACK_SWITCHERS: [(&str, &str); 5] = [
     ("__switch_to", "goes from one task's stack to another's"),
     ("ret_from_fork", "begins on a task's new stack"),

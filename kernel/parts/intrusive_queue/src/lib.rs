@@ -1,7 +1,8 @@
 //! Queues whose links are part of their elements, so that queueing never allocates.
 //!
-//! A queue holds addresses, not ownership: who queues an element keeps it alive and in place until it is removed. A
-//! queue is used under a lock of its owner; the links of its elements are only touched then.
+//! A queue holds addresses and not ownership. The user that queues an element keeps it alive and in
+//! place until it is removed. A queue is used under a lock of its owner, and the links of its
+//! elements are only touched under that lock.
 #![no_std]
 
 use core::{
@@ -9,8 +10,8 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed},
 };
 
-/// The link of an element to the next one of its queue. An element is in at most one queue through one link. The lock of
-/// the queue orders its accesses.
+/// The link of an element to the next one of its queue. An element is in at most one queue through
+/// one link. The lock of the queue orders its accesses.
 pub struct Link<T> {
     next: AtomicPtr<T>,
     linked: AtomicBool,
@@ -55,7 +56,7 @@ pub unsafe trait Linked: Sized {
     fn link(&self) -> &Link<Self>;
 }
 
-/// A singly linked queue. Insertion and removal in the middle walk it: it is for queues that are short.
+/// A singly linked queue for few elements, because insertion and removal in the middle walk it.
 pub struct Queue<T: Linked> {
     head: *const T,
     tail: *const T,
@@ -149,8 +150,8 @@ impl<T: Linked> Queue<T> {
         element.link().linked.store(true, Relaxed);
     }
 
-    /// Removes and returns the first element for which `wanted` is true. The caller vouches for the element's life from
-    /// here on.
+    /// Removes and returns the first element for which `wanted` is true. From here on the caller is
+    /// responsible for the element's life.
     pub fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<NonNull<T>> {
         let mut previous = ptr::null::<T>();
         let mut current = self.head;
@@ -293,7 +294,8 @@ mod tests {
                         model.insert(at, n);
                     }
                 }
-                prop_assert_eq!(queue.front().map(|element| element.key as usize), model.first().copied());
+            let front = queue.front().map(|element| element.key as usize);
+            prop_assert_eq!(front, model.first().copied());
             }
             let expected: Vec<u32> = model.iter().map(|&n| n as u32).collect();
             prop_assert_eq!(drain(&mut queue), expected);

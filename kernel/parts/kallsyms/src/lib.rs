@@ -1,21 +1,25 @@
-//! The symbols of a linked kernel, read from its own ELF file: names to addresses and addresses to names.
+//! The symbols of a linked kernel, read from its own ELF file: names to addresses and addresses to
+//! names.
 //!
-//! Names stay where they are, in the file's string table. The table adds one entry of 24 bytes for each symbol, sorted by
-//! address, and an index sorted by name.
+//! Names stay where they are, in the file's string table. The table adds one entry of 24 bytes for
+//! each symbol, sorted by address, and an index sorted by name.
 //!
-//! # What is a symbol here
-//! Functions, objects and untyped labels that are defined in a section of the running image. Assembly labels without a
-//! size reach to the next symbol or the end of their section, unless they lie inside a symbol that has a size: then they
-//! are names for an address and cover nothing. Of several symbols at one address (aliases) the one with a size comes
-//! before one without, global before weak before local, and the first in the file before later ones.
+//! # Symbols
+//! A symbol is a function, object or untyped label that is defined in a section of the running
+//! image. An assembly label without a size reaches to the next symbol or to the end of its section.
+//! If it lies inside a symbol that has a size, it only names an address and covers nothing. Of
+//! several symbols at one address (aliases), the one with a size comes before one without, then
+//! global before weak before local, then the first in the file before later ones.
 //!
 //! # Names
-//! A Rust function is known by its mangled name, by its demangled name with the hash, and by its demangled name without
-//! it. Only the first is unique, and even that one not always: a function that is instantiated in several codegen
-//! units has one local symbol in each. A name that fits several addresses is refused ([`LookupError::Ambiguous`]).
+//! A Rust function is known by its mangled name, by its demangled name with the hash, and by its
+//! demangled name without it. Only the first is unique, and not always: a function that is
+//! instantiated in several codegen units has one local symbol in each. A name that fits several
+//! addresses is refused ([`LookupError::Ambiguous`]).
 //!
 //! # Contexts
-//! [`Table::symbol_at`] neither allocates nor locks: any context. Looking up names takes memory, and says so where there is none.
+//! [`Table::symbol_at`] neither allocates nor locks: any context. A lookup by name takes memory,
+//! and returns an error if there is none.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -53,7 +57,7 @@ impl Kind {
     }
 }
 
-/// Who can name a symbol at link time.
+/// Which other files can name a symbol at link time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// Its own object file only.
@@ -75,7 +79,7 @@ pub struct Symbol<'a> {
     pub size: u64,
     /// Where it lies.
     pub kind: Kind,
-    /// Who can name it.
+    /// Which other files can name it.
     pub binding: Binding,
 }
 
@@ -85,7 +89,7 @@ impl<'a> Symbol<'a> {
         Demangled(self.name)
     }
 
-    /// Whether it goes by a plain name that other languages can use: it is neither mangled nor local.
+    /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
     pub fn is_exported(&self) -> bool {
         self.binding != Binding::Local && try_demangle(self.name).is_err()
     }
@@ -119,7 +123,7 @@ impl fmt::Display for Symbol<'_> {
     }
 }
 
-/// Prints a name as it is written in Rust, without the hash; names that are not mangled as they are.
+/// Prints a name as in Rust, without the hash. A name that is not mangled is printed unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Demangled<'a>(pub &'a str);
 
@@ -168,14 +172,14 @@ pub enum LookupError<'a> {
     OutOfMemory,
     /// No symbol has the name.
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// Functions with similar names, the nearest first.
         nearest: Vec<Symbol<'a>>,
     },
     /// Symbols at several addresses have the name.
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// They, by address.
         candidates: Vec<Symbol<'a>>,
@@ -240,8 +244,8 @@ struct Entry {
     binding: Binding,
 }
 
-/// How many entries may start between a symbol's start and an address inside it, and the symbol still be found: more
-/// labels than any function has.
+/// The search for the symbol of an address looks at this many entries before the address. No
+/// function has so many labels.
 const MAX_LABELS: usize = 256;
 
 impl<'a> Table<'a> {
@@ -324,8 +328,8 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// Sorts the entries by address and by name, and gives sizes to those without. `limits`: for each entry its position
-    /// in the file and the end of its section.
+    /// Sorts the entries by address and by name, and gives sizes to those without. `limits` has for
+    /// each entry its position in the file and the end of its section.
     fn sort(&mut self, limits: Vec<(usize, u64)>) {
         let mut sorted: Vec<(Entry, usize, u64)> = core::mem::take(&mut self.entries)
             .into_iter()
@@ -408,7 +412,8 @@ impl<'a> Table<'a> {
         self.entries.iter().map(|entry| self.symbol(entry))
     }
 
-    /// The functions, by address: of aliases the preferred one, and no labels inside of functions.
+    /// The functions, by address: the preferred one of several aliases, and no labels inside
+    /// functions.
     pub fn functions(&self) -> impl Iterator<Item = Symbol<'a>> {
         self.entries
             .iter()
@@ -459,7 +464,8 @@ impl<'a> Table<'a> {
         Ok(found)
     }
 
-    /// The symbols of that demangled name, one for each address; with the hash if any fits so, else without.
+    /// The symbols of that demangled name, one for each address. Names with the hash are tried
+    /// first, then names without.
     fn by_demangled_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
         let demangled = |fits: &dyn Fn(&Demangle<'a>) -> bool| {
             let mut found = try_collect(

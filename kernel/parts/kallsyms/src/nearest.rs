@@ -1,7 +1,8 @@
-//! Names that somebody may have meant.
+//! Finds names that somebody may have meant.
 //!
-//! Similarity is the edit distance (Levenshtein): insertions, deletions and replacements of one byte. A name without a path
-//! is compared with the last segments of paths, so `printk` finds `kernel::log::printk`.
+//! Similarity is the edit distance (Levenshtein): insertions, deletions and replacements of one
+//! byte. A name without a path is compared with the last segments of paths, so `printk` finds
+//! `kernel::log::printk`.
 
 use crate::{LookupError, Symbol, Table, try_collect};
 use alloc::vec::Vec;
@@ -83,7 +84,7 @@ fn likeness(name: &str, candidate: &str) -> Option<usize> {
     }
 }
 
-/// What stands after the last `::` of a path, without generic arguments.
+/// The part of a path after its last `::`, without generic arguments.
 fn last_segment(path: &str) -> &str {
     let mut depth = 0;
     let generics = path.ends_with('>').then(|| {
@@ -112,7 +113,8 @@ pub fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     if a.len().abs_diff(b.len()) > limit || a.len().max(b.len()) > MAX_LEN {
         return None;
     }
-    // One row of the table of distances between prefixes: `row[j]` belongs to the first `j` bytes of `b`.
+    // One row of the table of distances between prefixes: `row[j]` belongs to the first `j` bytes
+    // of `b`.
     let mut row = [0_usize; MAX_LEN + 1];
     for (j, cell) in row.iter_mut().enumerate() {
         *cell = j;

@@ -1,5 +1,5 @@
-//! The symbols of this very test program, which has what a kernel has: Rust and C names, generic functions, and assembly
-//! labels with and without sizes.
+//! Tests the symbols of this test program itself. Like a kernel it has Rust and C names, generic
+//! functions, and assembly labels with and without sizes.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -89,7 +89,8 @@ mod inner {
     pub static mut COUNTER: u64 = 1;
 }
 
-/// Keeps all of the above in the program, and returns where it was loaded: run-time minus link-time addresses.
+/// Keeps all of the above in the program. Returns the load bias: run-time minus link-time
+/// addresses.
 fn load_bias() -> u64 {
     use inner::Side;
     black_box(inner::unmistakable(1));
@@ -175,7 +176,8 @@ fn demangled_name_of_several_functions_is_refused_with_all_of_them() {
         .map(|symbol| symbol.to_string())
         .find(|name| name.starts_with("own_symbols::inner::generic"))
         .expect("the generic function is in the program");
-    // The two ways of mangling differ: one shows the type arguments, the other has three equal names.
+    // The two kinds of mangling differ: one shows the type arguments, the other has three equal
+    // names.
     match TABLE.lookup(&name) {
         Err(LookupError::Ambiguous { candidates, .. }) => {
             assert_eq!(candidates.len(), 3);

@@ -1,32 +1,43 @@
-//! The record ring behind the kernel log: many writers in any context, one console, any number of later readers.
+//! The record ring behind the kernel log: many writers in any context, one console, any number of
+//! later readers.
 //!
-//! A message is cut into slots: one per line, and a further one for each [`TEXT_BYTES`] bytes of a longer line. Its slots
-//! are reserved in one step, so the lines of a message stay together whatever other CPUs write meanwhile.
+//! A message is cut into slots: one for each line, and a further one for each [`TEXT_BYTES`] bytes
+//! of a longer line. All its slots are reserved in one step, so the lines of a message stay
+//! together even if other CPUs write at the same time.
 //!
 //! ```text
-//!   free --write reserves--> being written --publish--> published --advance--> printed --(next lap)--> being written
-//!          head moves on                                                       tail moves on
+//!   free --write reserves--> being written --publish--> published --advance--> printed
+//!          head moves on                                            tail moves on
+//!
+//!   printed --the next lap--> being written
 //! ```
 //!
 //! # Invariants
-//! I1. Sequence numbers count slots since boot; slot number = sequence number modulo `SLOTS`. `tail <= head <= tail + SLOTS`.
+//! I1. Sequence numbers count slots since boot. The slot number is the sequence number modulo
+//!     `SLOTS`. `tail <= head <= tail + SLOTS`.
 //! I2. Between its reservation and its publication a slot belongs to its writer alone.
-//! I3. `Slot::published` is one more than the sequence number of the record that the slot holds whole, or 0.
-//! I4. Only the console moves `tail`, over published slots alone (or, when the kernel dies, over any): what it has not
-//!     printed is never overwritten.
+//! I3. `Slot::published` is one more than the sequence number of the complete record in the slot,
+//!     or 0.
+//! I4. Only the console moves `tail`, and only over published slots (or, when the kernel dies, over
+//!     any). So a record that is not printed is never overwritten.
 //!
 //! # Contexts and ordering
-//! [`Ring::write`] neither locks nor waits: it works in tasks, interrupts, NMIs and probe handlers, also when it was
-//! interrupted inside itself. It formats twice, first to count. A writer that stops between the two leaves the
-//! console waiting in front of its slots, so callers keep interrupts off meanwhile. Every field is atomic: text is stored
-//! relaxed, and ordered by `published` (Release by the writer, Acquire by readers, which look again after copying: a
-//! sequence lock) and by `tail` (Release by the console, Acquire by the writer that reuses a slot).
+//! [`Ring::write`] neither locks nor waits. It works in tasks, interrupts, NMIs and probe handlers,
+//! also when it has interrupted itself. It formats twice, the first time to count. If a writer
+//! stops between the two, the console waits in front of its slots. So callers keep interrupts off
+//! meanwhile.
 //!
-//! # Running out
-//! A message that does not fit before the console's position is dropped and counted. The next record that is stored says how
-//! many are missing before it ([`Record::dropped_before`]); as long as none is, [`Ring::take_dropped`] does.
+//! Every field is atomic. Text is stored relaxed. Two fields order it:
+//! - `published`: Release by the writer, Acquire by readers. A reader looks at it again after it
+//!   has copied the text (a sequence lock).
+//! - `tail`: Release by the console, Acquire by the writer that reuses a slot.
 //!
-//! Beside the ring there is [`Text`]: what a terminal is shown between the records.
+//! # No room
+//! A message that does not fit before the console's position is dropped and counted. The next
+//! record that is stored says how many are missing before it ([`Record::dropped_before`]). Until
+//! then [`Ring::take_dropped`] says it.
+//!
+//! Beside the ring there is [`Text`]: text for a terminal that belongs between the records.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -61,14 +72,15 @@ struct Slot {
     text: [AtomicU8; TEXT_BYTES],
 }
 
-/// What a writer says about a message beside its text. Comes back with each of the message's records.
+/// A writer's properties of a message beside its text. Each record of the message has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Nanoseconds since boot.
     pub time_ns: u64,
     /// How urgent it is: the caller's numbers, 0 to 15.
     pub level: u8,
-    /// How deep in the printing of other messages it was written: the caller's numbers, 0 to 15.
+    /// How deep in the printing of other messages it was written: a number of the caller's, 0 to
+    /// 15.
     pub depth: u8,
 }
 
@@ -124,7 +136,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The text, without a newline. A character may be split between a record and the one that continues it.
+    /// The text, without a newline. A character may be split between a record and its continuation.
     pub fn text(&self) -> &[u8] {
         &self.text[..usize::from(self.bytes)]
     }
@@ -183,12 +195,13 @@ impl<const SLOTS: usize> Ring<SLOTS> {
         &self.slots[seq as usize % SLOTS]
     }
 
-    /// Stores `message`. Returns the number of its bytes, newlines included, or [`Dropped`] if it does not fit.
+    /// Stores `message`. Returns the number of its bytes, newlines included, or [`Dropped`] if it
+    /// does not fit.
     ///
     /// Any context; see the module's text on interrupts.
     pub fn write(&self, stamp: Stamp, message: fmt::Arguments<'_>) -> Result<usize, Dropped> {
         let mut count = Splitter::new(Count { slots: 1 });
-        // Our sinks never fail; where a `Display` gives up, what it wrote before that is the message.
+        // Our sinks never fail. If a `Display` gives up, the message is the text before that.
         let _ = count.write_fmt(message);
         let slots = count.sink.slots.min(Self::MESSAGE_SLOTS);
 
@@ -216,12 +229,12 @@ impl<const SLOTS: usize> Ring<SLOTS> {
     fn reserve(&self, slots: u64) -> Option<u64> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // Acquire pairs with the Release in `advance`: what the console read of these slots, it read before.
+            // Acquire pairs with the Release in `advance`: the console has read these slots before.
             let tail = self.tail.load(Ordering::Acquire);
             if head + slots > tail + SLOTS as u64 {
                 return None;
             }
-            // Relaxed: the number is all that is handed over. `tail` only grows, so the check still holds.
+            // Relaxed: only the number is handed over. `tail` only grows, so the check still holds.
             match self.head.compare_exchange_weak(
                 head,
                 head + slots,
@@ -269,7 +282,8 @@ impl<const SLOTS: usize> Ring<SLOTS> {
         {
             *to = from.load(Ordering::Relaxed);
         }
-        // Pairs with the fence in `Fill::open`: if any load above saw the next lap, the load below sees its 0.
+        // Pairs with the fence in `Fill::open`: if a load above saw the next lap, the load below
+        // sees its 0.
         fence(Ordering::Acquire);
         if slot.published.load(Ordering::Relaxed) == seq + 1 {
             Ok(record)
@@ -278,17 +292,18 @@ impl<const SLOTS: usize> Ring<SLOTS> {
         }
     }
 
-    /// The next record for the console: `None` when all is printed or the next one is still being written.
-    /// For the owner of the console.
+    /// The next record for the console. `None` if all are printed or the next one is still being
+    /// written. Only the owner of the console may call this.
     pub fn front(&self) -> Option<Record> {
         self.read(self.tail.load(Ordering::Relaxed)).ok()
     }
 
-    /// [`Stamp::depth`] of [`Self::front`], for less than a copy of the record. For the owner of the console.
+    /// [`Stamp::depth`] of [`Self::front`], without a copy of the record. Only for the owner of the
+    /// console.
     pub fn front_depth(&self) -> Option<u8> {
         let tail = self.tail.load(Ordering::Relaxed);
         let slot = self.slot(tail);
-        // Acquire as in `read`. What the console has not printed is not overwritten (I4).
+        // Acquire as in `read`. A record that is not printed is not overwritten (I4).
         (slot.published.load(Ordering::Acquire) == tail + 1)
             .then(|| Header::unpack(slot.header.load(Ordering::Relaxed)).depth)
     }
@@ -310,7 +325,8 @@ impl<const SLOTS: usize> Ring<SLOTS> {
             || self.dropped.load(Ordering::Relaxed) > 0
     }
 
-    /// The sequence numbers that may still be read: from the oldest that no later lap has taken.
+    /// The sequence numbers that may still be read: from the oldest one that no later lap has
+    /// taken.
     pub fn history(&self) -> core::ops::Range<u64> {
         let head = self.head.load(Ordering::Acquire);
         head.saturating_sub(SLOTS as u64)..head
@@ -326,7 +342,8 @@ impl<const SLOTS: usize> Ring<SLOTS> {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of messages dropped that no record tells of. For the owner of the console, who finds no record.
+    /// The number of dropped messages that no record mentions. Only for the owner of the console,
+    /// if there is no record.
     pub fn take_dropped(&self) -> u64 {
         // The plain load keeps the cache line shared in the usual case.
         if self.dropped.load(Ordering::Relaxed) == 0 {
@@ -344,7 +361,8 @@ trait Sink {
     fn next(&mut self, continues: bool);
 }
 
-/// Cuts a message into slots: at newlines (one at the end adds no empty line) and where a slot is full.
+/// Cuts a message into slots: at newlines (one at the end adds no empty line) and where a slot is
+/// full.
 struct Splitter<S> {
     sink: S,
     /// Bytes in the current slot.
@@ -434,7 +452,8 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
             .slot(self.seq)
             .published
             .store(0, Ordering::Relaxed);
-        // Pairs with the fence in `Ring::read`: no store to the slot's text is seen before this 0.
+        // Pairs with the fence in `Ring::read`: a reader that sees a store to the slot's text sees
+        // this 0 too.
         fence(Ordering::Release);
     }
 
@@ -456,7 +475,7 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
         slot.published.store(self.seq + 1, Ordering::Release);
     }
 
-    /// Publishes what is left: all of the message's slots, also where the second formatting gave less than the first.
+    /// Publishes the remaining slots of the message, also if the second formatting gave less text.
     fn finish(mut self) {
         while self.seq + 1 < self.end {
             self.next(true);

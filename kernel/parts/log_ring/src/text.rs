@@ -1,7 +1,8 @@
-//! Text that a terminal is shown between the records: what a prompt says and echoes.
+//! Text for a terminal that belongs between the records: a prompt's answers and echoes.
 //!
-//! It waits in a queue of its own, so that it neither takes room from the log nor is lost when the log is full. Each piece
-//! remembers which records were there before it: when those are printed, its turn has come.
+//! It waits in a queue of its own, so that it takes no room from the log and is not lost when the
+//! log is full. Each piece remembers which records were there before it. It is shown when those are
+//! printed.
 
 /// A queue of up to `BYTES` bytes of text, in up to `PIECES` places between records.
 pub struct Text<const BYTES: usize, const PIECES: usize> {
@@ -54,10 +55,12 @@ impl<const BYTES: usize, const PIECES: usize> Text<BYTES, PIECES> {
         self.len == 0
     }
 
-    /// Takes `text` to show it when all records before number `before` have been printed; as much of it as leaves `spare` bytes
-    /// free. Returns how many bytes that is. Numbers do not fall from call to call.
+    /// Takes `text` to show it when all records before number `before` have been printed. Takes as
+    /// much as leaves `spare` bytes free, and returns how many bytes that is. `before` does not
+    /// fall from call to call.
     ///
-    /// When there are as many pieces as can be, more text joins the last one, and is shown a little early.
+    /// If there is no room for another piece, the text joins the last piece and is shown a little
+    /// early.
     pub fn push(&mut self, before: u64, text: &[u8], spare: usize) -> usize {
         let room = (BYTES - self.len).saturating_sub(spare);
         let text = &text[..text.len().min(room)];
@@ -83,8 +86,8 @@ impl<const BYTES: usize, const PIECES: usize> Text<BYTES, PIECES> {
         text.len()
     }
 
-    /// Moves text whose turn has come to `out`, and returns how many bytes that is. `tail`: the first record that has not been
-    /// printed.
+    /// Moves text that is due to `out`. Returns how many bytes that is. `tail` is the first record
+    /// that has not been printed.
     pub fn take(&mut self, tail: u64, out: &mut [u8]) -> usize {
         let mut taken = 0;
         while self.piece_count > 0 && taken < out.len() {

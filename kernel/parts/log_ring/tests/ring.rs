@@ -101,7 +101,8 @@ fn message_longer_than_its_share_of_the_ring_is_cut_and_says_so() {
     assert_eq!(drain(&ring), [format!("{}<cut>", &text[..kept])]);
 }
 
-/// A message whose formatting writes to the ring itself, as a probe handler does that fires inside `printk`.
+/// A message that writes to the ring while it is formatted, as a probe handler inside `printk`
+/// does.
 struct Nested<'a, const SLOTS: usize>(&'a Ring<SLOTS>);
 
 impl<const SLOTS: usize> fmt::Display for Nested<'_, SLOTS> {
@@ -224,7 +225,7 @@ fn text_in_too_many_places_is_early_and_not_lost() {
     assert_eq!(interleave(&mut text, &ring), "a[-]bcd[-][-][-]");
 }
 
-/// The slot of a record is being filled anew: the record is gone, not one that comes yet.
+/// The slot of a record is filled again: the record is gone, and is not taken for one to come.
 #[test]
 fn record_whose_slot_is_being_filled_again_is_gone() {
     /// Reads record 0 whenever it is formatted.

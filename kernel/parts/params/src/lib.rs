@@ -1,9 +1,11 @@
-//! The text of parameters: `name=value` lists, as on the kernel command line and after `insmod NAME`, and the values in
-//! them. Rules are those of Linux (`Documentation/admin-guide/kernel-parameters.rst`).
+//! The text of parameters: `name=value` lists, as on the kernel command line and after
+//! `insmod NAME`, and the values in them. The rules are those of Linux
+//! (`Documentation/admin-guide/kernel-parameters.rst`).
 //!
-//! - White space separates arguments; `name` and `name=value` are arguments, the first `=` ends the name.
-//! - Double quotes keep white space together: `name="a b"` and `"name=a b"` both give `a b`. They do not nest, nothing
-//!   escapes them, and one that is missing at the end is taken as given.
+//! - White space separates arguments. An argument is `name` or `name=value`, and the first `=` ends
+//!   the name.
+//! - Double quotes keep white space together: `name="a b"` and `"name=a b"` both give `a b`. They
+//!   do not nest, and nothing escapes them. A missing quote at the end is added.
 //! - In names `-` and `_` are the same.
 //!
 //! Nothing is copied and nothing is allocated: names and values are slices of the text.
@@ -15,9 +17,9 @@ use core::{fmt, num::IntErrorKind};
 /// One argument of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arg<'a> {
-    /// What stands before the first `=`.
+    /// The text before the first `=`.
     pub name: &'a str,
-    /// What stands after it; `None` without an `=`.
+    /// The text after it; `None` without an `=`.
     pub value: Option<&'a str>,
 }
 
@@ -108,12 +110,12 @@ impl<'a> Iterator for Args<'a> {
 pub enum BadValue {
     /// The parameter needs a value.
     Missing {
-        /// What it takes.
+        /// The values that it takes.
         expected: &'static str,
     },
     /// The value is not of the parameter's form.
     Malformed {
-        /// What it takes.
+        /// The values that it takes.
         expected: &'static str,
     },
     /// The value does not fit.
@@ -147,7 +149,8 @@ const A_NUMBER: &str = "a number (decimal, 0x... or 0...)";
 const A_SWITCH: &str = "a switch: 1, y, on, or 0, n, off";
 const A_STRING: &str = "a string";
 
-/// Reads an integer as Linux does: an optional sign, then `0x` for hexadecimal, `0` for octal, else decimal.
+/// Reads an integer as Linux does: an optional sign, then `0x` for hexadecimal, `0` for octal, else
+/// decimal.
 fn integer(value: Option<&str>, min: i128, max: i128) -> Result<i128, BadValue> {
     let text = value.ok_or(BadValue::Missing { expected: A_NUMBER })?;
     let malformed = BadValue::Malformed { expected: A_NUMBER };
@@ -183,7 +186,8 @@ macro_rules! integer_values {
         $(impl Value<'_> for $int {
             fn parse(value: Option<&str>) -> Result<Self, BadValue> {
                 // The range is the type's, so the cast keeps the number.
-                integer(value, <$int>::MIN as i128, <$int>::MAX as i128).map(|number| number as $int)
+                let range = (<$int>::MIN as i128, <$int>::MAX as i128);
+                integer(value, range.0, range.1).map(|number| number as $int)
             }
         })+
     };

@@ -118,7 +118,10 @@ fn strings_are_taken_as_they_are() {
 proptest! {
     #[test]
     fn list_printed_and_read_again_is_the_same(
-        list in prop::collection::vec(("[a-z_.]{1,12}", prop::option::of("[a-zA-Z0-9:<>=, /-]{0,12}")), 0..8)
+        list in prop::collection::vec(
+            ("[a-z_.]{1,12}", prop::option::of("[a-zA-Z0-9:<>=, /-]{0,12}")),
+            0..8,
+        )
     ) {
         let printed: Vec<String> = list
             .iter()

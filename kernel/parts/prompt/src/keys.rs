@@ -1,4 +1,5 @@
-//! What terminals send for a key: control characters, and escape sequences (ECMA-48, and those of xterm).
+//! The bytes that terminals send for a key: control characters, and escape sequences (ECMA-48, and
+//! those of xterm).
 
 use editline::KeyEvent;
 
@@ -15,8 +16,8 @@ pub(crate) enum Key {
     Unknown,
 }
 
-/// Waits for the next key; `read` waits for the next byte. `after_return`: whether the last byte was a carriage return, whose
-/// line feed is then no key of its own.
+/// Waits for the next key; `read` waits for the next byte. `after_return` says whether the last
+/// byte was a carriage return. A line feed after it is then no key of its own.
 pub(crate) fn next_key(after_return: &mut bool, mut read: impl FnMut() -> u8) -> Key {
     let mut byte = read();
     if core::mem::take(after_return) && byte == b'\n' {
@@ -53,7 +54,7 @@ pub(crate) fn next_key(after_return: &mut bool, mut read: impl FnMut() -> u8) ->
 fn escape_sequence(mut read: impl FnMut() -> u8) -> Key {
     match read() {
         b'[' => {
-            // Parameters, of which the first and the second count, then the final byte (ECMA-48, 5.4).
+            // Parameters, of which the first two count, then the final byte (ECMA-48, 5.4).
             let mut parameters = [0_u8; 2];
             let mut index = 0;
             loop {

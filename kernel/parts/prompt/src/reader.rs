@@ -36,7 +36,8 @@ impl fmt::Display for ReadError {
         f.write_str(match self {
             Self::Abandoned => "the line was abandoned",
             Self::NotAscii => {
-                "the prompt knows ASCII only, and other letters were typed: nothing was done; the line without them comes \
+                "the prompt knows ASCII only, and other letters were typed: nothing was done; the \
+                 line without them comes \
                  back with the up key"
             }
         })
@@ -66,7 +67,8 @@ impl LineReader {
         }
     }
 
-    /// Shows `prompt` and waits for a line. It is returned without its end and without blanks around it.
+    /// Shows `prompt` and waits for a line. Returns it without its end and without blanks around
+    /// it.
     ///
     /// # Errors
     /// [`ReadError`]; the next line begins with an empty one.

@@ -1,4 +1,4 @@
-//! What a line says: words, and perhaps the file that takes the output.
+//! The meaning of a line: words, and perhaps the file that takes the output.
 //!
 //! ```text
 //!   line     = { word | redirect }
@@ -6,8 +6,8 @@
 //!   word     = { character | "'" … "'" | '"' … '"' | "\" character }
 //! ```
 //!
-//! Blanks part words, and so do `>` and `>>`. Quotes and backslashes take a character's meaning away; inside single quotes
-//! nothing has one, inside double quotes only `"` and `\`.
+//! Blanks separate words, and so do `>` and `>>`. Quotes and backslashes take a character's meaning
+//! away. Inside single quotes no character has a meaning; inside double quotes only `"` and `\` do.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, iter::Peekable, str::Chars};
@@ -30,7 +30,7 @@ pub struct Redirect {
     pub append: bool,
 }
 
-/// What is wrong with a line.
+/// A mistake in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyntaxError {
     /// A quote has no end.
@@ -188,7 +188,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_come_back_when_they_are_quoted(given in prop::collection::vec("[ -~]{0,12}", 0..6)) {
+    fn any_words_come_back_when_they_are_quoted(
+        given in prop::collection::vec("[ -~]{0,12}", 0..6)
+    ) {
             let quote = |word: &String| alloc::format!("'{}'", word.replace('\'', r"'\''"));
             let line = given.iter().map(quote).collect::<Vec<_>>().join(" ");
             prop_assert_eq!(words(&line), given);

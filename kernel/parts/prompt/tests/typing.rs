@@ -8,7 +8,7 @@ struct Terminal {
     typed: std::collections::VecDeque<u8>,
     row: Vec<u8>,
     column: usize,
-    /// What has been left behind by new lines.
+    /// The lines that new lines have left behind.
     above: Vec<String>,
     escape: Vec<u8>,
     bells: usize,

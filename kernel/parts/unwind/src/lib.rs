@@ -1,27 +1,29 @@
-//! One step up the stack: from the registers of a function to those of its caller, by call frame information (DWARF 5,
-//! 6.4, and the `.eh_frame` variant of it in the Linux Standard Base).
+//! One step up the stack: from the registers of a function to those of its caller, by call frame
+//! information (DWARF 5, 6.4, and the `.eh_frame` variant of it in the Linux Standard Base).
 //!
-//! The compiler describes for each instruction of a function where its caller's registers are. So the step is right
-//! from any instruction: before the frame is set up, in a function that never sets one up, and while it is taken down.
-//! Frame pointers alone lose the caller there.
+//! The compiler describes for each instruction of a function where its caller's registers are. So
+//! the step is right from any instruction: before the frame is set up, in a function without a
+//! frame, and while the frame is taken down. Frame pointers alone lose the caller there.
 //!
-//! # Where the information comes from
+//! # Sources of the information
 //! - `.eh_frame`, with the sorted table `.eh_frame_hdr`: code that is compiled with unwind tables.
-//! - `.debug_frame`: the `core` and `alloc` that come ready-made with the toolchain, which have nothing else. It is not
-//!   loaded and has no table; [`Tables::new`] sorts one.
+//! - `.debug_frame`: the ready-made `core` and `alloc` of the toolchain, which have nothing else.
+//!   It is not loaded and has no table; [`Tables::new`] sorts one.
 //!
 //! # Two kinds of frames
-//! The address of a *called* frame is a return address, and belongs to the call before it: after a call that never
-//! returns it may lie in the next function. The address of an *interrupted* frame (an exception, an interrupt, a probe
-//! hit) is that of the instruction itself. A frame above one whose code is marked as a signal frame is interrupted.
+//! The address of a *called* frame is a return address. It belongs to the call before it: after a
+//! call that never returns it may lie in the next function. The address of an *interrupted* frame
+//! (an exception, an interrupt, a probe hit) is that of the instruction itself. A frame above a
+//! signal frame is interrupted.
 //!
-//! Compilers keep saying that a register is saved on the stack after it has been popped again. In a called frame that
-//! cannot be. In an interrupted one, what is below the stack pointer may be overwritten already (there is no red zone),
-//! and the register has its value back: then the register counts.
+//! Compilers still say that a register is saved on the stack after it has been popped. This cannot
+//! happen in a called frame. In an interrupted one, the stack below the stack pointer may be
+//! overwritten already (there is no red zone), but the register has its value back. So the register
+//! counts then.
 //!
 //! # Contexts
-//! A step allocates nothing, takes no lock and reads the stack through [`Memory`] only: any context, also NMI and panic.
-//! It uses about 3 KiB of stack.
+//! A step allocates nothing, takes no lock and reads the stack through [`Memory`] only: any
+//! context, also NMI and panic. It uses about 3 KiB of stack.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -61,13 +63,16 @@ pub mod register {
 }
 use register::{BP, COUNT, IP, SP};
 
-/// The registers of one function on the stack, as far as they are known: those that calls do not preserve are left over
-/// from the frames below, unless a frame below is an interruption, which has saved all.
+/// The known registers of one function on the stack.
+///
+/// Registers that calls do not preserve are left over from the frames below. Only if a frame below
+/// is an interruption are they right, because it has saved all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// By number, see [`register`].
     pub registers: [u64; COUNT],
-    /// It was interrupted at its instruction pointer, rather than that it waits there for a call to return.
+    /// Whether the function was interrupted at its instruction pointer. Otherwise it waits there
+    /// for a call to return.
     pub interrupted: bool,
 }
 
@@ -82,7 +87,7 @@ impl Frame {
         self.registers[SP]
     }
 
-    /// An address inside the instruction that the frame is at: its own address, or the last byte of the call.
+    /// An address inside the frame's instruction: its own address, or the last byte of the call.
     pub const fn code_address(&self) -> u64 {
         if self.interrupted {
             self.ip()
@@ -108,7 +113,7 @@ pub enum Stop {
         /// The address.
         code: u64,
     },
-    /// The information makes use of something that neither the compiler nor our assembly does.
+    /// The information uses something that neither the compiler nor our assembly uses.
     Unsupported {
         /// The address of the code.
         code: u64,
@@ -125,7 +130,7 @@ pub enum Stop {
 pub struct Section<'a> {
     /// Where it is.
     pub address: u64,
-    /// What is in it.
+    /// Its contents.
     pub bytes: &'a [u8],
 }
 
@@ -139,8 +144,8 @@ pub struct Tables<'a> {
     debug_entries: Vec<(u64, u64, usize)>,
 }
 
-/// Room for the rules of one function, without allocation: one rule for each register, and rows for the initial state,
-/// the current one, and one that was put aside.
+/// Room for the rules of one function, without allocation: one rule for each register, and rows
+/// for the initial state, the current one, and one that was put aside.
 struct OnStack;
 
 impl UnwindContextStorage<usize> for OnStack {
@@ -149,8 +154,9 @@ impl UnwindContextStorage<usize> for OnStack {
 }
 
 impl<'a> Tables<'a> {
-    /// Takes the sections of an image. `debug_frame` may be empty. Of that, entries for addresses that `is_text` does not
-    /// accept are left out: the linker leaves those of discarded functions in it.
+    /// Takes the sections of an image. `debug_frame` may be empty. Its entries for addresses that
+    /// `is_text` does not accept are left out, because the linker leaves those of discarded
+    /// functions in it.
     pub fn new(
         eh_frame_hdr: Section<'a>,
         eh_frame: Section<'a>,
@@ -278,8 +284,10 @@ impl<'a> Tables<'a> {
         Ok(caller)
     }
 
-    /// The frame above `frame` by the frame pointer alone: for code that nothing describes. Wrong where that code
-    /// does not keep one, so a called frame may use it, an interrupted one had better not.
+    /// The frame above `frame` by the frame pointer alone, for code without call frame information.
+    ///
+    /// It is wrong if that code does not keep a frame pointer. So it suits a called frame, but
+    /// hardly an interrupted one.
     pub fn step_by_frame_pointer(frame: &Frame, memory: &impl Memory) -> Result<Frame, Stop> {
         let bp = frame.registers[BP];
         let read = |address| memory.read(address).ok_or(Stop::Unreadable { address });

@@ -1,4 +1,5 @@
-//! Unwinds this very test program: from each instruction that a function and what it calls execute, single-stepped.
+//! Single-steps a function of this test program and all that it calls, and unwinds from each
+//! instruction.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use elf::{ElfBytes, endian::LittleEndian};
@@ -39,7 +40,7 @@ fn load_bias() -> u64 {
     (&raw const __ehdr_start).addr() as u64
 }
 
-/// The code that was compiled into this program. Beside it run libraries, and the linker's stubs that lead there.
+/// This program's own code. Libraries run beside it, and the linker's stubs that lead there.
 static TEXT: LazyLock<Range<u64>> = LazyLock::new(|| {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(&FILE).unwrap();
     let header = elf.section_header_by_name(".text").unwrap().unwrap();
@@ -56,7 +57,8 @@ impl Memory for OwnStack {
     }
 }
 
-// Functions as they occur in assembly: without a frame, with registers saved late, and with a way out in the middle.
+// Typical functions in assembly: without a frame, with registers saved late, and with a return in
+// the middle.
 global_asm!(
     r#"
     .pushsection .text.routines, "ax", @progbits
@@ -141,10 +143,12 @@ extern "C" fn with_strings(x: u64) -> u64 {
     black_box(&text).len() as u64 + x.to_string().parse::<u64>().unwrap()
 }
 
-/// What the stepping handler keeps. It may interrupt the allocator, so nothing here grows beyond its capacity.
+/// The state of the stepping handler. The handler may interrupt the allocator, so nothing here
+/// grows beyond its capacity.
 #[derive(Default)]
 struct Steps {
-    /// Return address of each call that is under way, and the stack pointer after the return: what every step must find.
+    /// For each call under way its return address, and the stack pointer after the return. Each
+    /// step must find these.
     calls: Vec<(u64, u64)>,
     /// The last instruction: its address and the stack pointer before it.
     last: Option<(u64, u64)>,
@@ -199,14 +203,14 @@ fn frame_of(context: &libc::ucontext_t) -> Frame {
     }
 }
 
-/// Keeps the list of calls by watching the stack pointer, which the unwinder is then checked against.
+/// Keeps the list of calls by watching the stack pointer. The unwinder is then checked against it.
 extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a `ucontext_t`.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let mut frame = frame_of(context);
     STEPS.with_borrow_mut(|steps| {
         let (ip, sp) = (frame.ip(), frame.sp());
-        // The last instruction was a call if it pushed the address of the instruction behind itself.
+        // The last instruction was a call if it pushed the address of the instruction behind it.
         if let Some((last_ip, last_sp)) = steps.last
             && sp.wrapping_add(8) == last_sp
         {
@@ -260,8 +264,8 @@ fn step_through(f: extern "C" fn(u64) -> u64, argument: u64) -> u64 {
         wrong: Vec::with_capacity(10),
         ..Steps::default()
     });
-    // SAFETY: sets the trap flag, calls, and clears it again; the handler gives everything back as it was. The stack is
-    // moved past the red zone.
+    // SAFETY: sets the trap flag, calls, and clears it again. The handler restores everything. The
+    // stack is moved past the red zone.
     unsafe {
         asm!(
             "mov r12, rsp",
