@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::arch::global_asm;
 
 use kernel::probes::{Kprobe, ProbeError, register_kprobes, unregister_kprobes};
+use probes::kprobe::flags;
 
 use crate::handlers::{Empty, Handlers};
 
@@ -58,19 +59,40 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// A crowd of `size` probes, none of them registered.
+    /// A crowd of `size` probes, none of them registered, one on each instruction.
     ///
     /// # Panics
-    /// If `size` is above [`SIZE`].
+    /// If there are fewer instructions.
     pub fn new(size: usize) -> Self {
-        assert!(size <= SIZE, "there are {SIZE} instructions");
-        let probes: Vec<Kprobe> = (0..size)
-            .map(|n| Kprobe::new().at(address(n)).pre(Empty::pre))
-            .collect();
+        Self::on(0..size)
+    }
+
+    /// A crowd of `size` probes, none of them registered, with two free instructions behind each:
+    /// room for a jump of 5 bytes.
+    ///
+    /// # Panics
+    /// If there are too few instructions.
+    pub fn apart(size: usize) -> Self {
+        let has_room = |n: &usize| (n % PER_FUNCTION).is_multiple_of(3);
+        Self::on((0..SIZE).filter(has_room).take(size))
+    }
+
+    fn on(instructions: impl Iterator<Item = usize>) -> Self {
+        let probe = |n| {
+            assert!(n < SIZE, "there are {SIZE} instructions");
+            Kprobe::new().at(address(n)).pre(Empty::pre)
+        };
+        let probes: Vec<Kprobe> = instructions.map(probe).collect();
         Self {
             probes: probes.leak().iter().collect(),
             registered: 0,
         }
+    }
+
+    /// How many of those that are registered are jumps.
+    pub fn jumps(&self) -> usize {
+        let is_jump = |probe: &&&Kprobe| probe.flags() & flags::OPTIMIZED != 0;
+        self.probes.iter().filter(is_jump).count()
     }
 
     /// Registers further ones in one batch, until `count` are.

@@ -73,6 +73,7 @@ fn init() -> Result<(), ProbeError> {
         }
         "optimised" => {
             rows::measure_all(rows::OPTIMISED)?;
+            registration::measure_jumps()?;
         }
         "four" => rows::measure_available(rows::FOUR, unavailable)?,
         "three" => rows::measure_available(rows::THREE, unavailable)?,

@@ -12,6 +12,8 @@ use crate::{crowd::Crowd, params, stopwatch, tell, wanted};
 
 /// How many probes are registered at once.
 const PROBES: usize = 10_000;
+/// How many of those that become jumps.
+const JUMPS: usize = 15_000;
 
 /// Measures the cost, if it is asked for.
 ///
@@ -32,6 +34,34 @@ pub fn measure() -> Result<(), ProbeError> {
         unregistering,
         PROBES as u64,
     );
+    Ok(())
+}
+
+/// Measures what it costs to register probes whose breakpoints become jumps at once, and to
+/// unregister them, if that is asked for.
+///
+/// # Errors
+/// That of the first probe that is refused.
+///
+/// # Panics
+/// If one of them is no jump.
+pub fn measure_jumps() -> Result<(), ProbeError> {
+    if !(wanted("jump_15000") || wanted("unjump_15000")) {
+        return Ok(());
+    }
+    let mut crowd = Crowd::apart(JUMPS);
+    for is_measured in [false, true] {
+        let (mut registered, mut unregistered) = (Ok(()), Ok(()));
+        let register = stopwatch::ticks_of(|| registered = crowd.register_up_to(JUMPS));
+        registered?;
+        assert_eq!(crowd.jumps(), JUMPS, "probes that are jumps");
+        let unregister = stopwatch::ticks_of(|| unregistered = crowd.unregister());
+        unregistered?;
+        if is_measured {
+            tell(Quantity::Cost, "jump_15000", register, JUMPS as u64);
+            tell(Quantity::Cost, "unjump_15000", unregister, JUMPS as u64);
+        }
+    }
     Ok(())
 }
 

@@ -37,7 +37,10 @@ pub static SETS: [Set; 5] = [
         name: "optimised",
         cmdline: "kprobes.optimize=1",
         cpus: 1,
-        rows: &["k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt"],
+        rows: &[
+            "k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt",
+            "jump_15000", "unjump_15000",
+        ],
     },
     Set {
         name: "four",
@@ -87,7 +90,7 @@ mod tests {
             .flat_map(|set| selected(set, &patterns))
             .collect();
         assert_eq!(rows, ["base", "r_2005_four", "r_2005_three"]);
-        assert_eq!(selected(&SETS[1], &[]).len(), 6);
+        assert_eq!(selected(&SETS[1], &[]).len(), 8);
     }
 
     #[test]
