@@ -17,9 +17,9 @@
 pub mod unwind;
 
 use crate::{
-    arch::{percpu, switch},
+    arch::{PtRegs, percpu, switch},
     log::{Level, printk},
-    probes::{self, PtRegs},
+    probes::{PROBES, hooks},
     symbols::Address,
     task::Task,
 };
@@ -46,7 +46,7 @@ pub struct Walk {
 /// of other code. Nothing if they are of ring 3.
 pub fn walk(regs: &PtRegs) -> Walk {
     let mut probed = *regs;
-    probed.ip = probes::probed_ip(regs.ip);
+    probed.ip = hooks::probed_ip(regs.ip);
     walk_interrupted(&probed)
 }
 
@@ -154,7 +154,7 @@ impl Walk {
         let mut above = unwind::step(frame).ok()?;
         if above.interrupted {
             if is_hit(frame.code_address()) {
-                above.registers[register::IP] = probes::before_breakpoint(above.ip());
+                above.registers[register::IP] = hooks::before_breakpoint(above.ip());
             }
         } else {
             // What a function calls lies below it.
@@ -162,10 +162,10 @@ impl Walk {
                 return None;
             }
             let slot = above.sp().wrapping_sub(8);
-            above.registers[register::IP] = if probes::in_return_trampoline(frame.code_address()) {
+            above.registers[register::IP] = if hooks::in_return_trampoline(frame.code_address()) {
                 self.behind_trampoline(frame, &above, slot)?
             } else {
-                probes::real_return_address(self.task, slot, above.ip())
+                PROBES.return_address(self.task, slot, above.ip())
             };
         }
         // Above an entry stub may be ring 3; 0 ends a chain of frame pointers.
@@ -178,7 +178,7 @@ impl Walk {
     /// before; and between the two, the registers that handlers got.
     fn behind_trampoline(&self, frame: &Frame, above: &Frame, slot: u64) -> Option<u64> {
         let regs_ip = slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64;
-        probes::borrowed_return_address(self.task, slot)
+        hooks::borrowed_return_address(self.task, slot)
             .or_else(|| Some(above.ip()).filter(|&ip| ip != 0))
             .or_else(|| Stacks.read(regs_ip).filter(|_| regs_ip >= frame.sp()))
     }
@@ -186,10 +186,10 @@ impl Walk {
 
 /// The frame as the probed code has it, if it was interrupted in the slot of a probe; and where it is described, if that is elsewhere.
 fn as_probed(mut frame: Frame) -> Frame {
-    frame.registers[register::IP] = probes::described_ip(frame.ip());
+    frame.registers[register::IP] = PROBES.described_ip(frame.ip());
     if frame.interrupted {
         let read = |address| Stacks.read(address);
-        let (ip, sp) = probes::original_position(frame.ip(), frame.sp(), read);
+        let (ip, sp) = PROBES.original_position(frame.ip(), frame.sp(), read);
         frame.registers[register::IP] = ip;
         frame.registers[register::SP] = sp;
     }
@@ -249,7 +249,7 @@ impl fmt::Display for Trace {
             if interrupted {
                 write!(f, "\n {} <interrupted>", Address::of_instruction(ip))?;
             } else {
-                match probes::in_return_trampoline(ip.wrapping_sub(1)) {
+                match hooks::in_return_trampoline(ip.wrapping_sub(1)) {
                     // The probes' own frame, in a trace from inside a handler, and all that is known of a call whose true caller
                     // is not.
                     true => f.write_str(RETURN_PROBED)?,

@@ -8,7 +8,7 @@
 //!
 //! Any context may read, from [`init`] on; before that the line is empty.
 
-use crate::{fw_cfg::FwCfg, initramfs, module, pr_info, pr_warn};
+use crate::{fw_cfg::FwCfg, pr_info, pr_warn};
 use core::{
     cell::UnsafeCell,
     str,
@@ -68,8 +68,8 @@ impl Line {
     }
 }
 
-/// Reads the command line. Call it once, at boot. `archive` is the initramfs.
-pub fn init(archive: &[u8]) {
+/// Reads the command line. Call it once, at boot. `fallback` is the file `/cmdline` of the initramfs.
+pub fn init(fallback: Option<&[u8]>) {
     let mut given = 0;
     LINE.set(|buffer| {
         if let Some(mut device) = FwCfg::open()
@@ -78,7 +78,7 @@ pub fn init(archive: &[u8]) {
             given = file.size;
             return device.read(file, buffer);
         }
-        let Some(file) = initramfs::find(archive, "/cmdline") else {
+        let Some(file) = fallback else {
             return 0;
         };
         given = file.len();
@@ -120,13 +120,15 @@ pub fn matching(wanted: impl Fn(&Arg<'static>) -> bool) -> impl Iterator<Item = 
         })
 }
 
-/// Reports the arguments that nobody has asked for. Call it when everything that reads the command line has done so.
-pub fn report_unknown() {
+/// Reports the arguments that nobody has asked for. Call it when everything that reads the command
+/// line has done so. `is_module_param` tells whether a module has a parameter: its values count as
+/// known, because the module may be loaded later.
+pub fn report_unknown(is_module_param: impl Fn(&str, &str) -> bool) {
     for (index, arg) in Args::new(text()).enumerate().take(MAX_TRACKED) {
         let asked_for = KNOWN[index / 64].load(Ordering::Relaxed) & 1 << (index % 64) != 0;
         let of_a_module = || {
             arg.module_param()
-                .is_some_and(|(module, param)| module::has_param(module, param))
+                .is_some_and(|(module, param)| is_module_param(module, param))
         };
         if !asked_for && !of_a_module() {
             pr_warn!("Command line: {arg} is unknown and ignored");

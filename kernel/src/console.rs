@@ -40,7 +40,7 @@ use crate::{
     serial::SerialPort,
     sync::SpinLock,
     task::{
-        Task,
+        self, Task,
         sleep::{sleep_interruptible, sleep_ns},
     },
     time::{NSEC_PER_SEC, TICK_NS, ktime_get, read_tsc, ticks_to_ns},
@@ -308,7 +308,7 @@ fn this_cpu() -> u32 {
 /// The depth of what the running task logs now; `None` before there are tasks. Any context.
 fn printing() -> Option<&'static AtomicU8> {
     // SAFETY: the running task is alive (T1), and runs as long as the caller uses what is returned.
-    unsafe { percpu::current_raw().as_ref() }.map(Task::printing)
+    unsafe { task::current_raw().as_ref() }.map(Task::printing)
 }
 
 fn set_printing(depth: u8) {
@@ -445,15 +445,18 @@ fn is_printed(end: u64) -> bool {
 
 /// Called by the one who has logged a message: prints, if this is the place for that, up to that message.
 pub(crate) fn print_logged() {
-    if CONSOLE.started.load(Ordering::Relaxed)
-        && (!percpu::preemptible() || percpu::in_probe_handler())
-    {
+    if CONSOLE.started.load(Ordering::Relaxed) && !percpu::preemptible() {
         return;
     }
-    let _printing = Printing::begin();
     let end = RING.history().end;
+    print_until(|| is_printed(end));
+}
+
+/// Prints until `done` says so, or until the port has taken nothing for too long.
+fn print_until(done: impl Fn() -> bool) {
+    let _printing = Printing::begin();
     let mut patience = Patience::new();
-    while !is_printed(end) {
+    while !done() {
         match step() {
             Step::Forward => patience = Patience::new(),
             Step::Nothing | Step::Full | Step::Taken if patience.is_over() => return,
@@ -522,15 +525,9 @@ pub(crate) fn show(mut text: &[u8], spare: usize, give_up: impl Fn() -> bool) ->
 
 /// Prints for a while, or until no text waits.
 fn print_for(ns: u64) {
-    let _printing = Printing::begin();
-    let (start, mut patience) = (read_tsc(), Patience::new());
-    while TEXT_WAITS.load(Ordering::Relaxed) && ticks_to_ns(read_tsc().wrapping_sub(start)) < ns {
-        match step() {
-            Step::Forward => patience = Patience::new(),
-            Step::Nothing | Step::Full | Step::Taken if patience.is_over() => return,
-            Step::Nothing | Step::Full | Step::Taken => {}
-        }
-    }
+    let start = read_tsc();
+    let is_over = || ticks_to_ns(read_tsc().wrapping_sub(start)) >= ns;
+    print_until(|| !TEXT_WAITS.load(Ordering::Relaxed) || is_over());
 }
 
 /// Sleeps until half the ring is printed, as it is now: then a message of the caller is not dropped unless others fill the

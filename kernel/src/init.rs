@@ -8,12 +8,18 @@
 //! program exited with 0.
 
 use crate::{
-    cmdline, fs, initramfs,
+    cmdline,
+    errno::Errno,
+    fs::{
+        self,
+        pseudo::{self, Functions},
+    },
+    initramfs,
     mm::init_text,
     module,
     panic::{ExitCode, exit},
     pr_err,
-    probes::debugfs,
+    probes::{PROBES, debugfs},
     shell, symbols,
     task::exec::run_program,
     test_runner,
@@ -28,22 +34,37 @@ const DEFAULT_INIT: &str = "/bin/workload";
 pub fn finish_boot() {
     fs::init();
     initramfs::unpack();
-    symbols::create_file().expect("memory for /proc/kallsyms");
+    create_symbols_file().expect("memory for /proc/kallsyms");
     debugfs::create_files().expect("memory for the probes' files");
     let loaded = load_modules("early");
     kernel_init(loaded)
 }
 
+/// Puts `/proc/kallsyms` into the tree. It has a line `ffffffff80012340 T vfs_read` for each symbol,
+/// by address, with the letters of `nm`.
+fn create_symbols_file() -> Result<(), Errno> {
+    let file = Functions {
+        show: Some(|out| {
+            symbols::all().try_for_each(|symbol| {
+                let letter = symbol.letter();
+                writeln!(out, "{:016x} {letter} {}", symbol.start, symbol.name)
+            })
+        }),
+        store: None,
+    };
+    pseudo::create("/proc/kallsyms", 0o444, file)
+}
+
 /// What the module's text says from the end of init text on. `early_loaded`: the early modules are there.
 fn kernel_init(early_loaded: bool) -> ! {
-    init_text::free();
+    init_text::free(|range| PROBES.text_freed(range));
     if let Some(runner) = test_runner::requested() {
         runner();
     }
     let loaded = load_modules("modules") && early_loaded;
     let interactive = cmdline::get("interactive").is_some();
     let program = cmdline::get("init").unwrap_or(DEFAULT_INIT);
-    cmdline::report_unknown();
+    cmdline::report_unknown(module::has_param);
     let ran = if interactive {
         shell::run();
         true

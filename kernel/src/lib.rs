@@ -27,13 +27,13 @@ pub mod syscall;
 pub mod task;
 pub mod terminal;
 pub mod test_runner;
-pub mod text_poke;
 pub mod time;
 
-use arch::{apic, cpu, entry, gdt, give_way, idt, percpu, pit, smp, syscall as syscall_entry};
+use arch::{apic, cpu, entry, gdt, idt, percpu, pit, start_up, syscall as syscall_entry};
 use bootloader_api::BootInfo;
 use mm::{frame, kernel_stack, paging};
-use task::scheduler;
+use probes::{PROBES, preempt_at_breakpoint};
+use task::{idle, scheduler};
 
 /// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots, interrupts off.
 #[unsafe(link_section = ".init.text")]
@@ -43,13 +43,13 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     percpu::init(0); // locks count on it
     console::init();
     initramfs::init(info);
-    cmdline::init(initramfs::archive());
-    log::read_cmdline();
+    cmdline::init(initramfs::find(initramfs::archive(), "/cmdline"));
+    log::set_console_level(cmdline::get("loglevel"));
     // SAFETY: the boot stacks are for this one call.
-    unsafe { gdt::init(&gdt::InterruptStacks::of_boot_cpu()) };
-    probes::init_table(); // the entry of breakpoints searches it
-    idt::init(); // from here on, faults are reported
-    give_way::init();
+    unsafe { percpu::load_descriptor_tables(&gdt::InterruptStacks::of_boot_cpu()) };
+    PROBES.init_table(); // the entry of breakpoints searches it
+    idt::init(entry::stub); // from here on, faults are reported
+    preempt_at_breakpoint::init(entry::stub);
     cpu::init(); // control registers
     syscall_entry::init();
     paging::init_phys_map(info);
@@ -66,8 +66,8 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
         gdt::InterruptStacks::range_of_boot_cpu(),
     ]);
     scheduler::init_cpu(boot_stack); // this code becomes the idle task of this CPU
-    apic::init();
-    smp::start_others(); // each begins with its idle task
+    apic::init(time::tick_ns(cmdline::get("tick_ms")));
+    start_up::start_others(); // each begins with its idle task
     apic::start_timer();
     probes::init();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
@@ -75,5 +75,5 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     task::spawn_kthread("kernel_init", init::finish_boot as fn())
         .expect("memory for the first task");
     console::start();
-    scheduler::idle()
+    idle::run()
 }

@@ -81,10 +81,10 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Takes `loglevel=N` from the command line: records of level N and of less urgent ones stay off the console. 7, the
-/// default, keeps `pr_debug!` off.
-pub fn read_cmdline() {
-    let Some(value) = crate::cmdline::get("loglevel") else {
+/// Takes the value of `loglevel=N` on the command line: records of level N and less urgent ones stay
+/// off the console. The default is 7, which keeps `pr_debug!` off.
+pub fn set_console_level(given: Option<&str>) {
+    let Some(value) = given else {
         return;
     };
     match u32::parse(Some(value)) {

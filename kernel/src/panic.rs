@@ -7,10 +7,11 @@
 //! The last line of the log is the verdict: on machines without isa-debug-exit (Bochs, a real PC) nothing else tells it.
 
 use crate::{
-    arch::{percpu, smp},
+    arch::{PtRegs, percpu, smp},
     backtrace::{self, Registers, Trace},
     console, pr_emerg,
-    probes::PtRegs,
+    probes::running_handler::RunningHandler,
+    task,
 };
 use core::{
     fmt,
@@ -91,6 +92,9 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             console::seize();
             pr_emerg!("Kernel panic: {message}");
             print_whereabouts();
+            if percpu::in_probe_handler() {
+                pr_emerg!("In {RunningHandler}");
+            }
             match regs {
                 Some(regs) => {
                     pr_emerg!("{}", Registers(regs));
@@ -111,7 +115,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
 fn print_whereabouts() {
     let cpu = percpu::cpu_id();
     // SAFETY: the running task is alive, or there is none.
-    match unsafe { percpu::current_raw().as_ref() } {
+    match unsafe { task::current_raw().as_ref() } {
         Some(task) => pr_emerg!("CPU: {cpu} PID: {} Comm: {}", task.pid(), task.comm()),
         None => pr_emerg!("CPU: {cpu}"),
     }

@@ -10,11 +10,7 @@ use kallsyms::Table;
 use spin::Once;
 use x86_64::PhysAddr;
 
-use crate::{
-    errno::Errno,
-    fs::pseudo::{self, Functions},
-    mm::paging,
-};
+use crate::mm::paging;
 
 /// The file.
 static FILE: Once<&'static [u8]> = Once::new();
@@ -125,24 +121,6 @@ pub fn is_constant(addr: u64) -> bool {
     }
     ((&raw const __rodata_start).addr() as u64..(&raw const __text_end).addr() as u64)
         .contains(&addr)
-}
-
-/// Puts `/proc/kallsyms` into the tree: a line `ffffffff80012340 T vfs_read` for each symbol, by address, with the letters of
-/// `nm`. Once, at the end of the boot.
-///
-/// # Errors
-/// ENOMEM.
-pub fn create_file() -> Result<(), Errno> {
-    let file = Functions {
-        show: Some(|out| {
-            all().try_for_each(|symbol| {
-                let letter = symbol.letter();
-                writeln!(out, "{:016x} {letter} {}", symbol.start, symbol.name)
-            })
-        }),
-        store: None,
-    };
-    pseudo::create("/proc/kallsyms", 0o444, file)
 }
 
 /// The bounds of the entry stubs.

@@ -12,7 +12,7 @@ use crate::{
         percpu::{self, MAX_CPUS},
         pit::{PIT_HZ, PitCounter},
     },
-    cmdline, pr_warn,
+    pr_warn,
     sync::SpinLock,
 };
 use core::{
@@ -39,10 +39,13 @@ static BOOT_TSC: AtomicU64 = AtomicU64::new(0);
 /// What to add to the TSC of each CPU to get that of the CPU that booted.
 static CORRECTION: [AtomicI64; MAX_CPUS] = [const { AtomicI64::new(0) }; MAX_CPUS];
 
-/// Time between two ticks of the scheduler: `tick_ms=N` of the command line, 1 to 1000, or [`TICK_NS`]. A tick must be over before the
-/// next one is due: where each of its instructions is probed, that asks for longer ones.
-pub(crate) fn tick_ns() -> u64 {
-    let Some(given) = cmdline::get("tick_ms") else {
+/// The time between two ticks of the scheduler. `given` is the value of `tick_ms=N` on the command
+/// line, from 1 to 1000. Without it the time is [`TICK_NS`].
+///
+/// A tick must be over before the next one is due. Longer times are for kernels in which each
+/// instruction of the tick is probed.
+pub(crate) fn tick_ns(given: Option<&str>) -> u64 {
+    let Some(given) = given else {
         return TICK_NS;
     };
     match given.parse() {

@@ -136,6 +136,10 @@ pub unsafe trait Platform: Sized + 'static {
 
 /// Where the stubs and the post slots find what they use.
 impl PerCpu {
+    /// Where the guard is in this struct.
+    #[doc(hidden)]
+    pub const GUARD_OFFSET: u32 = offset_of!(Self, guard) as u32;
+
     /// Where the guard is, from the GS base. So the others: what the stubs and the post slots use.
     #[doc(hidden)]
     pub const fn guard_gs_offset<P: Platform>() -> u32 {

@@ -11,10 +11,8 @@ use super::{
     user_space::{Access, FaultError},
 };
 use crate::{
-    arch::{percpu, traps::exception_name},
-    pr_info,
-    probes::PtRegs,
-    task,
+    arch::{PtRegs, idt::exception_name, percpu},
+    pr_info, task,
 };
 use abi::{WaitStatus, signal};
 use x86_64::{

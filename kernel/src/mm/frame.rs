@@ -14,7 +14,7 @@
 
 use crate::{
     errno::Errno,
-    mm::{paging::phys_to_virt, shortage},
+    mm::{allocation_faults, paging::phys_to_virt},
     sync::SpinLock,
 };
 use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
@@ -69,14 +69,14 @@ impl Frame {
     }
 
     fn alloc_below(limit: u64) -> Result<Self, OutOfMemory> {
-        if shortage::refuses() {
+        if allocation_faults::refuses() {
             return Err(OutOfMemory);
         }
         let number = FRAMES
             .lock()
             .take(limit as usize / FRAME_SIZE)
             .ok_or(OutOfMemory)?;
-        shortage::taken(FRAME_SIZE);
+        allocation_faults::taken(FRAME_SIZE);
         Ok(Self(PhysAddr::new((number * FRAME_SIZE) as u64)))
     }
 
@@ -114,7 +114,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        shortage::given_back(FRAME_SIZE);
+        allocation_faults::given_back(FRAME_SIZE);
         FRAMES.lock().give(self.0.as_u64() as usize / FRAME_SIZE);
     }
 }

@@ -8,9 +8,9 @@
 //! Memory that the heap has taken stays the heap's.
 
 use super::{
+    allocation_faults,
     frame::{FRAME_SIZE, Frame},
     paging::{self, HEAP_END, HEAP_START, Protection},
-    shortage,
 };
 use crate::{
     probes::handler_rules::{self, Rule},
@@ -74,7 +74,7 @@ static HEAP: KernelHeap = KernelHeap(SpinLock::new(Heap {
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         handler_rules::check(Rule::Allocation);
-        if shortage::refuses() {
+        if allocation_faults::refuses() {
             return ptr::null_mut();
         }
         let mut heap = self.0.lock();
@@ -84,7 +84,7 @@ unsafe impl GlobalAlloc for KernelHeap {
         }
         match block {
             Some(block) => {
-                shortage::taken(layout.size());
+                allocation_faults::taken(layout.size());
                 block.as_ptr()
             }
             None => ptr::null_mut(),
@@ -94,7 +94,7 @@ unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         handler_rules::check(Rule::Allocation);
         if let Some(block) = NonNull::new(block) {
-            shortage::given_back(layout.size());
+            allocation_faults::given_back(layout.size());
             let mut heap = self.0.lock();
             // SAFETY: the caller got `block` from `alloc` with this layout.
             unsafe { heap.blocks.deallocate(block, layout) };

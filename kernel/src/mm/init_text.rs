@@ -9,7 +9,7 @@
 //! through [`paging::text_alias`], which finds nothing there any more.
 
 use super::{FRAME_SIZE, paging};
-use crate::{arch::smp, pr_info, probes};
+use crate::{arch::smp, pr_info};
 use alloc::vec::Vec;
 use core::{
     ops::Range,
@@ -35,12 +35,15 @@ pub fn is_freed() -> bool {
     FREED.load(Ordering::Acquire)
 }
 
-/// Unmaps init text and gives its frames back. Task context, once, when no CPU and no task will run there again.
-pub fn free() {
+/// Unmaps init text and gives its frames back. Task context, once, when no CPU and no task will run
+/// there again. `forget` is called with its addresses before they are unmapped: it makes the probes
+/// forget theirs.
+pub fn free(forget: impl FnOnce(Range<u64>)) {
     let range = range();
-    // First: a registration that still finds init text ends before the next line marks its probe.
+    // The store comes first. A registration that has still found init text holds the lock that
+    // `forget` takes, so it ends before `forget` marks its probe.
     FREED.store(true, Ordering::Release);
-    probes::init_text_freed(range.clone());
+    forget(range.clone());
     let pages = range.clone().step_by(FRAME_SIZE).map(VirtAddr::new);
     let frames: Vec<_> = pages.filter_map(paging::unmap_kernel).collect();
     // No CPU may fetch through a stale translation once the frames hold something else.

@@ -18,10 +18,9 @@
 //! EFAULT although the page may be the program's. The `_nofault` variants do that in every context.
 
 use crate::{
-    arch::cpu,
+    arch::{PtRegs, cpu},
     errno::Errno,
     mm::{frame::FRAME_SIZE, paging::USER_END},
-    probes::PtRegs,
 };
 use abi::{Stat, Timespec};
 use alloc::vec::Vec;

@@ -18,7 +18,7 @@ use core::fmt::Write;
 use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction, SymbolResolver, SymbolResult};
 use probes::{insn::Insn, kprobe::flags};
 
-use super::{commands::Next, failure::Failure};
+use super::command::{Failure, Next};
 use crate::{
     probes::{PROBES, ProbeError, survey},
     symbols::{self, Kind, Symbol},

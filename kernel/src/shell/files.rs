@@ -5,7 +5,7 @@ use core::fmt::Write;
 
 use abi::{mode, open};
 
-use super::{commands::Next, failure::Failure};
+use super::command::{Failure, Next};
 use crate::{
     errno::Errno,
     fs::{self, Attributes, CHUNK, File, Kind, NodeRef},

@@ -1,7 +1,7 @@
 //! The prompt on the serial line: a person's way to look around, load modules, and watch probes.
 //!
 //! The command line's `interactive` has the first task run it in place of a user program. A command is a function that
-//! gets its arguments and writes text, to the console or to the file behind `>`; the table in [`commands`] has them all.
+//! gets its arguments and writes text, to the console or to the file behind `>`; the table [`COMMANDS`] has them all.
 //!
 //! ```text
 //!   serial line ─► LineReader ─► syntax::parse ─► Command::run ─► console, or file
@@ -17,9 +17,8 @@
 //! Ctrl-C at the prompt abandons the line, and while a command runs it stops the command, with the programs that it
 //! has started.
 
-mod commands;
+mod command;
 mod disas;
-mod failure;
 mod files;
 mod modules;
 mod tasks;
@@ -30,12 +29,106 @@ use core::fmt::{self, Write};
 
 use prompt::{LineReader, Port, ReadError, syntax};
 
-use crate::terminal::{self, Command as Running};
-use commands::{COMMANDS, Next};
-use failure::Failure;
+use crate::{
+    log,
+    probes::survey::Survey,
+    terminal::{self, Command as Running},
+};
+use command::{Command, Failure, Next, no_arguments};
 
 /// What stands before each line.
 const PROMPT: &str = "# ";
+
+/// All commands, as `help` shows them.
+static COMMANDS: &[Command] = &[
+    Command {
+        name: "help",
+        arguments: "",
+        help: "this list; COMMAND > FILE and COMMAND >> FILE write what a command says to a file",
+        run: help,
+    },
+    Command {
+        name: "ls",
+        arguments: "[DIRECTORY|FILE ...]",
+        help: "lists files",
+        run: files::ls,
+    },
+    Command {
+        name: "cat",
+        arguments: "FILE ...",
+        help: "shows files, such as /sys/kernel/debug/kprobes/list",
+        run: files::cat,
+    },
+    Command {
+        name: "echo",
+        arguments: "[TEXT ...]",
+        help: "says TEXT; echo 0 > /sys/kernel/debug/kprobes/enabled disarms all probes",
+        run: files::echo,
+    },
+    Command {
+        name: "insmod",
+        arguments: "MODULE [PARAMETER=VALUE ...]",
+        help: "loads a module",
+        run: modules::insmod,
+    },
+    Command {
+        name: "rmmod",
+        arguments: "MODULE",
+        help: "unloads a module",
+        run: modules::rmmod,
+    },
+    Command {
+        name: "lsmod",
+        arguments: "",
+        help: "lists modules, loaded or not, with their parameters",
+        run: modules::lsmod,
+    },
+    Command {
+        name: "ps",
+        arguments: "",
+        help: "lists tasks",
+        run: tasks::ps,
+    },
+    Command {
+        name: "run",
+        arguments: "PROGRAM [ARGUMENT ...]",
+        help: "runs a program of /bin, or one given by its path, and waits for its end",
+        run: tasks::run,
+    },
+    Command {
+        name: "dmesg",
+        arguments: "",
+        help: "shows the kernel's log",
+        run: dmesg,
+    },
+    Command {
+        name: "disas",
+        arguments: "SYMBOL|ADDRESS",
+        help: "shows a function's instructions: offset, whether it can be probed or why not, \
+               what is armed there",
+        run: disas::disas,
+    },
+    Command {
+        name: "walkthrough",
+        arguments: "FUNCTION",
+        help: "calls a function under each form of return probe, and shows the interruptions and \
+               jumps side by side",
+        run: walkthrough::walkthrough,
+    },
+    Command {
+        name: "probeable",
+        arguments: "",
+        help: "judges every instruction of the kernel: how many can be probed, and why the others \
+               cannot",
+        run: probeable,
+    },
+    Command {
+        name: "poweroff",
+        arguments: "",
+        help: "unloads the modules and ends the machine",
+        run: poweroff,
+    },
+];
 
 /// Reads commands and obeys them until one of them ends it. Once: nobody else may read the serial line.
 pub fn run() {
@@ -78,7 +171,14 @@ fn obey(line: &str) -> Result<Next, Failure> {
     let command = COMMANDS
         .iter()
         .find(|command| command.name == *name)
-        .ok_or_else(|| Failure::UnknownCommand((*name).into()))?;
+        .ok_or_else(|| Failure::UnknownCommand {
+            name: (*name).into(),
+            known: COMMANDS
+                .iter()
+                .map(|command| command.name)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })?;
     let Some(redirect) = line.output else {
         let next = (command.run)(arguments, &mut Console);
         return next.map_err(|failure| match failure {
@@ -118,4 +218,30 @@ impl Write for Console {
             Err(fmt::Error)
         }
     }
+}
+
+fn help(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    for command in COMMANDS {
+        let usage = alloc::format!("{} {}", command.name, command.arguments);
+        writeln!(out, "{usage:36} {}", command.help)?;
+    }
+    Ok(Next::Command)
+}
+
+fn dmesg(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    log::show_history(out)?;
+    Ok(Next::Command)
+}
+
+fn probeable(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    write!(out, "{}", Survey::take(|_| true)?)?;
+    Ok(Next::Command)
+}
+
+fn poweroff(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    Ok(Next::PowerOff)
 }

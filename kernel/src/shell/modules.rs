@@ -3,10 +3,7 @@
 use alloc::{format, string::String};
 use core::fmt::{self, Write};
 
-use super::{
-    commands::{Next, no_arguments},
-    failure::Failure,
-};
+use super::command::{Failure, Next, no_arguments};
 use crate::module::{self, AnyParam, State};
 
 /// Loads a module.

@@ -3,10 +3,7 @@
 use alloc::{format, string::String};
 use core::fmt::Write;
 
-use super::{
-    commands::{Next, no_arguments},
-    failure::Failure,
-};
+use super::command::{Failure, Next, no_arguments};
 use crate::{
     task::{self, State, exec::run_program_until, process},
     terminal::Command,

@@ -1,7 +1,7 @@
 //! `walkthrough`: the four forms of return probe at work on one function, side by side.
 //!
 //! For each form the function gets a return probe and is called, once to count its interruptions and once more while
-//! [`follow`] notes them and the jumps between them. Nothing is said that was not seen: addresses, what happened
+//! [`trace`] notes them and the jumps between them. Nothing is said that was not seen: addresses, what happened
 //! there, what had changed when the next thing happened.
 //!
 //! | form | `kprobes.step` | `kprobes.return` | the breakpoint becomes a jump |
@@ -28,19 +28,17 @@ use ::probes::{hit::Displaced, insn::MAX_INSN_BYTES};
 use iced_x86::{Decoder, DecoderOptions};
 use x86_64::instructions::interrupts::without_interrupts;
 
-use super::{commands::Next, failure::Failure};
+use super::command::{Failure, Next};
 use crate::{
-    arch::{
-        follow::{Event, Followed, State, Stop, follow},
-        percpu,
-    },
+    arch::{PtRegs, percpu},
     mm::uaccess,
     probes::{
-        self, Kretprobe, KretprobeInstance, PROBES, ProbeError, PtRegs, Registered, ReturnMethod,
-        StepMethod, kprobe::flags,
+        self, Kretprobe, KretprobeInstance, PROBES, ProbeError, Registered, ReturnMethod,
+        StepMethod, hooks,
+        kprobe::flags,
+        single_step_trace::{Event, State, Stop, TracedCall, trace},
     },
-    symbols, syscall,
-    task::{self, Task},
+    symbols, syscall, task,
     time::ktime_get,
 };
 
@@ -96,7 +94,7 @@ extern "C" fn call_copy_user() {
 
 /// How often the return handler has run for the shell's task. Others may call the function meanwhile.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-static SHELL: AtomicPtr<Task> = AtomicPtr::new(null_mut());
+static SHELL: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// A function of its own, so that what is shown does not depend on what is inlined.
 #[inline(never)]
@@ -171,7 +169,11 @@ pub fn walkthrough(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Fail
     };
     let symbol = symbols::lookup_name(name)?;
     let Some((_, with, call)) = CALLABLE.iter().find(|(name, ..)| *name == symbol.name) else {
-        return Err(Failure::NotCallable((*name).to_owned()));
+        let names: Vec<_> = CALLABLE.iter().map(|(name, ..)| *name).collect();
+        return Err(Failure::NotCallable {
+            name: (*name).to_owned(),
+            callable: names.join(", "),
+        });
     };
     if !PROBES.enabled() {
         return Err(Failure::Disarmed);
@@ -204,7 +206,7 @@ fn column(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Colu
     column
 }
 
-/// Probes, calls, follows; describes what there was, as long as the probe is there.
+/// Probes, calls, traces; describes what there was, as long as the probe is there.
 fn watch(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Column, Failure> {
     let probe = Kretprobe::new()
         .symbol(name)
@@ -227,14 +229,14 @@ fn watch(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Colum
     }
     let (breakpoints, steps) = interruptions(call);
     let mut stops = vec![Stop::default(); STOPS];
-    let trampolines = probes::return_trampolines();
-    let followed = follow(probe.addr(), &trampolines, &HANDLED, call, &mut stops)
-        .ok_or(Failure::NotFollowed)?;
-    let stops = stops.get(..followed.stops).ok_or(Failure::NotFollowed)?;
+    let trampolines = hooks::return_trampolines();
+    let traced =
+        trace(probe.addr(), &trampolines, &HANDLED, call, &mut stops).ok_or(Failure::NotTraced)?;
+    let stops = stops.get(..traced.stops).ok_or(Failure::NotTraced)?;
     let all = breakpoints + steps;
     Ok(Column {
         head,
-        phases: describe(stops, &followed, &trampolines),
+        phases: describe(stops, &traced, &trampolines),
         foot: format!("interruptions: {all} ({breakpoints} #BP, {steps} #DB)"),
     })
 }
@@ -269,7 +271,7 @@ fn interruptions(call: extern "C" fn()) -> (u64, u64) {
 }
 
 /// The cells of a call's stops: until the function returns, and from then on.
-fn describe(stops: &[Stop], followed: &Followed, trampolines: &[Range<u64>]) -> [Vec<Cell>; 2] {
+fn describe(stops: &[Stop], traced: &TracedCall, trampolines: &[Range<u64>]) -> [Vec<Cell>; 2] {
     let mut phases: [Vec<Cell>; 2] = Default::default();
     let mut phase = 0;
     for (index, stop) in stops.iter().enumerate() {
@@ -278,10 +280,8 @@ fn describe(stops: &[Stop], followed: &Followed, trampolines: &[Range<u64>]) -> 
         if returns {
             phase = 1;
         }
-        let after = stops
-            .get(index + 1)
-            .map_or(followed.state, |next| next.state);
-        phases[phase].push(cell(stop, after, followed.return_address));
+        let after = stops.get(index + 1).map_or(traced.state, |next| next.state);
+        phases[phase].push(cell(stop, after, traced.return_address));
     }
     phases
 }
@@ -345,7 +345,7 @@ fn mnemonic(at: u64) -> String {
 
 /// Whether `at` is in a slot, a detour, or a trampoline.
 fn is_probes_code(at: u64) -> bool {
-    PROBES.displaced(at).is_some() || probes::in_return_trampoline(at)
+    PROBES.displaced(at).is_some() || hooks::in_return_trampoline(at)
 }
 
 /// An address, and what is there.

@@ -1,13 +1,11 @@
 //! System calls on open files.
 
-use super::{paths::Path, result};
-use crate::{
-    errno::Errno,
-    fs::{Attributes, File},
-    mm::{frame::FRAME_SIZE, uaccess::put_user},
-    task,
+use super::{
+    paths::{Path, put_stat},
+    result,
 };
-use abi::{Stat, open};
+use crate::{errno::Errno, fs::File, task};
+use abi::open;
 
 /// `read(fd, buf, count)`.
 #[unsafe(no_mangle)]
@@ -80,19 +78,4 @@ pub extern "C" fn sys_fstat(fd: u32, stat: u64) -> i64 {
     let file = task::current().process.files.get(fd);
     let attributes = file.and_then(|file| file.attributes());
     result(attributes.and_then(|attributes| put_stat(stat, &attributes)))
-}
-
-/// Writes the attributes of a file to user memory as a `struct stat`.
-pub(super) fn put_stat(to: u64, attributes: &Attributes) -> Result<u64, Errno> {
-    let stat = Stat {
-        inode: attributes.id.number(),
-        links: attributes.links,
-        mode: attributes.mode,
-        size: attributes.size as i64,
-        block_size: FRAME_SIZE as i64,
-        blocks: attributes.size.div_ceil(512) as i64,
-        ..Stat::default()
-    };
-    put_user(to, &stat)?;
-    Ok(0)
 }

@@ -12,7 +12,7 @@ mod memory;
 pub(crate) mod paths;
 pub(crate) mod tasks;
 
-use crate::{errno::Errno, probes::PtRegs};
+use crate::{arch::PtRegs, errno::Errno};
 use abi::nr;
 
 /// Carries out the system call of `regs`: its number is in `orig_ax`, its arguments are in di, si, dx, r10, r8 and

@@ -1,13 +1,16 @@
 //! System calls on names in the file system.
 
-use super::{files::put_stat, result};
+use super::result;
 use crate::{
     errno::Errno,
-    fs,
-    mm::uaccess::{copy_to_user, strndup_from_user},
+    fs::{self, Attributes},
+    mm::{
+        frame::FRAME_SIZE,
+        uaccess::{copy_to_user, put_user, strndup_from_user},
+    },
     task,
 };
-use abi::PATH_MAX;
+use abi::{PATH_MAX, Stat};
 use alloc::ffi::CString;
 use core::ffi::CStr;
 
@@ -98,5 +101,20 @@ fn on_path(
 ) -> Result<u64, Errno> {
     let path = Path::from_user(address)?;
     f(&task::current().process.cwd(), path.bytes())?;
+    Ok(0)
+}
+
+/// Writes the attributes of a file to user memory as a `struct stat`.
+pub(super) fn put_stat(to: u64, attributes: &Attributes) -> Result<u64, Errno> {
+    let stat = Stat {
+        inode: attributes.id.number(),
+        links: attributes.links,
+        mode: attributes.mode,
+        size: attributes.size as i64,
+        block_size: FRAME_SIZE as i64,
+        blocks: attributes.size.div_ceil(512) as i64,
+        ..Stat::default()
+    };
+    put_user(to, &stat)?;
     Ok(0)
 }

@@ -2,9 +2,9 @@
 
 use super::{paths::Path, result};
 use crate::{
+    arch::PtRegs,
     errno::Errno,
     mm::uaccess::{copy_to_user, get_user, put_user},
-    probes::PtRegs,
     task::{
         self,
         exec::do_execve,

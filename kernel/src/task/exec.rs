@@ -21,7 +21,10 @@ use super::{
     wait::{wait_for_child, wait_for_child_unless},
 };
 use crate::{
-    arch::gdt::{USER_CS, USER_DS},
+    arch::{
+        PtRegs,
+        gdt::{USER_CS, USER_DS},
+    },
     errno::Errno,
     fs::{self, File, FileTable, NodeRef},
     mm::{
@@ -30,9 +33,7 @@ use crate::{
         uaccess::{get_user, strndup_from_user},
         user_space::{USER_START, UserSpace},
     },
-    pr_debug,
-    probes::PtRegs,
-    task,
+    pr_debug, task,
     time::TICK_NS,
 };
 use abi::{WaitStatus, auxv, open, signal};

@@ -1,7 +1,7 @@
 //! Making a process out of another.
 
 use super::{Task, process, scheduler};
-use crate::{errno::Errno, mm::uaccess, probes::PtRegs, task};
+use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task};
 use abi::{clone, signal};
 use alloc::sync::Arc;
 

@@ -17,6 +17,7 @@
 pub mod exec;
 pub mod exit;
 pub mod fork;
+pub mod idle;
 pub mod kthread;
 pub mod process;
 pub mod scheduler;
@@ -31,9 +32,9 @@ pub use sleep::sleep_until;
 pub use wait_queue::WaitQueue;
 
 use crate::{
-    arch::{percpu, switch},
+    arch::{PtRegs, percpu, switch},
     mm::{frame::OutOfMemory, kernel_stack::KernelStack, paging, user_space::UserSpace},
-    probes::PtRegs,
+    probes::PROBES,
     sync::SpinLock,
 };
 use alloc::{
@@ -312,7 +313,7 @@ impl Task {
     #[inline(never)]
     pub fn set_user_space(&self, space: Option<Arc<UserSpace>>) -> Option<Arc<UserSpace>> {
         assert!(
-            core::ptr::eq(self, percpu::current_raw()),
+            core::ptr::eq(self, current_raw()),
             "only a task itself changes its user memory (T3)"
         );
         let mut current = self.user_space.lock();
@@ -378,7 +379,7 @@ impl Task {
     /// The last act on a dead task, by its successor.
     fn release(&self) {
         TASKS.lock().remove(&self.pid);
-        crate::probes::flush_task(self.key());
+        PROBES.flush_task(self.key());
         drop(self.stack.lock().take());
         self.released.store(true, Ordering::Release);
         self.released_wait.wake_all();
@@ -405,6 +406,12 @@ pub fn all() -> Vec<TaskRef> {
     TASKS.lock().values().filter_map(Weak::upgrade).collect()
 }
 
+/// The running task, null before the scheduler is up. Any context.
+#[inline]
+pub fn current_raw() -> *const Task {
+    percpu::current_raw().cast()
+}
+
 /// The task that runs. Any context once the scheduler is set up.
 ///
 /// # Panics
@@ -415,7 +422,7 @@ pub fn current() -> TaskRef {
 
 /// The task that runs, or `None` early in boot. Any context.
 pub fn try_current() -> Option<TaskRef> {
-    let task = percpu::current_raw();
+    let task = current_raw();
     if task.is_null() {
         return None;
     }
@@ -429,7 +436,7 @@ pub fn try_current() -> Option<TaskRef> {
 /// Whether the running task has user memory. Any context.
 pub fn current_has_mm() -> bool {
     // SAFETY: the running task is alive (T1).
-    let task = unsafe { percpu::current_raw().as_ref() };
+    let task = unsafe { current_raw().as_ref() };
     task.is_some_and(|task| !task.is_kernel_thread())
 }
 

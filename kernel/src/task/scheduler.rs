@@ -35,14 +35,14 @@
 //! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
 //! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
 
-use super::{IDLE, State, TASKS, Task, tick};
+use super::{IDLE, State, TASKS, Task, current_raw, tick};
 use crate::{
-    arch::{give_way, idt::vector, percpu, smp, switch::__switch_to},
-    console,
+    arch::{PtRegs, idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
     probes::{
-        self,
+        PROBES,
         handler_rules::{self, Rule},
+        preempt_at_breakpoint,
     },
     sync::SpinLock,
 };
@@ -121,32 +121,9 @@ pub fn init_cpu(stack: Range<u64>) {
         .store(idle.stack_top, Ordering::Relaxed);
     percpu
         .current
-        .store(ptr::from_ref(idle).cast_mut(), Ordering::Relaxed);
+        .store(ptr::from_ref(idle).cast_mut().cast(), Ordering::Relaxed);
     // Return probes need to know it, too, before it has ever been switched away from.
-    probes::task_switched(idle.key());
-}
-
-/// What a CPU does when there is nothing to do. The calling code becomes the idle loop.
-pub fn idle() -> ! {
-    schedule();
-    loop {
-        let printed = !console::is_pending() || {
-            interrupts::without_interrupts(tick::resume);
-            console::print_when_idle()
-        };
-        interrupts::disable();
-        if percpu::this().need_resched() {
-            interrupts::enable();
-            schedule();
-        } else if printed && console::is_pending() {
-            interrupts::enable();
-        } else {
-            console::idle_ends();
-            tick::rest();
-            // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
-            interrupts::enable_and_hlt();
-        }
-    }
+    PROBES.task_switched(idle.key());
 }
 
 /// Lets a new task run.
@@ -181,7 +158,7 @@ pub fn interrupt(task: &Task) {
 /// Ends the running task for good. Its user memory and whatever else may sleep when it is dropped must be gone already.
 pub fn exit() -> ! {
     // SAFETY: the running task is alive (T1).
-    unsafe { &*percpu::current_raw() }.set_state(State::Dead);
+    unsafe { &*current_raw() }.set_state(State::Dead);
     schedule();
     unreachable!("a dead task was run");
 }
@@ -198,40 +175,43 @@ pub extern "C" fn schedule() {
     reschedule(false);
 }
 
-/// Switches tasks because the running one was asked to give way (S4). The caller has checked that it may.
-pub fn preempt() {
+/// Switches tasks because another one is to run (S4). The caller has checked that it may. Called by
+/// its symbol where the last reason against a switch ends: [`percpu::preempt_enable`].
+#[unsafe(no_mangle)]
+pub extern "C" fn preempt_schedule() {
     reschedule(true);
 }
 
 /// Called last in an interrupt handler, with the frame of what it interrupted.
-pub fn preempt_on_interrupt_exit(regs: &probes::PtRegs) {
-    if !is_asked_to_give_way(regs) {
+pub fn preempt_on_interrupt_exit(regs: &PtRegs) {
+    if !is_preemption_due(regs) {
         return;
     }
-    if probes::may_preempt(regs.ip) {
+    if PROBES.may_preempt(regs.ip) {
         preempt_at(regs.ip);
     } else {
-        give_way::at_next_breakpoint();
+        preempt_at_breakpoint::request();
     }
 }
 
-/// Whether a task that has executed a breakpoint, which nobody has looked at, is to give way, and may. Code that has user memory open
-/// is left alone.
-pub fn is_to_give_way_at(regs: &probes::PtRegs) -> bool {
+/// Whether a task that has executed a breakpoint, which has not been served yet, is to be preempted,
+/// and may be. Code that has user memory open may not.
+pub fn is_to_preempt_before_hit(regs: &PtRegs) -> bool {
     const USER_ACCESS: u64 = RFlags::ALIGNMENT_CHECK.bits();
-    is_asked_to_give_way(regs)
+    is_preemption_due(regs)
         && regs.flags & USER_ACCESS == 0
-        && probes::may_preempt(regs.ip.wrapping_sub(1))
+        && PROBES.may_preempt(regs.ip.wrapping_sub(1))
 }
 
-/// Gives way, to go on where `regs` say: in front of the breakpoint. The caller has asked [`is_to_give_way_at`].
+/// Lets another task run; this one is to go on where `regs` say: in front of the breakpoint. The
+/// caller has asked [`is_to_preempt_before_hit`].
 #[inline(never)]
-pub fn preempt_before_breakpoint(regs: &probes::PtRegs) {
+pub fn preempt_before_breakpoint(regs: &PtRegs) {
     preempt_at(regs.ip);
 }
 
 /// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.
-fn is_asked_to_give_way(regs: &probes::PtRegs) -> bool {
+fn is_preemption_due(regs: &PtRegs) -> bool {
     const INTERRUPTS: u64 = RFlags::INTERRUPT_FLAG.bits();
     regs.flags & INTERRUPTS != 0 && percpu::preempt_count() == 0 && percpu::this().need_resched()
 }
@@ -239,9 +219,9 @@ fn is_asked_to_give_way(regs: &probes::PtRegs) -> bool {
 /// Lets another task run; this one is to go on at `ip`.
 fn preempt_at(ip: u64) {
     // SAFETY: the running task is alive (T1).
-    let task = unsafe { &*percpu::current_raw() };
+    let task = unsafe { &*current_raw() };
     task.preempted_at.store(ip, Ordering::Relaxed);
-    preempt();
+    preempt_schedule();
     task.preempted_at.store(0, Ordering::Relaxed);
 }
 
@@ -256,7 +236,7 @@ pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
 /// Whether the running task is an idle one. Any context.
 pub(crate) fn is_idle() -> bool {
     // SAFETY: the running task is alive (T1).
-    unsafe { percpu::current_raw().as_ref() }.is_none_or(|task| task.pid() == IDLE)
+    unsafe { current_raw().as_ref() }.is_none_or(|task| task.pid() == IDLE)
 }
 
 /// The tick: asks the running task to give way if another one waits.
@@ -270,7 +250,7 @@ fn reschedule(preempted: bool) {
     let interrupts_were_on = interrupts::are_enabled();
     interrupts::disable();
     // SAFETY: the running task is alive (T1).
-    let task = unsafe { &*percpu::current_raw() };
+    let task = unsafe { &*current_raw() };
     assert!(
         percpu::preempt_count() == 0,
         "{task} gives way while preemption is off: a spinlock is held"
@@ -324,7 +304,7 @@ fn switch_to(task: &Task, next: &'static Task) -> *const Task {
         unsafe { paging::load_root(root) };
     }
     // Nothing that may be probed runs between this and the switch itself.
-    probes::task_switched(next.key());
+    PROBES.task_switched(next.key());
     // SAFETY: `task` is current; `next` is ready to run and on no CPU (S1, S2); interrupts are off.
     unsafe { __switch_to(task, next) }
 }

@@ -18,7 +18,7 @@ use kernel::{
     arch::traps,
     backtrace,
     probes::{
-        Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, original_ip, register,
+        Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, ProbeError, PtRegs, register,
     },
     symbols,
     sync::SpinLock,
@@ -286,7 +286,7 @@ fn callers_are_found_from_an_nmi_anywhere_in_the_probes() {
         match name {
             Some("kretprobe_trampoline") => drop(IN_PROBES[0].fetch_add(1, Relaxed)),
             Some("kprobe_post_stub") => drop(IN_PROBES[1].fetch_add(1, Relaxed)),
-            _ if original_ip(regs.ip) != regs.ip => drop(IN_PROBES[2].fetch_add(1, Relaxed)),
+            _ if PROBES.original_ip(regs.ip) != regs.ip => drop(IN_PROBES[2].fetch_add(1, Relaxed)),
             _ => {}
         }
         if STOP.load(SeqCst) {

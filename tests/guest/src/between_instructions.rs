@@ -20,8 +20,8 @@ use kernel::{
     arch::{percpu, smp, traps},
     backtrace, pr_info,
     probes::{
-        EntryVerdict, Jprobe, Kernel, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
-        Registered, ReturnMethod, StepMethod, described_ip, jprobe, register,
+        EntryVerdict, Jprobe, Kernel, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
+        PtRegs, Registered, ReturnMethod, StepMethod, jprobe, register,
     },
     symbols,
 };
@@ -125,7 +125,7 @@ unsafe extern "C" {
 
 /// The name of the place, if `ip` is at one of the probes.
 fn place_of(ip: u64) -> Option<&'static str> {
-    let described = described_ip(ip);
+    let described = PROBES.described_ip(ip);
     if described == ip && Kernel::slots().contains(&ip) {
         return Some(SLOT);
     }

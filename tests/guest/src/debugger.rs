@@ -3,10 +3,7 @@
 //! The exception handler of the kernel stands for a debugger: it notes the registers that each #DB comes with and goes on. Handlers note how
 //! many stops there were before them, so it is known which stop they have kept waiting.
 
-use crate::{
-    optimization::{Optimization, byte_at},
-    stepping::clear_step_bit,
-};
+use crate::optimization::{Optimization, byte_at};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -18,6 +15,7 @@ use core::{
 };
 use kernel::{
     arch::{
+        debug::clear_single_step,
         idt::vector,
         percpu,
         traps::{self, Exception},
@@ -28,6 +26,7 @@ use kernel::{
     },
     symbols,
 };
+use x86_64::registers::debug::Dr6;
 
 const TF: u64 = 1 << 8;
 
@@ -127,7 +126,7 @@ fn note_stop(regs: &mut PtRegs, exception: &Exception) -> bool {
     if exception.vector != vector::DEBUG || number >= 64 || percpu::in_probe_handler() {
         return false;
     }
-    clear_step_bit();
+    clear_single_step(Dr6::read_raw());
     // SAFETY: see `Stops`.
     unsafe {
         (*STOPS.0.get())[number] = Stop {

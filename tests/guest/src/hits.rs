@@ -66,7 +66,7 @@ fn a_programs_breakpoint_is_no_hit() {
 /// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up; sleepers come back.
 #[guest_test]
 fn the_idle_loop_can_be_probed() {
-    let idle = symbols::lookup_name("kernel::task::scheduler::idle").expect("it is not inlined");
+    let idle = symbols::lookup_name("kernel::task::idle::run").expect("it is not inlined");
     let probes: Vec<_> = survey::function(&idle)
         .unwrap()
         .iter()

@@ -144,7 +144,7 @@ fn what_registering_and_logging_use_can_be_probed() {
     let probes = probe_all(|name| {
         (name.starts_with("probes::") || name.starts_with("<probes::"))
             && (name.contains("registry") || name.contains("slot"))
-            || name.starts_with("kernel::text_poke::")
+            || name.starts_with("kernel::probes::text_poke::")
             || name.starts_with("block_heap::")
             || name.starts_with("kernel::log::")
             || name == "printk"

@@ -7,7 +7,7 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::hint::black_box;
 use kernel::{
     log,
-    mm::shortage::{Outcome, with_room_for},
+    mm::allocation_faults::{Outcome, with_room_for},
     probes::{
         Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, ProbeError,
         PtRegs, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,

@@ -18,15 +18,15 @@
 
 use ::probes::Platform;
 use core::{
-    arch::{asm, naked_asm},
+    arch::naked_asm,
     cell::UnsafeCell,
     mem::{self, size_of_val},
     ptr::null_mut,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
-    arch::idt::vector,
-    probes::{self, Kernel, PtRegs},
+    arch::{debug::clear_single_step, idt::vector},
+    probes::{Kernel, PROBES, PtRegs, hooks},
 };
 use x86_64::{
     VirtAddr,
@@ -34,7 +34,7 @@ use x86_64::{
         interrupts::without_interrupts,
         tables::{lidt, sidt},
     },
-    registers::debug::{Dr6, Dr6Flags},
+    registers::debug::Dr6,
     structures::DescriptorTablePointer,
 };
 
@@ -136,17 +136,17 @@ fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
 extern "C" fn on_step(regs: &mut PtRegs) {
     if IS_ASKED.load(SeqCst) {
         // In what the test calls; only the probes step there.
-        probes::on_debug(regs);
+        hooks::on_debug(regs);
         return;
     }
     let last = LAST.swap(regs.ip, SeqCst);
     // The probes' own single step ends behind the copy, which lies in a slot.
-    if probes::is_stepping() && Kernel::slots().contains(&last) {
-        probes::on_debug(regs);
+    if PROBES.is_stepping() && Kernel::slots().contains(&last) {
+        hooks::on_debug(regs);
     }
     if regs.ip == (&raw const end_of_stepped_call).addr() as u64 {
         regs.flags &= !TF;
-        clear_step_bit();
+        clear_single_step(Dr6::read_raw());
         return;
     }
     IS_ASKED.store(true, SeqCst);
@@ -166,15 +166,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
         };
         *flags |= TF;
     }
-    clear_step_bit();
-}
-
-/// Takes the step out of the debug status, where the processor only ever sets bits (Intel SDM vol.
-/// 3B, 17.2.3).
-pub fn clear_step_bit() {
-    let rest = Dr6::read_raw() & !Dr6Flags::STEP.bits();
-    // SAFETY: clearing a status bit has no other effect.
-    unsafe { asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack, preserves_flags)) };
+    clear_single_step(Dr6::read_raw());
 }
 
 const POPF: u8 = 0x9d;

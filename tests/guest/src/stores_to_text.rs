@@ -59,9 +59,12 @@ fn order(operation: impl FnOnce()) -> Vec<String> {
 #[guest_test]
 fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
     let at = |name| Kprobe::new().symbol(name);
-    let stores = register(Box::new(at("kernel::text_poke::store").pre(note_store))).unwrap();
+    let stores = register(Box::new(
+        at("kernel::probes::text_poke::store").pre(note_store),
+    ))
+    .unwrap();
     let synchronisations = register(Box::new(
-        at("kernel::text_poke::synchronize_cores").pre(note_synchronisation),
+        at("kernel::probes::text_poke::synchronize_cores").pre(note_synchronisation),
     ))
     .unwrap();
     let target = || {

@@ -34,7 +34,7 @@ pub mod models;
 mod registry;
 mod stand_ins;
 
-#[path = "../../../kernel/src/text_poke.rs"]
+#[path = "../../../kernel/src/probes/text_poke.rs"]
 #[allow(dead_code)]
 mod text_poke;
 

@@ -81,16 +81,16 @@ pub const ROOTS: [(&str, &str); 27] = [
     ("kprobe_serve_far_chain", "serves the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     (
-        "give_way_before_breakpoint",
+        "preempt_before_hit",
         "a breakpoint leads to it, and one in it would again",
     ),
     (
-        "follow_note_breakpoint",
-        "a hit in a followed call runs through it",
+        "trace_note_breakpoint",
+        "a hit in a traced call runs through it",
     ),
     (
-        "follow_note_debug",
-        "a single step in a followed call runs through it",
+        "trace_note_debug",
+        "a single step in a traced call runs through it",
     ),
 ];
 
@@ -118,11 +118,11 @@ pub const ENDS: [(&str, &str); 10] = [
         "nobody wants the exception",
     ),
     (
-        "<kernel::probes::Kernel as probes::platform::Platform>::fatal",
+        "<kernel::probes::platform::Kernel as probes::platform::Platform>::fatal",
         "the kernel ends",
     ),
     (
-        "<kernel::probes::Kernel as probes::platform::Platform>::orphan_return",
+        "<kernel::probes::platform::Kernel as probes::platform::Platform>::orphan_return",
         "the task or the kernel ends",
     ),
     ("core::panicking::", "the kernel ends"),

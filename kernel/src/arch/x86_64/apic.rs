@@ -69,11 +69,11 @@ fn write(offset: usize, value: u32) {
     unsafe { address(offset).write_volatile(value) }
 }
 
-/// Maps the registers and measures the timer. Takes about 10 ms. Call once, on the CPU that boots, after
-/// [`time::init`].
+/// Maps the registers and measures the timer, for ticks of `tick_ns` nanoseconds. Takes about 10 ms.
+/// Call once, on the CPU that boots, after [`time::init`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
-pub fn init() {
+pub fn init(tick_ns: u64) {
     let (frame, _) = ApicBase::read();
     let registers =
         paging::map_device(frame.start_address()).expect("memory to map the local APIC");
@@ -89,7 +89,6 @@ pub fn init() {
     let ticks = u64::from(start - end);
     let ns = time::ticks_to_ns(end_tsc - start_tsc);
     write(register::TIMER_INITIAL, 0);
-    let tick_ns = time::tick_ns();
     TICK_NS.store(tick_ns, Ordering::Relaxed);
     let count = ticks * tick_ns / ns;
     assert!(count > 0, "the timer of the local APIC stands still");

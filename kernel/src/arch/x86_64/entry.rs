@@ -39,12 +39,12 @@
 //! else `iretq`.
 
 use super::{
-    cpu,
+    PtRegs, cpu,
     gdt::{USER_CS, USER_DS},
     idt::vector,
     percpu, traps,
 };
-use crate::{mm::paging, probes::PtRegs};
+use crate::mm::paging;
 use core::{arch::global_asm, mem::offset_of, slice};
 use x86_64::VirtAddr;
 
@@ -520,70 +520,16 @@ exception_stubs:
     exit_to_user = sym traps::exit_to_user,
 );
 
-/// Defines an entry for exceptions without an error code, to be used instead of the usual one for a while: `$first`, then it saves a frame,
-/// calls `$note` with it and goes on with `$next`, the stack as the processor has left it or as the frame says, and ZF set unless `$note` has
-/// changed the frame's `orig_ax`. GS must be the kernel's.
-///
-/// ```text
-///   rsp at the exception, aligned down to 16
-///   +0xa0  ss … +0x80 ip     pushed by the processor
-///   +0x78  orig_ax (-1)
-///   +0x70  di … +0x00 r15    <- the `PtRegs`, and rdi at the call
-///   -0x08  padding           <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
-/// ```
-macro_rules! entry_by_way_of {
-    ($name:ident, $note:path, $first:literal, $next:literal) => {
-        /// Where exceptions without an error code come in.
-        ///
-        /// # Safety
-        /// Never called: the processor gets here by a gate of this file's table.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        #[unsafe(link_section = ".entry.text")]
-        unsafe extern "C" fn $name() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc simple",
-                ".cfi_signal_frame",
-                ".cfi_def_cfa rsp, 40",
-                ".cfi_offset rip, -40",
-                ".cfi_offset rsp, -16",
-                $first,
-                "push -1",
-                ".cfi_adjust_cfa_offset 8",
-                ::probes::push_general_registers!(),
-                "cld",
-                "mov rdi, rsp",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "call {note}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                ::probes::pop_general_registers!(),
-                "cmp qword ptr [rsp], -1",
-                "lea rsp, [rsp + 8]",
-                ".cfi_adjust_cfa_offset -8",
-                $next,
-                ".cfi_endproc",
-                note = sym $note,
-            )
-        }
-    };
-}
-
-pub(super) use entry_by_way_of;
-
 unsafe extern "C" {
     static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
     static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];
     fn asm_syscall();
-    /// Where a #BP goes that is no probe's: the stack holds the first words of its frame, from `ss` to `ax`.
-    pub fn asm_breakpoint_other();
 }
 
 const INTERRUPT_STUB_BYTES: usize = 16;
 
 /// The address of the stub that the gate of `vector` names.
-pub(super) fn stub(vector: u8) -> VirtAddr {
+pub fn stub(vector: u8) -> VirtAddr {
     match vector.checked_sub(vector::FIRST_INTERRUPT) {
         // SAFETY: the table is in read-only data, filled by the assembler.
         None => VirtAddr::new(unsafe { exception_stubs }[usize::from(vector)]),

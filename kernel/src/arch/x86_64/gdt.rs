@@ -7,7 +7,6 @@
 //! any instruction, even where rsp still is the user's; its stack is left within a few instructions (see
 //! [`super::entry`]), and has its size only for the report of a fault in those.
 
-use super::percpu;
 use core::{cell::UnsafeCell, mem::offset_of, ptr};
 use x86_64::{
     VirtAddr,
@@ -104,28 +103,33 @@ impl InterruptStacks {
     }
 }
 
-/// Builds and loads the GDT and TSS of the calling CPU. Call with interrupts off, once per CPU, after [`percpu::init`].
+/// Builds and loads the GDT and TSS of the calling CPU, whose data are `percpu`. Interrupts are off.
 ///
 /// # Safety
 /// 1. `stacks` are what [`InterruptStacks`] says.
-pub unsafe fn init(stacks: &InterruptStacks) {
-    let percpu = percpu::this();
+/// 2. `gdt` and `tss` are the calling CPU's, and not loaded yet.
+pub(super) unsafe fn init<P>(
+    gdt: &'static Gdt,
+    tss: &'static Tss,
+    percpu: &'static P,
+    stacks: &InterruptStacks,
+) {
     let nmi_stack = stacks.nmi - 16;
     // SAFETY: mapped and unused by (1).
     unsafe { *nmi_stack.as_mut_ptr() = ptr::from_ref(percpu) };
     // SAFETY: only this CPU touches its TSS, which is not loaded yet.
-    let tss = unsafe { &mut *percpu.tss.0.get() };
-    tss.interrupt_stack_table[usize::from(DOUBLE_FAULT_IST) - 1] = stacks.double_fault;
-    tss.interrupt_stack_table[usize::from(NMI_IST) - 1] = nmi_stack;
+    let segment = unsafe { &mut *tss.0.get() };
+    segment.interrupt_stack_table[usize::from(DOUBLE_FAULT_IST) - 1] = stacks.double_fault;
+    segment.interrupt_stack_table[usize::from(NMI_IST) - 1] = nmi_stack;
     // SAFETY: only this CPU touches its GDT, which is not loaded yet.
-    let gdt = unsafe { &mut *percpu.gdt.0.get() };
+    let gdt = unsafe { &mut *gdt.0.get() };
     let selectors = [
         gdt.append(Descriptor::kernel_code_segment()),
         gdt.append(Descriptor::kernel_data_segment()),
         gdt.append(Descriptor::user_data_segment()),
         gdt.append(Descriptor::user_code_segment()),
         // SAFETY: the TSS lives as long as the kernel (P2 in `percpu`).
-        gdt.append(unsafe { Descriptor::tss_segment_unchecked(percpu.tss.0.get()) }),
+        gdt.append(unsafe { Descriptor::tss_segment_unchecked(tss.0.get()) }),
     ];
     assert_eq!(
         selectors.map(|selector| selector.0),

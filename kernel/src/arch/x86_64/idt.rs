@@ -1,13 +1,11 @@
-//! The interrupt descriptor table: one for all CPUs, every vector present. A CPU may use another for a moment ([`super::follow`],
-//! [`super::give_way`]).
+//! The interrupt descriptor table: one for all CPUs, every vector present. A CPU may use another
+//! table for a moment ([`crate::probes::single_step_trace`],
+//! [`crate::probes::preempt_at_breakpoint`]).
 //!
-//! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP alone; any other
-//! `int n` there is a #GP.
+//! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP
+//! alone; any other `int n` there is a #GP.
 
-use super::{
-    entry,
-    gdt::{DOUBLE_FAULT_IST, KERNEL_CS, NMI_IST},
-};
+use super::gdt::{DOUBLE_FAULT_IST, KERNEL_CS, NMI_IST};
 use core::{cell::UnsafeCell, mem::size_of};
 use x86_64::{
     PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
@@ -46,6 +44,50 @@ pub mod vector {
     pub const APIC_ERROR: u8 = 0xfe;
     /// An interrupt went away before it was delivered.
     pub const SPURIOUS: u8 = 0xff;
+}
+
+/// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
+const NAMES: [&str; 32] = [
+    "divide error",
+    "debug exception",
+    "NMI",
+    "breakpoint",
+    "overflow",
+    "bound range exceeded",
+    "invalid opcode",
+    "device not available",
+    "double fault",
+    "coprocessor segment overrun",
+    "invalid TSS",
+    "segment not present",
+    "stack segment fault",
+    "general protection fault",
+    "page fault",
+    "reserved exception 15",
+    "x87 error",
+    "alignment check",
+    "machine check",
+    "SIMD error",
+    "virtualization exception",
+    "control protection exception",
+    "reserved exception 22",
+    "reserved exception 23",
+    "reserved exception 24",
+    "reserved exception 25",
+    "reserved exception 26",
+    "reserved exception 27",
+    "hypervisor injection",
+    "VMM communication",
+    "security exception",
+    "reserved exception 31",
+];
+
+/// The name of an exception.
+///
+/// # Panics
+/// If `vector` is not below 32.
+pub fn exception_name(vector: u8) -> &'static str {
+    NAMES[usize::from(vector)]
 }
 
 /// A 64-bit interrupt gate (Intel SDM vol. 3A, figure 6-8).
@@ -92,7 +134,7 @@ const GATES: usize = 256;
 
 /// A table.
 #[repr(C, align(16))]
-pub(super) struct Idt(UnsafeCell<[Gate; GATES]>);
+pub struct Idt(UnsafeCell<[Gate; GATES]>);
 
 // SAFETY: written while no CPU uses it, as `fill` demands; else only the processors read it.
 unsafe impl Sync for Idt {}
@@ -101,15 +143,15 @@ static IDT: Idt = Idt::new();
 
 impl Idt {
     /// A table without gates.
-    pub(super) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self(UnsafeCell::new([Gate::MISSING; GATES]))
     }
 
-    /// Has each vector lead to what `other` says, or else to its stub.
+    /// Lets each vector lead to the entry that `entry_of` gives.
     ///
     /// # Safety
     /// 1. No CPU has the table loaded, and nobody else fills it.
-    pub(super) unsafe fn fill(&self, other: impl Fn(u8) -> Option<VirtAddr>) {
+    pub unsafe fn fill(&self, entry_of: impl Fn(u8) -> VirtAddr) {
         // SAFETY: nobody else reads or writes it, by (1).
         let gates = unsafe { &mut *self.0.get() };
         for (vector, gate) in (0..=u8::MAX).zip(gates) {
@@ -122,8 +164,7 @@ impl Idt {
                 vector::BREAKPOINT => PrivilegeLevel::Ring3,
                 _ => PrivilegeLevel::Ring0,
             };
-            let handler = other(vector).unwrap_or_else(|| entry::stub(vector));
-            *gate = Gate::new(handler, ist, from);
+            *gate = Gate::new(entry_of(vector), ist, from);
         }
     }
 
@@ -131,10 +172,11 @@ impl Idt {
     ///
     /// # Safety
     /// 1. It was filled, each gate names an entry that expects it, and it stays as long as it is loaded.
-    pub(super) unsafe fn load(&'static self) {
+    pub unsafe fn load(&'static self) {
         let pointer = DescriptorTablePointer {
             limit: (GATES * size_of::<Gate>() - 1) as u16,
-            // A pointer is canonical. What checks that could panic, and a hit may come here ([`super::give_way`]).
+            // A pointer is canonical. The constructor that checks it could panic, and a hit may
+            // come here (`probes::preempt_at_breakpoint`).
             base: VirtAddr::new_truncate(core::ptr::from_ref(self).addr() as u64),
         };
         // SAFETY: by (1).
@@ -142,17 +184,18 @@ impl Idt {
     }
 }
 
-/// Fills the table and loads it on the CPU that boots. Call once, with interrupts off, after [`super::gdt::init`].
+/// Fills the table and loads it on the CPU that boots; `stub` gives the entry of a vector. Call once,
+/// with interrupts off, after [`super::gdt::init`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
-pub fn init() {
-    // SAFETY: no CPU has loaded the table yet, and we are the only one that runs.
-    unsafe { IDT.fill(|_| None) };
+pub fn init(stub: fn(u8) -> VirtAddr) {
+    // SAFETY: no CPU has loaded the table yet, and no other CPU runs.
+    unsafe { IDT.fill(stub) };
     load();
 }
 
 /// Loads the table on the calling CPU. [`init`] has filled it.
 pub fn load() {
-    // SAFETY: it was filled, with stubs of `entry` alone, for good.
+    // SAFETY: `init` has filled it for good, with the stubs of `entry`.
     unsafe { IDT.load() };
 }

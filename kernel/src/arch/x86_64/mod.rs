@@ -5,7 +5,7 @@
 //! 1. Every interrupt and exception enters through an interrupt gate, and **handlers of interrupts run with interrupts
 //!    off from their first to their last instruction**: device interrupts never nest. Only an exception can stack on
 //!    top of an interrupt, and an NMI on top of anything.
-//! 2. Each entry saves a full [`PtRegs`](crate::probes::PtRegs) on the stack of the current task. Only #DF and NMI have
+//! 2. Each entry saves a full [`PtRegs`] on the stack of the current task. Only #DF and NMI have
 //!    stacks of their own, and NMI leaves its one at once (see [`entry`]).
 //! 3. In ring 0, GS holds the CPU's [`percpu::PerCpu`], except in the few marked instructions around `swapgs`.
 //! 4. No code keeps live data below its stack pointer: there is no red zone, and an NMI pushes there whatever the
@@ -15,16 +15,18 @@
 
 pub mod apic;
 pub mod cpu;
+pub mod debug;
 pub mod entry;
-pub mod follow;
 pub mod gdt;
-pub mod give_way;
 pub mod idt;
 pub mod ioapic;
 pub mod percpu;
 pub mod pit;
 pub mod smp;
-mod start_up;
+pub mod start_up;
 pub mod switch;
 pub mod syscall;
 pub mod traps;
+
+/// The registers of interrupted code, as the entry stubs save them: the trap frame of this machine.
+pub use ::probes::PtRegs;

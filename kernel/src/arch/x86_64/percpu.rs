@@ -15,8 +15,10 @@
 //! `preempt_count` counts the reasons why this CPU must not switch tasks: held spinlocks, probe handlers, explicit
 //! [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's own lock.
 
-use super::gdt::{Gdt, Tss};
-use crate::{probes::PtRegs, task::Task};
+use super::{
+    PtRegs,
+    gdt::{self, Gdt, InterruptStacks, Tss},
+};
 use core::{
     arch::asm,
     mem::offset_of,
@@ -45,7 +47,7 @@ pub struct PerCpu {
     /// This struct's own address, so that one load through GS gives a pointer.
     self_ptr: AtomicPtr<PerCpu>,
     /// The running task. Written by the switch alone.
-    pub(crate) current: AtomicPtr<Task>,
+    pub(crate) current: AtomicPtr<()>,
     /// Where the stack of the running task starts: rsp for entries from ring 3.
     pub(crate) kernel_stack_top: AtomicU64,
     /// Holds the user's rsp for the two instructions of the system call entry that have no stack.
@@ -160,6 +162,17 @@ pub fn init(cpu: usize) {
     KernelGsBase::write(VirtAddr::zero());
 }
 
+/// Builds and loads the descriptor tables of the calling CPU. Call with interrupts off, once per CPU,
+/// after [`init`].
+///
+/// # Safety
+/// 1. `stacks` are what [`InterruptStacks`] says.
+pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
+    let percpu = this();
+    // SAFETY: the tables are this CPU's, and in no use yet; (1).
+    unsafe { gdt::init(&percpu.gdt, &percpu.tss, percpu, stacks) };
+}
+
 /// The data of CPU number `cpu`.
 ///
 /// # Panics
@@ -191,10 +204,10 @@ pub fn cpu_id() -> usize {
     id as usize
 }
 
-/// The running task, null before the scheduler is up. Any context.
+/// The address of the running task, null before the scheduler is up. Any context.
 #[inline]
-pub fn current_raw() -> *const Task {
-    let task: *const Task;
+pub fn current_raw() -> *const () {
+    let task: *const ();
     // SAFETY: by P1 this reads `PerCpu::current`.
     unsafe {
         asm!("mov {}, gs:[{}]", out(reg) task, const CURRENT, options(nostack, preserves_flags, readonly));
@@ -217,7 +230,7 @@ pub fn preempt_count() -> u32 {
 /// instruction of a probe runs, which may be the one that asks here.
 #[inline]
 pub fn in_probe_handler() -> bool {
-    const GUARD: u32 = ::probes::PerCpu::guard_gs_offset::<crate::probes::Kernel>();
+    const GUARD: usize = PROBES + ::probes::PerCpu::GUARD_OFFSET as usize;
     let depth: u32;
     // SAFETY: by P1 this reads the guard of `PerCpu::probes`; one instruction, as a task that is in no handler may move to
     // another CPU.
@@ -235,6 +248,12 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const PREEMPT_COUNT, options(nostack)) };
 }
 
+unsafe extern "C" {
+    /// The scheduler's part of [`preempt_enable`]. It is called by its symbol, because the scheduler
+    /// builds on the locks, and these on this file.
+    safe fn preempt_schedule();
+}
+
 /// Ends a [`preempt_disable`], and switches tasks if that was asked for meanwhile and nothing else forbids it, such as a
 /// probe handler that runs with interrupts on.
 #[inline]
@@ -244,7 +263,7 @@ pub fn preempt_enable() {
         && interrupts::are_enabled()
         && !in_probe_handler()
     {
-        crate::task::scheduler::preempt();
+        preempt_schedule();
     }
 }
 

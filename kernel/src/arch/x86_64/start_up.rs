@@ -1,22 +1,41 @@
-//! The start-up page: where the other CPUs wake in real mode, and their way from there to `ap_main` in [`super::smp`].
+//! The start of the other CPUs.
 //!
-//! The code below is copied to a page under 1 MiB. It runs at the start of the segment that the start-up interrupt
-//! names, so it finds its data by offsets from its own start; what must be an absolute address is filled in by
-//! [`install`].
+//! One broadcast starts them all. The CPU that boots waits for them by time, never by counting
+//! loops, because a busy host may run a virtual CPU late.
+//!
+//! # The start-up page
+//! The other CPUs wake in real mode, in a page under 1 MiB to which the code below is copied. The
+//! code runs at the start of the segment that the start-up interrupt names, so it finds its data by
+//! offsets from its own start. [`install`] fills in the absolute addresses.
 //!
 //! ```text
-//!   real mode, cs = page >> 4 ──► cr4.PAE, cr3, EFER.LME|NXE, cr0.PG|PE at once ──► far jump ──► 64-bit code in the page
+//!   real mode, cs = page >> 4
+//!     ──► cr4.PAE, cr3, EFER.LME|NXE, cr0.PG|PE at once ──► far jump ──► 64-bit code in the page
 //!     ──► ticket by `lock xadd` ──► stack of that ticket ──► ap_main, in the kernel image
 //! ```
 
-use crate::mm::{
-    frame::{FRAME_SIZE, OutOfMemory},
-    paging::{self, phys_to_virt},
+use super::{
+    apic, cpu,
+    gdt::InterruptStacks,
+    idt,
+    percpu::{self, MAX_CPUS},
+    smp, syscall,
+};
+use crate::{
+    acpi,
+    mm::{
+        frame::{self, FRAME_SIZE, OutOfMemory},
+        kernel_stack::{KernelStack, STACK_BYTES},
+        paging::{self, phys_to_virt},
+    },
+    pr_info, pr_warn,
+    task::{idle, scheduler},
+    time,
 };
 use core::{
     arch::global_asm,
-    slice,
-    sync::atomic::{AtomicU32, AtomicU64},
+    hint, slice,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 use x86_64::PhysAddr;
 
@@ -102,16 +121,16 @@ unsafe extern "C" {
 /// The number of the stack that the next CPU takes. Not in the page, which no CPU may write where it executes it.
 static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
 
-/// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends, 16-aligned) and calls
-/// `entry` on it with its number in that list, on the kernel's tables plus the page itself. CPUs beyond the list halt
-/// for good.
+/// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends,
+/// 16-aligned) and calls `entry` on it with its number in that list. The page tables are the
+/// kernel's, with the page itself mapped too. CPUs beyond the list halt for good.
 ///
 /// # Safety
 /// 1. `page` is a frame below 1 MiB that nothing else uses, ever.
 /// 2. Each of `stacks` is mapped and unused, for ever.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
-pub unsafe fn install(
+unsafe fn install(
     page: PhysAddr,
     stacks: &'static [AtomicU64],
     entry: extern "C" fn(usize) -> !,
@@ -158,4 +177,107 @@ pub unsafe fn install(
         &(stacks.len() as u32).to_le_bytes(),
     );
     Ok(())
+}
+
+/// How long a CPU may take to come up.
+const START_TIMEOUT_NS: u64 = 5 * time::NSEC_PER_SEC;
+/// Between the reset of the others and their start (Intel SDM vol. 3A, 9.4.4).
+const RESET_NS: u64 = 10 * time::NSEC_PER_MSEC;
+/// Between the first start-up interrupt and the second.
+const START_UP_NS: u64 = 200_000;
+
+/// Starts all other CPUs that the firmware tells of, and returns when they are up. Call once, interrupts off.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn start_others() {
+    let present = acpi::cpu_count().unwrap_or(1);
+    if present > MAX_CPUS {
+        pr_warn!("smp: {present} CPUs, of which the kernel uses {MAX_CPUS}");
+    }
+    let wanted = present.min(MAX_CPUS);
+    if wanted > 1 {
+        match prepare(wanted - 1) {
+            Ok(()) => start(wanted),
+            Err(reason) => pr_warn!("smp: only one CPU is used: {reason}"),
+        }
+    }
+    let let_in = smp::close();
+    // Those that have a number are running; wait until they are through.
+    while smp::online_cpus() < let_in {
+        time::answer_cpus();
+        hint::spin_loop();
+    }
+    if let_in < wanted {
+        pr_warn!(
+            "smp: {} of {wanted} CPUs did not start and are not used",
+            wanted - let_in
+        );
+    }
+    pr_info!("smp: {let_in} of {present} CPUs");
+}
+
+/// Ends of the stacks on which the others start, which become their idle tasks'.
+static STACKS: [AtomicU64; MAX_CPUS - 1] = [const { AtomicU64::new(0) }; MAX_CPUS - 1];
+
+/// Installs the start-up page with a stack for each of `others` CPUs.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+fn prepare(others: usize) -> Result<(), &'static str> {
+    const NO_MEMORY: &str = "out of memory for the others' stacks";
+    let page =
+        frame::start_up_page().ok_or("no usable page below 640 KiB to start the others in")?;
+    let stacks = &STACKS[..others];
+    for stack in stacks {
+        let top = KernelStack::new().map_err(|_| NO_MEMORY)?.leak();
+        stack.store(top.as_u64(), Ordering::Relaxed);
+    }
+    // SAFETY: the page is kept for this; the stacks are new and leaked.
+    unsafe { install(page, stacks, ap_main) }.map_err(|_| NO_MEMORY)
+}
+
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+fn start(wanted: usize) {
+    let page = frame::start_up_page().expect("prepare has checked it");
+    apic::send_init_to_others();
+    time::delay_ns(RESET_NS);
+    apic::send_start_up_to_others(page);
+    time::delay_ns(START_UP_NS);
+    apic::send_start_up_to_others(page);
+    let deadline = time::ktime_get() + START_TIMEOUT_NS;
+    while smp::online_cpus() < wanted && time::ktime_get() < deadline {
+        time::answer_cpus();
+        hint::spin_loop();
+    }
+}
+
+/// Where another CPU arrives from the start-up page, on its own stack, interrupts off.
+extern "C" fn ap_main(ticket: usize) -> ! {
+    let Some(number) = smp::take_number() else {
+        smp::halt()
+    };
+    percpu::init(number);
+    paging::activate_kernel();
+    let stack = || {
+        KernelStack::new()
+            .expect("memory for interrupt stacks")
+            .leak()
+    };
+    // SAFETY: the stacks are new and leaked.
+    unsafe {
+        percpu::load_descriptor_tables(&InterruptStacks {
+            double_fault: stack(),
+            nmi: stack(),
+        })
+    };
+    idt::load();
+    cpu::init();
+    syscall::init();
+    apic::init_cpu();
+    time::synchronise_cpu();
+    let stack_end = STACKS[ticket].load(Ordering::Relaxed);
+    scheduler::init_cpu(stack_end - STACK_BYTES..stack_end);
+    smp::count_online();
+    apic::start_timer();
+    idle::run()
 }

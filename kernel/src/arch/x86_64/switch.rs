@@ -13,13 +13,11 @@
 //! ```
 
 use super::{
+    PtRegs,
     gdt::TSS_RSP0,
     percpu::{self, PerCpu},
 };
-use crate::{
-    probes::PtRegs,
-    task::{SAVED_SP, STACK_TOP, Task, scheduler},
-};
+use crate::task::{SAVED_SP, STACK_TOP, Task, scheduler};
 use core::{
     arch::{global_asm, naked_asm},
     mem::offset_of,

@@ -4,22 +4,24 @@
 //! interrupts on: it may sleep and it may kill the task.
 
 use super::{
-    apic,
+    PtRegs, apic,
     gdt::{USER_CS, USER_DS},
-    idt::vector,
+    idt::{exception_name, vector},
     percpu, smp,
 };
 use crate::{
     console::{self, Interruption},
     mm::{fault, kernel_stack, paging::USER_END},
     panic, pr_err, pr_warn,
-    probes::{self, PtRegs},
+    probes::{PROBES, hooks},
     task::{self, exit::exit_if_requested, scheduler, sleep},
     terminal,
 };
 use core::{
     arch::asm,
-    fmt, mem, ptr,
+    fmt,
+    marker::PhantomData,
+    mem, ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
 use x86_64::{
@@ -27,53 +29,11 @@ use x86_64::{
     registers::{control::Cr2, debug::Dr6, rflags::RFlags},
 };
 
-/// Short names of the exceptions (Intel SDM vol. 3A, table 6-1).
-const NAMES: [&str; 32] = [
-    "divide error",
-    "debug exception",
-    "NMI",
-    "breakpoint",
-    "overflow",
-    "bound range exceeded",
-    "invalid opcode",
-    "device not available",
-    "double fault",
-    "coprocessor segment overrun",
-    "invalid TSS",
-    "segment not present",
-    "stack segment fault",
-    "general protection fault",
-    "page fault",
-    "reserved exception 15",
-    "x87 error",
-    "alignment check",
-    "machine check",
-    "SIMD error",
-    "virtualization exception",
-    "control protection exception",
-    "reserved exception 22",
-    "reserved exception 23",
-    "reserved exception 24",
-    "reserved exception 25",
-    "reserved exception 26",
-    "reserved exception 27",
-    "hypervisor injection",
-    "VMM communication",
-    "security exception",
-    "reserved exception 31",
-];
-
-/// The name of an exception.
-///
-/// # Panics
-/// If `vector` is not below 32.
-pub fn exception_name(vector: u8) -> &'static str {
-    NAMES[usize::from(vector)]
-}
-
-/// #BP. The probes come first; a breakpoint of ring 3 is the program's own.
+/// #BP that `kprobe_breakpoint` has not served: it is the gate's target, and found no probe at the
+/// address. The probes are asked once more, for breakpoints of theirs that are no probe's (see
+/// [`crate::probes`]). A breakpoint of ring 3 is the program's own.
 pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
-    if !regs.user_mode() && probes::on_breakpoint(regs) {
+    if !regs.user_mode() && PROBES.on_breakpoint(regs) {
         return;
     }
     unclaimed(regs, vector::BREAKPOINT);
@@ -81,17 +41,17 @@ pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
 
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
-    if !regs.user_mode() && probes::on_debug(regs) {
+    if !regs.user_mode() && hooks::on_debug(regs) {
         return;
     }
     // A watchpoint may have matched in a displaced instruction.
-    probes::aside(|| unclaimed(regs, vector::DEBUG));
+    PROBES.aside(|| unclaimed(regs, vector::DEBUG));
 }
 
 /// Every other exception that has no function of its own: the probes come first, and may not be probed themselves.
 pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
-    if !regs.user_mode() && probes::on_fault(regs, vector) {
+    if !regs.user_mode() && hooks::on_fault(regs, vector) {
         return;
     }
     do_exception(regs, vector);
@@ -108,7 +68,7 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
 
 /// #PF, before any probe can be hit. `address` is what CR2 held. `error_code` as in Intel SDM vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
-    if !regs.user_mode() && probes::on_fault(regs, vector::PAGE_FAULT) {
+    if !regs.user_mode() && hooks::on_fault(regs, vector::PAGE_FAULT) {
         return;
     }
     do_page_fault(regs, error_code, address);
@@ -158,6 +118,32 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
     die(regs, format_args!("{}", exception_name(vector)))
 }
 
+/// A function pointer of type `F` that may be set and taken back at any time, for tests. Any context.
+struct Hook<F>(AtomicPtr<()>, PhantomData<F>);
+
+impl<F: Copy> Hook<F> {
+    const IS_POINTER: () = assert!(size_of::<F>() == size_of::<*mut ()>());
+
+    const fn new() -> Self {
+        let () = Self::IS_POINTER;
+        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
+    }
+
+    fn set(&self, function: Option<F>) {
+        // SAFETY: `F` is of this size, and a function pointer, whose bits make a pointer.
+        let bits = |function: F| unsafe { mem::transmute_copy::<F, *mut ()>(&function) };
+        // Release pairs with the Acquire in `get`.
+        self.0
+            .store(function.map_or(ptr::null_mut(), bits), Ordering::Release);
+    }
+
+    fn get(&self) -> Option<F> {
+        let bits = self.0.load(Ordering::Acquire);
+        // SAFETY: `set`, the only writer, stored a value of this type, or null.
+        (!bits.is_null()).then(|| unsafe { mem::transmute_copy::<*mut (), F>(&bits) })
+    }
+}
+
 /// An exception that the kernel would end by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
@@ -173,22 +159,20 @@ pub struct Exception {
 /// that of the code that raised it.
 pub type ExceptionHandler = fn(&mut PtRegs, &Exception) -> bool;
 
-static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+static EXCEPTION_HANDLER: Hook<ExceptionHandler> = Hook::new();
 
 /// Has `handler` asked before an exception of ring 0 ends the kernel; `None`: nobody is asked. Neither probes nor fix-ups know of
 /// such an exception; true means that `regs` say where to go on.
 pub fn set_exception_handler(handler: Option<ExceptionHandler>) {
-    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
-    EXCEPTION_HANDLER.store(handler, Ordering::Release);
+    EXCEPTION_HANDLER.set(handler);
 }
 
 fn is_taken(regs: &mut PtRegs, exception: &Exception) -> bool {
-    let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
-    // SAFETY: `set_exception_handler`, the only writer, stored a function of this type.
-    let is_taken = !handler.is_null()
-        && unsafe { mem::transmute::<*mut (), ExceptionHandler>(handler)(regs, exception) };
+    let is_taken = EXCEPTION_HANDLER
+        .get()
+        .is_some_and(|handler| handler(regs, exception));
     if is_taken {
-        regs.ip = probes::executable_ip(regs.ip);
+        regs.ip = PROBES.executable_ip(regs.ip);
     }
     is_taken
 }
@@ -210,7 +194,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
         // The work is done on the way out.
         vector::RESCHEDULE => {}
         vector::FLUSH_TLB => smp::flush_tlb_here(),
-        vector::PROBES_SYNC => probes::on_sync_ipi(regs),
+        vector::PROBES_SYNC => hooks::on_sync_ipi(regs),
         // Not a real interrupt: it must not be acknowledged.
         vector::SPURIOUS => return,
         vector::APIC_ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
@@ -228,22 +212,19 @@ pub const SPARE_INTERRUPT: u8 = 0xd0;
 /// A function that gets interrupts, with interrupts off.
 pub type InterruptHandler = fn(&mut PtRegs);
 
-static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+static INTERRUPT_HANDLER: Hook<InterruptHandler> = Hook::new();
 
 /// Has `handler` called for each interrupt with the vector [`SPARE_INTERRUPT`]; `None`: they are logged.
 pub fn set_interrupt_handler(handler: Option<InterruptHandler>) {
-    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
-    INTERRUPT_HANDLER.store(handler, Ordering::Release);
+    INTERRUPT_HANDLER.set(handler);
 }
 
 fn spare_interrupt(regs: &mut PtRegs) -> bool {
-    let handler = INTERRUPT_HANDLER.load(Ordering::Acquire);
-    if handler.is_null() {
-        return false;
+    let handler = INTERRUPT_HANDLER.get();
+    if let Some(handler) = handler {
+        handler(regs);
     }
-    // SAFETY: `set_interrupt_handler`, the only writer, stored a function of this type.
-    unsafe { mem::transmute::<*mut (), InterruptHandler>(handler)(regs) };
-    true
+    handler.is_some()
 }
 
 /// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: wakes sleepers and ends the running task's turn.
@@ -262,12 +243,11 @@ pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
 /// A function that gets NMIs which the kernel did not send itself. It runs as part of the NMI.
 pub type NmiHandler = fn(&PtRegs);
 
-static NMI_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+static NMI_HANDLER: Hook<NmiHandler> = Hook::new();
 
 /// Has `handler` called for each NMI that is not the kernel's own; `None`: they are logged.
 pub fn set_nmi_handler(handler: Option<NmiHandler>) {
-    let handler = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
-    NMI_HANDLER.store(handler, Ordering::Release);
+    NMI_HANDLER.set(handler);
 }
 
 /// NMI, before any probe can be hit. An exception in the handler unmasks NMIs when it returns, and the next one may come on top of
@@ -283,7 +263,7 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
     if seen.fetch_add(1, Ordering::Relaxed) == 0 {
         loop {
             let before = seen.load(Ordering::Relaxed);
-            probes::aside(|| do_nmi(regs));
+            PROBES.aside(|| do_nmi(regs));
             // Those that came meanwhile count as one.
             let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
             if last.is_ok() {
@@ -307,12 +287,9 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
 #[inline(never)]
 fn do_nmi(regs: &PtRegs) {
     let _interruption = Interruption::new();
-    let handler = NMI_HANDLER.load(Ordering::Acquire);
-    if handler.is_null() {
-        pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp);
-    } else {
-        // SAFETY: `set_nmi_handler`, the only writer, stored a function of this type.
-        unsafe { mem::transmute::<*mut (), NmiHandler>(handler)(regs) };
+    match NMI_HANDLER.get() {
+        Some(handler) => handler(regs),
+        None => pr_warn!("NMI at {:#x}, sp {:#x}", regs.ip, regs.sp),
     }
 }
 

@@ -324,7 +324,9 @@ static ENTERED: AtomicBool = AtomicBool::new(false);
 static REMOVING: AtomicBool = AtomicBool::new(false);
 static REMOVED: AtomicBool = AtomicBool::new(false);
 static REMOVED_TOO_SOON: AtomicBool = AtomicBool::new(false);
-static PROBE_OF_IPI: Kprobe = Kprobe::new().symbol("kernel::text_poke::on_ipi").pre(count);
+static PROBE_OF_IPI: Kprobe = Kprobe::new()
+    .symbol("kernel::probes::text_poke::on_ipi")
+    .pre(count);
 
 fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     if regs.di != 99 {

@@ -1,20 +1,20 @@
 //! Memory that is short on request.
 
-use kernel::mm::shortage;
+use kernel::mm::allocation_faults;
 
 /// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for more.
 pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
-    let outcome = shortage::with_room_for(count, work);
+    let outcome = allocation_faults::with_room_for(count, work);
     (outcome.result, outcome.refused > 0)
 }
 
 /// As [`with_room_for`], and tells how many bytes `work` has taken and not given back.
 pub fn kept_with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool, i64) {
-    let outcome = shortage::with_room_for(count, work);
+    let outcome = allocation_faults::with_room_for(count, work);
     (outcome.result, outcome.refused > 0, outcome.kept)
 }
 
 /// Counts the allocations of `work`, all of which are refused.
 pub fn allocations(work: impl FnOnce()) -> u64 {
-    shortage::with_room_for(0, work).refused
+    allocation_faults::with_room_for(0, work).refused
 }

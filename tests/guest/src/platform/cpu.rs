@@ -12,8 +12,8 @@ use core::{
 
 use kernel::{
     arch::{percpu, smp},
+    probes::text_poke,
     task::{self, TaskRef, kthread::spawn_kthread_on},
-    text_poke,
 };
 use probes::{PerCpu, Platform};
 

@@ -10,7 +10,7 @@
 //! | task                     | a kernel thread ([`task`])                                                      |
 //! | interrupt                | an IPI to this CPU, with a vector of its own ([`traps`])                        |
 //! | code made at run time    | functions of nothing but breakpoints, filled through the alias of text ([`text`]) |
-//! | memory that is short     | `kernel::mm::shortage` ([`allocator`])                                          |
+//! | memory that is short     | `kernel::mm::allocation_faults` ([`allocator`])                                          |
 //!
 //! A test begins with [`boot`], on CPU 0. At its end the machine looks at what it has left behind: probes, slots, detours, calls in flight,
 //! CPUs in handlers, and every byte of text.

@@ -11,7 +11,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use kernel::{mm::paging, text_poke};
+use kernel::{mm::paging, probes::text_poke};
 use probes::kprobe::flags::OPTIMIZED;
 use x86_64::VirtAddr;
 

@@ -103,7 +103,7 @@ pub const PARTS: [Part; 15] = [
     },
     Part {
         name: "text poke",
-        functions: &["kernel::text_poke::"],
+        functions: &["kernel::probes::text_poke::"],
         tests: &[
             "concurrency::",
             "hits::",
@@ -145,8 +145,12 @@ pub const PARTS: [Part; 15] = [
         ],
     },
     Part {
-        name: "give way",
-        functions: &["give_way_", "kernel::arch::x86_64::give_way::"],
+        name: "preempt at breakpoint",
+        functions: &[
+            "preempt_before_hit",
+            "preemptible_breakpoint",
+            "kernel::probes::preempt_at_breakpoint::",
+        ],
         tests: &[
             "concurrency::",
             "debugger::",
@@ -175,7 +179,7 @@ pub const PARTS: [Part; 15] = [
         name: "platform",
         functions: &[
             "kernel::probes::blacklist::",
-            "<kernel::probes::Kernel as probes::platform::Platform>::",
+            "<kernel::probes::platform::Kernel as probes::platform::Platform>::",
         ],
         tests: &[
             "blacklist::",
@@ -195,7 +199,8 @@ pub const PARTS: [Part; 15] = [
         name: "handler rules",
         functions: &[
             "kernel::probes::handler_rules::",
-            "<kernel::probes::handler_rules::",
+            "kernel::probes::running_handler::",
+            "<kernel::probes::running_handler::",
         ],
         tests: &["handler_rules::", "handlers::", "printk::"],
     },

@@ -178,7 +178,7 @@ mod tests {
     /// The rules and bytes of the changes of one instruction.
     fn changes_of(code: &[u8]) -> Vec<(Rule, Vec<u8>)> {
         let callee = |address| {
-            (address == 0x1105).then(|| "kernel::text_poke::synchronize_cores".to_string())
+            (address == 0x1105).then(|| "kernel::probes::text_poke::synchronize_cores".to_string())
         };
         changes(code, 0x1000, callee)
             .into_iter()

@@ -1,25 +1,11 @@
-//! Locks.
-//!
-//! [`SpinLock`] is for data that interrupt handlers touch or that is held for a few instructions. While it is held,
-//! interrupts are off and the task stays on its CPU, so the holder may neither sleep nor wait for another CPU's answer
-//! to an IPI: that CPU may be waiting for the lock. A CPU that waits for the lock does so with interrupts as its
-//! caller had them.
-//!
-//! [`Mutex`] is for everything else: waiting for it sleeps, and its holder may sleep too. Task context only.
-//!
-//! No lock of this file may be taken in an NMI handler or in a probe handler: the code they interrupt may hold it.
+//! [`SpinLock`]: a lock that is waited for by spinning.
 
-use crate::{
-    arch::percpu,
-    probes::handler_rules::{self, Rule},
-    task::WaitQueue,
-};
+use crate::arch::percpu;
 use core::{
     fmt, hint,
     marker::PhantomData,
     mem::ManuallyDrop,
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, Ordering},
 };
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use x86_64::instructions::interrupts;
@@ -123,50 +109,5 @@ impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
             interrupts::enable();
         }
         percpu::preempt_enable();
-    }
-}
-
-/// A lock that is waited for asleep. Task context. Taking it twice in one task hangs that task.
-pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
-
-/// Access to what a [`Mutex`] protects. Dropping it releases the lock.
-pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
-
-/// What [`Mutex`] is made of.
-pub struct RawMutex {
-    locked: AtomicBool,
-    waiters: WaitQueue,
-}
-
-// SAFETY: `locked` goes from false to true for one task at a time.
-unsafe impl lock_api::RawMutex for RawMutex {
-    // The const is the way in which `lock_api` makes a new lock.
-    #[allow(clippy::declare_interior_mutable_const)]
-    const INIT: Self = Self {
-        locked: AtomicBool::new(false),
-        waiters: WaitQueue::new(),
-    };
-
-    type GuardMarker = lock_api::GuardNoSend;
-
-    fn lock(&self) {
-        handler_rules::check(Rule::SleepingLock);
-        self.waiters.wait_until(|| self.try_lock());
-    }
-
-    fn try_lock(&self) -> bool {
-        // Acquire pairs with the Release of the last holder.
-        self.locked
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    unsafe fn unlock(&self) {
-        self.locked.store(false, Ordering::Release);
-        self.waiters.wake_one();
-    }
-
-    fn is_locked(&self) -> bool {
-        self.locked.load(Ordering::Relaxed)
     }
 }

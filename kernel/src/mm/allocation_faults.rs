@@ -10,10 +10,10 @@
 
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-use crate::{arch::percpu, task::Task};
+use crate::arch::percpu;
 
 /// The task that is short of memory; null: none. Only this task uses what follows.
-static TASK: AtomicPtr<Task> = AtomicPtr::new(core::ptr::null_mut());
+static TASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// How many allocations it has left.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// How many it was refused.

@@ -1,21 +1,47 @@
-//! What can be wrong with a command, in sentences that say what to do.
+//! A command of the prompt: what it is, what comes after it, and what can be wrong with it, in
+//! sentences that say what to do.
 
 use alloc::{boxed::Box, string::String};
-use core::fmt;
+use core::fmt::{self, Write};
 
 use abi::WaitStatus;
 use prompt::syntax::SyntaxError;
 
-use super::{
-    commands::{COMMANDS, Command},
-    walkthrough::CALLABLE,
-};
 use crate::{
     errno::Errno,
     module::{self, ModuleError},
     probes::ProbeError,
     symbols::{LookupError, Symbol},
 };
+
+/// A command.
+pub struct Command {
+    /// Its name.
+    pub name: &'static str,
+    /// What may follow it.
+    pub arguments: &'static str,
+    /// What it does, in a few words.
+    pub help: &'static str,
+    /// Does it, with what follows its name; writes what it has to say.
+    pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
+}
+
+/// What comes after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next command.
+    Command,
+    /// The end of the machine.
+    PowerOff,
+}
+
+/// Refuses arguments.
+pub fn no_arguments(arguments: &[&str]) -> Result<(), Failure> {
+    match arguments {
+        [] => Ok(()),
+        _ => Err(Failure::Usage("it takes no arguments")),
+    }
+}
 
 /// Why a command was not, or not wholly, carried out.
 pub enum Failure {
@@ -24,7 +50,11 @@ pub enum Failure {
     /// A file for the output of nothing.
     NoCommand,
     /// There is no such command.
-    UnknownCommand(String),
+    UnknownCommand {
+        name: String,
+        /// The names of the commands, with commas between.
+        known: String,
+    },
     /// The arguments do not fit the command.
     Usage(&'static str),
     /// A file could not be used.
@@ -43,14 +73,18 @@ pub enum Failure {
     Data(Symbol<'static>),
     /// The function was part of the boot.
     Freed(Symbol<'static>),
-    /// Nobody knows how to call the function harmlessly.
-    NotCallable(String),
+    /// There is no harmless way to call the function.
+    NotCallable {
+        name: String,
+        /// The names of the functions that can be called, with commas between.
+        callable: String,
+    },
     /// All probes are disarmed.
     Disarmed,
     /// The function has a return probe already, and forms cannot be mixed.
     ReturnProbed(&'static str),
-    /// A call could not be followed to its end.
-    NotFollowed,
+    /// A call could not be traced to its end.
+    NotTraced,
     /// The probes have no answer.
     Probe(ProbeError),
     /// There is no memory for what the command says.
@@ -75,13 +109,8 @@ impl fmt::Display for Failure {
             Self::NoCommand => {
                 f.write_str("a file for the output, but no command; write COMMAND > FILE")
             }
-            Self::UnknownCommand(name) => {
-                write!(f, "there is no command {name}; there are")?;
-                for (index, command) in COMMANDS.iter().enumerate() {
-                    let comma = if index > 0 { "," } else { "" };
-                    write!(f, "{comma} {}", command.name)?;
-                }
-                Ok(())
+            Self::UnknownCommand { name, known } => {
+                write!(f, "there is no command {name}; there are {known}")
             }
             Self::Usage(problem) => f.write_str(problem),
             Self::File { path, errno } => {
@@ -106,22 +135,20 @@ impl fmt::Display for Failure {
             ),
             Self::Data(symbol) => write!(
                 f,
-                "{symbol} is data, not a function; those that /proc/kallsyms lists with T or t are functions"
+                "{symbol} is data, not a function; \
+                 those that /proc/kallsyms lists with T or t are functions"
             ),
             Self::Freed(symbol) => write!(
                 f,
-                "{symbol} was part of the boot, and its instructions are gone; give a function that stays"
+                "{symbol} was part of the boot, and its instructions are gone; \
+                 give a function that stays"
             ),
-            Self::NotCallable(name) => {
+            Self::NotCallable { name, callable } => {
                 write!(
                     f,
-                    "{name} would need what a prompt does not have, or do harm; these can be called:"
-                )?;
-                for (index, (name, ..)) in CALLABLE.iter().enumerate() {
-                    let comma = if index > 0 { "," } else { "" };
-                    write!(f, "{comma} {name}")?;
-                }
-                Ok(())
+                    "{name} would need what a prompt does not have, or do harm; \
+                     these can be called: {callable}"
+                )
             }
             Self::Disarmed => f.write_str(
                 "all probes are disarmed; echo 1 > /sys/kernel/debug/kprobes/enabled arms them",
@@ -129,8 +156,8 @@ impl fmt::Display for Failure {
             Self::ReturnProbed(name) => {
                 write!(
                     f,
-                    "{name} has a return probe already, which cannot be there beside one of another form; \
-                     unload the module that has it first:"
+                    "{name} has a return probe already, which cannot be there beside one of \
+                     another form; unload the module that has it first:"
                 )?;
                 for (index, module) in module::loaded().iter().enumerate() {
                     let or = if index > 0 { " or" } else { "" };
@@ -138,7 +165,7 @@ impl fmt::Display for Failure {
                 }
                 Ok(())
             }
-            Self::NotFollowed => f.write_str(
+            Self::NotTraced => f.write_str(
                 "the call made more stops than there is room for; remove other probes in its way",
             ),
             Self::Probe(error) => error.fmt(f),

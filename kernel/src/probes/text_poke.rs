@@ -1,21 +1,25 @@
-//! Writing kernel text under running CPUs, and waiting for them.
+//! Stores to kernel text while other CPUs run, and waits for those CPUs.
 //!
-//! Kernel text is never writable where it executes. One byte is stored through the physical alias; the caller then waits
-//! until every CPU has executed a serialising instruction (Intel SDM vol. 3A, 8.1.3, cross-modifying code). The waits
-//! go by one IPI, whose handler tells two things of its CPU:
+//! Kernel text is never writable where it executes, so a byte is stored through the physical
+//! alias of its page. Then the caller waits until every CPU has executed a serialising instruction
+//! (Intel SDM vol. 3A, 8.1.3, cross-modifying code). Both waits below send one kind of IPI. Its
+//! handler stores two answers for its CPU:
 //!
-//! - `seen`: it has serialised. The handler runs with interrupts off, so a #BP handler that it had entered before is left.
-//! - `quiescent`: the IPI found it outside slots and probe handlers. Interrupt handlers do not nest and no task is
-//!   switched away from inside, so nothing is left of a hit that began before.
+//! - `seen`: the CPU has serialised. It has also left any #BP handler that it was in, because the
+//!   IPI's handler can only start when that one has ended: both run with interrupts off.
+//! - `quiescent`: the IPI found the CPU outside slots and probe handlers. No hit that began before
+//!   is left on it, because interrupt handlers do not nest and no task is switched away from
+//!   inside a hit.
 //!
 //! # Invariants
-//! W1. A generation number is raised before its IPIs are sent, and a CPU reports the number it reads in the handler: a
-//!     report of `n` was made after wait `n` began.
-//! W2. The waiting task keeps its CPU (preemption off) and interrupts on, so two CPUs that wait for each other both answer.
+//! W1. A generation number is raised before its IPIs are sent, and the handler of the IPI reports
+//!     the number that it reads. So an answer `n` was given after wait `n` began.
+//! W2. A waiting task keeps its CPU (preemption off) and keeps interrupts on. So two CPUs that wait
+//!     for each other both answer.
 //!
 //! # Contexts
-//! Waits: tasks only, with interrupts on and no spinlock held: a CPU that spins for such a lock with interrupts off would never
-//! answer. Stores: under the registration lock.
+//! Waits: tasks with interrupts on and no spinlock held. With a lock held, another CPU might spin
+//! for that lock with interrupts off, and would never answer. Stores: under the registration lock.
 
 use core::{
     arch::x86_64::__cpuid,
@@ -31,7 +35,7 @@ use crate::{
     time,
 };
 
-/// What a CPU has answered last; on a cache line of its own.
+/// The last answers of a CPU, on a cache line of its own.
 #[repr(align(64))]
 struct Answer {
     /// How many IPIs it has handled.
@@ -49,7 +53,7 @@ static ANSWERS: [Answer; percpu::MAX_CPUS] = [const {
     }
 }; percpu::MAX_CPUS];
 
-/// How many times hits have been waited for.
+/// The number of waits for hits.
 static HIT_WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// How many times [`synchronize_hits`] was called since the boot.
@@ -57,8 +61,9 @@ pub fn hit_waits() -> u64 {
     HIT_WAITS.load(Ordering::Relaxed)
 }
 
-/// The page of text that was stored to last, and its alias: breakpoints of a batch lie close together. Text is never mapped
-/// elsewhere while it is live. Written under the registration lock.
+/// The page of text to which the last byte was stored, and its alias. They are kept because the
+/// breakpoints of a batch lie close together. They stay valid because live text is never mapped
+/// elsewhere. Written under the registration lock.
 static LAST_PAGE: AtomicU64 = AtomicU64::new(0);
 static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
@@ -66,17 +71,18 @@ static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 ///
 /// # Safety
 /// 1. `addr` is live kernel text.
-/// 2. An instruction starts there, with the old byte and with the new one; so a CPU that fetches it meanwhile decodes one of
-///    the two.
-/// 3. Nobody else calls this function now.
+/// 2. An instruction starts there, both with the old byte and with the new one. So a CPU that
+///    fetches it meanwhile decodes one of the two.
+/// 3. No other CPU is in this function.
 #[inline(never)]
 pub unsafe fn store(addr: u64, byte: u8) {
     if page_of(addr) != LAST_PAGE.load(Ordering::Relaxed) {
-        // SAFETY: by the contract.
+        // SAFETY: the contract is the same.
         return unsafe { store_in_another_page(addr, byte) };
     }
     let alias = LAST_ALIAS.load(Ordering::Relaxed);
-    // SAFETY: the alias of live text (1) is mapped and writable to the end of the page, and one byte cannot tear.
+    // SAFETY: the alias of live text (1) is mapped and writable to the end of the page, and a store
+    // of one byte cannot tear.
     unsafe { alias.add((addr % PAGE_BYTES) as usize).write_volatile(byte) };
 }
 
@@ -101,11 +107,12 @@ fn page_of(addr: u64) -> u64 {
     addr & !(PAGE_BYTES - 1)
 }
 
-/// The synchronising IPI has arrived; `quiescent`: it found its CPU outside slots and probe
-/// handlers. Interrupts off. A function of its own, so that a probe can count the IPIs.
+/// Called on a CPU that gets the synchronising IPI, interrupts off. `quiescent`: the IPI found the
+/// CPU outside slots and probe handlers. Not inlined, so that a probe can count the IPIs.
 #[inline(never)]
 pub fn on_ipi(quiescent: bool) {
-    // Acquire pairs with the raise of the generation: what was stored before is fetched after.
+    // Acquire pairs with the raise of the generation: text that was stored before it is fetched
+    // after this.
     let generation = GENERATION.load(Ordering::Acquire);
     serialise();
     let answer = &ANSWERS[percpu::cpu_id()];
@@ -116,37 +123,43 @@ pub fn on_ipi(quiescent: bool) {
     answer.handled.fetch_add(1, Ordering::Release);
 }
 
-/// Discards what the processor has fetched and decoded ahead.
+/// Discards the instructions that the processor has fetched and decoded ahead.
 fn serialise() {
     let _ = __cpuid(0);
 }
 
-/// Returns when every CPU has serialised after this was called. Sleeps on nothing, but takes as long as the slowest CPU keeps
-/// interrupts off.
+/// Waits until every CPU has serialised since the call. Does not sleep, and takes as long as the
+/// slowest CPU keeps interrupts off. Linux calls this `text_poke_sync`.
 pub fn synchronize_cores() {
     wait(|answer| &answer.seen);
 }
 
-/// Returns when every CPU has been outside slots and probe handlers at some time after this was called.
+/// Waits for a grace period: until every CPU was outside slots and probe handlers at some time
+/// since the call.
 pub fn synchronize_hits() {
     HIT_WAITS.fetch_add(1, Ordering::Relaxed);
     wait(|answer| &answer.quiescent);
 }
 
-/// How long a CPU whose answer was no is left alone at least before it is asked again. Not much longer, if it answers fast: one that is in
-/// slots nearly always has to be asked in one of the few moments in which it is not.
+/// Minimum pause before a CPU that was inside a slot or a handler is asked again. It is short,
+/// because some CPUs are in slots nearly always: such a CPU has to be asked in one of the few
+/// moments in which it is not.
 const PAUSE_NS: u64 = 5_000;
 
-/// Waits until the chosen answer of every other CPU has caught up. An answer may be no, so a CPU is asked again and again, but not before it has
-/// had time to leave the IPI's handler, which it does about as fast as it gets there: an IPI that has come by then is taken before another
-/// instruction of what was interrupted, which would never be left. Where the handler is probed all over that takes milliseconds.
+/// Waits until the chosen answer of every other CPU has caught up.
+///
+/// A CPU can be inside a slot each time it is asked, so it is asked again and again, with a pause
+/// between. If the next IPI arrives while the handler of the last one still runs, it is taken at
+/// once when that handler ends. The interrupted code would execute nothing in between, and would
+/// never leave its slot. So the pause is longer than the handler takes. That time is measured,
+/// because it is milliseconds where all of the handler is probed.
 fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
     debug_assert!(
         interrupts::are_enabled(),
         "a CPU that waits for us would wait for ever"
     );
     percpu::preempt_disable();
-    // This CPU is in a task, so in no slot and no handler.
+    // This CPU runs a task, so it is in no slot and no handler.
     serialise();
     let this = percpu::cpu_id();
     let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
@@ -164,7 +177,7 @@ fn wait(answer_of: impl Fn(&Answer) -> &AtomicU64) {
         let mut asked_at = time::ktime_get();
         let mut fastest = u64::MAX;
         loop {
-            // Before the answer: the IPIs counted here have been answered.
+            // Read before the answer: so the IPIs that are counted here have been answered.
             let handled = ANSWERS[cpu].handled.load(Ordering::Acquire);
             if answer_of(&ANSWERS[cpu]).load(Ordering::Acquire) >= generation {
                 break;

@@ -1,0 +1,137 @@
+//! Parameters of modules: their types, and where their values are kept.
+
+use alloc::boxed::Box;
+use core::{
+    fmt::{self, Display},
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use params::{BadValue, Value};
+
+/// A parameter of type `T`.
+pub struct Param<T: ParamType> {
+    name: &'static str,
+    help: &'static [&'static str],
+    default: T,
+    /// The value that was given; null: the default.
+    given: AtomicPtr<Given<T>>,
+    /// Every value that ever was given, each once, newest first. Bounded by what users think of, and never freed (M2).
+    all_given: AtomicPtr<Given<T>>,
+}
+
+struct Given<T> {
+    value: T,
+    next: *const Given<T>,
+}
+
+// SAFETY: the pointers lead to leaked, immutable `Given` nodes (M2), which any thread may read as `T` is `Sync`.
+unsafe impl<T: ParamType> Sync for Param<T> {}
+
+impl<T: ParamType> Param<T> {
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, help: &'static [&'static str], default: T) -> Self {
+        Self {
+            name,
+            help,
+            default,
+            given: AtomicPtr::new(ptr::null_mut()),
+            all_given: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The value. Any context.
+    pub fn get(&self) -> T {
+        // Acquire pairs with the Release in `set`. SAFETY: null or a leaked node (M2).
+        unsafe { self.given.load(Ordering::Acquire).as_ref() }
+            .map_or(self.default, |given| given.value)
+    }
+}
+
+/// What modules' parameters have in common, whatever their types.
+pub trait AnyParam: Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// What it is for, line by line.
+    fn help(&self) -> &'static [&'static str];
+    /// Prints its value.
+    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    #[doc(hidden)]
+    fn set(&self, value: Option<&str>) -> Result<(), BadValue>;
+    #[doc(hidden)]
+    fn reset(&self);
+}
+
+impl<T: ParamType> AnyParam for Param<T> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn help(&self) -> &'static [&'static str] {
+        self.help
+    }
+
+    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+
+    fn set(&self, text: Option<&str>) -> Result<(), BadValue> {
+        let first = self.all_given.load(Ordering::Relaxed);
+        let mut node: *const Given<T> = first;
+        // SAFETY: null or a leaked node (M2).
+        while let Some(given) = unsafe { node.as_ref() } {
+            if given.value.is(text) {
+                break;
+            }
+            node = given.next;
+        }
+        if node.is_null() {
+            node = Box::leak(Box::new(Given {
+                value: T::keep(text)?,
+                next: first,
+            }));
+            // By M1 nobody else sets parameters of this module now.
+            self.all_given.store(node.cast_mut(), Ordering::Relaxed);
+        }
+        self.given.store(node.cast_mut(), Ordering::Release);
+        Ok(())
+    }
+
+    fn reset(&self) {
+        self.given.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// A type that a parameter may have.
+pub trait ParamType: Copy + Display + Send + Sync + 'static {
+    /// Whether `text` stands for this value.
+    fn is(&self, text: Option<&str>) -> bool;
+    /// Reads a value from text that does not last.
+    fn keep(text: Option<&str>) -> Result<Self, BadValue>;
+}
+
+macro_rules! plain_param_types {
+    ($($type:ty)+) => {
+        $(impl ParamType for $type {
+            fn is(&self, text: Option<&str>) -> bool {
+                Self::parse(text) == Ok(*self)
+            }
+
+            fn keep(text: Option<&str>) -> Result<Self, BadValue> {
+                Self::parse(text)
+            }
+        })+
+    };
+}
+
+plain_param_types! { bool i32 u32 i64 u64 usize }
+
+impl ParamType for &'static str {
+    fn is(&self, text: Option<&str>) -> bool {
+        text == Some(*self)
+    }
+
+    fn keep(text: Option<&str>) -> Result<Self, BadValue> {
+        let text = <&str>::parse(text)?;
+        Ok(Box::leak(Box::from(text)))
+    }
+}

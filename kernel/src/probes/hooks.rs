@@ -1,0 +1,75 @@
+//! What this kernel asks of the probes, where a method of [`PROBES`] alone is not the answer.
+
+use core::ops::Range;
+
+use x86_64::registers::debug::Dr6;
+
+use super::{PROBES, platform, text_poke};
+use crate::{
+    arch::{PtRegs, debug},
+    symbols,
+};
+
+/// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel
+/// mode. True: resume with `regs`.
+pub fn on_debug(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    let ours = PROBES.on_debug(regs, status);
+    if ours {
+        debug::clear_single_step(status);
+    }
+    ours
+}
+
+/// Lets the probes look at a fault first. An ip in a slot becomes the probed address; then fault
+/// handlers are asked. Interrupts off, kernel mode. True: handled, resume with `regs`.
+///
+/// One copy for all exceptions, because faults are rare and the method is long.
+#[inline(never)]
+pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
+    PROBES.on_fault(regs, vector)
+}
+
+/// Runs on a CPU that gets the synchronising IPI, interrupts off.
+pub fn on_sync_ipi(regs: &PtRegs) {
+    text_poke::on_ipi(PROBES.is_quiescent(regs.ip));
+}
+
+/// The addresses of the trampolines that return-probed functions return to. Any context.
+pub fn return_trampolines() -> [Range<u64>; 3] {
+    platform::return_trampolines().map(|trampoline| {
+        let start = trampoline as u64;
+        start..start + symbols::lookup_addr(start).map_or(1, |symbol| symbol.size)
+    })
+}
+
+/// Whether `code` is an address in a trampoline that return-probed functions return to. Any
+/// context.
+pub fn in_return_trampoline(code: u64) -> bool {
+    return_trampolines()
+        .iter()
+        .any(|trampoline| trampoline.contains(&code))
+}
+
+/// The true return address of the call of `task` whose return slot is at `slot_addr`. `None` if a
+/// return probe has not borrowed that slot, or has given it back. Any context.
+pub fn borrowed_return_address(task: u64, slot_addr: u64) -> Option<u64> {
+    let trampoline = platform::return_trampolines()[0] as u64;
+    let address = PROBES.return_address(task, slot_addr, trampoline);
+    (address != trampoline).then_some(address)
+}
+
+/// The address that the registers of a handler stand for. In a pre handler `ip` is behind the
+/// breakpoint, and the probed address is meant. Any context.
+pub fn probed_ip(ip: u64) -> u64 {
+    if PROBES.in_pre_handler() {
+        before_breakpoint(ip)
+    } else {
+        ip
+    }
+}
+
+/// The probed address, if a #BP that left `ip` is a probe's; otherwise `ip`. Any context.
+pub fn before_breakpoint(ip: u64) -> u64 {
+    if PROBES.is_breakpoint(ip) { ip - 1 } else { ip }
+}

@@ -1,0 +1,180 @@
+//! What the probes ask of this kernel, and the assembly that they bring.
+
+use core::{fmt, ops::Range};
+
+use ::probes::{
+    Host, PerCpu, Platform, ProbeError, Probes,
+    platform::{EntryPoints, SlotPage, Symbol, Text},
+};
+use abi::{WaitStatus, signal};
+use x86_64::{VirtAddr, instructions::interrupts};
+
+use super::{PROBES, blacklist, names, text_poke};
+use crate::{
+    arch::{gdt, percpu, smp},
+    mm::{frame::Frame, init_text, kernel_stack, paging, uaccess},
+    symbols::{self, Kind},
+    sync::RawMutex,
+    task,
+};
+
+/// This kernel, as the probes see it.
+pub struct Kernel;
+
+unsafe extern "C" {
+    /// The entry of a #BP that is no probe's, in `arch/x86_64/entry.rs`. The stack holds the first
+    /// words of its frame, from `ss` to `ax`.
+    fn asm_breakpoint_other();
+}
+
+::probes::entry_points!(Kernel, cs = gdt::KERNEL_CS, ss = gdt::KERNEL_DS);
+::probes::breakpoint_entry!(
+    Kernel,
+    PROBES,
+    other = asm_breakpoint_other,
+    // As `clac_if_smap` in the stubs of `arch/x86_64/entry.rs`.
+    clear_ac = "77: .byte 0x0f, 0x1f, 0x00; \
+        .pushsection .clac_sites, \"a\", @progbits; .quad 77b; .popsection"
+);
+
+// SAFETY: clause by clause of `Platform`:
+// 1. The data of each CPU hold one `probes`, which nothing else uses.
+// 2. `text_of` answers from the linker's bounds, and the probes are told when init text is freed.
+// 3. and 4. See `text_poke`.
+// 5. The scheduler asks `may_preempt` before it switches on an interrupt's exit, and handlers
+//    neither sleep nor schedule.
+// 6. Frames are taken for good and mapped in the text pool.
+unsafe impl Platform for Kernel {
+    type RawMutex = RawMutex;
+
+    const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
+
+    #[inline(always)]
+    fn this_cpu() -> &'static PerCpu {
+        &percpu::this().probes
+    }
+
+    #[inline(always)]
+    fn slots() -> Range<u64> {
+        paging::TEXT_POOL_START..paging::TEXT_POOL_END
+    }
+
+    fn stack_of(sp: u64) -> Range<u64> {
+        kernel_stack::bounds(sp)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fatal(message: fmt::Arguments<'_>) -> ! {
+        panic!("{message}")
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
+        crate::pr_emerg!("{message}");
+        if task::current_has_mm() {
+            interrupts::enable();
+            task::exit::do_exit(WaitStatus::killed(signal::KILL).0.into());
+        }
+        panic!("a kernel task returned from a probed call and its way back is lost")
+    }
+
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
+        (cpu < smp::online_cpus()).then(|| &percpu::of(cpu).probes)
+    }
+
+    fn can_sleep() -> bool {
+        task::may_sleep()
+    }
+
+    fn entry_points() -> EntryPoints {
+        with_breakpoint_entry(probe_entry_points())
+    }
+
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        names::lookup(name)
+    }
+
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        let symbol = symbols::lookup_addr(addr)?;
+        Some(Symbol {
+            start: symbol.start,
+            size: symbol.size,
+            text: text_of(symbol.kind),
+            exported: symbol.is_exported(),
+        })
+    }
+
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        blacklist::reason(addr)
+    }
+
+    fn return_blacklisted(addr: u64) -> Option<&'static str> {
+        blacklist::return_reason(addr)
+    }
+
+    unsafe fn write_text(addr: u64, byte: u8) {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { text_poke::store(addr, byte) }
+    }
+
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        let exec = Self::slots().start + index as u64 * 4096;
+        let frame = Frame::alloc_zeroed().ok()?;
+        let alias = paging::phys_to_virt(frame.phys()).as_mut_ptr();
+        paging::map_kernel_rx(VirtAddr::new(exec), frame).ok()?;
+        Some(SlotPage { exec, alias })
+    }
+
+    fn synchronize_cores() {
+        text_poke::synchronize_cores();
+    }
+
+    fn synchronize_hits() {
+        text_poke::synchronize_hits();
+    }
+
+    fn may_fault(range: Range<u64>) -> bool {
+        uaccess::may_fault_in(range)
+    }
+
+    fn wait_for_preempted(inside: &dyn Fn(u64) -> bool) {
+        while task::scheduler::is_preempted_in(inside) {
+            task::schedule();
+        }
+    }
+
+    fn log(message: fmt::Arguments<'_>) {
+        crate::pr_info!("{message}");
+    }
+}
+
+impl Host for Kernel {
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
+    }
+}
+
+/// The kind of memory that a symbol lies in.
+///
+/// Text that is found under the registry's lock stays there as long as the lock is held. The
+/// reason: [`init_text::free`] first marks init text as freed, then takes that lock in
+/// [`text_freed`](::probes::Probes::text_freed), and only then unmaps the text.
+fn text_of(kind: Kind) -> Text {
+    match kind {
+        Kind::Text => Text::Kernel,
+        Kind::Init if init_text::is_freed() => Text::Freed,
+        Kind::Init => Text::Init,
+        Kind::Rodata | Kind::Data | Kind::Bss => Text::No,
+    }
+}
+
+/// The trampolines that return-probed functions return to. Any context.
+pub(super) fn return_trampolines() -> [*const (); 3] {
+    [
+        kretprobe_trampoline as *const (),
+        kretprobe_trampoline_trap3 as *const (),
+        kretprobe_trampoline_trap4 as *const (),
+    ]
+}

@@ -1,0 +1,53 @@
+//! The idle task of each CPU: it prints what waits, and lets the CPU sleep.
+//!
+//! A CPU that has nothing to do takes no ticks until something is due. Its alarm, a device, or
+//! another CPU that has a task for it (S3 of [`super::scheduler`]) wakes it. The alarm stands in for
+//! what the CPU's ticks would do:
+//!
+//! - wake the sleepers that fell asleep on this CPU;
+//! - try again to print, when the console's port has taken nothing;
+//! - look for input that has no interrupt.
+//!
+//! The alarm is never nearer than a tick, so interrupts come no faster than ticks do.
+
+use super::{scheduler::schedule, sleep, tick};
+use crate::{
+    arch::{apic, percpu},
+    console, terminal,
+    time::ktime_get,
+};
+use x86_64::instructions::interrupts;
+
+/// The idle loop. The calling code becomes the idle task's.
+pub fn run() -> ! {
+    schedule();
+    loop {
+        let printed = !console::is_pending() || {
+            interrupts::without_interrupts(tick::resume);
+            console::print_when_idle()
+        };
+        interrupts::disable();
+        if percpu::this().need_resched() {
+            interrupts::enable();
+            schedule();
+        } else if printed && console::is_pending() {
+            interrupts::enable();
+        } else {
+            console::idle_ends();
+            rest();
+            // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
+            interrupts::enable_and_hlt();
+        }
+    }
+}
+
+/// Lets the tick rest, with an alarm for what is due. Interrupts off.
+fn rest() {
+    let percpu = percpu::this();
+    let tick = apic::tick_ns();
+    let waits = console::is_pending() || terminal::is_polled();
+    let next = sleep::earliest_of(percpu.cpu_id())
+        .map(|deadline| deadline.saturating_sub(ktime_get()).max(tick));
+    percpu.set_resting(true);
+    apic::set_alarm(if waits { Some(tick) } else { next });
+}
