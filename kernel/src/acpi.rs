@@ -1,4 +1,5 @@
-//! What the kernel wants to know from the ACPI tables: how many CPUs there are, and where the lines of devices arrive.
+//! The two facts that the kernel needs from the ACPI tables: the number of CPUs, and the place
+//! where the line of a device arrives.
 
 use crate::mm::paging::phys_to_virt;
 use acpi::{
@@ -76,18 +77,20 @@ pub struct DeviceLine {
     pub pin: u32,
     /// The line is low when the device wants something; else high.
     pub active_low: bool,
-    /// It stays so as long as the device wants something; else its change tells.
+    /// The line stays so as long as the device wants something; else its change is the signal.
     pub level: bool,
 }
 
-/// Where line `line` of the ISA bus arrives (ACPI 6.5, 5.2.12.3 and 5.2.12.5); `None` if the firmware tells of no I/O APIC.
+/// The place where line `line` of the ISA bus arrives (ACPI 6.5, 5.2.12.3 and 5.2.12.5); `None` if
+/// the firmware tells of no I/O APIC.
 pub fn device_line(line: u8) -> Option<DeviceLine> {
     const POLARITY: u16 = 0b11;
     const LOW: u16 = 0b11;
     const TRIGGER: u16 = 0b1100;
     const LEVEL: u16 = 0b1100;
     let madt = madt()?;
-    // Unless the firmware says otherwise a line has the same number there, and is as on the ISA bus: high, by its change.
+    // Unless the firmware says otherwise, a line has the same number there. It is active high and
+    // edge-triggered, as on the ISA bus.
     let (interrupt, flags) = madt
         .get()
         .entries()

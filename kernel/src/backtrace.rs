@@ -1,18 +1,23 @@
-//! Backtraces: who called whom, from any instruction of the kernel.
+//! Backtraces: the chain of callers, from any instruction of the kernel.
 //!
-//! A walk starts from the registers of an exception or interrupt, from its caller, or from where a task that does not run
-//! called the scheduler. It goes from frame to frame by the call frame information of the compiler and of our
-//! assembly ([`unwind`]), the entry stubs included, so it crosses exceptions and interrupts. It ends at ring 3, at a
+//! A walk has one of three starts: the registers of an exception or interrupt, its own caller, or
+//! the place where a task that does not run called the scheduler. It goes from frame to frame by
+//! the call frame information of the compiler and of our assembly ([`unwind`]). The entry stubs
+//! have such information too, so a walk crosses exceptions and interrupts. It ends at ring 3, at a
 //! task's first frame, or after [`MAX_FRAMES`] frames.
 //!
-//! Probes change what is on the stack and where code runs. The walk shows what it would find without them: for a
-//! breakpoint, or an instruction in a slot, the probed instruction; for a return address that a return probe has
-//! borrowed, the true one; above the return trampoline, where it will go.
+//! Probes change the contents of stacks and the places where code runs. The walk shows the code as
+//! it would be without probes:
+//!
+//! - for a breakpoint, or for an instruction in a slot: the probed instruction;
+//! - for a return address that a return probe has borrowed: the true one;
+//! - above the return trampoline: the address to which it will return.
 //!
 //! # Contexts
-//! Any, also interrupts, probe handlers, NMI and panic: nothing is allocated, no lock is taken, and only kernel stacks
-//! are read, where they are mapped. A task that begins to run on another CPU meanwhile gives a trace that ends early or holds
-//! calls that are over, no worse. A walk needs about 4 KiB of stack.
+//! Any, also interrupts, probe handlers, NMI and panic. A walk allocates nothing, takes no lock,
+//! and reads only kernel stacks, where they are mapped. A walked task may begin to run on another
+//! CPU meanwhile. Then the trace ends early or holds calls that are over; nothing worse happens. A
+//! walk needs about 4 KiB of stack.
 
 pub mod unwind;
 
@@ -27,17 +32,18 @@ use ::unwind::{Frame, Memory, register};
 use core::{arch::naked_asm, fmt, mem::offset_of};
 use unwind::Stacks;
 
-/// The most frames that a walk visits: deeper is a loop or a runaway recursion, whose top tells enough.
+/// The most frames that a walk visits. A deeper stack is a loop or a runaway recursion, and its top
+/// says enough.
 const MAX_FRAMES: usize = 64;
 
-/// How the return trampoline shows, as on Linux.
+/// The text for the return trampoline, as on Linux.
 const RETURN_PROBED: &str = "\n [unknown/kretprobe'd]";
 
 /// The functions on a stack, innermost first.
 #[derive(Clone, Debug)]
 pub struct Walk {
     next: Option<Frame>,
-    /// Whose stack it is, as the probes know the task.
+    /// The task whose stack it is, by the key that the probes use.
     task: u64,
     left: usize,
 }
@@ -71,7 +77,8 @@ pub fn walk_current() -> Walk {
     walk
 }
 
-/// Walks up from where `task` called the scheduler. Nothing for a task that runs: what is on its stack changes.
+/// Walks up from the place where `task` called the scheduler. Gives nothing for a task that runs,
+/// because its stack changes.
 pub fn walk_task(task: &Task) -> Walk {
     let frame = (!task.is_running())
         .then(|| switch::saved_frame(task, &Stacks))
@@ -157,7 +164,7 @@ impl Walk {
                 above.registers[register::IP] = hooks::before_breakpoint(above.ip());
             }
         } else {
-            // What a function calls lies below it.
+            // The frame of a called function lies below that of its caller.
             if above.sp() <= frame.sp() && !frame.interrupted {
                 return None;
             }
@@ -173,9 +180,13 @@ impl Walk {
         is_kernel.then(|| as_probed(above))
     }
 
-    /// Where the return trampoline, in which `frame` is, will go on with `above`. The ledger of borrowed addresses knows until the call is
-    /// taken off it; the frame information from when the address lies where the last instruction takes it, and an empty slot
-    /// before; and between the two, the registers that handlers got.
+    /// The address to which the return trampoline, in which `frame` is, will return, with `above`
+    /// as the frame above. There are three sources, one for each phase of the trampoline:
+    ///
+    /// 1. The instance list, until the call is taken off it.
+    /// 2. The registers that handlers got.
+    /// 3. The frame information, once the address lies where the last instruction takes it. Before
+    ///    that, the return slot is empty.
     fn behind_trampoline(&self, frame: &Frame, above: &Frame, slot: u64) -> Option<u64> {
         let regs_ip = slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64;
         hooks::borrowed_return_address(self.task, slot)
@@ -184,7 +195,8 @@ impl Walk {
     }
 }
 
-/// The frame as the probed code has it, if it was interrupted in the slot of a probe; and where it is described, if that is elsewhere.
+/// The frame as the probed code has it, if it was interrupted in the slot of a probe. If the frame
+/// information of its code is elsewhere, the frame is moved there.
 fn as_probed(mut frame: Frame) -> Frame {
     frame.registers[register::IP] = PROBES.described_ip(frame.ip());
     if frame.interrupted {
@@ -196,7 +208,8 @@ fn as_probed(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Whether `code` is in an entry stub of #BP or in a detour, above which the interrupted ip is behind a breakpoint.
+/// Whether `code` is in an entry stub of #BP or in a detour. Above these, the interrupted ip is
+/// behind a breakpoint.
 fn is_hit(code: u64) -> bool {
     crate::symbols::lookup_addr(code).is_some_and(|symbol| {
         matches!(
@@ -250,8 +263,8 @@ impl fmt::Display for Trace {
                 write!(f, "\n {} <interrupted>", Address::of_instruction(ip))?;
             } else {
                 match hooks::in_return_trampoline(ip.wrapping_sub(1)) {
-                    // The probes' own frame, in a trace from inside a handler, and all that is known of a call whose true caller
-                    // is not.
+                    // Two cases: the probes' own frame, in a trace from inside a handler; or a call
+                    // whose true caller is not known.
                     true => f.write_str(RETURN_PROBED)?,
                     false => write!(f, "\n {}", Address::of_return(ip))?,
                 }

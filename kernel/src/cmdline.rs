@@ -1,10 +1,11 @@
 //! The kernel command line: `name=value` arguments in Linux style (see [`params`]).
 //!
-//! The text comes from the fw_cfg file `opt/cmdline`; where there is none (Bochs, a real PC) from the file `/cmdline` of
-//! the initramfs. It is read once, at boot, and stays for good, so values are `&'static str`.
+//! The text comes from the fw_cfg file `opt/cmdline`. If there is none (Bochs, a real PC), it comes
+//! from the file `/cmdline` of the initramfs. It is read once, at boot, and stays for good, so
+//! values are `&'static str`.
 //!
-//! Every part of the kernel asks for its own names. An argument that nobody has asked for by the end of the boot is
-//! unknown: [`report_unknown`] says so, and it has no effect.
+//! Every part of the kernel asks for its own names. If no part has asked for an argument by the end
+//! of the boot, it has no effect, and [`report_unknown`] says that it is unknown.
 //!
 //! Any context may read, from [`init`] on; before that the line is empty.
 
@@ -28,7 +29,7 @@ static LINE: Line = Line {
     len: AtomicUsize::new(0),
 };
 
-/// One bit for each argument that somebody has asked for.
+/// One bit for each argument that a part of the kernel has asked for.
 static KNOWN: [AtomicU64; MAX_TRACKED / 64] = [const { AtomicU64::new(0) }; MAX_TRACKED / 64];
 
 struct Line {
@@ -38,8 +39,8 @@ struct Line {
     len: AtomicUsize,
 }
 
-// SAFETY: the buffer is written by the one caller that finds `taken` clear, and read up to `len` only, which that caller
-// sets (Release) when it has done writing.
+// SAFETY: the one caller that finds `taken` clear writes the buffer. It sets `len` (Release) when
+// it has done so, and the buffer is read up to `len` only.
 unsafe impl Sync for Line {}
 
 impl Line {
@@ -52,12 +53,14 @@ impl Line {
         unsafe { str::from_utf8_unchecked(bytes) }
     }
 
-    /// Lets `fill` write the line: it returns the number of bytes. Only the first call has an effect.
+    /// Lets `fill` write the line; `fill` returns the number of bytes. Only the first call has an
+    /// effect.
     fn set(&self, fill: impl FnOnce(&mut [u8]) -> usize) {
         if self.taken.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: we are the one caller that found `taken` clear, and `len` is still 0, so nobody reads.
+        // SAFETY: only one caller finds `taken` clear, and `len` is still 0, so no other code
+        // reads.
         let buffer = unsafe { &mut *self.buffer.get() };
         let len = fill(buffer);
         let len = match str::from_utf8(&buffer[..len]) {
@@ -68,7 +71,8 @@ impl Line {
     }
 }
 
-/// Reads the command line. Call it once, at boot. `fallback` is the file `/cmdline` of the initramfs.
+/// Reads the command line. Call it once, at boot. `fallback` is the file `/cmdline` of the
+/// initramfs.
 pub fn init(fallback: Option<&[u8]>) {
     let mut given = 0;
     LINE.set(|buffer| {
@@ -120,7 +124,7 @@ pub fn matching(wanted: impl Fn(&Arg<'static>) -> bool) -> impl Iterator<Item = 
         })
 }
 
-/// Reports the arguments that nobody has asked for. Call it when everything that reads the command
+/// Reports the arguments that no part has asked for. Call it when everything that reads the command
 /// line has done so. `is_module_param` tells whether a module has a parameter: its values count as
 /// known, because the module may be loaded later.
 pub fn report_unknown(is_module_param: impl Fn(&str, &str) -> bool) {

@@ -1,8 +1,10 @@
-//! The console: the way of the log, and of what the prompt says, to the serial port.
+//! The console: it sends the log, and the prompt's text, to the serial port.
 //!
-//! What is to be printed waits in two queues: the records of [`crate::log`], and the terminal's text between them. Printing
-//! goes in steps: own the console, copy the next line if the last one is sent, give the port what it takes, let go. A step never
-//! waits, and whoever comes next goes on where the last one stopped, in the middle of a line if need be.
+//! Two queues hold the text that is to be printed: the records of [`crate::log`], and the
+//! terminal's text, which has its places between them. Printing goes in steps. A step owns the
+//! console, copies the next line if the last one is sent, gives the port as much as it takes, and
+//! lets the console go. A step never waits. The next step, on any CPU, goes on where the last one
+//! stopped, also in the middle of a line.
 //!
 //! ```text
 //!   printk ─────────► RING ─┐
@@ -16,22 +18,31 @@
 //! | a task that logs and could sleep there | all up to its own message |
 //! | a CPU that has nothing to do | all |
 //! | the tick of a busy CPU | for a part of its time ([`TICK_SHARE_NS`]) |
-//! | everybody while the kernel comes up | all up to the own message |
+//! | any code while the kernel comes up | all up to its own message |
 //!
-//! Others (interrupts, NMIs, probe handlers, holders of a spinlock) leave their messages to these, so a flood of them takes
-//! no more of a CPU than its ticks give, and what does not fit in the ring is dropped and said to be. A CPU is idle or ticks,
-//! so nothing stays behind. Nobody waits for a port that takes nothing ([`PATIENCE_NS`]): a terminal may pause. Tasks then leave
-//! their messages behind, too, and whoever wants to lose none waits asleep ([`wait_for_room`], [`show`]).
+//! Other code (interrupts, NMIs, probe handlers, holders of a spinlock) leaves its messages to
+//! these. So a flood of such messages takes no more of a CPU than the share of its ticks. A message
+//! that does not fit in the ring is dropped, and the console reports how many were. No message
+//! stays behind, because each CPU is idle or has ticks.
+//!
+//! A terminal may pause, and then the port takes nothing. Printing does not wait for it longer than
+//! [`PATIENCE_NS`]. Tasks then leave their messages behind, too. A task that must lose none sleeps
+//! until there is room ([`wait_for_room`], [`show`]).
 //!
 //! # Printing that logs
-//! A probe on what prints a message may log a message. Such a one is printed, too, but not what its printing logs in turn: that is
-//! dropped, and counted ([`MAX_DEPTH`]). What the console says about dropped messages is not even counted, or it would
-//! never come to an end. A task's `printing` tells what it logs now from the rest: for a task that prints from the first
-//! step to the last, for an idle CPU until it has printed all and sleeps. An interrupt is no part of what it interrupts.
+//! The code that prints a message can carry a probe, and its handler may log a message. This second
+//! message is printed, too. A third message, logged because the second one is printed, is dropped
+//! and counted ([`MAX_DEPTH`]). Messages that are logged while the console reports dropped ones are
+//! not even counted, because each count would cause another report. The `printing` of a task says
+//! how deep its messages are now: for a task that prints, from the first step to the last; for an
+//! idle CPU, until it has printed all and sleeps. An interrupt is not part of the printing that it
+//! interrupts.
 //!
 //! # Ordering
-//! Publishing a record, then failing to get the console, must not cross the owner's letting go, then finding nothing to
-//! print: both sides have a `SeqCst` fence between their store and their load, so one of them sees the other.
+//! A writer publishes a record, then fails to get the console. At the same time the owner lets the
+//! console go, then finds nothing to print. If both could miss each other, the record would wait.
+//! So both sides have a `SeqCst` fence between their store and their load, and one of them sees the
+//! other.
 
 use crate::{
     arch::percpu,
@@ -56,10 +67,11 @@ use log_ring::{Record, TEXT_BYTES, Text};
 /// How deep records may be: 1 is what is logged because a message is printed.
 pub(crate) const MAX_DEPTH: u8 = 1;
 
-/// The depth of what is logged while the console tells of dropped messages.
+/// The depth of messages that are logged while the console reports dropped ones.
 pub(crate) const SILENT: u8 = 15;
 
-/// How long a task or an idle CPU waits for a port that takes nothing. A FIFO of 16 bytes is on the line after 1.4 ms.
+/// How long a task or an idle CPU waits for a port that takes nothing. For comparison: a FIFO of 16
+/// bytes is sent in 1.4 ms.
 const PATIENCE_NS: u64 = 5_000_000;
 /// The same before the clock runs, in readings of the port.
 const PATIENCE_POLLS: u32 = 200_000;
@@ -77,7 +89,8 @@ pub(crate) const ECHO_ROOM: usize = 4 * 1024;
 /// Places between records in which there may be text.
 const TEXT_PLACES: usize = 256;
 
-/// Owner of a console that nobody owns. Other values are the number of a CPU, or [`SEIZED`] plus that.
+/// The owner while the console is free. Other values are the number of a CPU, or [`SEIZED`] plus
+/// that.
 const NOBODY: u32 = u32::MAX;
 
 /// Set in the owner for good when a dying CPU has taken the console by force.
@@ -97,7 +110,8 @@ static CONSOLE: Console = Console {
     }),
 };
 
-/// The terminal's text, and whether there is any: lets printing look without the lock. Written under it.
+/// The terminal's text, and a flag that says whether there is any. Printing reads the flag without
+/// the lock; it is written under the lock.
 static TEXT: SpinLock<Text<TEXT_ROOM, TEXT_PLACES>> = SpinLock::new(Text::new());
 static TEXT_WAITS: AtomicBool = AtomicBool::new(false);
 
@@ -109,24 +123,26 @@ struct Console {
     started: AtomicBool,
     /// The line on its way has not been sent to its end. Written by the owner.
     unsent: AtomicBool,
-    /// The port has taken nothing for so long that nobody waits for it any more.
+    /// The port has taken nothing for so long that no CPU waits for it any more.
     paused: AtomicBool,
     screen: UnsafeCell<Screen>,
 }
 
-// SAFETY: `screen` is touched only by the owner, through `Owned`; `owner` goes from `NOBODY` to a CPU by
-// compare-and-swap, so there is one at a time. The one exception, `seize`, says why it may.
+// SAFETY: only the owner touches `screen`, through `Owned`. There is one owner at a time, because
+// `owner` goes from `NOBODY` to a CPU by compare-and-swap. The one exception, `seize`, gives its
+// reason.
 unsafe impl Sync for Console {}
 
-/// What the console's owner has.
+/// The part of the console that belongs to its owner.
 struct Screen {
     port: SerialPort,
     line: Line,
-    /// What was shown last has not ended its line.
+    /// The text that was shown last has not ended its line.
     line_open: bool,
 }
 
-/// Room for a line: a line's end, the report on dropped messages, the prefix and the text of a record, and its end.
+/// Room for one line: a line end, the report of dropped messages, the prefix and the text of a
+/// record, and its line end.
 const LINE_BYTES: usize = TEXT_BYTES + 120;
 
 /// Bytes on their way to the port.
@@ -170,21 +186,22 @@ impl Write for Line {
 /// The right to the screen.
 struct Owned(());
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Something was sent, or found to be kept from the console.
+    /// Something was sent, or a record was found that stays off the console.
     Forward,
     /// The port takes nothing now.
     Full,
     /// There is nothing to print.
     Nothing,
-    /// Somebody else is at it.
+    /// Another CPU owns the console.
     Taken,
 }
 
 impl Console {
-    /// Keeps the caller on its CPU until `release`: an owner that waits for its turn to run would keep all from printing.
+    /// Keeps the caller on its CPU until `release`: no CPU could print while the owner waits for
+    /// its turn.
     fn try_own(&self) -> Option<Owned> {
         percpu::preempt_disable();
         // Acquire pairs with the Release in `release`: we see the screen as the last owner left it.
@@ -291,7 +308,8 @@ impl Screen {
         sent
     }
 
-    /// Sends the line to its end. For a CPU that is about to die: gives a port up that takes nothing for long.
+    /// Sends the line to its end. For a CPU that is about to die: it gives up if the port takes
+    /// nothing for long.
     fn send_all(&mut self) {
         let mut polls = 0;
         while self.line.sent < self.line.len && polls < PATIENCE_POLLS {
@@ -322,7 +340,8 @@ pub(crate) fn depth() -> u8 {
     printing().map_or(0, |printing| printing.load(Ordering::Relaxed))
 }
 
-/// What an interrupt or NMI logs, as long as this value exists, has nothing to do with what it interrupted.
+/// While this value exists, messages of an interrupt or NMI do not count as part of the interrupted
+/// printing.
 pub(crate) struct Interruption {
     before: u8,
 }
@@ -341,7 +360,7 @@ impl Drop for Interruption {
     }
 }
 
-/// Marks what the running task logs as logged because of printing, as long as the value exists.
+/// While this value exists, messages of the running task count as logged because of printing.
 struct Printing(());
 
 impl Printing {
@@ -365,7 +384,7 @@ pub fn init() {
     }
 }
 
-/// The kernel is up, with ticks and idle CPUs: from now on not everybody prints.
+/// The kernel is up, with ticks and idle CPUs. From now on only some contexts print.
 pub fn start() {
     CONSOLE.started.store(true, Ordering::Relaxed);
 }
@@ -377,7 +396,8 @@ pub(crate) fn set_level(level: u8) {
 
 /// One step of printing; see the module's text.
 fn step() -> Step {
-    // Between the caller's store (a record, or its letting go) and the look at the owner; see the ordering rule above.
+    // The fence is between the caller's store (of a record, or of the free console) and the look at
+    // the owner; see the ordering rule above.
     fence(Ordering::SeqCst);
     let Some(mut console) = CONSOLE.try_own() else {
         return Step::Taken;
@@ -402,13 +422,13 @@ fn step() -> Step {
     step
 }
 
-/// Whether there is something to print that nobody is printing now. Any context.
+/// Whether there is something to print that no CPU is printing now. Any context.
 pub(crate) fn is_pending() -> bool {
     fence(Ordering::SeqCst);
     CONSOLE.unsent.load(Ordering::Relaxed) || TEXT_WAITS.load(Ordering::Relaxed) || RING.has_front()
 }
 
-/// How long one waits for the port, or for another one who prints.
+/// How long a CPU waits for the port, or for another CPU that prints.
 struct Patience {
     since: u64,
     polls: u32,
@@ -422,7 +442,8 @@ impl Patience {
         }
     }
 
-    /// Asked after each step in vain. Once it is over, nobody has any until the port takes something.
+    /// Called after each step that could do nothing. Once it returns true, it returns true
+    /// everywhere until the port takes something.
     fn is_over(&mut self) -> bool {
         hint::spin_loop();
         self.polls += 1;
@@ -443,7 +464,7 @@ fn is_printed(end: u64) -> bool {
     tail > end || (tail == end && !CONSOLE.unsent.load(Ordering::Relaxed))
 }
 
-/// Called by the one who has logged a message: prints, if this is the place for that, up to that message.
+/// Called after a message was logged. Prints up to that message if printing is allowed here.
 pub(crate) fn print_logged() {
     if CONSOLE.started.load(Ordering::Relaxed) && !percpu::preemptible() {
         return;
@@ -465,8 +486,8 @@ fn print_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Called by a CPU that has nothing to do: prints until there is a task to run or nothing to print. False if the port takes
-/// nothing, or somebody else prints. Followed by [`idle_ends`].
+/// Called by a CPU that has nothing to do. Prints until there is a task to run or nothing to print.
+/// False if the port takes nothing, or another CPU prints. [`idle_ends`] follows it.
 pub(crate) fn print_when_idle() -> bool {
     if depth() == 0 {
         set_printing(1);
@@ -484,8 +505,8 @@ pub(crate) fn print_when_idle() -> bool {
     true
 }
 
-/// Called by an idle CPU, with interrupts off, before it sleeps: what it logs from now on is not logged because of
-/// printing.
+/// Called by an idle CPU before it sleeps, with interrupts off. Messages that it logs from now on
+/// do not count as logged because of printing.
 pub(crate) fn idle_ends() {
     set_printing(0);
 }
@@ -500,9 +521,12 @@ pub(crate) fn tick() {
     while ticks_to_ns(read_tsc().wrapping_sub(start)) < TICK_SHARE_NS && step() == Step::Forward {}
 }
 
-/// Shows `text` as it is, between two lines of the log. A line that it leaves open is ended before the next line of the log.
-/// `spare`: the room that it leaves to others. Returns when all of it is on its way; sleeps as long as there is no room for
-/// it, unless `give_up` says that the rest need not be shown. Task context.
+/// Shows `text` as it is, between two lines of the log. If it leaves a line open, the console ends
+/// that line before the next line of the log.
+///
+/// `spare` is the room that this text leaves to other text. The call returns true when all of the
+/// text is on its way. It sleeps while there is no room, unless `give_up` says that the rest need
+/// not be shown. Task context.
 pub(crate) fn show(mut text: &[u8], spare: usize, give_up: impl Fn() -> bool) -> bool {
     loop {
         let mut queue = TEXT.lock();
@@ -530,8 +554,9 @@ fn print_for(ns: u64) {
     print_until(|| !TEXT_WAITS.load(Ordering::Relaxed) || is_over());
 }
 
-/// Sleeps until half the ring is printed, as it is now: then a message of the caller is not dropped unless others fill the
-/// other half meanwhile. EINTR if the task is to end. Task context.
+/// Sleeps until half of the ring, as it is now, is printed. Then the caller's next message is not
+/// dropped, unless other tasks fill the other half meanwhile. EINTR if the task is to end. Task
+/// context.
 pub(crate) fn wait_for_room() -> Result<(), Errno> {
     let goal = RING.history().end.saturating_sub(SLOTS as u64 / 2);
     while RING.tail() < goal {
@@ -540,8 +565,8 @@ pub(crate) fn wait_for_room() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until all that was logged and said so far is printed and on the line, but not for a port that takes nothing for long:
-/// before the machine goes off.
+/// Waits until all that was logged and shown so far is sent, before the machine goes off. Gives up
+/// if the port takes nothing for long.
 pub fn flush() {
     let owner = CONSOLE.owner.load(Ordering::Relaxed);
     if owner == this_cpu() || CONSOLE.seized() {
@@ -564,15 +589,17 @@ pub fn flush() {
     }
 }
 
-/// Takes the console by force for a CPU that is about to die. From now on what this CPU logs is printed at once, past
-/// ring and locks, and what others log is lost. Prints what waited, without records that never were published.
+/// Takes the console by force for a CPU that is about to die. From now on the messages of this CPU
+/// are printed at once, without ring and locks, and those of other CPUs are lost. Prints the
+/// records that waited, except those that were never published.
 pub fn seize() {
     if CONSOLE.seized() {
         return;
     }
     CONSOLE.owner.store(SEIZED | this_cpu(), Ordering::SeqCst);
-    // Nobody else borrows the screen: the other CPUs have been stopped, and on this one nothing runs any more that was
-    // interrupted. An owner may have been stopped at any point, so what it left is taken for what it is worth.
+    // No other code borrows the screen: the other CPUs have been stopped, and interrupted code on
+    // this CPU does not run again. The last owner may have been stopped at any point, so its line
+    // is checked before it is used.
     let mut console = Owned(());
     let screen = console.screen();
     screen.line.len = screen.line.len.min(LINE_BYTES);
@@ -589,7 +616,7 @@ pub fn seize() {
     }
 }
 
-/// Who has seized the console.
+/// Which CPU has seized the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seized {
     No,
@@ -610,7 +637,7 @@ pub(crate) fn seized() -> Seized {
 /// Prints a message past the ring, and returns its length. For the CPU that has seized the console.
 pub(crate) fn print_now(message: &fmt::Arguments<'_>) -> usize {
     let mut writer = Immediate {
-        // Not by `try_own`: the last owner never comes back, so nobody else borrows the screen.
+        // Not by `try_own`: the last owner never comes back, so no other code borrows the screen.
         console: Owned(()),
         line_open: false,
         total: 0,

@@ -1,4 +1,5 @@
-//! Error numbers, those of Linux: what system calls and module initialisation return, negated, on failure.
+//! Error numbers, those of Linux. System calls and module initialisation return them, negated, on
+//! failure.
 
 use core::fmt;
 
@@ -28,7 +29,7 @@ macro_rules! errno {
                 }
             }
 
-            /// What it means, as `strerror` would say it, in lower case.
+            /// Its meaning, as `strerror` would say it, in lower case.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+

@@ -1,10 +1,12 @@
 //! QEMU's firmware configuration device: named files that the host hands to the guest.
 //!
-//! Two ports: the selector picks an item and rewinds it, then each read of the data port gives its next byte (QEMU,
-//! `docs/specs/fw_cfg.rst`). Item 0 holds the signature `QEMU`; where another answer comes there is no such device. Files
-//! are found by name in the directory; their selectors are not fixed.
+//! It has two ports. The selector picks an item and rewinds it. Then each read of the data port
+//! gives the next byte (QEMU, `docs/specs/fw_cfg.rst`). Item 0 holds the signature `QEMU`; if
+//! another answer comes, there is no such device. Files are found by name in the directory, because
+//! their selectors are not fixed.
 //!
-//! The device keeps one position for all, so it is used by one CPU at a time: through [`FwCfg`], which exists once.
+//! The device keeps one position for all CPUs, so only one may use it at a time: through [`FwCfg`],
+//! which exists once.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use x86_64::instructions::port::{PortReadOnly, PortWriteOnly};
@@ -34,7 +36,7 @@ pub struct File {
 }
 
 impl FwCfg {
-    /// The device, if this machine has one and nobody else is using it.
+    /// The device, if this machine has one and no other code uses it.
     pub fn open() -> Option<Self> {
         if IN_USE.swap(true, Ordering::Acquire) {
             return None;
@@ -83,8 +85,8 @@ impl FwCfg {
     }
 
     fn select(&mut self, item: u16) {
-        // SAFETY: nothing but fw_cfg answers at this port, and `self` is the right to use it. A selection changes the
-        // device's position only.
+        // SAFETY: only fw_cfg answers at this port, and `self` is the right to use it. A selection
+        // changes only the device's position.
         unsafe { PortWriteOnly::new(SELECTOR_PORT).write(item) };
     }
 

@@ -1,11 +1,15 @@
-//! The first task: the end of the boot, and what the kernel does once it is up.
+//! The first task: the end of the boot, and the work of the kernel once it is up.
 //!
-//! The boot ends with the modules of `early=`, which find init text still there. Then init text is freed.
+//! The boot ends with the modules of `early=`, which find init text still there. Then init text is
+//! freed.
 //!
-//! The command line says what comes next: `guest_tests.run=` runs guest tests; otherwise the modules of `modules=` are loaded, in that
-//! order, the user program of `init=` runs, or with `interactive` the prompt, and the modules are unloaded again, in the
-//! order in which they were loaded. The machine is powered off with the verdict: success only if every module loaded and the
-//! program exited with 0.
+//! The command line decides what comes next. With `guest_tests.run=`, guest tests run. Otherwise:
+//!
+//! 1. The modules of `modules=` are loaded, in that order.
+//! 2. The user program of `init=` runs, or with `interactive` the prompt.
+//! 3. The modules are unloaded again, in the order in which they were loaded.
+//! 4. The machine is powered off with the verdict. It is success only if every module was loaded
+//!    and the program exited with 0.
 
 use crate::{
     cmdline,
@@ -25,7 +29,7 @@ use crate::{
     test_runner,
 };
 
-/// What runs in ring 3 unless `init=` says otherwise.
+/// The program that runs in ring 3 unless `init=` names another one.
 const DEFAULT_INIT: &str = "/bin/workload";
 
 /// The last part of the boot, in task context. Does not return.
@@ -40,8 +44,8 @@ pub fn finish_boot() {
     kernel_init(loaded)
 }
 
-/// Puts `/proc/kallsyms` into the tree. It has a line `ffffffff80012340 T vfs_read` for each symbol,
-/// by address, with the letters of `nm`.
+/// Puts `/proc/kallsyms` into the tree. It has a line `ffffffff80012340 T vfs_read` for each
+/// symbol, by address, with the letters of `nm`.
 fn create_symbols_file() -> Result<(), Errno> {
     let file = Functions {
         show: Some(|out| {
@@ -55,7 +59,7 @@ fn create_symbols_file() -> Result<(), Errno> {
     pseudo::create("/proc/kallsyms", 0o444, file)
 }
 
-/// What the module's text says from the end of init text on. `early_loaded`: the early modules are there.
+/// The part of the work that comes after the boot. `early_loaded`: the early modules are loaded.
 fn kernel_init(early_loaded: bool) -> ! {
     init_text::free(|range| PROBES.text_freed(range));
     if let Some(runner) = test_runner::requested() {
@@ -84,7 +88,8 @@ fn kernel_init(early_loaded: bool) -> ! {
     })
 }
 
-/// Loads the modules that the command line names under `key`. False if one of them failed; the rest is loaded all the same.
+/// Loads the modules that the command line names under `key`. False if one of them failed; the rest
+/// is loaded all the same.
 fn load_modules(key: &str) -> bool {
     let names = cmdline::get(key).unwrap_or_default();
     let mut all = true;

@@ -1,4 +1,5 @@
-//! The initial files: a cpio archive in the `newc` format that the loader put into memory, where it stays.
+//! The initial files: a cpio archive in the `newc` format that the loader put into memory, where it
+//! stays.
 
 use crate::{errno::Errno, fs, pr_warn};
 use bootloader_api::BootInfo;
@@ -11,7 +12,8 @@ static ARCHIVE: Once<&[u8]> = Once::new();
 pub fn init(info: &BootInfo) {
     if let Some(address) = info.ramdisk_addr.into_option() {
         let address = address as *const u8;
-        // SAFETY: the loader mapped the archive there, in memory that it does not report as usable, for good.
+        // SAFETY: the loader mapped the archive there, in memory that it does not report as usable,
+        // for good.
         ARCHIVE.call_once(|| unsafe { slice::from_raw_parts(address, info.ramdisk_len as usize) });
     }
 }
@@ -33,8 +35,8 @@ fn relative(name: &str) -> &str {
     name.trim_start_matches("./").trim_start_matches('/')
 }
 
-/// Copies directories and regular files of the archive into the file system. What does not fit is reported and left
-/// out. Task context.
+/// Copies directories and regular files of the archive into the file system. An entry that does not
+/// fit is reported and left out. Task context.
 pub fn unpack() {
     for entry in cpio_reader::iter_files(archive()) {
         if let Err(errno) = install(&entry) {

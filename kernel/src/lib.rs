@@ -35,7 +35,8 @@ use mm::{frame, kernel_stack, paging};
 use probes::{PROBES, preempt_at_breakpoint};
 use task::{idle, scheduler};
 
-/// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots, interrupts off.
+/// Brings the machine up, one part after the other. The loader jumps here on the CPU that boots,
+/// interrupts off.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn kmain(info: &'static mut BootInfo) -> ! {
@@ -71,7 +72,8 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     apic::start_timer();
     probes::init();
     pr_info!("memory: {} MiB free", frame::free_frames() * 4 / 1024);
-    // Through a pointer: the thread begins in init text, which the code that starts threads may not name.
+    // Through a pointer, because the thread begins in init text: the code that starts threads may
+    // not name that.
     task::spawn_kthread("kernel_init", init::finish_boot as fn())
         .expect("memory for the first task");
     console::start();

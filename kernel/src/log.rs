@@ -1,7 +1,8 @@
-//! The kernel log: `pr_info!` and its kin, `printk`, and what was logged last.
+//! The kernel log: `pr_info!` and its kin, `printk`, and the history of messages.
 //!
-//! A message goes into a ring of records ([`log_ring`]) without a lock. [`crate::console`] prints them, in their order; where
-//! its writer could sleep as well, a message is printed when `printk` returns.
+//! A message goes into a ring of records ([`log_ring`]) without a lock. [`crate::console`] prints
+//! the records in their order. If the caller could sleep, its message is printed when `printk`
+//! returns.
 //!
 //! ```text
 //!   pr_info! ─► printk ─► RING ─► console ─► serial port
@@ -9,13 +10,15 @@
 //! ```
 //!
 //! # Contexts
-//! `printk` may be called from anywhere: task, interrupt, NMI, probe handler, the formatting of another message, and from
-//! within the console itself. Interrupts are off only while a message is put into its slots.
+//! `printk` may be called from anywhere: task, interrupt, NMI, probe handler, the formatting of
+//! another message, and from within the console itself. Interrupts are off only while a message is
+//! put into its slots.
 //!
 //! # Limits
-//! - What is logged because a message is printed is printed, too, but nothing that is logged because of that: a message must not
-//!   feed itself. See [`crate::console`].
-//! - What does not fit in the ring is dropped; the console reports how many messages, in their place.
+//! - A message that is logged because another one is printed is printed, too. A third one, logged
+//!   because of that, is not: a message must not feed itself. See [`crate::console`].
+//! - A message that does not fit in the ring is dropped. The console reports in its place how many
+//!   were.
 
 use crate::{
     console::{self, MAX_DEPTH, SILENT, Seized},
@@ -36,9 +39,9 @@ pub enum Level {
     Err = 3,
     /// Something is odd, and goes on.
     Warn = 4,
-    /// What happened.
+    /// Something happened.
     Info = 6,
-    /// For the one who looks for a fault. Not on the console by default.
+    /// For a person who looks for a fault. Not on the console by default.
     Debug = 7,
 }
 
@@ -54,7 +57,8 @@ macro_rules! pr_warn { ($($arg:tt)+) => { $crate::__printk!(Warn, $($arg)+) }; }
 /// Logs a formatted message at the level `info`: what happened.
 #[macro_export]
 macro_rules! pr_info { ($($arg:tt)+) => { $crate::__printk!(Info, $($arg)+) }; }
-/// Logs a formatted message at the level `debug`: for the one who looks for a fault. Not on the console by default.
+/// Logs a formatted message at the level `debug`, for a person who looks for a fault. Not on the
+/// console by default.
 #[macro_export]
 macro_rules! pr_debug { ($($arg:tt)+) => { $crate::__printk!(Debug, $($arg)+) }; }
 
@@ -71,7 +75,7 @@ pub(crate) const SLOTS: usize = 2048;
 
 pub(crate) static RING: Ring<SLOTS> = Ring::new();
 
-/// What a line begins with: the time in nanoseconds since boot, printed in seconds.
+/// The beginning of a line: the time in nanoseconds since boot, printed in seconds.
 pub(crate) struct Prefix(pub u64);
 
 impl fmt::Display for Prefix {
@@ -81,8 +85,8 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Takes the value of `loglevel=N` on the command line: records of level N and less urgent ones stay
-/// off the console. The default is 7, which keeps `pr_debug!` off.
+/// Takes the value of `loglevel=N` on the command line: records of level N and less urgent ones
+/// stay off the console. The default is 7, which keeps `pr_debug!` off.
 pub fn set_console_level(given: Option<&str>) {
     let Some(value) = given else {
         return;
@@ -93,8 +97,8 @@ pub fn set_console_level(given: Option<&str>) {
     }
 }
 
-/// Logs `message`, each of its lines stamped with the time, and prints it if this is the place for that. Returns the length of
-/// the message in bytes, or 0 if it was dropped.
+/// Logs `message`, each of its lines stamped with the time, and prints it if printing is allowed
+/// here. Returns the length of the message in bytes, or 0 if it was dropped.
 ///
 /// Any context. Use the macros: [`pr_info!`](crate::pr_info) and its kin.
 #[unsafe(no_mangle)]
@@ -105,7 +109,7 @@ pub extern "C" fn printk(level: Level, message: &fmt::Arguments<'_>) -> usize {
         Seized::Here => return console::print_now(message),
         Seized::Elsewhere => return 0,
     }
-    // Interrupts off: while our slots are unpublished, nobody can print what is behind them.
+    // Interrupts off: while these slots are unpublished, the records behind them cannot be printed.
     let written = without_interrupts(|| {
         let depth = console::depth();
         if depth > MAX_DEPTH {
@@ -133,7 +137,7 @@ pub fn history() -> impl DoubleEndedIterator<Item = Record> {
 /// Prints what [`history`] has, line by line as the console does.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub fn show_history(out: &mut dyn Write) -> fmt::Result {
     for record in history() {
         if record.dropped_before > 0 {

@@ -1,10 +1,12 @@
 //! The end of the kernel: says why, then tells the host that the run failed.
 //!
-//! The first CPU that panics stops the others, takes the console by force and prints: the message, the registers if an
-//! exception brought it here, and a backtrace. It takes no lock and allocates nothing. If that fails in turn, the second
-//! panic prints its message only, and a third one prints nothing: the machine goes off in any case.
+//! The first CPU that panics stops the others and takes the console by force. Then it prints the
+//! message, the probe handler that runs if one does, the registers if an exception brought it here,
+//! and a backtrace. It takes no lock and allocates nothing. If that fails in turn, the second panic
+//! prints its message only, and a third one prints nothing. The machine goes off in any case.
 //!
-//! The last line of the log is the verdict: on machines without isa-debug-exit (Bochs, a real PC) nothing else tells it.
+//! The last line of the log is the verdict, because on machines without isa-debug-exit (Bochs, a
+//! real PC) nothing else tells it.
 
 use crate::{
     arch::{PtRegs, percpu, smp},
@@ -35,7 +37,7 @@ pub fn exit(code: ExitCode) -> ! {
         ExitCode::Success => "success",
         ExitCode::Failure => "failure",
     };
-    // Whatever the console's level is: the host may depend on it.
+    // At a level that is never kept off the console, because the host may depend on it.
     pr_emerg!("Power off: {verdict}");
     power_off(code)
 }
@@ -58,7 +60,7 @@ fn halt() -> ! {
     }
 }
 
-/// Ends the kernel because of an exception that nobody handles. `regs`: where it happened.
+/// Ends the kernel because of an exception without a handler. `regs`: where it happened.
 #[cold]
 #[inline(never)]
 pub fn die(regs: &PtRegs, message: fmt::Arguments<'_>) -> ! {

@@ -1,13 +1,15 @@
 //! The serial port COM1, a 16550 UART: the kernel's console.
 //!
-//! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port has no lock of its
-//! own: [`crate::console`] owns it, and a panic takes it by force. Nor does it wait: a terminal may stop reading for hours, and
-//! whoever has something to say then knows best what to do meanwhile.
+//! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port
+//! has no lock of its own: [`crate::console`] owns it, and a panic takes it by force. The port does
+//! not wait either. A terminal may stop reading for hours, and only the caller knows what to do
+//! meanwhile.
 //!
-//! The receiver interrupts if it is told to, and else keeps 16 bytes; QEMU holds back what a pipe brings faster. What to do with
-//! them is up to [`crate::terminal`].
+//! The receiver interrupts if it is told to. Otherwise it keeps 16 bytes; QEMU holds back bytes
+//! that a pipe brings faster. [`crate::terminal`] decides what to do with them.
 //!
-//! Lines end in a bare newline. QEMU's terminal adds the carriage return; on a real line the receiver is set to.
+//! Lines end in a bare newline. QEMU's terminal adds the carriage return; on a real line the
+//! receiver is set to do that.
 
 use core::hint;
 use uart_16550::{
@@ -23,8 +25,8 @@ const COM1: u16 = 0x3f8;
 /// The line of the ISA bus that COM1 interrupts by.
 pub const COM1_LINE: u8 = 4;
 
-/// How often the line status is read before the last bytes count as sent. A full FIFO leaves in 1.4 ms at 115,200 baud,
-/// and one read of the port takes about a microsecond.
+/// How often the line status is read before the last bytes count as sent. A full FIFO is sent in
+/// 1.4 ms at 115,200 baud, and one read of the port takes about a microsecond.
 const POLLS_PER_FIFO: u32 = 200_000;
 
 /// The port. One value exists, inside the console lock.
@@ -40,15 +42,16 @@ impl SerialPort {
     /// # Safety
     /// 1. Nothing else drives COM1 while this value exists.
     pub const unsafe fn com1() -> Self {
-        // SAFETY: the eight ports from 0x3f8 are COM1's on every PC, and the caller gives them to us (1).
+        // SAFETY: the eight ports from 0x3f8 are COM1's on every PC, and the caller gives them up
+        // (1).
         match unsafe { Uart16550::new_port(COM1) } {
             Ok(uart) => Self { uart, works: false },
             Err(_) => panic!("COM1's ports lie within the I/O space"),
         }
     }
 
-    /// Sets the line to 115,200 baud, 8 data bits, no parity, one stop bit, FIFO on, interrupts off. A byte that comes is told of
-    /// at once, if at all. Where no UART
+    /// Sets the line to 115,200 baud, 8 data bits, no parity, one stop bit, FIFO on, interrupts
+    /// off. If the receiver's interrupt is switched on later, it comes at each byte. If no UART
     /// answers, all output is dropped.
     pub fn init(&mut self) {
         let config = Config {
@@ -59,8 +62,8 @@ impl SerialPort {
         self.works = self.uart.init(config).is_ok();
     }
 
-    /// Sends as many of `bytes` as the UART takes now, and returns how many that is; none while what it took before is not
-    /// on the line. Where there is no UART all are taken.
+    /// Sends as many of `bytes` as the UART takes now, and returns their number. That is 0 while
+    /// the bytes that it took before are not sent. If there is no UART, all bytes count as sent.
     #[inline(never)]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if !self.works {
@@ -87,8 +90,8 @@ impl SerialPort {
     }
 }
 
-/// The receiving half of the port. It shares no register that a write or a read changes with [`SerialPort`], so both may
-/// be in use at once.
+/// The receiving half of the port. It shares no register with [`SerialPort`] that a write or a read
+/// changes, so both may be in use at once.
 pub struct SerialInput {
     data: PortReadOnly<u8>,
     interrupt_enable: PortWriteOnly<u8>,
@@ -108,19 +111,21 @@ impl SerialInput {
         }
     }
 
-    /// Has the port interrupt when there is a byte to take, or not. If there is one already it interrupts at once.
+    /// Switches the interrupt for received bytes on or off. If a byte is there already, it comes at
+    /// once.
     pub fn interrupt(&mut self, on: bool) {
         let interrupts = if on { IER::DATA_READY } else { IER::empty() };
-        // SAFETY: the register is written by nobody else: `SerialPort` leaves it after its set-up.
+        // SAFETY: no other code writes the register: `SerialPort` leaves it after its set-up.
         unsafe { self.interrupt_enable.write(interrupts.bits()) };
     }
 
-    /// Takes a byte that has been received, if there is one. The port has been set up by [`SerialPort::init`].
+    /// Takes a byte that has been received, if there is one. The port has been set up by
+    /// [`SerialPort::init`].
     pub fn poll(&mut self) -> Option<u8> {
-        /// What is read where no UART answers.
+        /// The value that a read gives where no UART answers.
         const NOTHING: u8 = 0xff;
-        // SAFETY: a look at the line status clears error bits only, which nobody uses; the data register is read by nobody
-        // else, as the caller of `com1` has promised.
+        // SAFETY: a read of the line status clears only error bits, which no code uses. No other
+        // code reads the data register, as the caller of `com1` has promised.
         unsafe {
             let status = self.line_status.read();
             let ready =

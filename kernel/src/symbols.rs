@@ -1,6 +1,7 @@
 //! The kernel's own symbols, read from the ELF file that the loader has left in memory.
 //!
-//! Read once in the boot and never changed, so every context may ask; before that there are no symbols.
+//! They are read once in the boot and never changed, so every context may ask. Before that there
+//! are no symbols.
 
 pub use kallsyms::{Kind, LookupError, Symbol};
 
@@ -46,7 +47,7 @@ pub fn lookup_addr(addr: u64) -> Option<Symbol<'static>> {
     TABLE.get()?.symbol_at(addr)
 }
 
-/// The bytes of a section of the file, also of one that is not loaded; empty if there is none.
+/// The bytes of a section of the file, loaded or not; empty if there is no such section.
 pub fn section(name: &str) -> &'static [u8] {
     FILE.get()
         .and_then(|file| kallsyms::section(file, name))
@@ -63,7 +64,8 @@ pub fn all() -> impl Iterator<Item = Symbol<'static>> {
     TABLE.get().into_iter().flat_map(Table::iter)
 }
 
-/// Prints an address as Linux does: `symbol+0xoffset/0xsize`, or as a number where there is no symbol. Any context.
+/// Prints an address as Linux does: `symbol+0xoffset/0xsize`, or as a number if there is no symbol.
+/// Any context.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
     addr: u64,
@@ -77,8 +79,8 @@ impl Address {
         Self { addr, code: addr }
     }
 
-    /// The address that a call returns to. It belongs to the function that the call is in, also where the call never
-    /// returns and another function begins behind it.
+    /// The address to which a call returns. It belongs to the function that contains the call. That
+    /// matters if the call never returns, and another function begins behind it.
     pub const fn of_return(addr: u64) -> Self {
         Self {
             addr,
@@ -113,7 +115,8 @@ pub fn is_text(addr: u64) -> bool {
         || between(&raw const __init_text_start, &raw const __init_text_end)
 }
 
-/// Whether `addr` is in the part of the kernel's image that nobody writes: text, that of the boot included, and constants. Any context.
+/// Whether `addr` is in the part of the kernel's image that is never written: constants and text,
+/// also that of the boot. Any context.
 pub fn is_constant(addr: u64) -> bool {
     unsafe extern "C" {
         static __rodata_start: u8;

@@ -1,14 +1,15 @@
-//! The terminal at the other end of the serial line: what is typed there, and what Ctrl-C stops.
+//! The terminal at the other end of the serial line: its input, and the commands that Ctrl-C stops.
 //!
-//! The port interrupts for each byte. The interrupt keeps it for the one who reads, and looks out for Ctrl-C, so that a
-//! command need not read to be stopped. Where no interrupt of the port can be had, each tick looks instead.
+//! The port interrupts for each byte. The interrupt keeps the byte for the reader and looks out for
+//! Ctrl-C, so a command need not read to be stopped. If the port can have no interrupt, each tick
+//! looks instead.
 //!
 //! ```text
 //!   port ─► interrupt ─► bytes ─► read
 //!               └─ Ctrl-C, while a command runs ─► is_interrupted, and the task's waits are woken
 //! ```
 //!
-//! What does not fit stays in the port, which holds the sender back.
+//! Bytes that do not fit stay in the port, which holds the sender back.
 //!
 //! # Contexts
 //! Task context, one task: the prompt's.
@@ -34,7 +35,7 @@ struct Input {
     /// Where the oldest byte is, and how many there are.
     start: usize,
     len: usize,
-    /// Who carries out a command.
+    /// The task that carries out a command.
     busy: Option<TaskRef>,
 }
 
@@ -47,13 +48,13 @@ static INPUT: SpinLock<Input> = SpinLock::new(Input {
     busy: None,
 });
 
-/// Those who wait for a byte.
+/// The tasks that wait for a byte.
 static ARRIVED: WaitQueue = WaitQueue::new();
 
 /// Ctrl-C was typed since the command began.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// There is no interrupt, and somebody reads.
+/// There is no interrupt, and a task reads.
 static POLLED: AtomicBool = AtomicBool::new(false);
 
 impl Input {
@@ -68,7 +69,7 @@ impl Input {
             match (self.port.poll(), &self.busy) {
                 (None, _) => return,
                 (Some(CTRL_C), Some(task)) => {
-                    // What was typed ahead was for a time that does not come now.
+                    // The bytes that were typed ahead were meant for a time that does not come now.
                     self.len = 0;
                     INTERRUPTED.store(true, Ordering::SeqCst);
                     scheduler::wake(task);
@@ -140,7 +141,7 @@ pub fn echo(text: &[u8]) {
     console::show(text, 0, || false);
 }
 
-/// A command is being carried out by the running task, as long as the value exists: Ctrl-C is for the command.
+/// The running task carries out a command as long as this value exists: Ctrl-C is for the command.
 pub struct Command(());
 
 impl Command {
@@ -151,7 +152,8 @@ impl Command {
         Self(())
     }
 
-    /// Whether the command is to stop. A wait of the task ends when that becomes so, if its condition asks.
+    /// Whether the command is to stop. A wait of the task ends when that becomes true, if its
+    /// condition asks.
     pub fn is_interrupted() -> bool {
         INTERRUPTED.load(Ordering::SeqCst)
     }

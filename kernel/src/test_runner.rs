@@ -1,7 +1,7 @@
 //! The hook by which the test kernel runs tests in place of the user program.
 //!
-//! The kernel knows no test. The test kernel's image registers a runner before the kernel starts, and `kernel_init` asks
-//! for it, once everything is up, when the command line holds `guest_tests.run`.
+//! The kernel knows no test. The test kernel's image registers a runner before the kernel starts.
+//! `kernel_init` asks for it once everything is up, if the command line holds `guest_tests.run`.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 

@@ -1,11 +1,12 @@
 //! Time since boot, in nanoseconds, from the time stamp counter (TSC).
 //!
-//! The TSC's rate is measured once against the interval timer. [`ktime_get`] is a multiplication: no lock, any
-//! context, NMI and probe handlers included. It never goes back on one CPU. Across CPUs it agrees as well as their
-//! TSCs do: a CPU whose TSC is seen to be off when it starts gets a correction ([`synchronise_cpu`]).
+//! The TSC's rate is measured once against the interval timer. [`ktime_get`] is a multiplication
+//! without a lock, for any context, also NMI and probe handlers. It never goes back on one CPU.
+//! Across CPUs it agrees as well as their TSCs do. If the TSC of a CPU is seen to be off when the
+//! CPU starts, it gets a correction ([`synchronise_cpu`]).
 //!
-//! Under QEMU's `-icount` the TSC counts instructions, and so do the interval timer and the APIC timer: all stay in
-//! proportion.
+//! Under QEMU's `-icount` the TSC counts instructions. The interval timer and the APIC timer do the
+//! same, so all stay in proportion.
 
 use crate::{
     arch::{
@@ -36,7 +37,8 @@ static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 /// The TSC when the kernel started.
 static BOOT_TSC: AtomicU64 = AtomicU64::new(0);
 
-/// What to add to the TSC of each CPU to get that of the CPU that booted.
+/// The difference between the TSC of the CPU that booted and that of each CPU; it is added to the
+/// latter.
 static CORRECTION: [AtomicI64; MAX_CPUS] = [const { AtomicI64::new(0) }; MAX_CPUS];
 
 /// The time between two ticks of the scheduler. `given` is the value of `tick_ms=N` on the command
@@ -92,8 +94,9 @@ pub fn delay_ns(ns: u64) {
     }
 }
 
-/// Reads another clock and the TSC at the same time, as nearly as it can be had: the TSC first. The emulator may stop us
-/// between two instructions, for long, so of several readings this is the one that took least.
+/// Reads another clock and the TSC at nearly the same time, and returns the TSC first. The emulator
+/// may stop the machine between two instructions for long, so the result is the fastest of several
+/// readings.
 pub(crate) fn read_with_tsc<T>(read: impl Fn() -> T) -> (u64, T) {
     let reading = || {
         let before = read_tsc();
@@ -108,8 +111,8 @@ pub(crate) fn read_with_tsc<T>(read: impl Fn() -> T) -> (u64, T) {
 
 /// Measures the TSC's rate. Takes about 20 ms. Call once, on the CPU that boots.
 ///
-/// A busy host may stop the machine for longer than the interval timer counts, and what comes out of that is wrong by
-/// any factor. So a measurement counts only if the next one agrees with it.
+/// A busy host may stop the machine for longer than the interval timer counts. Then the measured
+/// rate is wrong by any factor. So a measurement counts only if the next one agrees with it.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init() {
@@ -152,16 +155,16 @@ static QUESTION: AtomicBool = AtomicBool::new(false);
 /// Its answer; 0 is none.
 static ANSWER: AtomicU64 = AtomicU64::new(0);
 
-/// Compares the TSC of the calling CPU with that of the CPU that boots, which is in [`answer_cpus`] meanwhile.
-/// Corrects it only if the two cannot be the same counter: what the question and the answer took is no error to
-/// correct.
+/// Compares the TSC of the calling CPU with that of the CPU that boots, which is in [`answer_cpus`]
+/// meanwhile. Corrects it only if the two cannot be the same counter. A difference that the time of
+/// question and answer explains is no error.
 pub fn synchronise_cpu() {
     static ONE_AT_A_TIME: SpinLock<()> = SpinLock::new(());
     let _turn = ONE_AT_A_TIME.lock();
     let round = || {
         ANSWER.store(0, Ordering::Relaxed);
         let before = read_tsc();
-        // Release pairs with the Acquire of the one who answers; the other way round below.
+        // Release pairs with the Acquire in `answer_cpus`; below it is the other way round.
         QUESTION.store(true, Ordering::Release);
         let theirs = loop {
             match ANSWER.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
-//! The call frame information of the running kernel, and how its stacks are read.
+//! The call frame information of the running kernel, and reads of its stacks.
 //!
-//! What is loaded is found by linker symbols. `.debug_frame`, which describes the toolchain's own code, is only in the
-//! kernel's ELF file; the image keeps it when debug information is stripped.
+//! Linker symbols give the loaded sections. `.debug_frame`, which describes the toolchain's own
+//! code, is only in the kernel's ELF file; the image keeps it when debug information is stripped.
 
 use crate::{
     mm::{kernel_stack, paging},
@@ -62,7 +62,8 @@ impl Memory for Stacks {
         if !is_stack || paging::translate_kernel(VirtAddr::try_new(address).ok()?).is_none() {
             return None;
         }
-        // SAFETY: mapped, and stacks stay mapped for ever. Another CPU may write there: one aligned word is read at once.
+        // SAFETY: mapped, and stacks stay mapped for ever. Another CPU may write there, but an
+        // aligned word is read by one load.
         Some(unsafe { (address as *const u64).read_volatile() })
     }
 }
@@ -79,7 +80,7 @@ pub(super) fn step(frame: &Frame) -> Result<Frame, Stop> {
     }
 }
 
-/// The frame above one where no code is: a wild call has left nothing but its return address on the stack.
+/// The frame above one where no code is: a wild call has left only its return address on the stack.
 fn step_out_of_nowhere(frame: &Frame) -> Result<Frame, Stop> {
     let address = frame.sp();
     let mut caller = *frame;

@@ -1,12 +1,12 @@
-//! `/dev/console`: what programs say goes into the kernel's log, so that it keeps its place among the kernel's
-//! own messages and never tears one of their lines.
+//! `/dev/console`: the output of programs goes into the kernel's log. So it keeps its place among
+//! the kernel's own messages and never tears one of their lines.
 
 use super::{Opened, Special};
 use crate::{console, errno::Errno, pr_info};
 use alloc::{boxed::Box, string::String, sync::Arc};
 
-/// The console. Each write makes at least one line, and waits while much is still to be printed. There is no input: a read
-/// finds its end.
+/// The console. Each write makes at least one line, and waits while much is still to be printed.
+/// There is no input: a read finds its end.
 pub struct Console;
 
 impl Special for Console {

@@ -1,8 +1,8 @@
-//! Open files: what a file descriptor stands for.
+//! Open files: the objects behind file descriptors.
 //!
-//! A [`File`] is shared by all descriptors that came from one `open` through `fork`, its position included.
-//! Reads and writes that use the position hold its lock from start to end, so two tasks that share a file
-//! never read or overwrite the same bytes.
+//! A [`File`] is shared by all descriptors that came from one `open` through `fork`, with its
+//! position. Reads and writes that use the position hold its lock from start to end. So two tasks
+//! that share a file never read or overwrite the same bytes.
 
 use super::{CHUNK, Kind, NodeRef, Opened, TREE};
 use crate::{
@@ -17,7 +17,7 @@ use file_tree::{Access, Attributes};
 /// Most that one call reads or writes, in bytes, as on Linux.
 const MAX_COUNT: usize = 0x7fff_f000;
 
-/// What answers the reads and writes.
+/// The object that serves the reads and writes.
 enum Object {
     Directory,
     Regular,
@@ -34,7 +34,7 @@ pub struct File {
     position: Mutex<u64>,
 }
 
-/// What [`vfs_open`] is to open.
+/// The arguments of [`vfs_open`].
 #[repr(C)]
 pub struct OpenRequest<'a> {
     /// First byte of the path; not NUL-terminated.
@@ -78,9 +78,9 @@ pub extern "C" fn vfs_open(request: &OpenRequest<'_>, file: &mut Option<Arc<File
     }
 }
 
-/// Reads up to `count` bytes from byte `pos` of `file` on into user memory at `buf` and moves `pos` past them.
-/// Returns how many those were, 0 at the end of the file, or a negated errno. A special file is read once
-/// per call, with at most [`CHUNK`] bytes.
+/// Reads up to `count` bytes, from byte `pos` of `file` on, into user memory at `buf`, and moves
+/// `pos` past them. Returns how many bytes that were, 0 at the end of the file, or a negated errno.
+/// A special file is read once per call, with at most [`CHUNK`] bytes.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn vfs_read(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
@@ -93,9 +93,9 @@ pub extern "C" fn vfs_read(file: &File, buf: u64, count: usize, pos: &mut u64) -
     })
 }
 
-/// Writes `count` bytes from user memory at `buf` to byte `pos` of `file` on and moves `pos` past them. Returns
-/// how many were written, or a negated errno if none. A special file is written to once per call, with at
-/// most [`CHUNK`] bytes.
+/// Writes `count` bytes from user memory at `buf`, to byte `pos` of `file` on, and moves `pos` past
+/// them. Returns how many were written, or a negated errno if none. A special file is written to
+/// once per call, with at most [`CHUNK`] bytes.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
@@ -108,8 +108,8 @@ pub extern "C" fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) 
     })
 }
 
-/// Moves `count` bytes piece by piece until all are moved or a piece comes out short. What was moved before an
-/// error counts as success: the error shows again at the next call.
+/// Moves `count` bytes piece by piece, until all are moved or a piece is too short. If bytes were
+/// moved before an error, the call succeeds: the error shows again at the next call.
 fn transfer(
     file: &File,
     buf: u64,
@@ -136,8 +136,8 @@ fn transfer(
 }
 
 impl File {
-    /// Opens the file that `path` names, from the directory `cwd` on, with flags from [`abi::open`]. A file that is
-    /// created gets the permission bits `mode`.
+    /// Opens the file that `path` names, relative to the directory `cwd`, with flags from
+    /// [`abi::open`]. A file that is created gets the permission bits `mode`.
     pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Arc<Self>, Errno> {
         let mut file = None;
         // Through the C function, so that a probe on it sees every open.
@@ -190,7 +190,8 @@ impl File {
         Ok(TREE.lock().permit(self.node.0, Access::Execute)?)
     }
 
-    /// Copies what the file has from byte `at` on into kernel memory; returns how much that was, 0 at its end.
+    /// Copies the file's bytes from `at` on into kernel memory. Returns how many those were, 0 at
+    /// its end.
     pub fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         if !self.readable {
             return Err(Errno::EBADF);
@@ -218,13 +219,14 @@ impl File {
         }
     }
 
-    /// Reads at the file's position into user memory and moves it; the result is that of [`vfs_read`].
+    /// Reads at the file's position into user memory and moves the position. The result is that of
+    /// [`vfs_read`].
     pub fn read(&self, buf: u64, count: usize) -> i64 {
         vfs_read(self, buf, count, &mut self.position.lock())
     }
 
-    /// Writes from user memory at the file's position, or at the end of a file opened to append, and moves the
-    /// position; the result is that of [`vfs_write`].
+    /// Writes from user memory at the file's position, or at the end of a file opened to append,
+    /// and moves the position. The result is that of [`vfs_write`].
     pub fn write(&self, buf: u64, count: usize) -> i64 {
         let mut position = self.position.lock();
         if self.append
@@ -235,7 +237,8 @@ impl File {
         vfs_write(self, buf, count, &mut position)
     }
 
-    /// Moves the position to `offset` bytes from where `whence` ([`abi::seek`]) says and returns it.
+    /// Moves the position to `offset` bytes from the place that `whence` ([`abi::seek`]) names, and
+    /// returns it.
     pub fn seek(&self, offset: i64, whence: u32) -> Result<u64, Errno> {
         let attributes = self.attributes()?;
         if attributes.mode & abi::mode::TYPE_MASK == abi::mode::CHARACTER_DEVICE {
@@ -256,9 +259,10 @@ impl File {
         Ok(target)
     }
 
-    /// Writes the entries of a directory from the file's position on to user memory at `buf`, as many as fit into
-    /// `count` bytes, in the layout of [`DirentHeader`], and moves the position past them. Returns how many bytes that
-    /// were, 0 at the end; EINVAL if not even one fits.
+    /// Writes the entries of a directory, from the file's position on, to user memory at `buf`, and
+    /// moves the position past them. It writes as many as fit into `count` bytes, in the layout of
+    /// [`DirentHeader`]. Returns how many bytes that were, 0 at the end; EINVAL if not even one
+    /// fits.
     pub fn list(&self, buf: u64, count: usize) -> Result<usize, Errno> {
         if !matches!(self.object, Object::Directory) {
             return Err(Errno::ENOTDIR);
@@ -271,7 +275,8 @@ impl File {
         Ok(records.len())
     }
 
-    /// Encodes entries from position `at` on, up to `room` bytes of them. Returns them and the position after them.
+    /// Encodes entries from position `at` on, up to `room` bytes of them. Returns them and the
+    /// position after them.
     fn records(&self, mut at: u64, room: usize) -> Result<(Vec<u8>, u64), Errno> {
         let mut records = Vec::with_capacity(room);
         let tree = TREE.lock();

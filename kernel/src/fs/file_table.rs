@@ -13,8 +13,8 @@ struct Descriptor {
     close_on_exec: bool,
 }
 
-/// The descriptors of one process, by number. Task context; a file may be closed, and its locks taken, when its
-/// last descriptor goes.
+/// The descriptors of one process, by number. Task context. A file may be closed, and its locks
+/// taken, when its last descriptor goes.
 #[derive(Default)]
 pub struct FileTable {
     slots: Mutex<Vec<Option<Descriptor>>>,
@@ -65,7 +65,8 @@ impl FileTable {
             .lock()
             .get_mut(number as usize)
             .and_then(Option::take);
-        // Closing the file, if this was its last descriptor, happens here, after the lock is released.
+        // If this was the last descriptor of the file, the file is closed here, after the lock is
+        // released.
         slot.map(drop).ok_or(Errno::EBADF)
     }
 

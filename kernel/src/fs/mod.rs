@@ -6,19 +6,19 @@
 //!                                +--> Box<dyn Opened> <-- open -- Arc<dyn Special>
 //! ```
 //!
-//! The tree ([`file_tree`]) holds names, directories and the contents of regular files. Devices and virtual
-//! files hang in it as [`Special`]s: opening one gives an [`Opened`], which answers reads and writes itself.
-//! The functions that a tracer looks for, [`vfs_open`], [`vfs_read`] and [`vfs_write`], are the way of every
-//! open, read and write that a user program makes.
+//! The tree ([`file_tree`]) holds names, directories and the contents of regular files. Devices and
+//! virtual files are in it as [`Special`]s. Opening one gives an [`Opened`], which serves reads and
+//! writes itself. Every open, read and write of a user program goes through [`vfs_open`],
+//! [`vfs_read`] and [`vfs_write`], the functions that a tracer looks for.
 //!
 //! # Invariants
-//! F1. No callback of a special file runs and no user memory is touched under the tree's lock: data passes
-//!     through a kernel buffer of at most [`CHUNK`] bytes.
+//! F1. Under the tree's lock no callback of a special file runs and no user memory is touched. Data
+//!     pass through a kernel buffer of at most [`CHUNK`] bytes.
 //! F2. Each [`NodeRef`] is one user of its node in the tree.
 //!
 //! # Contexts and locks
-//! Task context only, since all locks here sleep. Order: a file's position, then the tree. A [`NodeRef`] takes the
-//! tree's lock when it is dropped, so none is dropped under it.
+//! Task context only, because all locks here sleep. Order: a file's position, then the tree. A
+//! [`NodeRef`] takes the tree's lock when it is dropped, so none is dropped under it.
 
 mod console;
 mod file;
@@ -37,7 +37,7 @@ use spin::Lazy;
 /// Largest piece of data that passes between a file and user memory at once, in bytes.
 pub const CHUNK: usize = 4096;
 
-/// What all files together may take of the heap, in bytes.
+/// The most heap that all files together may take, in bytes.
 const CAPACITY: usize = 16 << 20;
 
 static TREE: Lazy<Mutex<Tree<Arc<dyn Special>>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
@@ -48,13 +48,15 @@ pub trait Special: Send + Sync {
     fn open(self: Arc<Self>) -> Result<Box<dyn Opened>, Errno>;
 }
 
-/// A special file, opened. Calls come from task context, with no lock of the vfs held but that of the
-/// file's position; they may sleep.
+/// A special file, opened. Calls come from task context and may sleep. Of the vfs's locks, only
+/// that of the file's position is held.
 pub trait Opened: Send + Sync {
-    /// Copies what the file has from byte `at` on into `buf`; returns how much that was, 0 at its end.
+    /// Copies the bytes of the file from `at` on into `buf`. Returns how many those were, 0 at its
+    /// end.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Takes `data`, at most [`CHUNK`] bytes, as written at byte `at`; returns how much of it was used.
+    /// Takes `data`, at most [`CHUNK`] bytes, as written at byte `at`. Returns how much of it was
+    /// used.
     fn write(&self, at: u64, data: &[u8]) -> Result<usize, Errno>;
 }
 
@@ -118,8 +120,8 @@ pub fn install_directory(path: &[u8], permissions: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Puts a regular file with `content` at the absolute `path`, with missing parents; EEXIST if the name is
-/// taken.
+/// Puts a regular file with `content` at the absolute `path`, and makes missing parents; EEXIST if
+/// the name is taken.
 pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(), Errno> {
     TREE.lock()
         .install(path, permissions, Install::Regular(content))?;
@@ -174,7 +176,8 @@ pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
     Ok(TREE.lock().unlink(cwd.0, path)?)
 }
 
-/// Returns the entries of the directory that `path` names, by name, without `.` and `..`, in the order in which they were made.
+/// Returns the names of the entries of the directory `path`, without `.` and `..`, in the order in
+/// which they were made.
 pub fn entries(cwd: &NodeRef, path: &[u8]) -> Result<Vec<(Vec<u8>, Attributes)>, Errno> {
     let tree = TREE.lock();
     let id = tree.walk(cwd.0, path)?;

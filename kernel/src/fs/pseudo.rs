@@ -1,11 +1,13 @@
-//! Virtual files: text that is made when it is read, and commands that are obeyed when they are written.
+//! Virtual files: text that is made when it is read, and commands that are obeyed when they are
+//! written.
 //!
-//! This is how the kernel shows itself below `/proc` and `/sys`. The whole text is made at the first read
-//! of an open file, and again whenever it is read from its start, so a reader that takes it in pieces sees one
-//! state. A write hands over one command of up to [`super::CHUNK`] bytes; what
-//! is longer comes as several.
+//! The kernel's files below `/proc` and `/sys` are such files. The whole text is made at the first
+//! read of an open file, and again whenever the file is read from its start. So a reader that takes
+//! it in pieces sees one state. A write hands over one command of up to [`super::CHUNK`] bytes; a
+//! longer one comes as several.
 //!
-//! The permission bits say which of the two a file has: opening it for what it has not is refused with EACCES.
+//! The permission bits say whether a file can be read and written. Opening it otherwise is refused
+//! with EACCES.
 
 use super::{Opened, Special, TREE};
 use crate::{errno::Errno, sync::Mutex};
@@ -13,8 +15,8 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
 use file_tree::Install;
 
-/// What a virtual file does. Both run in task context, without a lock of the vfs but that of the open
-/// file's position, and may sleep.
+/// The functions of a virtual file. Both run in task context and may sleep. Of the vfs's locks,
+/// only that of the open file's position is held.
 pub trait VirtualFile: Send + Sync + 'static {
     /// Writes the file's whole text to `out`. An error of `out` (no memory) is to be passed on.
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
@@ -44,8 +46,9 @@ impl VirtualFile for Functions {
     }
 }
 
-/// Puts a virtual file at the absolute `path`, with missing directories. `permissions`: 0400 or 0444 if it can be
-/// read, 0200 if written, both added if both. EEXIST if the name is taken.
+/// Puts a virtual file at the absolute `path`, and makes missing directories. `permissions` is 0400
+/// or 0444 if the file can be read, 0200 if it can be written, and the sum if both. EEXIST if the
+/// name is taken.
 pub fn create(path: &str, permissions: u32, file: impl VirtualFile) -> Result<(), Errno> {
     let file: Arc<dyn Special> = Arc::new(Node(Arc::new(file)));
     TREE.lock()
@@ -53,8 +56,8 @@ pub fn create(path: &str, permissions: u32, file: impl VirtualFile) -> Result<()
     Ok(())
 }
 
-/// Takes the virtual file at `path` away. Who has it open may go on: its functions can run until the last such
-/// file is closed.
+/// Takes the virtual file at `path` away. Tasks that have it open may go on: its functions can run
+/// until the last open one is closed.
 pub fn remove(path: &str) -> Result<(), Errno> {
     Ok(TREE.lock().uninstall(path.as_bytes())?)
 }
@@ -74,7 +77,7 @@ impl<F: VirtualFile> Special for Node<F> {
 /// A virtual file, opened.
 struct OpenVirtual<F> {
     file: Arc<F>,
-    /// What the reader is reading.
+    /// The text that the reader is reading.
     text: Mutex<Option<Vec<u8>>>,
 }
 

@@ -1,12 +1,14 @@
-//! Memory that is out on request: one task's allocations fail from a chosen one on.
+//! Fault injection for allocations: one task's allocations fail from a chosen one on.
 //!
-//! What happens when memory is out is hard to try by using it up, as the first to notice is somebody else. Here a single
-//! task is told that there is none, at its first allocation, its second, and so on, so that every failure on a path can be provoked
-//! in turn ([`with_room_for`]). Blocks of the heap and frames count alike. What the task keeps is counted, too.
+//! Exhausting memory is a bad test, because other code notices first. Here a single task is refused
+//! memory at its first allocation, at its second, and so on. So every failure on a path can be
+//! provoked in turn ([`with_room_for`]). Blocks of the heap and frames count alike. The memory that
+//! the task keeps is counted, too.
 //!
 //! # Contexts
-//! [`with_room_for`]: a task, with nobody else doing the same. [`refuses`], [`taken`] and [`given_back`]: the allocators, any
-//! context; they cost a load while nobody is short. An interrupt that allocates counts for the task that it interrupted.
+//! [`with_room_for`]: one task at a time. [`refuses`], [`taken`] and [`given_back`]: the
+//! allocators, any context. They cost a load while no task is chosen. An interrupt that allocates
+//! counts for the task that it interrupted.
 
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
@@ -21,10 +23,10 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// How many bytes it has taken and not given back.
 static KEPT: AtomicI64 = AtomicI64::new(0);
 
-/// What came of some work for which memory was short.
+/// The result of some work with refused allocations.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<T> {
-    /// What the work returned.
+    /// The return value of the work.
     pub result: T,
     /// How many allocations were refused.
     pub refused: u64,

@@ -1,9 +1,11 @@
-//! Faults: what becomes of an access or an instruction that the processor refuses.
+//! Faults: accesses and instructions that the processor refuses.
 //!
-//! A page fault at a user address, from ring 3 or from the one instruction by which the kernel touches user memory, is
-//! first offered to the task's [`UserSpace`](super::user_space::UserSpace), which may bring the page in. What remains
-//! ends the task if it comes from ring 3; in the kernel it goes on at its fix-up ([`super::uaccess`]), and is
-//! a bug of the kernel if there is none. A task that is to end does so on its way back to ring 3, not here.
+//! A page fault at a user address comes from ring 3, or from the one instruction by which the
+//! kernel touches user memory. It is first offered to the task's
+//! [`UserSpace`](super::user_space::UserSpace), which may bring the page in. If that fails and the
+//! fault is ring 3's, it ends the task. In the kernel, control goes on at the fix-up of the
+//! instruction ([`super::uaccess`]); without one the fault is a bug of the kernel. A task that is
+//! to end does so on its way back to ring 3, not here.
 
 use super::{
     paging::USER_END,
@@ -93,7 +95,7 @@ fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: Faul
     task.request_exit(WaitStatus::killed(signal));
 }
 
-/// Has the running user task end, as it raised the exception `vector`. Interrupts on.
+/// Makes the running user task end, because it raised the exception `vector`. Interrupts on.
 pub fn user_exception(regs: &PtRegs, vector: u8) {
     let task = task::current();
     pr_info!(

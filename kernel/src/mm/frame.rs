@@ -1,16 +1,18 @@
-//! Physical frames of 4 KiB: who may use which.
+//! Physical frames of 4 KiB, and their owners.
 //!
-//! One bitmap covers memory up to the end of the highest region that is usable or the loader's; a set bit is a free
-//! frame. It lives in frames of its own and is reached, as all physical memory, through the physical map.
+//! One bitmap covers memory up to the end of the highest region that is usable or the loader's. A
+//! set bit is a free frame. The bitmap lives in frames of its own, and is reached through the
+//! physical map, like all physical memory.
 //!
 //! # Invariants
-//! F1. A frame is free in the bitmap, or owned by exactly one [`Frame`] or by whoever took its address out of one
-//!     ([`Frame::into_phys`]), or never handed out: not usable, the bitmap's own, frame 0 (so that a null address is
-//!     never valid), and the start-up page of the other CPUs ([`start_up_page`]).
+//! F1. A frame is in one of three states. It is free in the bitmap. Or it is owned by exactly one
+//!     [`Frame`], or by the code that took its address out of one ([`Frame::into_phys`]). Or it is
+//!     never handed out: it is not usable, the bitmap's own, frame 0 (so that a null address is
+//!     never valid), or the start-up page of the other CPUs ([`start_up_page`]).
 //! F2. Dropping a [`Frame`] frees it. Freeing a free frame panics.
 //!
-//! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation says so and
-//! changes nothing.
+//! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation
+//! fails and changes nothing.
 
 use crate::{
     errno::Errno,
@@ -87,7 +89,8 @@ impl Frame {
 
     /// Its contents, through the physical map.
     pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
-        // SAFETY: the physical map covers all memory, and by F1 nothing else writes here while we borrow the frame.
+        // SAFETY: the physical map covers all memory, and by F1 no other code writes here during
+        // the borrow.
         unsafe { &*phys_to_virt(self.0).as_ptr() }
     }
 
@@ -155,8 +158,8 @@ fn usable(regions: &[MemoryRegion]) -> impl Iterator<Item = Range<usize>> + Clon
         .filter(|frames| !frames.is_empty())
 }
 
-/// Takes over the memory that the firmware and the loader left. The regions may come in any order. Call once, after
-/// [`super::paging::init_phys_map`].
+/// Takes over the memory that the firmware and the loader left. The regions may come in any order.
+/// Call once, after [`super::paging::init_phys_map`].
 ///
 /// # Panics
 /// If no region can hold the bitmap.
@@ -165,7 +168,7 @@ fn usable(regions: &[MemoryRegion]) -> impl Iterator<Item = Range<usize>> + Clon
 pub fn init(regions: &[MemoryRegion]) {
     const REAL_MODE_END: usize = 0xa0000 / FRAME_SIZE;
     let usable = usable(regions);
-    // What the loader took comes back in part (see `init_text`): the bitmap covers it too.
+    // The bitmap covers the loader's memory too, because a part of it comes back (see `init_text`).
     let ours = |kind| {
         matches!(
             kind,

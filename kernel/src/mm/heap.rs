@@ -1,11 +1,12 @@
-//! The kernel heap: fixed-size blocks and whole pages ([`block_heap`]) in a region of its own that is mapped as it is needed.
+//! The kernel heap: fixed-size blocks and whole pages ([`block_heap`]) in a region of its own,
+//! which is mapped as it is needed.
 //!
-//! Blocks of up to 2 KiB, and so all that a probe consists of, are taken and given back in constant time, however many are
-//! free: what a probe costs on a path that allocates does not depend on what was registered before. Larger blocks take a step for each
-//! hole between larger ones.
+//! Blocks of up to 2 KiB are taken and given back in constant time, however many are free. A probe
+//! consists of such blocks only. So its cost on a path that allocates does not depend on the probes
+//! that were registered before. Larger blocks take a step for each hole between larger ones.
 //!
-//! Any context but NMI and probe handlers: one spinlock with interrupts off. Lock order: heap, page tables, frames.
-//! Memory that the heap has taken stays the heap's.
+//! Any context but NMI and probe handlers: one spinlock with interrupts off. Lock order: heap, page
+//! tables, frames. Memory that the heap has taken stays the heap's.
 
 use super::{
     allocation_faults,
@@ -54,7 +55,8 @@ impl Heap {
             }
         }
         if let Some(start) = NonNull::new(start as *mut u8) {
-            // SAFETY: mapped just now, for the heap alone, for ever; whole pages, right behind its end, if it has one.
+            // SAFETY: just mapped, for the heap alone, for ever. It is whole pages, right behind
+            // the heap's end if it has one.
             unsafe { self.blocks.add(start, bytes) };
         }
         self.mapped += bytes;

@@ -1,12 +1,12 @@
 //! Init text: code that runs only while the kernel boots, and the return of its memory.
 //!
-//! A function is put there by `#[unsafe(link_section = ".init.text")]` and `#[inline(never)]`. The linker script
-//! forbids references from other text to it, so nothing can call it later: it is reached from the loader's jump to the
-//! image, and through the function pointer with which the first task is started. That task calls [`free`] when it has
-//! left init text for good.
+//! `#[unsafe(link_section = ".init.text")]` and `#[inline(never)]` put a function there. The linker
+//! script forbids references from other text to it, so no other code can call it later. There are
+//! two ways in: the loader's jump to the image, and the function pointer with which the first task
+//! is started. That task calls [`free`] when it has left init text for good.
 //!
-//! From then on the addresses are unmapped, for ever, and the frames may hold anything. Text is written by address,
-//! through [`paging::text_alias`], which finds nothing there any more.
+//! From then on the addresses are unmapped, for ever, and the frames may hold anything. Text is
+//! written by address, through [`paging::text_alias`], and that finds nothing there any more.
 
 use super::{FRAME_SIZE, paging};
 use crate::{arch::smp, pr_info};

@@ -1,10 +1,11 @@
 //! Kernel stacks: 32 KiB each, above a page that is never mapped.
 //!
-//! Running over the end of a stack hits that page; as the processor then cannot push a page fault's frame either, it
-//! raises #DF, which has a stack of its own and reports whose stack it was.
+//! Code that runs over the end of a stack hits that page. The processor cannot push a page fault's
+//! frame there either, so it raises #DF. That has a stack of its own, and reports the overflow.
 //!
-//! A stack is mapped once and reused for ever: stacks that are given back wait in a list, chained through their
-//! topmost words. So no TLB ever holds a stale translation of one. Task context, one spinlock.
+//! A stack is mapped once and reused for ever. Stacks that were given back wait in a list, linked
+//! through their topmost words. So no TLB ever holds a stale translation of one. Task context, one
+//! spinlock.
 
 use super::{
     frame::{FRAME_SIZE, Frame, OutOfMemory},
@@ -35,12 +36,13 @@ static POOL: SpinLock<Pool> = SpinLock::new(Pool {
     unused: None,
 });
 
-/// How many frames the stacks hold, those in use and those that wait to be used again. Task context.
+/// How many frames the stacks hold, both those in use and those that wait for reuse. Task context.
 pub fn mapped_frames() -> usize {
     POOL.lock().mapped as usize * (STACK_BYTES as usize / FRAME_SIZE)
 }
 
-/// A stack that belongs to the holder of this value. Dropping it gives it back, so nothing may run on it any more.
+/// A stack that belongs to the holder of this value. Dropping it gives it back, so nothing may run
+/// on it any more.
 #[derive(Debug)]
 pub struct KernelStack {
     top: VirtAddr,
@@ -107,8 +109,8 @@ impl Drop for KernelStack {
     }
 }
 
-/// Stacks that are not from the pool: the loader's, on which the kernel boots, and those for the exceptions of the CPU
-/// that boots.
+/// Stacks that are not from the pool: the loader's, on which the kernel boots, and those for the
+/// exceptions of the CPU that boots.
 static OTHERS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 /// Makes two further stacks known to [`bounds`]. Once, early in boot.
@@ -121,7 +123,8 @@ pub fn note_boot_stacks(stacks: [Range<u64>; 2]) {
     }
 }
 
-/// The bounds of the kernel stack that contains the address `sp`; empty if there is none. Any context.
+/// The bounds of the kernel stack that contains the address `sp`; empty if there is none. Any
+/// context.
 pub fn bounds(sp: u64) -> Range<u64> {
     if let Some(offset) = pool_offset(sp) {
         let guard_end = sp - offset + FRAME_SIZE as u64;
@@ -140,7 +143,8 @@ pub fn bounds(sp: u64) -> Range<u64> {
         .unwrap_or(0..0)
 }
 
-/// How far `address` is from the start of the guard page of its stack, if it lies in the region of stacks.
+/// How far `address` is from the start of the guard page of its stack, if it lies in the region of
+/// stacks.
 fn pool_offset(address: u64) -> Option<u64> {
     (STACKS_START..paging::DEVICES_START)
         .contains(&address)

@@ -7,23 +7,24 @@
 //!   ffff_ff90_0000_0000  kernel stacks, each above an unmapped page
 //!   ffff_ffa0_0000_0000  device registers
 //!   ffff_ffff_8000_0000  the kernel image: rodata r--, text r-x, init text r-x, data rw-
-//!   ffff_ffff_a000_0000  TEXT_POOL: executable memory made at run time, within reach of a rel32 from text
+//!   ffff_ffff_a000_0000  TEXT_POOL: executable memory made at run time, near enough for a rel32
 //! ```
 //!
 //! # Invariants
-//! M1. W^X: no page is mapped writable and executable. [`Protection`] cannot say it, and the loader honours the segment
-//!     flags. Text is written through the physical map ([`text_alias`]), which is never executable.
-//! M2. The upper half of the root table never changes after [`init`]: what the kernel maps later lies below root entry
-//!     511. So every address space may hold a copy of it.
-//! M3. An address space owns the tables of its lower half, not the frames that they map. It is used by one task, so it
-//!     is loaded on at most one CPU at a time.
-//! M4. No page is global and PCIDs are off: loading CR3 drops every translation of a CPU.
+//! M1. W^X: no page is mapped writable and executable. [`Protection`] has no such value, and the
+//!     loader honours the segment flags. Text is written through the physical map ([`text_alias`]),
+//!     which is never executable.
+//! M2. The upper half of the root table never changes after [`init`], because all later mappings of
+//!     the kernel lie below root entry 511. So every address space may hold a copy of it.
+//! M3. An address space owns the tables of its lower half, but not the frames that they map. One
+//!     task uses it, so it is loaded on at most one CPU at a time.
+//! M4. No page is global and PCIDs are off, so loading CR3 drops every translation of a CPU.
 //!
 //! # Contexts and locks
-//! The kernel's half is changed under one spinlock; any context but NMI and probe handlers. Unmapping a kernel page
-//! that some CPU may have in its TLB needs a flush on all CPUs before the frame is used again: the caller's duty.
-//! [`translate_kernel`] and [`text_alias`] read without a lock: their answer holds as long as the caller keeps the
-//! page mapped.
+//! The kernel's half is changed under one spinlock, in any context but NMI and probe handlers. Some
+//! CPU may have a kernel page in its TLB when that is unmapped. The caller then flushes all CPUs
+//! before the frame is used again. [`translate_kernel`] and [`text_alias`] read without a lock.
+//! Their answer holds as long as the caller keeps the page mapped.
 
 use super::frame::{Frame, OutOfMemory};
 use crate::sync::SpinLock;
@@ -54,11 +55,11 @@ pub const DEVICES_START: u64 = 0xffff_ffa0_0000_0000;
 pub const TEXT_POOL_START: u64 = 0xffff_ffff_a000_0000;
 /// End of the region for executable memory made at run time.
 pub const TEXT_POOL_END: u64 = 0xffff_ffff_c000_0000;
-/// End of the user's half that may be mapped: the last page below the canonical hole stays free, so that `rip` after a
-/// `syscall` in ring 3 is always canonical.
+/// End of the part of the user's half that may be mapped. The last page below the canonical hole
+/// stays free, so `rip` after a `syscall` in ring 3 is always canonical.
 pub const USER_END: u64 = 0x0000_7fff_ffff_f000;
 
-/// What a mapping allows. Writable and executable at once cannot be said.
+/// The accesses that a mapping allows. No value allows both writing and executing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// r--
@@ -87,7 +88,8 @@ pub enum MapError {
     OutOfMemory,
     /// The page is mapped already.
     Occupied,
-    /// The address lies outside the region that may be mapped here, or is not a multiple of the page size.
+    /// The address lies outside the region that may be mapped here, or is not a multiple of the
+    /// page size.
     BadAddress,
 }
 
@@ -139,15 +141,16 @@ unsafe impl FrameAllocator<Size4KiB> for TableFrames {
 ///
 /// # Safety
 /// 1. `root` is a root table whose tables all lie in the physical map.
-/// 2. Nobody else changes the part of it that the caller reads or changes, while the result is in use.
+/// 2. While the result is in use, no other code changes the part of it that the caller reads or
+///    changes.
 unsafe fn tables(root: PhysAddr) -> OffsetPageTable<'static> {
     let map = phys_to_virt(PhysAddr::zero());
     // SAFETY: (1) and (2) are what `new` asks for.
     unsafe { OffsetPageTable::new(&mut *phys_to_virt(root).as_mut_ptr::<PageTable>(), map) }
 }
 
-/// Moves from the loader's root table to the kernel's own: the same upper half, nothing below. Call once, on the CPU
-/// that boots, when its GDT, IDT and TSS are the kernel's.
+/// Moves from the loader's root table to the kernel's own, which has the same upper half and an
+/// empty lower half. Call once, on the CPU that boots, when its GDT, IDT and TSS are the kernel's.
 ///
 /// # Panics
 /// Without memory for the tables.
@@ -170,8 +173,9 @@ pub fn kernel_root() -> PhysAddr {
     PhysAddr::new(KERNEL_ROOT.load(Ordering::Relaxed))
 }
 
-/// A root table with the kernel's half and, below, the frame at `page` mapped where it is, executable: for a CPU that
-/// switches paging on while it runs there. It lies below 4 GiB and is never freed.
+/// Makes a root table with the kernel's half, and with the frame at `page` mapped at its own
+/// physical address, executable. It is for a CPU that switches paging on while it runs in that
+/// frame. The table lies below 4 GiB and is never freed.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfMemory> {
@@ -180,7 +184,7 @@ pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfM
     let kernel: &[u8; 4096] = unsafe { &*phys_to_virt(kernel_root()).as_ptr() };
     root.bytes_mut().copy_from_slice(kernel);
     let root = root.into_phys();
-    // SAFETY: the new root is (1), and nobody else knows it (2).
+    // SAFETY: the new root is (1), and no other code knows it (2).
     let mut tables = unsafe { tables(root) };
     // SAFETY: no reference into the lower half exists, and the page is not writable there.
     let mapped = unsafe {
@@ -223,7 +227,8 @@ fn map_in_kernel(page: VirtAddr, phys: PhysAddr, flags: PageTableFlags) -> Resul
     let _lock = KERNEL_TABLES.lock();
     // SAFETY: the kernel's root is (1), and the lock gives us the kernel's half (2).
     let mut tables = unsafe { tables(kernel_root()) };
-    // SAFETY: the page was not mapped, so no reference into it exists; the callers own the memory at `phys`.
+    // SAFETY: the page was not mapped, so no reference into it exists. The callers own the memory
+    // at `phys`.
     let mapped = unsafe {
         tables.map_to_with_table_flags(
             Page::<Size4KiB>::containing_address(page),
@@ -251,8 +256,8 @@ pub fn map_kernel(page: VirtAddr, frame: Frame, protection: Protection) -> Resul
     Ok(())
 }
 
-/// Maps `frame` read-only and executable at `page`, an address in the text pool. Its contents are written through
-/// [`text_alias`].
+/// Maps `frame` read-only and executable at `page`, an address in the text pool. Its contents are
+/// written through [`text_alias`].
 pub fn map_kernel_rx(page: VirtAddr, frame: Frame) -> Result<(), MapError> {
     if !(TEXT_POOL_START..TEXT_POOL_END).contains(&page.as_u64()) {
         return Err(MapError::BadAddress);
@@ -270,8 +275,8 @@ pub fn map_device(phys: PhysAddr) -> Result<VirtAddr, MapError> {
     Ok(page + (phys.as_u64() & 0xfff))
 }
 
-/// Unmaps `page` of a kernel region and returns its frame. Drops the translation on this CPU only; see the module's
-/// note.
+/// Unmaps `page` of a kernel region and returns its frame. Drops the translation on this CPU only;
+/// see the module's note.
 pub fn unmap_kernel(page: VirtAddr) -> Option<Frame> {
     let _lock = KERNEL_TABLES.lock();
     // SAFETY: as in `map_in_kernel`.
@@ -286,8 +291,8 @@ pub fn unmap_kernel(page: VirtAddr) -> Option<Frame> {
 
 /// Where the kernel address `address` lies in physical memory, and how it is mapped.
 pub fn translate_kernel(address: VirtAddr) -> Option<(PhysAddr, PageTableFlags)> {
-    // SAFETY: the kernel's root is (1); tables of the kernel's half are never freed, and its entries are written whole,
-    // so a reader sees the old or the new one (2).
+    // SAFETY: the root is the kernel's (1). Tables of the kernel's half are never freed, and each
+    // entry is written by one store, so a reader sees the old or the new entry (2).
     translate(&unsafe { tables(kernel_root()) }, address)
 }
 
@@ -305,8 +310,8 @@ fn translate(
     }
 }
 
-/// A writable, not executable alias of the byte of kernel text at `address`; null if nothing is mapped there. The
-/// alias is good to the end of the page.
+/// A writable, not executable alias of the byte of kernel text at `address`, or null if nothing is
+/// mapped there. The alias is valid to the end of the page.
 pub fn text_alias(address: VirtAddr) -> *mut u8 {
     translate_kernel(address).map_or(core::ptr::null_mut(), |(phys, _)| {
         phys_to_virt(phys).as_mut_ptr()
@@ -338,11 +343,11 @@ impl AddressSpace {
         unsafe { tables(self.root.phys()) }
     }
 
-    /// Maps the frame at `frame` at `page` for ring 3, in place of what was mapped there.
+    /// Maps the frame at `frame` at `page` for ring 3. It replaces the mapping that was there.
     ///
     /// # Safety
-    /// 1. Until it is unmapped here, the frame holds user memory: no reference into it exists while ring 3 runs in
-    ///    this address space, and it is not freed.
+    /// 1. Until it is unmapped here, the frame holds user memory: no reference into it exists while
+    ///    ring 3 runs in this address space, and it is not freed.
     pub unsafe fn map(
         &mut self,
         page: VirtAddr,
@@ -429,14 +434,15 @@ impl Drop for AddressSpace {
         );
         walk(&Table::root(self.root()), 0..256, &mut |entry| {
             if let Entry::Table(phys) = entry {
-                // SAFETY: we own the tables of the lower half (M3), and the walk is done with those that it reports.
+                // SAFETY: this value owns the tables of the lower half (M3), and the walk does not
+                // use a table again after it has reported it.
                 drop(unsafe { Frame::from_phys(phys) });
             }
         });
     }
 }
 
-/// What [`walk`] meets.
+/// An item that [`walk`] reports.
 enum Entry {
     /// A mapped page.
     Page(Mapping),
@@ -461,8 +467,8 @@ pub struct Mapping {
     pub user: bool,
 }
 
-/// Calls `f` for each page that is mapped in the kernel's half. Others may change it meanwhile: what was reported may
-/// be gone.
+/// Calls `f` for each page that is mapped in the kernel's half. Other code may change the half
+/// meanwhile, so a reported page may be gone.
 pub fn for_each_kernel_mapping(mut f: impl FnMut(Mapping)) {
     walk(&Table::root(kernel_root()), 256..512, &mut |entry| {
         if let Entry::Page(mapping) = entry {
@@ -478,7 +484,8 @@ struct Table {
     level: u32,
     /// The first address that it maps.
     base: u64,
-    /// What the tables above it allow: PRESENT, WRITABLE, USER_ACCESSIBLE if all do; NO_EXECUTE if one forbids.
+    /// The accesses that the tables above it allow: PRESENT, WRITABLE, USER_ACCESSIBLE if all of
+    /// them do; NO_EXECUTE if one forbids it.
     flags: PageTableFlags,
 }
 
@@ -494,7 +501,8 @@ impl Table {
     }
 }
 
-/// Reports the pages and tables below entries `range` of `table`, deepest first, the table itself left out.
+/// Reports the pages and tables below entries `range` of `table`, deepest first, without the table
+/// itself.
 fn walk(table: &Table, range: Range<usize>, f: &mut impl FnMut(Entry)) {
     const ALL: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::USER_ACCESSIBLE);
     let size = 1u64 << (12 + 9 * (table.level - 1));

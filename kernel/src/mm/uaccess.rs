@@ -1,21 +1,23 @@
 //! Copies between the kernel and user memory.
 //!
-//! An address from a user program is a number until it was checked, and what it points to may be missing at any
-//! time. So the kernel touches user memory at one instruction only, the `rep movsb` of `copy_user`, after the range was
-//! found to lie in the user's half. A fault there is first resolved like the program's own (a page of zeros, a copy on
-//! write); one that cannot be resolved goes on at the fix-up which the exception table names, and the
-//! copy reports how far it came:
+//! An address from a user program is only a number until it is checked, and its page may be missing
+//! at any time. So the kernel touches user memory at one instruction only: the `rep movsb` of
+//! `copy_user`, after the range was found to lie in the user's half. A fault there is first
+//! resolved like a fault of the program (a page of zeros, a copy on write). If that fails, control
+//! goes on at the fix-up that the exception table names, and the copy reports how much is left:
 //!
 //! ```text
 //!   __ex_table:  { address of an instruction that may fault, address where to go on instead } …
 //! ```
 //!
-//! Where the processor has SMAP, access is open between `stac` and `clac` in `copy_user`, and nowhere else.
+//! Where the processor has SMAP, user memory is open between `stac` and `clac` in `copy_user`, and
+//! nowhere else.
 //!
 //! # Contexts
-//! The functions of this file are for task context, since resolving a fault may sleep. In an atomic context (interrupts
-//! or preemption off, or a probe handler, whether or not its interrupts are on) a fault is not resolved: the copy fails with
-//! EFAULT although the page may be the program's. The `_nofault` variants do that in every context.
+//! The functions of this file are for task context, because resolving a fault may sleep. In an
+//! atomic context a fault is not resolved: the copy fails with EFAULT although the page may be the
+//! program's. Atomic means that interrupts or preemption are off, or that a probe handler runs,
+//! even with interrupts on. The `_nofault` variants resolve no fault in any context.
 
 use crate::{
     arch::{PtRegs, cpu},
@@ -27,14 +29,14 @@ use alloc::vec::Vec;
 use core::{arch::naked_asm, mem::MaybeUninit, ops::Range, slice};
 use x86_64::instructions::interrupts::without_interrupts;
 
-/// Copies `len` bytes and returns how many were left when a fault stopped it; 0 if none did. `smap`: whether user
-/// pages need `stac`.
+/// Copies `len` bytes. Returns how many were left when a fault stopped it; 0 if none did. `smap`:
+/// whether user pages need `stac`.
 ///
 /// # Safety
 /// 1. The kernel's side of the copy, `to` or `from`, may be written or read for `len` bytes.
-/// 2. The user's side lies below [`USER_END`], which holds no memory of the kernel; or it is `from`, and reading there has no
-///    effect.
-/// 3. `smap` is what [`cpu::has_smap`] says.
+/// 2. The user's side lies below [`USER_END`], which holds no memory of the kernel; or it is
+///    `from`, and reading there has no effect.
+/// 3. `smap` is the value of [`cpu::has_smap`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_user(to: u64, from: u64, len: usize, smap: bool) -> usize {
@@ -75,7 +77,8 @@ unsafe extern "C" {
 
 fn fixups() -> &'static [Fixup] {
     let (start, end) = (&raw const __ex_table_start, &raw const __ex_table_end);
-    // SAFETY: the linker script puts both symbols around the table, which only the assembler writes.
+    // SAFETY: the linker script puts both symbols around the table, which only the assembler
+    // writes.
     unsafe { slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
@@ -91,7 +94,8 @@ pub fn may_fault_in(code: Range<u64>) -> bool {
         .any(|fixup| code.contains(&fixup.at) || code.contains(&fixup.resume))
 }
 
-/// Makes `regs`, at an instruction that may fault, go on at its fix-up. False: it is not one. Any context.
+/// Lets `regs` go on at the fix-up of the instruction at which they are. False: that instruction
+/// has none. Any context.
 pub fn fix_up(regs: &mut PtRegs) -> bool {
     match fixups().iter().find(|fixup| fixup.at == regs.ip) {
         Some(fixup) => {
@@ -102,7 +106,7 @@ pub fn fix_up(regs: &mut PtRegs) -> bool {
     }
 }
 
-/// Refuses with EFAULT a range that leaves the user's half; non-canonical addresses are among those.
+/// Refuses with EFAULT a range that leaves the user's half. Non-canonical addresses are outside it.
 pub fn check_range(address: u64, len: usize) -> Result<(), Errno> {
     match address.checked_add(len as u64) {
         Some(end) if end <= USER_END => Ok(()),
@@ -110,7 +114,8 @@ pub fn check_range(address: u64, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Copies user memory at `from` into all of `to`. EFAULT if not all of it may be read; `to` may then have changed.
+/// Copies user memory at `from` into all of `to`. EFAULT if not all of it may be read; `to` may
+/// then have changed.
 pub fn copy_from_user(to: &mut [u8], from: u64) -> Result<(), Errno> {
     check_range(from, to.len())?;
     // SAFETY: `to` is ours to write (1), `from` was checked (2).
@@ -122,8 +127,8 @@ pub fn copy_from_user(to: &mut [u8], from: u64) -> Result<(), Errno> {
     }
 }
 
-/// Copies all of `from` to user memory at `to`. EFAULT if not all of it may be written; the start of it may then have
-/// been.
+/// Copies all of `from` to user memory at `to`. EFAULT if not all of it may be written; the start
+/// of it may then have been written.
 pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
     check_range(to, from.len())?;
     // SAFETY: `from` is readable (1), `to` was checked (2).
@@ -135,26 +140,29 @@ pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// As [`copy_from_user`], but never waits and never brings a page in: for probe handlers. Any context.
+/// As [`copy_from_user`], but it never waits and never brings a page in. For probe handlers. Any
+/// context.
 pub fn copy_from_user_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
     // The page fault handler resolves nothing for code that has interrupts off.
     without_interrupts(|| copy_from_user(to, from))
 }
 
-/// As [`copy_to_user`], but never waits and never brings a page in: for probe handlers. Any context.
+/// As [`copy_to_user`], but it never waits and never brings a page in. For probe handlers. Any
+/// context.
 pub fn copy_to_user_nofault(to: u64, from: &[u8]) -> Result<(), Errno> {
     without_interrupts(|| copy_to_user(to, from))
 }
 
-/// Copies memory at `from`, wherever that is, the kernel's too, into all of `to`: for probe handlers that follow pointers. Never
-/// waits, never brings a page in, and reports what cannot be read: not mapped, or no address at all. Any context.
+/// Copies memory at `from` into all of `to`, also memory of the kernel. It is for probe handlers
+/// that follow pointers. It never waits and never brings a page in. It reports an address that
+/// cannot be read, because it is not mapped or not canonical. Any context.
 ///
 /// # Errors
 /// EFAULT; the start of `to` may have changed.
 pub fn copy_from_anywhere_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
     let (end, smap) = (to.as_mut_ptr() as u64, cpu::has_smap());
-    // SAFETY: `to` is ours to write (1). Reading memory that is mapped has no effect on it, as devices are mapped nowhere but
-    // at addresses that only their drivers know (2).
+    // SAFETY: `to` may be written (1). Reading mapped memory has no effect on it, because devices
+    // are mapped only at addresses that only their drivers know (2).
     let left = without_interrupts(|| unsafe { copy_user(end, from, to.len(), smap) });
     if left == 0 {
         Ok(())
@@ -163,8 +171,8 @@ pub fn copy_from_anywhere_nofault(to: &mut [u8], from: u64) -> Result<(), Errno>
     }
 }
 
-/// Copies the NUL-terminated string at `from` into `to` and returns its length without the NUL. ENAMETOOLONG if `to`
-/// has no room for string and NUL.
+/// Copies the NUL-terminated string at `from` into `to` and returns its length without the NUL.
+/// ENAMETOOLONG if `to` has no room for string and NUL.
 pub fn strncpy_from_user(to: &mut [u8], from: u64) -> Result<usize, Errno> {
     let mut len = 0;
     while len < to.len() {
@@ -182,7 +190,8 @@ pub fn strncpy_from_user(to: &mut [u8], from: u64) -> Result<usize, Errno> {
     Err(Errno::ENAMETOOLONG)
 }
 
-/// Copies the NUL-terminated string at `from`, without its NUL. ENAMETOOLONG if string and NUL exceed `max_len` bytes.
+/// Copies the NUL-terminated string at `from`, without its NUL. ENAMETOOLONG if string and NUL
+/// exceed `max_len` bytes.
 pub fn strndup_from_user(from: u64, max_len: usize) -> Result<Vec<u8>, Errno> {
     /// Most strings are shorter.
     const PIECE: usize = 128;

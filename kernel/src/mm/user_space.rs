@@ -1,31 +1,36 @@
-//! User memory: what a program may touch, and the frames behind it.
+//! User memory: the addresses that a program may touch, and the frames behind them.
 //!
-//! A [`UserSpace`] has three layers. Only the first says what is allowed; each of the others can be made from the one
-//! before it:
+//! A [`UserSpace`] has three layers. Only the first says what is allowed. Each of the others can be
+//! made from the one before it:
 //!
 //! ```text
-//!   regions   addresses that may be touched, and how            set by exec and brk
-//!   pages     which frame holds a page's contents; shared       filled by exec and by faults (zeros, copies)
-//!             by the spaces that came from one by fork
-//!   tables    what the processor knows of that                  filled by faults; emptied or protected by fork, brk
+//!   regions   addresses that may be touched, and how       set by exec and brk
+//!   pages     which frame holds a page's contents;         filled by exec and by faults
+//!             shared by the spaces that came from one      (zeros, copies)
+//!             by fork
+//!   tables    the part that the processor knows            filled by faults;
+//!                                                          emptied or protected by fork, brk
 //! ```
 //!
 //! # Invariants
-//! U1. A page is in the tables only with the frame that `pages` has for it, and with no more than its region allows.
-//! U2. A page is writable in the tables only if its frame is in no other space. So a store to a shared frame faults,
-//!     and the fault makes a copy first (copy on write).
-//! U3. A frame is freed when the last space that has it lets go of it: `pages` holds it by [`Arc`], and the tables
-//!     hold nothing.
-//! U4. Regions do not overlap, start and end at page boundaries, and lie in [`USER_START`]..[`USER_END`].
+//! U1. A page is in the tables only with the frame that `pages` has for it, and with no more rights
+//!     than its region gives.
+//! U2. A page is writable in the tables only if its frame is in no other space. So a store to a
+//!     shared frame faults, and the fault makes a copy first (copy on write).
+//! U3. A frame is freed when the last space that has it lets go of it: `pages` holds it by [`Arc`],
+//!     and the tables hold nothing.
+//! U4. Regions do not overlap, start and end at page boundaries, and lie in
+//!     [`USER_START`]..[`USER_END`].
 //!
 //! # Contexts and locks
-//! Task context: one sleeping lock per space, taken by faults as well, so nobody touches user memory while
-//! holding it. A space is used by one task, or by none yet; a changed entry is thus flushed from the TLB of the
-//! current CPU only, since a switch to the task on another CPU loads CR3.
+//! Task context. Each space has one sleeping lock. Faults take it too, so code that holds it must
+//! not touch user memory. A space is used by one task, or by none yet. So a changed entry is
+//! flushed from the TLB of the current CPU only: a switch to the task on another CPU loads CR3.
 //!
 //! # Running out
-//! What programs ask for stops at [`KERNEL_RESERVE`] free frames ([`is_memory_short`]), and the rest keeps the kernel
-//! going: a fault then ends its task, `fork` and `exec` fail, files do not grow.
+//! Programs get no more memory when only [`KERNEL_RESERVE`] frames are free ([`is_memory_short`]):
+//! the rest keeps the kernel going. Then a fault ends its task, `fork` and `exec` fail, and files
+//! do not grow.
 
 use crate::{
     errno::Errno,
@@ -51,7 +56,7 @@ const PAGE: u64 = FRAME_SIZE as u64;
 /// Most bytes that a heap may grow to.
 const HEAP_MAX: u64 = 64 << 20;
 
-/// What an instruction does to an address.
+/// The kind of access of an instruction to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -159,9 +164,9 @@ impl UserSpace {
         memory.heap.end
     }
 
-    /// Has `fill` write the initial contents of `range`, which regions cover, whatever they protect: it gets
-    /// each piece that lies in one page, and its distance from the start of the range in bytes. For a space that
-    /// no program runs in yet.
+    /// Lets `fill` write the initial contents of `range`, which regions cover, whatever their
+    /// protection is. It is called for each piece that lies in one page, with the piece and its
+    /// distance from the start of the range in bytes. For a space in which no program runs yet.
     pub fn fill(
         &self,
         range: Range<u64>,
@@ -183,8 +188,8 @@ impl UserSpace {
         Ok(())
     }
 
-    /// Stores `bytes` at `address` on behalf of the program, if it may write there; EFAULT if not. For a space that no
-    /// task runs in yet.
+    /// Stores `bytes` at `address` for the program; EFAULT if the program may not write there. For
+    /// a space in which no task runs yet.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         let end = address
             .checked_add(bytes.len() as u64)
@@ -207,14 +212,14 @@ impl UserSpace {
         })
     }
 
-    /// Makes the page at `address` accessible to the program, if it may touch it so. Called for a fault of
-    /// the running task, whose space this is.
+    /// Makes the page at `address` accessible to the program, if this access is allowed. Called for
+    /// a fault of the running task, whose space this is.
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         self.memory.lock().fault(address, access)
     }
 
-    /// Makes a copy for a child process: frames are shared until one of the two writes to them. This must be the space
-    /// of the running task, whose pages become read-only.
+    /// Makes a copy for a child process. The two share frames until one of them writes. This must
+    /// be the space of the running task, whose pages become read-only.
     pub fn fork(&self) -> Result<Self, Errno> {
         let child = Self::new()?;
         {
@@ -228,7 +233,8 @@ impl UserSpace {
             let mut copy = child.memory.lock();
             copy.regions = regions.clone();
             copy.heap = heap.clone();
-            // U2 for both: what this task may write to is protected, and the child's tables are empty.
+            // This keeps U2 for both: the pages that this task may write to are protected, and the
+            // child's tables are empty.
             for page in pages.keys() {
                 tables.write_protect(VirtAddr::new(*page));
             }
@@ -317,8 +323,8 @@ impl Memory {
             .get(&page)
             .filter(|frame| Arc::strong_count(frame) > 1);
         let (phys, protection) = match shared {
-            // Reading does not need a copy. The other owner may let go right now: then the copy that a later
-            // store makes is not needed, but does no harm.
+            // Reading does not need a copy. The other owner may let go right now. Then a later
+            // store makes a copy that is not needed, which does no harm.
             Some(frame) if access != Access::Write => {
                 let protection = match region.protection {
                     Protection::ReadWrite => Protection::Read,
@@ -328,8 +334,9 @@ impl Memory {
             }
             _ => (self.own_frame(page)?.phys(), region.protection),
         };
-        // SAFETY: `pages` keeps the frame until it is out of the tables (U1, U3). References into frames are made
-        // under the lock that we hold, by `own_frame` alone, and end before it is released.
+        // SAFETY: `pages` keeps the frame until it is out of the tables (U1, U3). Only `own_frame`
+        // makes references into frames, under the lock that is held here, and they end before it is
+        // released.
         let mapped = unsafe { self.tables.map(VirtAddr::new(page), phys, protection) };
         mapped.map_err(|_| FaultError::OutOfMemory)
     }

@@ -8,7 +8,7 @@ use core::{
 };
 use params::BadValue;
 
-/// What an init function returned.
+/// The error of an init function.
 #[derive(Clone, Debug)]
 pub struct InitError {
     errno: Errno,

@@ -1,8 +1,9 @@
-//! Modules: parts that are compiled in, and loaded and unloaded at run time like those that `insmod` and `rmmod` handle.
+//! Modules: parts that are compiled in, and loaded and unloaded at run time like those that
+//! `insmod` and `rmmod` handle.
 //!
-//! [`module!`](crate::module!) describes a module and puts the description into the linker section `.modules`; nothing
-//! else has to know it. Loading sets its parameters and calls its init function; when that fails, the module stays
-//! unloaded. Unloading calls its exit function.
+//! [`module!`](crate::module!) describes a module and puts the description into the linker section
+//! `.modules`. No other code has to know the module. Loading sets its parameters and calls its init
+//! function; if that fails, the module stays unloaded. Unloading calls its exit function.
 //!
 //! ```text
 //!   unloaded ──load──► coming ──init: Ok──► live ──unload──► going ──exit──► unloaded
@@ -11,13 +12,15 @@
 //! ```
 //!
 //! # Invariants
-//! M1. Who moves a module's state from `Unloaded` to `Coming`, or from `Live` to `Going`, is alone with it until the next
-//!     move: init and exit never run at the same time, nor twice.
-//! M2. Parameters are written in the state `Coming`, before init, and when they are reset after exit. Values once given
-//!     are never freed, so a reader in any context, however late, has a valid one.
+//! M1. The task that moves a module from `Unloaded` to `Coming`, or from `Live` to `Going`, is
+//!     alone with it until the next move. So init and exit never run at the same time, nor twice.
+//! M2. Parameters are written in the state `Coming`, before init, and when they are reset after
+//!     exit. Values that were given once are never freed, so a reader in any context, however late,
+//!     has a valid one.
 //!
 //! # Contexts
-//! [`load`] and [`unload`] run in task context, and may sleep where init and exit do. Parameters may be read anywhere.
+//! [`load`] and [`unload`] run in task context, and may sleep where init and exit do. Parameters
+//! may be read anywhere.
 
 mod error;
 mod param;
@@ -37,7 +40,7 @@ use params::{Args, name_eq};
 ///     name: greeter,
 ///     description: "Greets when it is loaded",
 ///     params: {
-///         /// Whom to greet.
+///         /// The name to greet.
 ///         whom: &str = "world",
 ///         /// How often.
 ///         times: u32 = 1,
@@ -62,11 +65,13 @@ use params::{Args, name_eq};
 /// }
 /// ```
 ///
-/// - `params` may be left out. A parameter is of type `&str`, `bool`, `i32`, `u32`, `i64`, `u64` or `usize`, and has a
-///   default, which it takes again at each load. Its doc comment is its help text. Values come from the command line
-///   (`greeter.times=3`) and from the arguments of [`load`], the latter counting more.
+/// - `params` may be left out. A parameter is of type `&str`, `bool`, `i32`, `u32`, `i64`, `u64` or
+///   `usize`. It has a default, which it takes again at each load. Its doc comment is its help
+///   text. Values come from the command line (`greeter.times=3`) and from the arguments of
+///   [`load`], which win.
 /// - `params()` returns the values. Any context may call it.
-/// - `init` returns `Result<(), E>`, where `E` is `Display` and converts into [`Errno`].
+/// - `init` returns `Result<(), E>`, where `E` is `Display` and converts into
+///   [`Errno`](crate::errno::Errno).
 #[macro_export]
 macro_rules! module {
     (
@@ -190,7 +195,8 @@ impl Module {
         self.params
     }
 
-    /// Where it is in its life. Out of date as soon as it is read, unless the caller keeps others from loading.
+    /// Its state. It may have changed since it was read, unless the caller keeps other tasks from
+    /// loading.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             0 => State::Unloaded,
@@ -252,12 +258,15 @@ impl Module {
     }
 }
 
-/// Loads a module: sets its parameters from their defaults, the command line and `args` (`name=value ...`), then calls
-/// its init function. On failure it stays unloaded. Task context.
+/// Loads a module: sets its parameters from their defaults, the command line and `args`
+/// (`name=value ...`), then calls its init function. On failure it stays unloaded. Task context.
 ///
 /// # Errors
-/// ENOENT: no such module. EEXIST: loaded already. EBUSY: being loaded or unloaded. EINVAL: an unknown parameter or a bad
-/// value. What its init function returned.
+/// - ENOENT: no such module.
+/// - EEXIST: loaded already.
+/// - EBUSY: being loaded or unloaded.
+/// - EINVAL: an unknown parameter or a bad value.
+/// - The error of its init function.
 pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
     let module = find(name)?;
     module
@@ -286,7 +295,7 @@ pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
         module.reset_params();
         State::Unloaded
     };
-    // Release: as in `advance`. By M1 nobody else moves it meanwhile.
+    // Release: as in `advance`. By M1 no other task moves it meanwhile.
     module.state.store(state as u8, Ordering::Release);
     result
 }
@@ -322,8 +331,8 @@ pub fn list() -> &'static [&'static Module] {
     }
     let (start, end) = (&raw const __modules_start, &raw const __modules_end);
     let count = (end.addr() - start.addr()) / size_of::<&Module>();
-    // SAFETY: the linker script puts these symbols around the section `.modules`, which holds the `ENTRY` statics of
-    // `module!` and nothing else, one after another as they are all of pointer size.
+    // SAFETY: the linker script puts these symbols around the section `.modules`. It holds only the
+    // `ENTRY` statics of `module!`, one after another, because each has the size of a pointer.
     unsafe { core::slice::from_raw_parts(start.cast(), count) }
 }
 

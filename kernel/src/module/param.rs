@@ -15,7 +15,8 @@ pub struct Param<T: ParamType> {
     default: T,
     /// The value that was given; null: the default.
     given: AtomicPtr<Given<T>>,
-    /// Every value that ever was given, each once, newest first. Bounded by what users think of, and never freed (M2).
+    /// Every value that ever was given, each once, newest first. Users give few different values,
+    /// so this stays small. It is never freed (M2).
     all_given: AtomicPtr<Given<T>>,
 }
 
@@ -24,7 +25,8 @@ struct Given<T> {
     next: *const Given<T>,
 }
 
-// SAFETY: the pointers lead to leaked, immutable `Given` nodes (M2), which any thread may read as `T` is `Sync`.
+// SAFETY: the pointers lead to leaked, immutable `Given` nodes (M2). Any thread may read them,
+// because `T` is `Sync`.
 unsafe impl<T: ParamType> Sync for Param<T> {}
 
 impl<T: ParamType> Param<T> {
@@ -47,11 +49,11 @@ impl<T: ParamType> Param<T> {
     }
 }
 
-/// What modules' parameters have in common, whatever their types.
+/// A module's parameter, whatever its type.
 pub trait AnyParam: Sync {
     /// Its name.
     fn name(&self) -> &'static str;
-    /// What it is for, line by line.
+    /// Its help text, line by line.
     fn help(&self) -> &'static [&'static str];
     /// Prints its value.
     fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
@@ -89,7 +91,7 @@ impl<T: ParamType> AnyParam for Param<T> {
                 value: T::keep(text)?,
                 next: first,
             }));
-            // By M1 nobody else sets parameters of this module now.
+            // By M1 no other task sets parameters of this module now.
             self.all_given.store(node.cast_mut(), Ordering::Relaxed);
         }
         self.given.store(node.cast_mut(), Ordering::Release);

@@ -1,11 +1,13 @@
-//! What may not be probed: the code that a hit itself runs through.
+//! The text that may not be probed: the code that a hit itself runs through.
 //!
-//! A probe there would need a hit to handle a hit. The list is not written by hand but derived, once in the boot, from the
-//! linked kernel: the closure of calls and jumps from a few roots, decoded from the text; see [`hit_path`]. It ends where a
-//! user's handler is called, as nobody can say from the image which one that is, and where a hit has either been
-//! handed on to the kernel or ended the kernel.
+//! A probe there would need a hit to handle a hit. The list is not written by hand. It is derived
+//! from the linked kernel, once in the boot: it is everything that calls and jumps reach from a few
+//! roots, decoded from the text (see [`hit_path`]). It ends where a user's handler is called,
+//! because the image does not say which handler that is. It also ends where the hit has been handed
+//! on to the kernel, or has ended it.
 //!
-//! By hand, with a reason, are only the roots, and those who switch stacks ([`hit_path::rules`]).
+//! Only the roots and the functions that switch stacks are written by hand, each with a reason
+//! ([`hit_path::rules`]).
 //!
 //! # Contexts
 //! [`init`] once in the boot. [`reason`] and [`return_reason`] anywhere afterwards.
@@ -103,8 +105,8 @@ impl Image for Running {
         // All that is asked for lies in one symbol, or is a word that the linker has filled in.
         let len = range.end.checked_sub(range.start)?;
         let known = symbols::is_constant(range.start) && symbols::is_constant(range.end - 1);
-        // SAFETY: between the first and the last address of the image's text and constants: mapped, readable, and not
-        // written before the first probe.
+        // SAFETY: the range lies between the first and the last address of the image's text and
+        // constants, which are mapped, readable, and not written before the first probe.
         known
             .then(|| unsafe { core::slice::from_raw_parts(range.start as *const u8, len as usize) })
     }

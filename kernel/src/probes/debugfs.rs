@@ -1,21 +1,28 @@
-//! The probes as files: what is registered, what may not be probed, and the knob that arms and disarms them all.
+//! The probes as files: the registered probes, the blacklist, and the knob that arms and disarms
+//! all.
 //!
-//! | below `/sys/kernel/debug/kprobes` | mode | a line of it, or what may be written |
+//! | below `/sys/kernel/debug/kprobes` | mode | a line of it |
 //! |---|---|---|
 //! | `list` | 0400 | `ffffffff80012340  k  vfs_read+0x0    [DISABLED]` |
 //! | `stats` | 0400 | `ffffffff80012340  k  vfs_read+0x0  3 0`: hits, then misses |
-//! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint`; the second address is behind the last |
-//! | `enabled` | 0600 | `1` or `0`; takes y, t, 1, on and n, f, 0, off, of which the first letter or two count |
+//! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint` |
+//! | `enabled` | 0600 | `1` or `0` |
 //!
-//! `/proc/sys/debug/kprobes-optimization`, mode 0644, reads 1 or 0: whether breakpoints become jumps where they can; writing the
-//! other turns it, and returns when all jumps are there or gone. Any number else is refused with EINVAL.
+//! The second address in a line of `blacklist` is behind the last byte. `enabled` may be written:
+//! y, t, 1 and on arm all probes; n, f, 0 and off disarm them. The first letter decides, or the
+//! first two.
 //!
-//! The first, third and fourth have the formats of Linux. Symbols carry the linker's names, which contain no blanks, so
-//! that a line can be taken apart. The fifth field of `list`, a module's name on Linux, is always one blank: modules are
-//! part of the kernel here. Marks follow it without a gap, in this order: `[GONE]`, or else `[DISABLED]`; `[OPTIMIZED]`.
+//! `/proc/sys/debug/kprobes-optimization`, mode 0644, reads 1 or 0: whether breakpoints become
+//! jumps where they can. Writing the other value switches it, and returns when all jumps are there
+//! or gone. Any other text is refused with EINVAL.
 //!
-//! Each text is made in one go under the registry's lock, so a reader sees one state of all probes, whatever is registered
-//! meanwhile. A hit knows nothing of all this.
+//! The first, third and fourth file have the formats of Linux. Symbols carry the linker's names.
+//! These contain no blanks, so a line can be split at blanks. The fifth field of `list` is a
+//! module's name on Linux. Here it is always one blank, because modules are part of the kernel.
+//! Marks follow it without a gap, in this order: `[GONE]`, or else `[DISABLED]`; `[OPTIMIZED]`.
+//!
+//! Each text is made in one go under the registry's lock. So a reader sees one state of all probes,
+//! even if others are registered meanwhile. The hit path does not know of these files.
 //!
 //! # Contexts
 //! Task context; everything may sleep.
@@ -61,7 +68,8 @@ fn show_optimization(out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "{}", u8::from(PROBES.optimization()))
 }
 
-/// Obeys what is written to `kprobes-optimization`. EINVAL if it is neither 0 nor 1; then nothing has changed.
+/// Obeys text written to `kprobes-optimization`. EINVAL if it is neither 0 nor 1; then nothing has
+/// changed.
 fn store_optimization(text: &[u8]) -> Result<(), Errno> {
     let number = str::from_utf8(text).map_err(|_| Errno::EINVAL)?.trim();
     let on = match number.parse::<u64>() {
@@ -147,7 +155,7 @@ fn show_enabled(out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "{}", u8::from(PROBES.enabled()))
 }
 
-/// Obeys what is written to `enabled`. EINVAL if it says neither on nor off; then nothing has changed.
+/// Obeys text written to `enabled`. EINVAL if it says neither on nor off; then nothing has changed.
 fn store_enabled(text: &[u8]) -> Result<(), Errno> {
     let on = match text {
         [b'y' | b'Y' | b't' | b'T' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => true,

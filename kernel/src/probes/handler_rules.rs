@@ -1,4 +1,4 @@
-//! What a probe handler must not do, and the end of the kernel if one does it.
+//! The rules for probe handlers, and the end of the kernel if one breaks them.
 //!
 //! A handler runs between two instructions of any code. The probed code may hold the lock of the
 //! heap or of the scheduler, interrupts may be off, and the guard of the CPU is held. So a handler
@@ -7,9 +7,9 @@
 //! end the kernel the first time, with a message that says what to do instead. The panic report
 //! names the handler ([`super::running_handler`]).
 //!
-//! The checks are compiled in with the feature `handler-checks`. All kernels have it except the
-//! one whose speed is measured. The checks stand in the functions that are forbidden, none is on
-//! the hit path.
+//! The checks are compiled in with the feature `handler-checks`. All kernels have it except the one
+//! whose speed is measured. The checks are in the functions that handlers may not call, so none is
+//! on the hit path.
 //!
 //! # Contexts
 //! [`check`]: any. An interrupt may come in the middle of a handler. Its actions count as the
@@ -17,7 +17,7 @@
 
 use crate::arch::percpu;
 
-/// What is forbidden in a probe handler.
+/// An action that is forbidden in a probe handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Taking memory from the heap, or giving it back.
@@ -29,7 +29,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// What the handler did, and what it should do.
+    /// The rest of a sentence about the handler: its action, and what to do instead.
     const fn sentence(self) -> &'static str {
         match self {
             Self::Allocation => {

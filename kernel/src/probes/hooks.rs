@@ -1,4 +1,4 @@
-//! What this kernel asks of the probes, where a method of [`PROBES`] alone is not the answer.
+//! The kernel's calls to the probes that are more than one method of [`PROBES`].
 
 use core::ops::Range;
 

@@ -1,7 +1,7 @@
-//! Names of functions, as a registration is given them, and what it tells if a name is no good.
+//! Names of functions, as a registration gets them, and the errors for bad names.
 //!
-//! A name that nobody has is answered with the nearest ones, and with the usual reason; one that several functions have, with
-//! all of them. The texts need memory, and where there is none the answer is that.
+//! If no function has a name, the error gives the nearest names and the usual reason. If several
+//! have it, the error lists them all. The texts need memory; without memory the error is that.
 //!
 //! # Contexts
 //! Task context.
@@ -15,8 +15,8 @@ use ::probes::ProbeError;
 /// The address of the symbol called `name`: plain, mangled or demangled.
 ///
 /// # Errors
-/// [`ProbeError::UnknownSymbol`], [`ProbeError::AmbiguousSymbol`], [`ProbeError::NotReady`] before there are symbols,
-/// [`ProbeError::OutOfMemory`].
+/// [`ProbeError::UnknownSymbol`], [`ProbeError::AmbiguousSymbol`], [`ProbeError::NotReady`] before
+/// there are symbols, [`ProbeError::OutOfMemory`].
 pub fn lookup(name: &str) -> Result<u64, ProbeError> {
     match symbols::lookup_name(name) {
         Ok(symbol) => Ok(symbol.start),

@@ -1,4 +1,5 @@
-//! What the probes ask of this kernel, and the assembly that they bring.
+//! The kernel's side of the probes: the [`Platform`] that they ask for, and the assembly that they
+//! bring.
 
 use core::{fmt, ops::Range};
 

@@ -111,7 +111,7 @@ struct Recorder<'a> {
     /// The address of the last instruction, and its area.
     last: u64,
     area: Area,
-    /// A breakpoint has been noted whose end has not.
+    /// A breakpoint has been noted, but not yet where control went from it.
     trapped: bool,
 }
 

@@ -1,7 +1,8 @@
-//! Which instructions of the kernel can be probed: each judged as a registration would judge it, with nothing registered.
+//! Verdicts on all instructions of the kernel: each is judged as a registration would judge it, but
+//! nothing is registered.
 //!
-//! An instruction's start is found as registration finds it, by decoding a function from its first byte. What is in no
-//! function (padding between two) is no instruction to anybody.
+//! As for a registration, the starts of instructions are found by decoding a function from its
+//! first byte. Bytes that belong to no function (padding between two) do not count as instructions.
 //!
 //! # Contexts
 //! Task context; everything may sleep.
@@ -99,17 +100,17 @@ impl Survey {
         self.accepted + self.blacklisted() + self.refused()
     }
 
-    /// Those that can be probed.
+    /// The instructions that can be probed.
     pub fn accepted(&self) -> usize {
         self.accepted
     }
 
-    /// Those of the code that a hit runs through, and of the few functions that are listed by hand.
+    /// The instructions on the hit path, and in the few functions that are listed by hand.
     pub fn blacklisted(&self) -> usize {
         self.blacklisted.values().sum()
     }
 
-    /// Those that are refused for what they are.
+    /// The instructions that are refused for what they are.
     pub fn refused(&self) -> usize {
         self.refused.values().sum()
     }

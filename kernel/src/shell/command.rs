@@ -18,15 +18,15 @@ use crate::{
 pub struct Command {
     /// Its name.
     pub name: &'static str,
-    /// What may follow it.
+    /// The arguments that may follow it.
     pub arguments: &'static str,
-    /// What it does, in a few words.
+    /// Its effect, in a few words.
     pub help: &'static str,
     /// Does it, with what follows its name; writes what it has to say.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
 }
 
-/// What comes after a command.
+/// The step after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The next command.

@@ -1,4 +1,4 @@
-//! `disas`: a function's instructions as a person wants to see them who looks for a place to probe.
+//! `disas`: a function's instructions, for a person who looks for a place to probe.
 //!
 //! ```text
 //!   do_fork at 0xffffffff8005e480, 1126 bytes
@@ -9,8 +9,9 @@
 //!     +0x464  no                   ud2  ; it is meant to trap …
 //! ```
 //!
-//! The instructions are those of the kernel without probes. The third column has a letter for each probe at the instruction,
-//! as in the list of all probes, the newest first: a capital if its breakpoint is in the text now.
+//! The instructions are those of the kernel without probes. The third column has a letter for each
+//! probe at the instruction, as in the list of all probes, the newest first. It is a capital if the
+//! probe's breakpoint is in the text now.
 
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String};
 use core::fmt::Write;
@@ -58,7 +59,8 @@ pub fn disas(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     Ok(Next::Command)
 }
 
-/// The function of that name, or the one around that address: with `0x`, or all sixteen digits, as lists show it.
+/// The function of that name, or the one around that address. An address has `0x` in front, or all
+/// sixteen digits, as in lists.
 fn find(place: &str) -> Result<Symbol<'static>, Failure> {
     let prefixed = place.strip_prefix("0x").or(place.strip_prefix("0X"));
     let is_address = place.len() == 16 && place.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -84,7 +86,7 @@ fn reason(error: &ProbeError) -> String {
     }
 }
 
-/// What is registered at each address of the function: a letter for each probe, newest first, with its mark.
+/// The probes at each address of the function: a letter for each, newest first, with its mark.
 fn probes_in(symbol: &Symbol<'_>) -> BTreeMap<u64, String> {
     let mut probes: BTreeMap<u64, String> = BTreeMap::new();
     PROBES.for_each(|listed| {

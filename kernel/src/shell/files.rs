@@ -95,7 +95,8 @@ pub fn echo(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     Ok(Next::Command)
 }
 
-/// Writes `text` to a file, which is made if there is none; at its end if `append`, else in place of what it has.
+/// Writes `text` to a file, and makes the file if there is none. With `append` the text goes to its
+/// end, else it replaces the content.
 pub fn write(path: &str, text: &[u8], append: bool) -> Result<(), Failure> {
     let how = if append { open::APPEND } else { open::TRUNC };
     let file = open_file(path, open::WRONLY | open::CREAT | how)?;

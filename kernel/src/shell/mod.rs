@@ -1,7 +1,8 @@
-//! The prompt on the serial line: a person's way to look around, load modules, and watch probes.
+//! The prompt on the serial line. A person can look around there, load modules, and watch probes.
 //!
-//! The command line's `interactive` has the first task run it in place of a user program. A command is a function that
-//! gets its arguments and writes text, to the console or to the file behind `>`; the table [`COMMANDS`] has them all.
+//! With `interactive` on the command line, the first task runs it in place of a user program. A
+//! command is a function that gets its arguments and writes text, to the console or to the file
+//! behind `>`. The table [`COMMANDS`] has them all.
 //!
 //! ```text
 //!   serial line ─► LineReader ─► syntax::parse ─► Command::run ─► console, or file
@@ -10,12 +11,13 @@
 //! Paths are taken from the root directory.
 //!
 //! # Contexts
-//! Task context, one task, which sleeps until something is typed. The log goes on meanwhile: its lines come between, and an
-//! unfinished line on the screen stands above them. What is typed is obeyed also while the terminal shows nothing, because it
-//! pauses or because the log is long: the text for it waits ([`crate::console`]).
+//! Task context, one task, which sleeps until something is typed. The log goes on meanwhile: its
+//! lines come between, and an unfinished line on the screen stays above them. Typed commands are
+//! obeyed also while the terminal shows nothing, because it pauses or because the log is long.
+//! Their text waits ([`crate::console`]).
 //!
-//! Ctrl-C at the prompt abandons the line, and while a command runs it stops the command, with the programs that it
-//! has started.
+//! Ctrl-C at the prompt abandons the line. While a command runs, Ctrl-C stops the command and the
+//! programs that it has started.
 
 mod command;
 mod disas;
@@ -36,7 +38,7 @@ use crate::{
 };
 use command::{Command, Failure, Next, no_arguments};
 
-/// What stands before each line.
+/// The text before each line.
 const PROMPT: &str = "# ";
 
 /// All commands, as `help` shows them.
@@ -130,7 +132,8 @@ static COMMANDS: &[Command] = &[
     },
 ];
 
-/// Reads commands and obeys them until one of them ends it. Once: nobody else may read the serial line.
+/// Reads commands and obeys them until one of them ends it. Call it once, because only one task may
+/// read the serial line.
 pub fn run() {
     terminal::init();
     let mut reader = LineReader::new();

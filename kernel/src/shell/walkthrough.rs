@@ -1,8 +1,9 @@
 //! `walkthrough`: the four forms of return probe at work on one function, side by side.
 //!
-//! For each form the function gets a return probe and is called, once to count its interruptions and once more while
-//! [`trace`] notes them and the jumps between them. Nothing is said that was not seen: addresses, what happened
-//! there, what had changed when the next thing happened.
+//! For each form the function gets a return probe and is called twice: once to count its
+//! interruptions, and once while [`trace`] notes them and the jumps between them. The output shows
+//! only what was observed: addresses, what happened there, and what had changed when the next thing
+//! happened.
 //!
 //! | form | `kprobes.step` | `kprobes.return` | the breakpoint becomes a jump |
 //! |---|---|---|---|
@@ -12,7 +13,8 @@
 //! | optimised | translate | asm | where the code allows it |
 //!
 //! # Contexts
-//! Task context, the shell's. While the third form is shown the knob of the optimisation is off: for all probes.
+//! Task context, the shell's. While the third form is shown, the optimisation is switched off for
+//! all probes.
 
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
@@ -92,7 +94,8 @@ extern "C" fn call_copy_user() {
     let _ = black_box(uaccess::copy_from_user_nofault(&mut [0], 0));
 }
 
-/// How often the return handler has run for the shell's task. Others may call the function meanwhile.
+/// How often the return handler has run for the shell's task. Other tasks may call the function
+/// meanwhile.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static SHELL: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
@@ -150,7 +153,7 @@ const STOPS: usize = 256;
 /// Width of a column.
 const WIDTH: usize = 38;
 
-/// What is said of one stop, in lines.
+/// The text for one stop, in lines.
 type Cell = Vec<String>;
 
 /// One form's column.
@@ -252,7 +255,8 @@ fn why_no_jump(addr: u64) -> String {
     }
 }
 
-/// The #BP and #DB of a call that nobody follows. The one before it has an emulator forget what was in place of the breakpoint.
+/// The #BP and #DB of a call that is not traced. An emulator may still have a translation of the
+/// old byte in place of the breakpoint; the call before it makes it forget that.
 fn interruptions(call: extern "C" fn()) -> (u64, u64) {
     without_interrupts(|| {
         call();
@@ -286,7 +290,7 @@ fn describe(stops: &[Stop], traced: &TracedCall, trampolines: &[Range<u64>]) -> 
     phases
 }
 
-/// What is said of one stop: where, what, and what had been done when the next came.
+/// The text for one stop: where it was, what happened, and what had changed when the next one came.
 fn cell(stop: &Stop, after: State, caller: u64) -> Cell {
     let mut lines = wrap("", &place(stop.at));
     let mut say = |text: &str| lines.extend(wrap("  ", text));
@@ -318,7 +322,7 @@ fn cell(stop: &Stop, after: State, caller: u64) -> Cell {
     }
     match (stop.event, PROBES.displaced(stop.next)) {
         (Event::Jump, _) => {}
-        // What was seen is one instruction later.
+        // The trace has seen the instruction after the first one there.
         (
             Event::Breakpoint,
             Some(Displaced::Slot { start, .. } | Displaced::Detour { start, .. }),
@@ -337,7 +341,8 @@ fn mnemonic(at: u64) -> String {
     let end =
         symbols::lookup_addr(at).map_or((at | 0xfff) + 1, |symbol| symbol.start + symbol.size);
     let room = MAX_INSN_BYTES.min((end - at) as usize);
-    // SAFETY: an instruction has been executed there, so the function, or the page of slots, is mapped and readable.
+    // SAFETY: an instruction has been executed there, so the function, or the page of slots, is
+    // mapped and readable.
     let text = unsafe { slice::from_raw_parts(at as *const u8, room) };
     let instruction = Decoder::with_ip(64, text, at, DecoderOptions::NONE).decode();
     format!("{:?}", instruction.mnemonic()).to_lowercase()

@@ -12,7 +12,7 @@ pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 /// Access to what a [`Mutex`] protects. Dropping it releases the lock.
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 
-/// What [`Mutex`] is made of.
+/// The lock inside a [`Mutex`].
 pub struct RawMutex {
     locked: AtomicBool,
     waiters: WaitQueue,

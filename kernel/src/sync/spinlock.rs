@@ -25,7 +25,8 @@ impl<T> SpinLock<T> {
 }
 
 impl<T: ?Sized> SpinLock<T> {
-    /// Takes the lock, spinning while another CPU has it. Task or interrupt context. Taking it twice on one CPU hangs.
+    /// Takes the lock, spinning while another CPU has it. Task or interrupt context. Taking it
+    /// twice on one CPU hangs.
     pub fn lock(&self) -> SpinLockGuard<'_, T> {
         loop {
             if let Some(guard) = self.try_lock() {
@@ -56,10 +57,12 @@ impl<T: ?Sized> SpinLock<T> {
         None
     }
 
-    /// Releases the lock for a holder that cannot: it was taken on another stack. Interrupts stay as they are.
+    /// Releases the lock for a holder that cannot, because it was taken on another stack.
+    /// Interrupts stay as they are.
     ///
     /// # Safety
-    /// 1. The lock is held, on this CPU, and its guard will not be used to release this holding of it.
+    /// 1. The lock is held, on this CPU, and its guard will not be used to release this holding of
+    ///    it.
     pub(crate) unsafe fn force_unlock(&self) {
         // SAFETY: held by (1).
         unsafe { self.inner.force_unlock() };
@@ -80,7 +83,8 @@ impl<T: ?Sized> fmt::Debug for SpinLock<T> {
     }
 }
 
-/// Access to what a [`SpinLock`] protects. Dropping it releases the lock and puts interrupts back as they were.
+/// Access to the value inside a [`SpinLock`]. Dropping it releases the lock and puts interrupts
+/// back as they were.
 pub struct SpinLockGuard<'a, T: ?Sized> {
     inner: ManuallyDrop<SpinMutexGuard<'a, T>>,
     interrupts_were_on: bool,

@@ -1,9 +1,11 @@
-//! System calls: from the registers of a program that executed `syscall` to the function that serves it.
+//! System calls: from the registers of a program that executed `syscall` to the function that
+//! serves it.
 //!
-//! Numbers, arguments and results are those of Linux on x86_64 ([`abi`]). Each call has its own function, `sys_NAME`,
-//! with a symbol of that name, so that a probe can be put on it; it gets its arguments as the program passed them
-//! and returns the result or a negated errno. What an argument points to is checked by the copy itself
-//! ([`crate::mm::uaccess`]): a bad pointer gives EFAULT.
+//! Numbers, arguments and results are those of Linux on x86_64 ([`abi`]). Each call has its own
+//! function, `sys_NAME`, with a symbol of that name, so that a probe can be put on it. It gets its
+//! arguments as the program passed them, and returns the result or a negated errno. The copy itself
+//! checks the memory to which an argument points ([`crate::mm::uaccess`]): a bad pointer gives
+//! EFAULT.
 //!
 //! All of it runs in task context, with interrupts on, on the task's kernel stack.
 
@@ -15,8 +17,8 @@ pub(crate) mod tasks;
 use crate::{arch::PtRegs, errno::Errno};
 use abi::nr;
 
-/// Carries out the system call of `regs`: its number is in `orig_ax`, its arguments are in di, si, dx, r10, r8 and
-/// r9, its result goes to ax. Interrupts on.
+/// Carries out the system call of `regs`. Its number is in `orig_ax`, its arguments are in di, si,
+/// dx, r10, r8 and r9, its result goes to ax. Interrupts are on.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_syscall(regs: &mut PtRegs) {

@@ -18,7 +18,8 @@ use core::ffi::CStr;
 pub(super) struct Path(CString);
 
 impl Path {
-    /// Copies the NUL-terminated path at `address`. EFAULT, or ENAMETOOLONG beyond [`PATH_MAX`] bytes.
+    /// Copies the NUL-terminated path at `address`. EFAULT, or ENAMETOOLONG beyond [`PATH_MAX`]
+    /// bytes.
     pub fn from_user(address: u64) -> Result<Self, Errno> {
         let path = strndup_from_user(address, PATH_MAX)?;
         CString::new(path).map(Self).map_err(|_| Errno::EINVAL)

@@ -61,7 +61,7 @@ pub extern "C" fn sys_exit(code: i32) -> ! {
     do_exit(WaitStatus::exited(code).0.into())
 }
 
-/// `exit_group(code)`: the same, as a process has one thread.
+/// `exit_group(code)`: the same, because a process has one thread.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn sys_exit_group(code: i32) -> ! {
@@ -97,7 +97,8 @@ fn wait4(pid: i32, status: u64, options: u32, rusage: u64) -> Result<u64, Errno>
     Ok(pid as u64)
 }
 
-/// `kill(pid, signal)`: the signals are SIGKILL and 0, which only asks whether there is such a process.
+/// `kill(pid, signal)`. The signals are SIGKILL and 0; the latter only asks whether there is such a
+/// process.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn sys_kill(pid: i32, signal: u32) -> i64 {
@@ -105,7 +106,7 @@ pub extern "C" fn sys_kill(pid: i32, signal: u32) -> i64 {
         (1.., signal::KILL) => process::kill(pid),
         (1.., 0) => process::exists(pid).then_some(()).ok_or(Errno::ESRCH),
         (1.., _) => Err(Errno::EINVAL),
-        // There is one process group, and nobody may kill all of it.
+        // There is one process group, and no process may kill all of it.
         _ => Err(Errno::EPERM),
     };
     result(outcome.map(|()| 0))
@@ -133,7 +134,8 @@ pub extern "C" fn sys_sched_yield() -> i64 {
     0
 }
 
-/// `nanosleep(time, remaining)`. EINTR if the task is to end; `remaining` then tells how much was left.
+/// `nanosleep(time, remaining)`. EINTR if the task is to end; `remaining` then tells how much was
+/// left.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn sys_nanosleep(time: u64, remaining: u64) -> i64 {

@@ -1,7 +1,7 @@
 //! Running a program: memory from a file, arguments on the stack, registers for its start.
 //!
-//! A program is loaded into a space of its own, and only then takes the place of the old one: an error on the way
-//! leaves the caller as it was. What it finds on its stack (System V psABI, 3.4.1):
+//! A program is first loaded into a space of its own, and then takes the place of the old one. So
+//! an error on the way leaves the caller as it was. The stack at its start (System V psABI, 3.4.1):
 //!
 //! ```text
 //!   STACK_TOP ─► strings of the arguments and the environment
@@ -69,7 +69,8 @@ impl Arguments {
         Ok(())
     }
 
-    /// Copies the strings of a null-terminated array of pointers in user memory; none if `array` is null.
+    /// Copies the strings of a null-terminated array of pointers in user memory; none if `array` is
+    /// null.
     fn strings_from_user(&mut self, array: u64) -> Result<Vec<Vec<u8>>, Errno> {
         let mut strings = Vec::new();
         if array == 0 {
@@ -99,7 +100,8 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Takes the program's path and `args` as its arguments; the environment is empty. EINVAL for a string with a NUL.
+    /// Takes the program's path and `args` as its arguments, with an empty environment. EINVAL for
+    /// a string with a NUL.
     fn from_kernel(path: &str, args: &[&str]) -> Result<Self, Errno> {
         let mut arguments = Self::default();
         for arg in [path].iter().chain(args) {
@@ -112,7 +114,8 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Lays everything out below [`STACK_TOP`]. Returns the address of `argc` and the bytes from there on.
+    /// Lays everything out below [`STACK_TOP`]. Returns the address of `argc` and the bytes from
+    /// there on.
     fn layout(&self, program: &Executable) -> (u64, Vec<u8>) {
         let strings: usize = self.argv.iter().chain(&self.envp).map(Vec::len).sum();
         let auxiliary = [
@@ -211,9 +214,10 @@ fn comm(path: &[u8]) -> &[u8] {
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
 
-/// Replaces the program of the running process by the one at `filename`, with the arguments and environment that
-/// `argv` and `envp` point to in user memory. Changes `regs` so that the return from the system call starts it, and
-/// returns 0; on failure a negated errno, and nothing has changed.
+/// Replaces the program of the running process by the one at `filename`, with the arguments and
+/// environment that `argv` and `envp` point to in user memory. Changes `regs` so that the return
+/// from the system call starts it, and returns 0. On failure returns a negated errno, and nothing
+/// has changed.
 ///
 /// # Safety
 /// 1. `filename` points to a NUL-terminated string in kernel memory.
@@ -244,8 +248,9 @@ fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errn
     Ok(())
 }
 
-/// Starts the program at `path` with `args` (its path comes first by itself) as a child of the running task, with the
-/// console as its standard files, in a group of its own. Returns its pid. Task context.
+/// Starts the program at `path` as a child of the running task, in a group of its own, with the
+/// console as its standard files. Its arguments are its path and `args`. Returns its pid. Task
+/// context.
 pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
     start_in_group(path, args, Group::fresh())
 }
@@ -272,8 +277,8 @@ pub fn run_program(path: &str, args: &[&str]) -> Result<WaitStatus, Errno> {
     }
 }
 
-/// The same, but ends the program and all processes that come from it as soon as `is_to_stop` says so; somebody has to wake the
-/// task then.
+/// The same, but ends the program and all processes that come from it as soon as `is_to_stop` is
+/// true. The code that makes it true has to wake the task.
 pub fn run_program_until(
     path: &str,
     args: &[&str],
@@ -286,7 +291,7 @@ pub fn run_program_until(
     }
     process::kill_group(group, signal::INT);
     let ended = wait_for_child(which, false)?;
-    // One that was being forked meanwhile comes from one that is gone.
+    // A process that was being forked meanwhile has a parent that is gone.
     while process::kill_group(group, signal::INT) {
         sleep_ns(TICK_NS);
     }

@@ -4,10 +4,12 @@ use super::{process, scheduler};
 use crate::task;
 use abi::WaitStatus;
 
-/// Ends the running task; its parent gets `code`, encoded as a [`WaitStatus`]. Interrupts on, no lock held.
+/// Ends the running task; its parent gets `code`, encoded as a [`WaitStatus`]. Interrupts on, no
+/// lock held.
 ///
-/// What the task owns is given back here, on its own stack. The stack and the task itself go when the next task has
-/// taken over the CPU, as does what a probe keeps for calls that never return now.
+/// The task gives its possessions back here, on its own stack. The stack, the task itself, and the
+/// instances of calls that never return now, are released when the next task has taken over the
+/// CPU.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_exit(code: i64) -> ! {

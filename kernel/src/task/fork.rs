@@ -5,16 +5,19 @@ use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task};
 use abi::{clone, signal};
 use alloc::sync::Arc;
 
-/// Flags that a program may pass; the others ask for tasks that share what processes here never share.
+/// Flags that a program may pass. The others ask for tasks that share what processes here never
+/// share.
 const KNOWN_FLAGS: u64 =
     clone::SIGNAL_MASK | clone::PARENT_SETTID | clone::CHILD_SETTID | clone::CHILD_CLEARTID;
 
-/// Makes a child of the running process, which made a system call with the registers `regs`, and returns its pid, or a
-/// negated errno. The child's call returns 0, on the stack at `stack_start`. `stack_size` is not used.
+/// Makes a child of the running process, which made a system call with the registers `regs`, and
+/// returns its pid, or a negated errno. The child's call returns 0, on the stack at `stack_start`.
+/// `stack_size` is not used.
 ///
-/// `clone_flags` are those of [`abi::clone`], with SIGCHLD as the signal: `PARENT_SETTID` stores the pid at
-/// `parent_tidptr` in the parent, `CHILD_SETTID` at `child_tidptr` in the child. `CHILD_CLEARTID` does nothing, as on
-/// Linux for a process that shares its memory with nobody.
+/// `clone_flags` are those of [`abi::clone`], with SIGCHLD as the signal. `PARENT_SETTID` stores
+/// the pid at `parent_tidptr` in the parent, `CHILD_SETTID` at `child_tidptr` in the child.
+/// `CHILD_CLEARTID` does nothing; on Linux it does nothing either for a process that does not share
+/// its memory.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_fork(

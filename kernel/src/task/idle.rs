@@ -1,12 +1,12 @@
-//! The idle task of each CPU: it prints what waits, and lets the CPU sleep.
+//! The idle task of each CPU: it prints the text that waits, and lets the CPU sleep.
 //!
-//! A CPU that has nothing to do takes no ticks until something is due. Its alarm, a device, or
-//! another CPU that has a task for it (S3 of [`super::scheduler`]) wakes it. The alarm stands in for
-//! what the CPU's ticks would do:
+//! A CPU that has nothing to do takes no ticks until something is due. Its alarm wakes it, or a
+//! device, or another CPU that has a task for it (S3 of [`super::scheduler`]). The alarm does the
+//! work of the CPU's ticks:
 //!
-//! - wake the sleepers that fell asleep on this CPU;
-//! - try again to print, when the console's port has taken nothing;
-//! - look for input that has no interrupt.
+//! - it wakes the sleepers that fell asleep on this CPU;
+//! - it tries again to print, when the console's port has taken nothing;
+//! - it looks for input that has no interrupt.
 //!
 //! The alarm is never nearer than a tick, so interrupts come no faster than ticks do.
 
@@ -35,7 +35,8 @@ pub fn run() -> ! {
         } else {
             console::idle_ends();
             rest();
-            // No interrupt is lost between the check and `hlt`: `sti` takes effect after the next instruction.
+            // No interrupt is lost between the check and `hlt`, because `sti` takes effect after
+            // the next instruction.
             interrupts::enable_and_hlt();
         }
     }

@@ -6,8 +6,8 @@ use alloc::{boxed::Box, sync::Arc};
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a kernel thread that calls `body` and ends when it returns. If `body` gives the task a user address space,
-/// the task goes to ring 3 instead, as its frame says. Task context.
+/// Starts a kernel thread that calls `body` and ends when it returns. If `body` gives the task a
+/// user address space, the task goes to ring 3 instead, as its frame says. Task context.
 pub fn spawn_kthread(
     name: impl AsRef<[u8]>,
     body: impl FnOnce() + Send + 'static,
@@ -24,7 +24,7 @@ pub fn spawn_kthread_on(
     let body: Body = Box::new(body);
     let argument = Box::into_raw(Box::new(body));
     let task = Task::new(name, run_body, argument.expose_provenance());
-    // SAFETY: without a task nobody else has the argument.
+    // SAFETY: without a task no other code has the argument.
     let task = task.inspect_err(|_| drop(unsafe { Box::from_raw(argument) }))?;
     task.set_allowed_cpus(cpus);
     let task = Arc::new(task);

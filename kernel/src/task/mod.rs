@@ -1,18 +1,19 @@
-//! Tasks: what they are, which one runs, and who keeps them alive.
+//! Tasks: their data, which task runs, and how long a task lives.
 //!
-//! A [`Task`] is a thread of execution with a kernel stack; with a [`UserSpace`] it is a process of ring 3, without
-//! one a kernel thread. It is created ready ([`Task::new`]), runs from [`scheduler::start`] on, and ends in
-//! [`scheduler::exit`].
+//! A [`Task`] is a thread of execution with a kernel stack. With a [`UserSpace`] it is a process of
+//! ring 3, without one a kernel thread. It is created ready ([`Task::new`]), runs from
+//! [`scheduler::start`] on, and ends in [`scheduler::exit`].
 //!
 //! # Invariants
-//! T1. From `start` on a task holds a reference to itself, which its successor drops after the task's last switch. So
-//!     a task that can run, waits, or is on its way out is alive, whoever else forgets it.
-//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes: nothing runs on it
-//!     any more.
-//! T3. `root` is the root table of `user_space`, or 0; both change only by the task itself, in
+//! T1. From `start` on a task holds a reference to itself, which its successor drops after the
+//!     task's last switch. So a task that can run, waits, or is on its way out is alive, even if no
+//!     other code holds a reference.
+//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes,
+//!     because nothing runs on it any more.
+//! T3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
 //!     [`Task::set_user_space`].
-//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task entered from, or will go to, ring
-//!     3. A kernel thread has it too, unused.
+//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered from
+//!     ring 3 or will go there. A kernel thread has it too, unused.
 
 pub mod exec;
 pub mod exit;
@@ -98,7 +99,7 @@ impl fmt::Debug for Comm {
     }
 }
 
-/// What a task is doing, as far as the scheduler is concerned.
+/// The state of a task, as the scheduler sees it.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -124,9 +125,10 @@ pub struct Task {
     /// The bytes of a [`Comm`], readable without a lock from any context.
     comm: [AtomicU64; 2],
     state: AtomicU8,
-    /// Some CPU runs it, or has not finished switching away from it. Written under the run queue's lock.
+    /// Some CPU runs it, or has not finished switching away from it. Written under the run queue's
+    /// lock.
     on_cpu: AtomicBool,
-    /// The instruction at which an interrupt found it on whose exit it was switched away from; else 0.
+    /// The ip that an interrupt found, if the task was preempted on that interrupt's exit; else 0.
     preempted_at: AtomicU64,
     /// The CPU that it last ran on.
     last_cpu: AtomicU32,
@@ -136,15 +138,16 @@ pub struct Task {
     run_link: Link<Task>,
     root: AtomicU64,
     user_space: SpinLock<Option<Arc<UserSpace>>>,
-    /// It is to end: waits that may be interrupted give up, and it is asked on its way to ring 3. Never taken back.
+    /// The task is to end: its waits give up if they may be interrupted, and it ends on its way to
+    /// ring 3. Never taken back.
     interrupted: AtomicBool,
     /// How deep in the printing of messages is what it logs; see [`crate::console`].
     printing: AtomicU8,
-    /// What it has because it runs a program.
+    /// The part that belongs to its program.
     pub process: Process,
     /// Its last switch is over.
     released: AtomicBool,
-    /// Those who wait for that.
+    /// The tasks that wait for that.
     released_wait: WaitQueue,
 }
 
@@ -166,8 +169,9 @@ fn next_pid() -> Pid {
 }
 
 impl Task {
-    /// Makes a task that will call `function(argument)` on a stack of its own once it is started. When the call
-    /// returns, the task goes to ring 3 as its frame says ([`Task::user_regs`]). Task context.
+    /// Makes a task that will call `function(argument)` on a stack of its own once it is started.
+    /// When the call returns, the task goes to ring 3 as its frame says ([`Task::user_regs`]). Task
+    /// context.
     pub fn new(
         name: impl AsRef<[u8]>,
         function: extern "C" fn(usize),
@@ -176,7 +180,8 @@ impl Task {
         Self::with_regs(name, function, argument, &PtRegs::default())
     }
 
-    /// Makes a task that goes to ring 3, in `space`, with the registers `regs`, once it is started. Task context.
+    /// Makes a task that goes to ring 3, in `space`, with the registers `regs`, once it is started.
+    /// Task context.
     pub fn new_user(
         name: impl AsRef<[u8]>,
         regs: &PtRegs,
@@ -247,7 +252,8 @@ impl Task {
         self.pid
     }
 
-    /// Whether a CPU runs it or is just switching away from it. Any context; it may have changed since.
+    /// Whether a CPU runs it or is just switching away from it. Any context; it may have changed
+    /// since.
     pub fn is_running(&self) -> bool {
         self.on_cpu.load(Ordering::Acquire)
     }
@@ -269,12 +275,12 @@ impl Task {
         }
     }
 
-    /// What identifies the task to the probes: unique while it is alive.
+    /// The key by which the probes know the task: unique while it is alive.
     pub fn key(&self) -> u64 {
         core::ptr::from_ref(self).addr() as u64
     }
 
-    /// What the task is doing.
+    /// Its state.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Relaxed) {
             0 => State::Runnable,
@@ -303,10 +309,10 @@ impl Task {
         self.user_space.lock().clone()
     }
 
-    /// Replaces the user memory of the running task, loads the new one and returns the old one. `None` makes it a
-    /// kernel thread.
+    /// Replaces the user memory of the running task, loads the new one and returns the old one.
+    /// `None` makes it a kernel thread.
     ///
-    /// A function of its own, as what loads a root cannot be probed.
+    /// Not inlined, because code that loads a root cannot be probed.
     ///
     /// # Panics
     /// If this is not the running task.
@@ -320,8 +326,8 @@ impl Task {
         let root = space.as_ref().map(|space| space.root());
         self.root
             .store(root.map_or(0, PhysAddr::as_u64), Ordering::Relaxed);
-        // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from here on. The lock
-        // keeps this task on this CPU meanwhile.
+        // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from
+        // here on. The lock keeps this task on this CPU meanwhile.
         unsafe { paging::load_root(root.unwrap_or(paging::kernel_root())) };
         core::mem::replace(&mut *current, space)
     }
@@ -354,7 +360,7 @@ impl Task {
         unsafe { &mut *switch::user_regs(self.stack_top) }
     }
 
-    /// What [`crate::console`] notes in it.
+    /// The field in which [`crate::console`] notes how deep in the printing its messages are.
     pub(crate) fn printing(&self) -> &AtomicU8 {
         &self.printing
     }
@@ -401,7 +407,8 @@ impl fmt::Debug for Task {
 /// All tasks from their start to their last switch, by number; without the idle tasks.
 static TASKS: SpinLock<BTreeMap<Pid, Weak<Task>>> = SpinLock::new(BTreeMap::new());
 
-/// The tasks that have been started and not been released, by number; without the idle tasks. Task context.
+/// The tasks that have been started and not been released, by number, without the idle tasks. Task
+/// context.
 pub fn all() -> Vec<TaskRef> {
     TASKS.lock().values().filter_map(Weak::upgrade).collect()
 }

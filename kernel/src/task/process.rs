@@ -1,4 +1,5 @@
-//! Processes: what a task has because it runs a program, and who is whose child.
+//! Processes: the part of a task that belongs to its program, and the table of parents and
+//! children.
 //!
 //! A process is a task with user memory. Its life:
 //!
@@ -8,22 +9,24 @@
 //!                               +--do_exit, parent gone--> gone
 //! ```
 //!
-//! A parent is any task, kernel threads included. When it ends, its children become children of `init`, which
-//! never waits: such an orphan leaves no zombie.
+//! A parent is any task, also a kernel thread. When it ends, its children become children of
+//! `init`, which never waits: such an orphan leaves no zombie.
 //!
-//! Nobody ends another task. [`kill`] and the fault handlers leave a request with the task, and it ends by itself,
-//! through [`do_exit`](super::exit::do_exit) on its own stack, on its way back to ring 3; a wait that may be
-//! interrupted returns EINTR to let it get there.
+//! A task can only be ended by itself. [`kill`] and the fault handlers leave a request with the
+//! task. On its way back to ring 3 it ends on its own stack, through
+//! [`do_exit`](super::exit::do_exit). A wait that may be interrupted returns EINTR, so that the
+//! task gets there.
 //!
 //! # Invariants
-//! P1. `PROCESSES` has an entry for each process from before its first instruction until its parent has taken its
-//!     status, or, for an orphan, until it ends.
-//! P2. A zombie's task is released like that of any task: by the scheduler, after its last switch. The entry keeps
+//! P1. `PROCESSES` has an entry for each process. The entry is made before the process executes its
+//!     first instruction. It goes when the parent has taken the status; for an orphan, when it
+//!     ends.
+//! P2. The scheduler releases a zombie's task after its last switch, like any task. The entry keeps
 //!     the status only.
 //!
 //! # Contexts and locks
-//! Task context. `PROCESSES` is a spinlock; nothing that sleeps when it is dropped (a task, a file) is dropped under
-//! it.
+//! Task context. `PROCESSES` is a spinlock. Values that sleep when they are dropped (a task, a
+//! file) are not dropped under it.
 
 use super::{Pid, Task, scheduler};
 use crate::{
@@ -42,11 +45,12 @@ pub const MAX_PROCESSES: usize = 512;
 /// The pid of the task to which orphans go.
 pub const INIT: Pid = 1;
 
-/// What a task has because it runs a program. A kernel thread has an empty one.
+/// The part of a task that belongs to its program. A kernel thread has an empty one.
 pub struct Process {
     pub files: FileTable,
     cwd: Mutex<Option<NodeRef>>,
-    /// The process that was started from the outside, and from which this one comes by `fork`: Ctrl-C ends all of them.
+    /// The process that was started from the outside, and from which this one comes by `fork`.
+    /// Ctrl-C ends the whole group.
     group: Group,
     /// How the task is to end, as a [`WaitStatus`]; [`NO_REQUEST`] while it may go on.
     exit_request: AtomicU32,
@@ -61,7 +65,7 @@ const NO_REQUEST: u32 = u32::MAX;
 pub struct Group(u32);
 
 impl Group {
-    /// A group that nobody is in.
+    /// A group without members.
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -83,7 +87,7 @@ impl Process {
         }
     }
 
-    /// Makes what a child by `fork` has: the same open files and working directory, and the same group.
+    /// Makes the part of a child by `fork`: the same open files, working directory and group.
     pub fn duplicate(&self) -> Self {
         Self::new(self.files.duplicate(), Some(self.cwd()), self.group)
     }
@@ -99,7 +103,7 @@ impl Process {
         drop(old);
     }
 
-    /// Lets go of files and working directory, as the task ends.
+    /// Gives up files and working directory, because the task ends.
     pub(super) fn release(&self) {
         self.files.close_all();
         let cwd = self.cwd.lock().take();
@@ -114,10 +118,11 @@ impl Default for Process {
 }
 
 impl Task {
-    /// Asks the task to end with `status` before it next runs in ring 3, and interrupts its wait. The first request
-    /// counts. Any context but NMI and probe handlers.
+    /// Asks the task to end with `status` before it next runs in ring 3, and interrupts its wait.
+    /// The first request counts. Any context but NMI and probe handlers.
     pub fn request_exit(&self, status: WaitStatus) {
-        // Relaxed: who finds the task interrupted, which is stored after it with SeqCst, finds the request too.
+        // Relaxed is enough: the task is marked as interrupted after this, with SeqCst. Code that
+        // sees the mark also sees the request.
         let request = &self.process.exit_request;
         let _ = request.compare_exchange(
             NO_REQUEST,
@@ -150,7 +155,8 @@ enum State {
 
 static PROCESSES: SpinLock<BTreeMap<Pid, Entry>> = SpinLock::new(BTreeMap::new());
 
-/// Enters `task`, which has not run yet, as a child of `parent`; EAGAIN if there are too many processes.
+/// Enters `task`, which has not run yet, as a child of `parent`; EAGAIN if there are too many
+/// processes.
 pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
     let mut processes = PROCESSES.lock();
     if processes.len() >= MAX_PROCESSES {
@@ -168,8 +174,8 @@ pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the ending process `pid` a zombie, or nothing if it is an orphan; its children become orphans. Wakes the
-/// parent. Does nothing for a kernel thread without children.
+/// Makes the ending process `pid` a zombie. If it is an orphan, removes it instead. Its children
+/// become orphans. Wakes the parent. Does nothing for a kernel thread without children.
 pub(super) fn end(pid: Pid, status: WaitStatus) {
     // Tasks whose last reference may go with their entries: dropped when the lock is released.
     let mut released = Vec::new();
@@ -213,8 +219,8 @@ pub enum Which {
     Pid(Pid),
 }
 
-/// Takes the status of one ended child of `parent` out of the table; `None` if none has ended yet, ECHILD if there is
-/// no such child.
+/// Takes the status of one ended child of `parent` out of the table; `None` if none has ended yet,
+/// ECHILD if there is no such child.
 pub(super) fn reap(parent: Pid, which: Which) -> Result<Option<(Pid, WaitStatus)>, Errno> {
     let mut processes = PROCESSES.lock();
     let mut found = Err(Errno::ECHILD);
@@ -239,7 +245,8 @@ pub(super) fn reap(parent: Pid, which: Which) -> Result<Option<(Pid, WaitStatus)
         _ => None,
     };
     drop(processes);
-    // It held the parent, which is the caller: not its last reference, but no lock is needed either.
+    // The dropped value held the parent, which is the caller. So it was not the last reference, but
+    // no lock is needed either.
     drop(reaped);
     found
 }
@@ -275,7 +282,7 @@ pub fn parent_pid(pid: Pid) -> Pid {
     }
 }
 
-/// Asks the process `pid` to end, as SIGKILL does; ESRCH if there is none. A zombie is left as it is.
+/// Asks the process `pid` to end, as SIGKILL does; ESRCH if there is none. A zombie stays as it is.
 pub fn kill(pid: Pid) -> Result<(), Errno> {
     match find(pid) {
         Some(task) => task.request_exit(WaitStatus::killed(signal::KILL)),

@@ -1,8 +1,8 @@
-//! The scheduler: which task runs on which CPU, and the change from one to the next.
+//! The scheduler: which task runs on which CPU, and the switch from one to the next.
 //!
-//! One run queue serves all CPUs, first in, first out; a task runs for one tick at most while others want to. At the
-//! number of CPUs that this kernel meets, one short queue under one lock costs less than keeping several balanced, and
-//! no CPU is idle while a task waits that may run there.
+//! One run queue serves all CPUs, first in, first out. A task runs for at most one tick while other
+//! tasks wait. This kernel runs on few CPUs, so one short queue under one lock costs less than
+//! several queues that must be kept balanced. No CPU is idle while a task waits that may run there.
 //!
 //! ```text
 //!             start, wake                    next in the queue
@@ -14,26 +14,37 @@
 //! ```
 //!
 //! # Invariants
-//! S1. The run queue's lock is held across the switch: taken by the old task, released by the new one. So whoever
-//!     holds it sees each task either on a CPU, or with its registers saved.
-//! S2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle task is never queued.
-//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look; whoever queues a task
-//!     clears the bit, sets that CPU's `need_resched` and sends it an interrupt.
-//! S4. A task that is preempted stays runnable whatever its state says: it may be on its way into a wait, with its
-//!     state set and its condition not yet checked. Only its own call of [`schedule`] takes it off.
-//! S5. A dead task is released by the task that comes after it on that CPU, which no longer needs its stack: first its
-//!     return-probe instances, then its stack, then its reference to itself (T1).
+//! S1. The run queue's lock is held across the switch: the old task takes it, the new one releases
+//!     it. So under the lock each task is either on a CPU, or its registers are saved.
+//! S2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle task
+//!     is never queued.
+//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look. The
+//!     code that queues a task clears the bit, sets `need_resched` of that CPU and sends it an
+//!     interrupt.
+//! S4. A preempted task stays runnable, whatever its state says. For example, it may be on its way
+//!     into a wait, with its state set and its condition not yet checked. Only its own call of
+//!     [`schedule`] takes it off.
+//! S5. A dead task is released by the task that comes after it on that CPU. From then on its stack
+//!     is not needed any more. The order is: its return-probe instances, its stack, its reference
+//!     to itself (T1).
 //!
 //! # Preemption
-//! A task is switched out against its will only on the way out of an interrupt that it took with interrupts on and
-//! `preempt_count` 0, when `need_resched` is set, and when the probes allow it ([`probes::may_preempt`]: never inside
-//! a slot or detour), or else in front of the breakpoint that comes next ([`give_way`]); and where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
-//! it. As interrupt handlers run with interrupts off throughout, the way out of an interrupt that lets a switch happen
+//! A running task is preempted in two places, both only when `need_resched` is set:
+//!
+//! 1. On the way out of an interrupt that it took with interrupts on and with `preempt_count` 0.
+//!    The probes must allow it ([`may_preempt`](::probes::Probes::may_preempt)): they forbid it
+//!    inside a slot or detour. If they forbid it, the task is preempted in front of its next
+//!    breakpoint ([`preempt_at_breakpoint`]).
+//! 2. Where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
+//!    it.
+//!
+//! Interrupt handlers run with interrupts off throughout. So an interrupt whose exit switches tasks
 //! is always the outermost one of its task.
 //!
 //! # Contexts
-//! [`schedule`] and what sleeps: task context, no spinlock held, preemption on. [`wake`]: any context but NMI and
-//! probe handlers. Lock order: a wait queue's or the sleepers' lock, then the run queue's.
+//! [`schedule`] and functions that sleep: task context, no spinlock held, preemption on. [`wake`]:
+//! any context but NMI and probe handlers. Lock order: a wait queue's or the sleepers' lock, then
+//! the run queue's.
 
 use super::{IDLE, State, TASKS, Task, current_raw, tick};
 use crate::{
@@ -76,8 +87,8 @@ static TASKS_WAIT: AtomicBool = AtomicBool::new(false);
 impl RunQueue {
     /// Queues a runnable task that is on no CPU, and tells an idle CPU.
     fn push(&mut self, task: &Task) {
-        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not dead (T1), and a
-        // queued task cannot die.
+        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not
+        // dead (T1), and a queued task cannot die.
         unsafe { self.tasks.push_back(task) };
         TASKS_WAIT.store(true, Ordering::Relaxed);
         let candidates = self.idle_cpus & task.allowed_cpus.load(Ordering::Relaxed);
@@ -108,7 +119,8 @@ impl RunQueue {
     }
 }
 
-/// Makes what the calling CPU does its idle task, on the stack at `stack`. Once per CPU, interrupts off.
+/// Makes the calling code the idle task of its CPU, on the stack at `stack`. Once per CPU,
+/// interrupts off.
 pub fn init_cpu(stack: Range<u64>) {
     let percpu = percpu::this();
     let cpu = percpu.cpu_id();
@@ -140,22 +152,24 @@ pub fn wake(task: &Task) -> bool {
     let mut queue = RUN_QUEUE.lock();
     // Not a plain store: the task itself may leave its wait meanwhile, and even end.
     let was_asleep = task.change_state(State::Sleeping, State::Runnable);
-    // On a CPU: it will find itself runnable when it calls `schedule`. Queued: it was preempted before it did (S4).
+    // A task on a CPU finds itself runnable when it calls `schedule`. A queued one was preempted
+    // before it called that (S4).
     if was_asleep && !task.on_cpu.load(Ordering::Relaxed) && !task.run_link.is_linked() {
         queue.push(task);
     }
     was_asleep
 }
 
-/// Has `task` end: its wait ends early if it may be interrupted, and it is asked to end before it next runs in ring 3.
-/// Any context but NMI and probe handlers.
+/// Makes `task` end: its wait ends early if it may be interrupted, and it is asked to end before it
+/// next runs in ring 3. Any context but NMI and probe handlers.
 pub fn interrupt(task: &Task) {
     // SeqCst: before the look at the task's state, as in `wait_queue`.
     task.interrupted.store(true, Ordering::SeqCst);
     wake(task);
 }
 
-/// Ends the running task for good. Its user memory and whatever else may sleep when it is dropped must be gone already.
+/// Ends the running task for good. The caller has already dropped its user memory, and everything
+/// else that may sleep when it is dropped.
 pub fn exit() -> ! {
     // SAFETY: the running task is alive (T1).
     unsafe { &*current_raw() }.set_state(State::Dead);
@@ -163,11 +177,12 @@ pub fn exit() -> ! {
     unreachable!("a dead task was run");
 }
 
-/// Gives the CPU to the next task. Returns at once if there is none and the caller is runnable. A caller whose state is
-/// `Sleeping` comes back when it is woken; one whose state is `Dead` does not.
+/// Gives the CPU to the next task. Returns at once if there is none and the caller is runnable. A
+/// caller whose state is `Sleeping` comes back when it is woken; one whose state is `Dead` does not
+/// come back.
 ///
 /// # Panics
-/// With preemption off: a spinlock is held. In a probe handler.
+/// With preemption off, because a spinlock is held. In a probe handler.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn schedule() {
@@ -194,8 +209,8 @@ pub fn preempt_on_interrupt_exit(regs: &PtRegs) {
     }
 }
 
-/// Whether a task that has executed a breakpoint, which has not been served yet, is to be preempted,
-/// and may be. Code that has user memory open may not.
+/// Whether a task is to be preempted, and may be, that has executed a breakpoint which has not been
+/// served yet. Code that has user memory open may not.
 pub fn is_to_preempt_before_hit(regs: &PtRegs) -> bool {
     const USER_ACCESS: u64 = RFlags::ALIGNMENT_CHECK.bits();
     is_preemption_due(regs)
@@ -210,7 +225,8 @@ pub fn preempt_before_breakpoint(regs: &PtRegs) {
     preempt_at(regs.ip);
 }
 
-/// Whether another task is to run on this CPU and the interrupted context allows it, as far as its flags and locks tell.
+/// Whether another task is to run on this CPU, and the flags and locks of the interrupted code
+/// allow it.
 fn is_preemption_due(regs: &PtRegs) -> bool {
     const INTERRUPTS: u64 = RFlags::INTERRUPT_FLAG.bits();
     regs.flags & INTERRUPTS != 0 && percpu::preempt_count() == 0 && percpu::this().need_resched()
@@ -225,9 +241,11 @@ fn preempt_at(ip: u64) {
     task.preempted_at.store(0, Ordering::Relaxed);
 }
 
-/// Whether a task that was preempted, and waits to run again, is to resume at an ip for which `inside` holds.
+/// Whether a preempted task that waits to run again is to resume at an ip for which `inside` is
+/// true.
 pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
-    // A task that was preempted waits in the queue (S4), unless it is idle, and under the lock it is there or on a CPU (S1).
+    // A preempted task waits in the queue (S4), unless it is an idle one. Under the lock it is
+    // there or on a CPU (S1).
     let queue = RUN_QUEUE.lock();
     let inside = |task: &Task| inside(task.preempted_at.load(Ordering::Relaxed));
     queue.tasks.any(inside) || queue.idle_tasks.iter().flatten().any(|task| inside(task))
@@ -239,7 +257,7 @@ pub(crate) fn is_idle() -> bool {
     unsafe { current_raw().as_ref() }.is_none_or(|task| task.pid() == IDLE)
 }
 
-/// The tick: asks the running task to give way if another one waits.
+/// The tick: asks for a preemption of the running task if another one waits.
 pub fn tick() {
     if TASKS_WAIT.load(Ordering::Relaxed) {
         percpu::this().set_need_resched();
@@ -288,7 +306,8 @@ fn reschedule(preempted: bool) {
     }
 }
 
-/// Runs `next` in place of `task`. Returns when `task` runs again, with the task that ran before it then.
+/// Runs `next` in place of `task`. Returns when `task` runs again, with the task that ran just
+/// before.
 fn switch_to(task: &Task, next: &'static Task) -> *const Task {
     next.on_cpu.store(true, Ordering::Relaxed);
     next.last_cpu
@@ -300,7 +319,8 @@ fn switch_to(task: &Task, next: &'static Task) -> *const Task {
         } else {
             PhysAddr::new(root)
         };
-        // SAFETY: the kernel's root, or that of `next`'s address space, which `next` keeps alive (T3).
+        // SAFETY: the root is the kernel's, or that of the address space of `next`, which `next`
+        // keeps alive (T3).
         unsafe { paging::load_root(root) };
     }
     // Nothing that may be probed runs between this and the switch itself.
@@ -309,7 +329,8 @@ fn switch_to(task: &Task, next: &'static Task) -> *const Task {
     unsafe { __switch_to(task, next) }
 }
 
-/// After a switch, with the queue's lock held: `last` is off this CPU now. Returns it if it is dead.
+/// After a switch, with the queue's lock held: `last` is off this CPU now. Returns it if it is
+/// dead.
 fn finish_switch(last: *const Task) -> Option<*const Task> {
     // SAFETY: alive until its last switch is over (T1), which is now at the earliest.
     let task = unsafe { &*last };
@@ -320,8 +341,8 @@ fn finish_switch(last: *const Task) -> Option<*const Task> {
 /// Releases what [`finish_switch`] has returned (S5). The queue's lock is free again.
 fn release(dead: Option<*const Task>) {
     if let Some(task) = dead {
-        // SAFETY: the reference that `start` gave to the task (T1); nobody else takes it back, as its last switch is
-        // over.
+        // SAFETY: it is the reference that `start` gave to the task (T1). Its last switch is over,
+        // so no other code takes the reference back.
         let task = unsafe { Arc::from_raw(task) };
         task.release();
     }

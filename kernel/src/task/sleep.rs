@@ -1,9 +1,9 @@
 //! Sleeping until a time: the list of sleepers, which every CPU's tick looks through.
 //!
-//! Sleepers are sorted by the time at which they want to be woken, and one word tells the earliest, so a tick with
-//! nothing to do takes no lock. Any CPU may wake any sleeper. A sleeper is woken at the first tick after its time: up
-//! to 4 ms late. The CPU on which it fell asleep sees to it that there is one, also while that CPU is idle
-//! ([`super::tick`]).
+//! Sleepers are sorted by the time at which they want to be woken. One word holds the earliest
+//! time, so a tick with nothing to do takes no lock. Any CPU may wake any sleeper. A sleeper is
+//! woken at the first tick after its time, so up to 4 ms late. The CPU on which it fell asleep
+//! provides that tick, also while it is idle ([`super::idle`]).
 
 use super::{
     TaskRef,
@@ -32,7 +32,8 @@ unsafe impl Linked for Sleeper {
 
 static SLEEPERS: SpinLock<Queue<Sleeper>> = SpinLock::new(Queue::new());
 
-/// The time of the first sleeper. Written under the lock. A tick that sees it too late finds out at the next one.
+/// The time of the first sleeper. Written under the lock. If a tick sees a change too late, the
+/// next one sees it.
 static EARLIEST_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 fn note_earliest(sleepers: &Queue<Sleeper>) {
@@ -71,14 +72,15 @@ impl Sleeper {
     }
 }
 
-/// When the first of those who fell asleep on CPU `cpu` wants to be woken. No new one comes while that CPU is idle.
+/// The time at which the first of the tasks that fell asleep on CPU `cpu` wants to be woken. No
+/// task falls asleep there while that CPU is idle.
 pub(super) fn earliest_of(cpu: usize) -> Option<u64> {
     let sleepers = SLEEPERS.lock();
     let first = sleepers.find(|sleeper| sleeper.cpu.load(Ordering::Relaxed) == cpu);
     first.map(|sleeper| sleeper.deadline_ns)
 }
 
-/// Wakes those whose time has come. Called by the tick, interrupts off.
+/// Wakes the sleepers whose time has come. Called by the tick, interrupts off.
 pub(crate) fn tick() {
     let now_ns = ktime_get();
     if now_ns < EARLIEST_NS.load(Ordering::Relaxed) {
@@ -108,7 +110,8 @@ pub fn sleep_ns(ns: u64) {
     sleep_until(ktime_get().saturating_add(ns));
 }
 
-/// Sleeps until `deadline_ns`, in nanoseconds since boot; EINTR if the task is to end. Task context.
+/// Sleeps until `deadline_ns`, in nanoseconds since boot; EINTR if the task is to end. Task
+/// context.
 pub fn sleep_interruptible(deadline_ns: u64) -> Result<(), Errno> {
     let limits = Limits {
         deadline_ns: Some(deadline_ns),

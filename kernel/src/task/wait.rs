@@ -7,8 +7,9 @@ use super::{
 use crate::{errno::Errno, task};
 use abi::WaitStatus;
 
-/// Waits until a child of the running task that `which` names has ended, and takes its status. With `no_hang`, `None`
-/// if none has ended yet. ECHILD if there is no such child, EINTR if the running task is to end. Task context.
+/// Waits until a child of the running task that `which` names has ended, and takes its status. With
+/// `no_hang`, returns `None` if none has ended yet. ECHILD if there is no such child, EINTR if the
+/// running task is to end. Task context.
 pub fn wait_for_child(which: Which, no_hang: bool) -> Result<Option<(Pid, WaitStatus)>, Errno> {
     let task = task::current();
     let mut outcome = process::reap(task.pid(), which);
@@ -21,7 +22,8 @@ pub fn wait_for_child(which: Which, no_hang: bool) -> Result<Option<(Pid, WaitSt
     outcome
 }
 
-/// The same, without `no_hang`, but gives up with `None` once `is_to_stop` says so: somebody has to wake the task then.
+/// The same, without `no_hang`, but gives up with `None` once `is_to_stop` is true. The code that
+/// makes it true has to wake the task.
 pub fn wait_for_child_unless(
     which: Which,
     is_to_stop: impl Fn() -> bool,

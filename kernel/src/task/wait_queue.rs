@@ -1,21 +1,22 @@
 //! Wait queues: sleeping until another task or an interrupt handler has made a condition true.
 //!
-//! A waiter first queues itself and sets its state to `Sleeping`, then checks the condition, and only then gives the
-//! CPU away. A waker first makes the condition true, then takes waiters off the queue and wakes them. So no wake-up is
-//! lost:
+//! A waiter first queues itself and sets its state to `Sleeping`, then checks the condition, and
+//! only then gives the CPU away. A waker first makes the condition true, then takes waiters off the
+//! queue and wakes them. So no wake-up is lost:
 //!
-//! - If the waker looks at the queue before the waiter is in it, the queue's lock orders the waker's store before the
-//!   waiter's check.
-//! - Else it finds the waiter and turns its state back to `Runnable`; then `schedule` does not take it off the run
-//!   queue.
+//! - If the waker looks at the queue before the waiter is in it, the queue's lock orders the
+//!   waker's store before the waiter's check.
+//! - Otherwise the waker finds the waiter and turns its state back to `Runnable`. Then `schedule`
+//!   does not take the waiter off the run queue.
 //!
-//! A waiter that is woken queues itself again before it checks again. So one that leaves with its condition true and
-//! finds itself taken off the queue meanwhile has got a wake-up that it does not need, and passes it on; the same if
-//! it leaves because its time is over.
+//! A waiter that is woken queues itself again before it checks again. It may leave with its
+//! condition true, or because its time is over, and find that it was taken off the queue meanwhile.
+//! Then it has got a wake-up that it does not need, and passes it on.
 //!
 //! # Contexts
-//! Waiting: task context, no spinlock held, preemption on. The condition runs as part of the wait and must not sleep.
-//! Waking: any context but NMI and probe handlers. Lock order: the queue's, the sleepers', the run queue's.
+//! Waiting: task context, no spinlock held, preemption on. The condition runs as part of the wait
+//! and must not sleep. Waking: any context but NMI and probe handlers. Lock order: the queue's, the
+//! sleepers', the run queue's.
 
 use super::{
     State, TaskRef, current,
@@ -49,7 +50,7 @@ unsafe impl Linked for Waiter {
     }
 }
 
-/// What else ends a wait.
+/// The other reasons that end a wait.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// When to give up, in nanoseconds since boot.
@@ -59,7 +60,7 @@ pub(super) struct Limits {
 }
 
 impl WaitQueue {
-    /// A queue with nobody in it.
+    /// An empty queue.
     pub const fn new() -> Self {
         Self {
             waiters: SpinLock::new(Queue::new()),
@@ -88,7 +89,8 @@ impl WaitQueue {
         )
     }
 
-    /// Sleeps until `condition` is true; ETIMEDOUT when `deadline_ns`, in nanoseconds since boot, has passed.
+    /// Sleeps until `condition` is true; ETIMEDOUT when `deadline_ns`, in nanoseconds since boot,
+    /// has passed.
     pub fn wait_until_deadline(
         &self,
         deadline_ns: u64,
@@ -170,8 +172,8 @@ pub(super) fn wait(
         .deadline_ns
         .map(|deadline_ns| Sleeper::new(task.clone(), deadline_ns));
     let result = loop {
-        // The store is SeqCst, a full barrier before the checks; a waker's locks are one between its store and its
-        // look at the state.
+        // The store is SeqCst: a full barrier before the checks. On the other side, a waker's locks
+        // are one between its store and its look at the state.
         task.set_state(State::Sleeping);
         if let Some(queue) = queue {
             queue.add(&waiter);

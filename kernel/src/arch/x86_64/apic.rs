@@ -1,10 +1,11 @@
 //! The local APIC of each CPU: its timer, and interrupts from CPU to CPU.
 //!
-//! It is driven through its memory-mapped registers, which every processor of interest has (Intel SDM vol. 3A, chapter
-//! 11); firmware that left it in x2APIC mode is overruled. The registers of all CPUs lie at one address, and each
-//! CPU sees its own there.
+//! It is driven through its memory-mapped registers, which every processor of interest has (Intel
+//! SDM vol. 3A, chapter 11). Firmware that left it in x2APIC mode is overruled. The registers of
+//! all CPUs lie at one address, and each CPU sees its own there.
 //!
-//! Any context. Sending an interrupt takes two stores, so it is done with interrupts off; an NMI handler must not send.
+//! Any context. Sending an interrupt takes two stores, so it is done with interrupts off. An NMI
+//! handler must not send.
 
 use super::{idt::vector, percpu};
 use crate::{mm::paging, time};
@@ -60,17 +61,19 @@ fn address(offset: usize) -> *mut u32 {
 }
 
 fn read(offset: usize) -> u32 {
-    // SAFETY: `init` mapped the registers for ever; reading those of `register` has no effect on memory.
+    // SAFETY: `init` mapped the registers for ever. Reading those of `register` has no effect on
+    // memory.
     unsafe { address(offset).read_volatile() }
 }
 
 fn write(offset: usize, value: u32) {
-    // SAFETY: as in `read`. What the functions below write starts no access to memory by the APIC.
+    // SAFETY: as in `read`. The values that the functions below write make the APIC access no
+    // memory.
     unsafe { address(offset).write_volatile(value) }
 }
 
-/// Maps the registers and measures the timer, for ticks of `tick_ns` nanoseconds. Takes about 10 ms.
-/// Call once, on the CPU that boots, after [`time::init`].
+/// Maps the registers and measures the timer, for ticks of `tick_ns` nanoseconds. Takes about 10
+/// ms. Call once, on the CPU that boots, after [`time::init`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init(tick_ns: u64) {
@@ -100,8 +103,8 @@ pub fn init_cpu() {
     const X2APIC: u64 = 1 << 10;
     let (frame, raw) = ApicBase::read_raw();
     let flags = raw & !X2APIC & !ApicBaseFlags::LAPIC_ENABLE.bits();
-    // SAFETY: leaves the registers where they are. The way from x2APIC mode back leads through "disabled" (Intel SDM
-    // vol. 3A, 11.12.5).
+    // SAFETY: this leaves the registers where they are. The way from x2APIC mode back leads through
+    // "disabled" (Intel SDM vol. 3A, 11.12.5).
     unsafe {
         if raw & X2APIC != 0 {
             ApicBase::write_raw(frame, flags);
@@ -135,8 +138,8 @@ pub fn tick_ns() -> u64 {
     TICK_NS.load(Ordering::Relaxed)
 }
 
-/// Stops the periodic timer of the calling CPU. With `ns`, its interrupt comes once, after that time, or earlier if the timer cannot
-/// count so far.
+/// Stops the periodic timer of the calling CPU. With `ns`, its interrupt comes once, after that
+/// time, or earlier if the timer cannot count that far.
 pub fn set_alarm(ns: Option<u64>) {
     write(register::LVT_TIMER, u32::from(vector::TIMER));
     let count = ns.map_or(0, |ns| {

@@ -1,7 +1,7 @@
-//! The state that every CPU is brought to before it runs anything: control registers and EFER.
+//! The state in which every CPU starts to run: control registers and EFER.
 //!
-//! Firmware leaves them in different states (caches off, SSE on, and so on), so each is written whole, from what
-//! CPUID reports, and never updated bit by bit.
+//! Firmware leaves them in different states (caches off, SSE on, and so on). So each is written
+//! whole, from the answers of CPUID, and never updated bit by bit.
 
 use core::{
     arch::x86_64::{__cpuid, __cpuid_count},
@@ -55,7 +55,7 @@ impl Features {
 /// Writes CR0, CR4 and EFER of the current CPU. Call with interrupts off, once per CPU.
 ///
 /// # Panics
-/// Without NX, as W^X rests on it, and under 5-level paging.
+/// Without NX, because W^X needs it, and under 5-level paging.
 pub fn init() {
     let features = Features::detect();
     assert!(
@@ -80,8 +80,9 @@ pub fn init() {
         | Cr0Flags::NUMERIC_ERROR
         | Cr0Flags::EXTENSION_TYPE
         | Cr0Flags::EMULATE_COPROCESSOR;
-    // SAFETY: long mode stays on, 4-level paging stays as it is, and no kernel code needs what is switched off here:
-    // vector units, global pages, PCIDs, FSGSBASE, and user pages without STAC.
+    // SAFETY: long mode stays on, and 4-level paging stays as it is. No kernel code needs the
+    // features that are switched off here: vector units, global pages, PCIDs, FSGSBASE, and user
+    // pages without STAC.
     unsafe {
         Efer::write(
             EferFlags::LONG_MODE_ENABLE
@@ -97,7 +98,8 @@ pub fn init() {
 
 static SMAP: AtomicBool = AtomicBool::new(false);
 
-/// Whether ring 0 needs `stac` around an access to user pages. Any context; false until [`init`] has run.
+/// Whether ring 0 needs `stac` around an access to user pages. Any context; false until [`init`]
+/// has run.
 pub fn has_smap() -> bool {
     SMAP.load(Ordering::Relaxed)
 }

@@ -1,10 +1,12 @@
 //! Entry stubs: the way from ring 3 or from an interrupted instruction into Rust, and back.
 //!
-//! All of it lies between `__entry_text_start` and `__entry_text_end`. A stub completes what the processor pushed to a
-//! [`PtRegs`], swaps GS if it comes from ring 3, and calls a Rust function with the frame:
+//! All of it lies between `__entry_text_start` and `__entry_text_end`. A stub completes the words
+//! that the processor has pushed to a [`PtRegs`], swaps GS if it comes from ring 3, and calls a
+//! Rust function with the frame:
 //!
 //! ```text
-//!   rsp at the interruption, aligned down to 16; for ring 3 and `syscall`: the task's kernel stack top
+//!   rsp at the interruption, aligned down to 16;
+//!   for ring 3 and `syscall`: the task's kernel stack top
 //!   +0xa0  ss       \
 //!   +0x98  sp        |
 //!   +0x90  flags     | pushed by the processor, or by the stub for `syscall` and NMI
@@ -17,26 +19,26 @@
 //!   -0x08  padding  <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
 //! ```
 //!
-//! The call frame information describes each stub at each instruction, as a signal frame: an unwinder that finds a
-//! return address in here goes on with the interrupted instruction.
+//! The call frame information describes each stub at each instruction, as a signal frame. So an
+//! unwinder that finds a return address in here goes on with the interrupted instruction.
 //!
 //! # GS
-//! Exceptions and interrupts swap GS when the saved CS is ring 3's. That test is right for all but NMI and #DF: within
-//! the few instructions of this file that run in ring 0 with the user's GS nothing can fault, interrupts are off, and
-//! no breakpoint may be placed. NMI and #DF ask the GS base itself: the kernel's is negative, and user code cannot
-//! change its own (CR4.FSGSBASE is clear).
+//! Exceptions and interrupts swap GS when the saved CS is ring 3's. A few instructions of this file
+//! run in ring 0 with the user's GS. There nothing can fault, interrupts are off, and no breakpoint
+//! may be placed, so the test is right for all entries but NMI and #DF. These two test the GS base
+//! itself: the kernel's is negative, and user code cannot change its own (CR4.FSGSBASE is clear).
 //!
 //! # NMI
-//! An `iretq` unmasks NMIs, also that of an exception inside the NMI handler, such as a probe hit. The next NMI would
-//! then start at the top of the same interrupt stack. So the stub first moves to another stack, while NMIs are
-//! certainly masked: to the interrupted stack below rsp, where nothing is alive (rule 4 of [`super`]), or, if rsp was
-//! still the user's, to the top of the task's kernel stack, which is empty then. From there on NMIs may come on top of
-//! each other.
+//! An `iretq` unmasks NMIs. An exception inside the NMI handler, for example a probe hit, ends in
+//! one. The next NMI would then start at the top of the same interrupt stack. So the stub first
+//! moves to another stack, while NMIs are certainly masked. That is the interrupted stack below
+//! rsp, where nothing is alive (rule 4 of [`super`]). If rsp was still the user's, it is the top of
+//! the task's kernel stack, which is empty then. After that, NMIs may come on top of each other.
 //!
 //! # `syscall`
-//! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and interrupts off (FMASK).
-//! The stub makes the same frame of it. On the way out `sysretq` is used when it restores exactly what the frame says;
-//! else `iretq`.
+//! `syscall` leaves the return address in rcx, the flags in r11, the user's rsp in place, and
+//! interrupts off (FMASK). The stub makes the same frame of it. On the way out `sysretq` is used
+//! when it restores exactly the frame's values; else `iretq`.
 
 use super::{
     PtRegs, cpu,
@@ -58,7 +60,8 @@ global_asm!(
     r#"
     .pushsection .entry.text, "ax", @progbits
 
-# One instruction, `clac`, where the processor has SMAP; the boot code writes it over this no-operation.
+# One instruction, `clac`, where the processor has SMAP. The boot code writes it over this
+# no-operation.
 .macro clac_if_smap
 77: .byte 0x0f, 0x1f, 0x00
     .pushsection .clac_sites, "a", @progbits
@@ -78,7 +81,7 @@ global_asm!(
     .cfi_restore \reg
 .endm
 
-# Starts the frame information of a stub that was entered with `words` words of the frame on the stack.
+# Starts the frame information of a stub. At its entry `words` words of the frame are on the stack.
 .macro begin_frame words
     .cfi_startproc simple
     .cfi_signal_frame
@@ -551,8 +554,8 @@ unsafe extern "C" {
 /// The instruction `clac` (Intel SDM vol. 2A).
 const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
 
-/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots, before any other code
-/// can run the stubs on another CPU.
+/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots,
+/// before another CPU can run the stubs.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn apply_processor_features() {
@@ -566,8 +569,8 @@ pub fn apply_processor_features() {
     for &site in sites {
         for (offset, byte) in (0..).zip(CLAC) {
             let alias = paging::text_alias(VirtAddr::new(site + offset));
-            // SAFETY: the site holds a no-operation of this length. No CPU but this one runs, and it is not inside a
-            // stub.
+            // SAFETY: the site holds a no-operation of this length. No other CPU runs, and this one
+            // is not inside a stub.
             unsafe { alias.write_volatile(byte) };
         }
     }

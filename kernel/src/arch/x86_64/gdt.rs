@@ -1,11 +1,12 @@
-//! Descriptor tables of one CPU: the GDT, the task state segment and the stacks it names.
+//! Descriptor tables of one CPU: the GDT, the task state segment and the stacks that it names.
 //!
-//! The order of the segments is fixed by `syscall` and `sysret` (Intel SDM vol. 2B): kernel code, kernel data, user
-//! data, user code.
+//! `syscall` and `sysret` fix the order of the segments (Intel SDM vol. 2B): kernel code, kernel
+//! data, user data, user code.
 //!
-//! Two vectors have stacks of their own (IST). #DF comes when the stack of the task is no longer usable. NMI comes at
-//! any instruction, even where rsp still is the user's; its stack is left within a few instructions (see
-//! [`super::entry`]), and has its size only for the report of a fault in those.
+//! Two vectors have stacks of their own (IST). #DF comes when the stack of the task is no longer
+//! usable. NMI comes at any instruction, even where rsp still is the user's. The NMI stub leaves
+//! its stack within a few instructions (see [`super::entry`]). That stack is as large as the other
+//! only because a fault in those instructions must be reported on it.
 
 use core::{cell::UnsafeCell, mem::offset_of, ptr};
 use x86_64::{
@@ -65,12 +66,13 @@ impl Gdt {
     }
 }
 
-/// Stacks for the interrupt stack table of one CPU. Both are mapped for ever and nothing else uses them.
+/// Stacks for the interrupt stack table of one CPU. Both are mapped for ever, and no other code
+/// uses them.
 pub struct InterruptStacks {
     /// End (highest address, 16-aligned) of the double fault's.
     pub double_fault: VirtAddr,
-    /// End (highest address, 16-aligned) of the NMI's. Its last 16 bytes hold the address of this CPU's data, which
-    /// the stub needs before it may trust GS.
+    /// End (highest address, 16-aligned) of the NMI's. Its last 16 bytes hold the address of this
+    /// CPU's data, which the stub needs before it may trust GS.
     pub nmi: VirtAddr,
 }
 
@@ -87,13 +89,13 @@ unsafe impl Sync for BootStacks {}
 static BOOT_STACKS: BootStacks = BootStacks(UnsafeCell::new([[0; STACK_BYTES]; 2]));
 
 impl InterruptStacks {
-    /// The addresses of those of the CPU that boots.
+    /// The addresses of the stacks of the CPU that boots.
     pub fn range_of_boot_cpu() -> core::ops::Range<u64> {
         let start = VirtAddr::from_ptr(BOOT_STACKS.0.get());
         start.as_u64()..(start + 2 * STACK_BYTES as u64).as_u64()
     }
 
-    /// Those of the CPU that boots.
+    /// The stacks of the CPU that boots.
     pub fn of_boot_cpu() -> Self {
         let start = VirtAddr::from_ptr(BOOT_STACKS.0.get());
         Self {
@@ -103,10 +105,11 @@ impl InterruptStacks {
     }
 }
 
-/// Builds and loads the GDT and TSS of the calling CPU, whose data are `percpu`. Interrupts are off.
+/// Builds and loads the GDT and TSS of the calling CPU, whose data are `percpu`. Interrupts are
+/// off.
 ///
 /// # Safety
-/// 1. `stacks` are what [`InterruptStacks`] says.
+/// 1. `stacks` are as [`InterruptStacks`] says.
 /// 2. `gdt` and `tss` are the calling CPU's, and not loaded yet.
 pub(super) unsafe fn init<P>(
     gdt: &'static Gdt,
@@ -136,8 +139,9 @@ pub(super) unsafe fn init<P>(
         [KERNEL_CS, KERNEL_DS, USER_DS, USER_CS, TSS_SELECTOR],
         "the entry stubs and STAR rely on this order"
     );
-    // SAFETY: the table lives for ever and holds flat segments of ring 0. In 64-bit mode the data segments may be
-    // null, and a return to ring 3 makes them so (Intel SDM vol. 2A, IRET); GS was nulled before its base was set.
+    // SAFETY: the table lives for ever and holds flat segments of ring 0. In 64-bit mode the data
+    // segments may be null, and a return to ring 3 makes them so (Intel SDM vol. 2A, IRET). GS was
+    // nulled before its base was set.
     unsafe {
         gdt.load_unsafe();
         CS::set_reg(SegmentSelector(KERNEL_CS));

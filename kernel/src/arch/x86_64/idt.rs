@@ -11,8 +11,8 @@ use x86_64::{
     PrivilegeLevel, VirtAddr, instructions::tables::lidt, structures::DescriptorTablePointer,
 };
 
-/// Vectors: those of exceptions (Intel SDM vol. 3A, table 6-1), and from 32 on those that this kernel has chosen; the
-/// higher, the more urgent.
+/// Vectors. The first 32 are those of exceptions (Intel SDM vol. 3A, table 6-1). This kernel has
+/// chosen the others; a higher one is more urgent.
 pub mod vector {
     /// #DB, debug.
     pub const DEBUG: u8 = 1;
@@ -150,9 +150,9 @@ impl Idt {
     /// Lets each vector lead to the entry that `entry_of` gives.
     ///
     /// # Safety
-    /// 1. No CPU has the table loaded, and nobody else fills it.
+    /// 1. No CPU has the table loaded, and no other code fills it.
     pub unsafe fn fill(&self, entry_of: impl Fn(u8) -> VirtAddr) {
-        // SAFETY: nobody else reads or writes it, by (1).
+        // SAFETY: no other code reads or writes it, by (1).
         let gates = unsafe { &mut *self.0.get() };
         for (vector, gate) in (0..=u8::MAX).zip(gates) {
             let ist = match vector {
@@ -171,7 +171,8 @@ impl Idt {
     /// Loads the table on the calling CPU.
     ///
     /// # Safety
-    /// 1. It was filled, each gate names an entry that expects it, and it stays as long as it is loaded.
+    /// 1. It was filled, each gate names an entry that expects it, and it stays as long as it is
+    ///    loaded.
     pub unsafe fn load(&'static self) {
         let pointer = DescriptorTablePointer {
             limit: (GATES * size_of::<Gate>() - 1) as u16,
@@ -184,8 +185,8 @@ impl Idt {
     }
 }
 
-/// Fills the table and loads it on the CPU that boots; `stub` gives the entry of a vector. Call once,
-/// with interrupts off, after [`super::gdt::init`].
+/// Fills the table and loads it on the CPU that boots; `stub` gives the entry of a vector. Call
+/// once, with interrupts off, after [`super::percpu::load_descriptor_tables`].
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init(stub: fn(u8) -> VirtAddr) {

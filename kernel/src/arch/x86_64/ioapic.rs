@@ -1,8 +1,8 @@
-//! The I/O APIC: it turns the lines of devices into interrupts of a CPU. Firmware leaves all of its lines masked, and the kernel opens
-//! those that it wants.
+//! The I/O APIC: it turns the lines of devices into interrupts of a CPU. Firmware leaves all of its
+//! lines masked, and the kernel opens those that it wants.
 //!
-//! Its registers are reached through a window: the number of a register into one word, its value from or to another
-//! (82093AA data sheet, 3.0).
+//! Its registers are reached through a window: the number of a register goes into one word, its
+//! value from or to another (82093AA data sheet, 3.0).
 //!
 //! Task context.
 
@@ -27,7 +27,8 @@ struct Window {
 
 impl Window {
     /// # Safety
-    /// 1. At `registers` those of an I/O APIC are mapped, for ever, and nobody else uses them meanwhile.
+    /// 1. The registers of an I/O APIC are mapped at `registers`, for ever, and no other code uses
+    ///    them meanwhile.
     unsafe fn new(registers: VirtAddr) -> Self {
         Self {
             select: registers.as_mut_ptr(),
@@ -44,7 +45,8 @@ impl Window {
     }
 }
 
-/// Has the ISA bus's line `line` interrupt the CPU that booted, with the vector [`vector::SERIAL`]. The error says why it cannot.
+/// Routes the ISA bus's line `line` to the CPU that booted, with the vector [`vector::SERIAL`]. The
+/// error says why it cannot.
 pub fn route(line: u8) -> Result<(), &'static str> {
     static ONE_AT_A_TIME: SpinLock<()> = SpinLock::new(());
     let DeviceLine {

@@ -1,19 +1,21 @@
-//! Per-CPU data: one [`PerCpu`] for each CPU, which its GS base points to while it runs in ring 0.
+//! Per-CPU data: one [`PerCpu`] for each CPU, to which its GS base points while it runs in ring 0.
 //!
 //! # Invariants
-//! P1. From [`init`] on, GS base holds the address of this CPU's entry of `PERCPU` whenever Rust code runs. Ring 3 runs
-//!     with another GS base; the entry stubs swap.
-//! P2. The entries live for ever, so `&'static PerCpu` is sound. What several CPUs write is atomic; `gdt` and `tss`
-//!     belong to their CPU alone.
+//! P1. From [`init`] on, GS base holds the address of this CPU's entry of `PERCPU` whenever Rust
+//!     code runs. Ring 3 runs with another GS base; the entry stubs swap them.
+//! P2. The entries live for ever, so `&'static PerCpu` is sound. Fields that several CPUs write are
+//!     atomic. `gdt` and `tss` belong to their CPU alone.
 //! P3. Offsets used by the stubs come from `offset_of!`, never from numbers.
 //!
 //! # Preemption
-//! A task may be moved to another CPU whenever preemption is possible, so a reference from [`this`] tells about "this"
-//! CPU only while `preempt_count` is not zero or interrupts are off. [`current_raw`], [`preempt_disable`] and
-//! [`cpu_id`] use single GS-relative instructions, so they need no protection themselves.
+//! While preemption is possible, a task may be moved to another CPU at any instruction. So a
+//! reference from [`this`] is certain to belong to the running CPU only while `preempt_count` is
+//! not zero or interrupts are off. [`current_raw`], [`preempt_disable`] and [`cpu_id`] are single
+//! GS-relative instructions, so they need no protection.
 //!
-//! `preempt_count` counts the reasons why this CPU must not switch tasks: held spinlocks, probe handlers, explicit
-//! [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's own lock.
+//! `preempt_count` counts the reasons why this CPU must not switch tasks: held spinlocks and calls
+//! of [`preempt_disable`]. It is zero when a task is switched in or out, except for the run queue's
+//! own lock.
 
 use super::{
     PtRegs,
@@ -41,7 +43,7 @@ use x86_64::{
 /// How many CPUs the kernel can use.
 pub const MAX_CPUS: usize = 64;
 
-/// What one CPU knows about itself.
+/// The data of one CPU.
 #[repr(C, align(64))]
 pub struct PerCpu {
     /// This struct's own address, so that one load through GS gives a pointer.
@@ -54,7 +56,7 @@ pub struct PerCpu {
     user_rsp: AtomicU64,
     cpu_id: AtomicU32,
     preempt_count: AtomicU32,
-    /// The running task should give way as soon as it may be preempted.
+    /// The running task is to be preempted as soon as it may.
     need_resched: AtomicBool,
     apic_id: AtomicU32,
     /// The tick rests; see [`crate::task`].
@@ -64,7 +66,7 @@ pub struct PerCpu {
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
-    /// What the probes keep for the CPU.
+    /// The probes' data for the CPU.
     pub probes: ::probes::PerCpu,
 }
 
@@ -127,7 +129,8 @@ impl PerCpu {
         self.resting.store(resting, Ordering::Relaxed);
     }
 
-    /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to notice soon.
+    /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to
+    /// notice soon.
     pub fn set_need_resched(&self) {
         self.need_resched.store(true, Ordering::Relaxed);
     }
@@ -149,24 +152,25 @@ impl PerCpu {
     }
 }
 
-/// Makes `PERCPU[cpu]` the data of the calling CPU. Comes before everything else on a CPU, locks included.
+/// Makes `PERCPU[cpu]` the data of the calling CPU. Comes before everything else on a CPU, also
+/// before locks.
 pub fn init(cpu: usize) {
     let percpu = &PERCPU[cpu];
     let address = ptr::from_ref(percpu);
     percpu.self_ptr.store(address.cast_mut(), Ordering::Relaxed);
     percpu.cpu_id.store(cpu as u32, Ordering::Relaxed);
     percpu.probes.init(cpu);
-    // SAFETY: a null GS is valid in 64-bit mode. It goes first, as it may clear the base.
+    // SAFETY: a null GS is valid in 64-bit mode. It goes first, because it may clear the base.
     unsafe { GS::set_reg(SegmentSelector::NULL) };
     GsBase::write(VirtAddr::from_ptr(address));
     KernelGsBase::write(VirtAddr::zero());
 }
 
-/// Builds and loads the descriptor tables of the calling CPU. Call with interrupts off, once per CPU,
-/// after [`init`].
+/// Builds and loads the descriptor tables of the calling CPU. Call with interrupts off, once per
+/// CPU, after [`init`].
 ///
 /// # Safety
-/// 1. `stacks` are what [`InterruptStacks`] says.
+/// 1. `stacks` are as [`InterruptStacks`] says.
 pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
     let percpu = this();
     // SAFETY: the tables are this CPU's, and in no use yet; (1).
@@ -199,7 +203,12 @@ pub fn cpu_id() -> usize {
     let id: u32;
     // SAFETY: by P1 this reads `PerCpu::cpu_id`.
     unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) id, const CPU_ID, options(nostack, preserves_flags, readonly));
+        asm!(
+            "mov {:e}, gs:[{}]",
+            out(reg) id,
+            const CPU_ID,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     id as usize
 }
@@ -210,7 +219,12 @@ pub fn current_raw() -> *const () {
     let task: *const ();
     // SAFETY: by P1 this reads `PerCpu::current`.
     unsafe {
-        asm!("mov {}, gs:[{}]", out(reg) task, const CURRENT, options(nostack, preserves_flags, readonly));
+        asm!(
+            "mov {}, gs:[{}]",
+            out(reg) task,
+            const CURRENT,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     task
 }
@@ -221,21 +235,31 @@ pub fn preempt_count() -> u32 {
     let count: u32;
     // SAFETY: by P1 this reads `PerCpu::preempt_count`.
     unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) count, const PREEMPT_COUNT, options(nostack, preserves_flags, readonly));
+        asm!(
+            "mov {:e}, gs:[{}]",
+            out(reg) count,
+            const PREEMPT_COUNT,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     count
 }
 
-/// Whether a probe handler runs on this CPU: the caller, or what it has interrupted. Any context. Not so while the
-/// instruction of a probe runs, which may be the one that asks here.
+/// Whether a probe handler runs on this CPU. It may be the caller, or code that the caller has
+/// interrupted. False while a displaced instruction runs, which may be the caller's. Any context.
 #[inline]
 pub fn in_probe_handler() -> bool {
     const GUARD: usize = PROBES + ::probes::PerCpu::GUARD_OFFSET as usize;
     let depth: u32;
-    // SAFETY: by P1 this reads the guard of `PerCpu::probes`; one instruction, as a task that is in no handler may move to
-    // another CPU.
+    // SAFETY: by P1 this reads the guard of `PerCpu::probes`. It is one instruction, because a task
+    // that is in no handler may move to another CPU at any instruction.
     unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) depth, const GUARD, options(nostack, preserves_flags, readonly));
+        asm!(
+            "mov {:e}, gs:[{}]",
+            out(reg) depth,
+            const GUARD,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     depth != ::probes::platform::GUARD_FREE
 }
@@ -243,19 +267,20 @@ pub fn in_probe_handler() -> bool {
 /// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.
 #[inline]
 pub fn preempt_disable() {
-    // SAFETY: by P1 this counts in `PerCpu::preempt_count`; one instruction, so neither an interrupt nor a move to
-    // another CPU can come in between. Not `nomem`: what follows must not move above it.
+    // SAFETY: by P1 this counts in `PerCpu::preempt_count`. It is one instruction, so neither an
+    // interrupt nor a move to another CPU can come in between. It is not `nomem`, because later
+    // memory accesses must not move above it.
     unsafe { asm!("inc dword ptr gs:[{}]", const PREEMPT_COUNT, options(nostack)) };
 }
 
 unsafe extern "C" {
-    /// The scheduler's part of [`preempt_enable`]. It is called by its symbol, because the scheduler
-    /// builds on the locks, and these on this file.
+    /// The scheduler's part of [`preempt_enable`]. It is called by its symbol, because the
+    /// scheduler uses the locks, and the locks use this file.
     safe fn preempt_schedule();
 }
 
-/// Ends a [`preempt_disable`], and switches tasks if that was asked for meanwhile and nothing else forbids it, such as a
-/// probe handler that runs with interrupts on.
+/// Ends a [`preempt_disable`]. Switches tasks if that was asked for meanwhile and nothing else
+/// forbids it. For example, a probe handler forbids it, even with interrupts on.
 #[inline]
 pub fn preempt_enable() {
     if preempt_enable_no_resched()
@@ -284,19 +309,20 @@ pub fn preempt_enable_no_resched() -> bool {
     zero != 0
 }
 
-/// Whether code with these interrupts could be switched away from: no reason against it, and it is no probe handler, which
-/// may have its interrupts on.
+/// Whether code with these interrupts could be switched away from: there is no reason against it,
+/// and the code is no probe handler. A handler may have its interrupts on.
 fn may_switch(interrupts_are_on: bool) -> bool {
     interrupts_are_on && preempt_count() == 0 && !in_probe_handler()
 }
 
-/// Whether the running task could be switched out here: interrupts on, and no reason against it. Any context.
+/// Whether the running task could be switched out here: interrupts are on, no reason is against it,
+/// and no probe handler runs. Any context.
 pub fn preemptible() -> bool {
     may_switch(interrupts::are_enabled())
 }
 
-/// The same of the code that an exception has interrupted, which left `regs`. Before the exception's handler has turned interrupts
-/// on or taken a lock.
+/// The same for the code that an exception has interrupted, which left `regs`. Call it before the
+/// exception's handler turns interrupts on or takes a lock.
 pub fn was_preemptible(regs: &PtRegs) -> bool {
     may_switch(regs.flags & RFlags::INTERRUPT_FLAG.bits() != 0)
 }

@@ -1,13 +1,13 @@
-//! The legacy devices that every PC starts with: the interval timer as the one clock of known rate, and the interrupt
-//! controllers, which are silenced.
+//! The legacy devices that every PC starts with: the interval timer, because it is the one clock of
+//! known rate; and the interrupt controllers, to silence them.
 
 use x86_64::instructions::port::Port;
 
 /// Rate of the interval timer (8254) in Hz.
 pub const PIT_HZ: u64 = 1_193_182;
 
-/// Masks every line of both 8259 interrupt controllers. Their power-on vectors collide with exceptions, and firmware
-/// leaves the timer's line open.
+/// Masks every line of both 8259 interrupt controllers, because their power-on vectors collide with
+/// exceptions and firmware leaves the timer's line open.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn mask_legacy_interrupts() {
@@ -24,7 +24,8 @@ pub struct PitCounter(());
 impl PitCounter {
     /// Starts the countdown. It covers 54 ms.
     pub fn start() -> Self {
-        // SAFETY: channel 2 drives the speaker, which stays off; nothing else uses it (8254 data sheet, mode 0).
+        // SAFETY: channel 2 drives the speaker, which stays off. No other code uses it (8254 data
+        // sheet, mode 0).
         unsafe {
             let mut gate = Port::<u8>::new(0x61);
             let bits = gate.read() & !0b11;

@@ -7,8 +7,9 @@
 //!     halts for good, with interrupts off.
 //!
 //! # Contexts
-//! Sending is possible in any context but NMI. What waits for other CPUs ([`flush_tlb_everywhere`]) is called with
-//! interrupts on and no spinlock held: the other one may be waiting for ours.
+//! Sending is possible in any context but NMI. [`flush_tlb_everywhere`] waits for the other CPUs.
+//! So it is called with interrupts on and no spinlock held, because another CPU may be waiting for
+//! this one.
 
 use super::{apic, idt::vector, percpu};
 use crate::time;
@@ -61,7 +62,8 @@ pub fn possible_cpus() -> usize {
     }
 }
 
-/// The numbers of the CPUs that run, except the caller's. The caller keeps preemption off as long as that matters.
+/// The numbers of the CPUs that run, except the caller's. The caller keeps preemption off as long
+/// as that matters.
 pub fn other_cpus() -> impl Iterator<Item = usize> {
     let this = percpu::cpu_id();
     (0..online_cpus()).filter(move |&cpu| cpu != this)
@@ -102,7 +104,8 @@ pub(super) fn flush_tlb_here() {
     FLUSHED[percpu::cpu_id()].fetch_max(asked, Ordering::Release);
 }
 
-/// Drops all translations on all CPUs, and returns when that is done. Task context, interrupts on, no spinlock held.
+/// Drops all translations on all CPUs, and returns when that is done. Task context, interrupts on,
+/// no spinlock held.
 pub fn flush_tlb_everywhere() {
     debug_assert!(interrupts::are_enabled());
     percpu::preempt_disable();
@@ -121,8 +124,8 @@ pub fn flush_tlb_everywhere() {
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Stops all other CPUs for good, wherever they are, by NMI. If another CPU got here first, stops this one. Any
-/// context. Returns when they have stopped, or after 100 ms without waiting for the rest.
+/// Stops all other CPUs for good, wherever they are, by NMI. If another CPU got here first, stops
+/// this one. Any context. Returns when the others have stopped, but waits for at most 100 ms.
 pub fn stop_others() {
     interrupts::disable();
     if STOPPING.swap(true, Ordering::SeqCst) {

@@ -118,7 +118,8 @@ unsafe extern "C" {
     static start_up_end: u8;
 }
 
-/// The number of the stack that the next CPU takes. Not in the page, which no CPU may write where it executes it.
+/// The number of the stack that the next CPU takes. Not in the page, because a CPU executes that
+/// and may not write it.
 static NEXT_TICKET: AtomicU32 = AtomicU32::new(0);
 
 /// Fills `page` with the start-up code. CPU after CPU takes the next of `stacks` (stack ends,
@@ -186,7 +187,8 @@ const RESET_NS: u64 = 10 * time::NSEC_PER_MSEC;
 /// Between the first start-up interrupt and the second.
 const START_UP_NS: u64 = 200_000;
 
-/// Starts all other CPUs that the firmware tells of, and returns when they are up. Call once, interrupts off.
+/// Starts all other CPUs that the firmware tells of, and returns when they are up. Call once,
+/// interrupts off.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn start_others() {
@@ -202,7 +204,7 @@ pub fn start_others() {
         }
     }
     let let_in = smp::close();
-    // Those that have a number are running; wait until they are through.
+    // CPUs that have a number are running; wait until they are up.
     while smp::online_cpus() < let_in {
         time::answer_cpus();
         hint::spin_loop();

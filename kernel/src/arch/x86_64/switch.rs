@@ -25,9 +25,9 @@ use core::{
 };
 use unwind::{Frame, Memory, register};
 
-/// Saves the registers of `task` that a call preserves, on its stack, and continues `next` where it left off; returns,
-/// on the stack of `next`, the task that was left. The only place where the kernel changes from one task's stack to
-/// another's.
+/// Saves the registers of `task` that a call preserves, on its stack, and continues `next` where it
+/// left off. Returns, on the stack of `next`, the task that was left. The only place where the
+/// kernel changes from one task's stack to another's.
 ///
 /// ```text
 ///   S        return address <- rsp on entry
@@ -100,8 +100,9 @@ pub unsafe extern "C" fn __switch_to(task: *const Task, next: *const Task) -> *c
     )
 }
 
-// The first code of a task: rax is the task that ran before, rbx a function, r12 its argument, rsp the frame for ring
-// 3. When the function returns, the task goes the way of all entries, back to what the frame says.
+// The first code of a task. rax is the task that ran before, rbx a function, r12 its argument, rsp
+// the frame for ring 3. When the function returns, the task leaves like all entries, to where the
+// frame says.
 global_asm!(
     r#"
     .pushsection .entry.text, "ax", @progbits
@@ -133,7 +134,8 @@ unsafe extern "C" {
     fn ret_from_fork();
 }
 
-/// The frame from which `task` called [`__switch_to`], for backtraces. For a task that does not run.
+/// The frame from which `task` called [`__switch_to`], for backtraces. For a task that does not
+/// run.
 pub(crate) fn saved_frame(task: &Task, memory: &impl Memory) -> Option<Frame> {
     let saved = task.saved_sp.load(Ordering::Acquire);
     let mut registers = [0; register::COUNT];
@@ -161,8 +163,8 @@ pub(crate) fn user_regs(stack_top: u64) -> *mut PtRegs {
     (stack_top as usize - size_of::<PtRegs>()) as *mut PtRegs
 }
 
-/// Writes the first frames of a task that calls `function(argument)` and then goes to ring 3 as `regs` says. Returns
-/// its `saved_sp`.
+/// Writes the first frames of a task that calls `function(argument)` and then goes to ring 3 as
+/// `regs` say. Returns its `saved_sp`.
 ///
 /// # Safety
 /// 1. The kernel stack that ends at `stack_top` is mapped and unused.

@@ -1,7 +1,7 @@
-//! Where the entry stubs arrive: chooses the handler of an exception or interrupt.
+//! The handlers that the entry stubs call for exceptions and interrupts.
 //!
-//! All functions here run with interrupts off on entry. What user code provoked is handled as task context, with
-//! interrupts on: it may sleep and it may kill the task.
+//! All functions here run with interrupts off on entry. An exception of user code is handled as
+//! task context, with interrupts on: it may sleep and it may kill the task.
 
 use super::{
     PtRegs, apic,
@@ -48,7 +48,8 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     PROBES.aside(|| unclaimed(regs, vector::DEBUG));
 }
 
-/// Every other exception that has no function of its own: the probes come first, and may not be probed themselves.
+/// Every other exception that has no function of its own. The probes come first, so this may not be
+/// probed itself.
 pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
     if !regs.user_mode() && hooks::on_fault(regs, vector) {
@@ -66,7 +67,8 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
     unclaimed(regs, vector);
 }
 
-/// #PF, before any probe can be hit. `address` is what CR2 held. `error_code` as in Intel SDM vol. 3A, figure 4-12.
+/// #PF, before any probe can be hit. `address` is the value of CR2. `error_code` is as in Intel SDM
+/// vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if !regs.user_mode() && hooks::on_fault(regs, vector::PAGE_FAULT) {
         return;
@@ -74,7 +76,8 @@ pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, ad
     do_page_fault(regs, error_code, address);
 }
 
-/// #PF that the probes have left to the kernel, at the address where it happened. Can be probed, from its first instruction.
+/// #PF that the probes have left to the kernel, at the address where it happened. It can be probed,
+/// from its first instruction on.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
@@ -97,8 +100,8 @@ pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64
     die(regs, format_args!("page fault: cannot {verb} {address:#x}"))
 }
 
-/// An exception that nobody expects: ends the user task that raised it, or the kernel. A function of its own, as the hit
-/// path of the probes ends here.
+/// An unexpected exception: it ends the user task that raised it, or the kernel. Not inlined,
+/// because the hit path of the probes ends here.
 #[cold]
 #[inline(never)]
 fn unclaimed(regs: &mut PtRegs, vector: u8) {
@@ -118,7 +121,7 @@ fn unclaimed(regs: &mut PtRegs, vector: u8) {
     die(regs, format_args!("{}", exception_name(vector)))
 }
 
-/// A function pointer of type `F` that may be set and taken back at any time, for tests. Any context.
+/// A function pointer of type `F` that tests may set and take back at any time. Any context.
 struct Hook<F>(AtomicPtr<()>, PhantomData<F>);
 
 impl<F: Copy> Hook<F> {
@@ -151,18 +154,19 @@ pub struct Exception {
     pub vector: u8,
     /// The error code, all ones if the exception has none.
     pub error_code: u64,
-    /// What CR2 held at a page fault; else 0.
+    /// The value of CR2 at a page fault; else 0.
     pub address: u64,
 }
 
-/// A function that may keep an exception from ending the kernel, by telling where to resume. Interrupts are off, and the stack is
-/// that of the code that raised it.
+/// A function that may keep an exception from ending the kernel: it sets where to resume.
+/// Interrupts are off, and the stack is that of the code that raised the exception.
 pub type ExceptionHandler = fn(&mut PtRegs, &Exception) -> bool;
 
 static EXCEPTION_HANDLER: Hook<ExceptionHandler> = Hook::new();
 
-/// Has `handler` asked before an exception of ring 0 ends the kernel; `None`: nobody is asked. Neither probes nor fix-ups know of
-/// such an exception; true means that `regs` say where to go on.
+/// Sets a handler that is asked before an exception of ring 0 ends the kernel; `None` takes it
+/// back. Neither probes nor fix-ups have taken such an exception. If the handler returns true,
+/// `regs` say where to go on.
 pub fn set_exception_handler(handler: Option<ExceptionHandler>) {
     EXCEPTION_HANDLER.set(handler);
 }
@@ -214,7 +218,7 @@ pub type InterruptHandler = fn(&mut PtRegs);
 
 static INTERRUPT_HANDLER: Hook<InterruptHandler> = Hook::new();
 
-/// Has `handler` called for each interrupt with the vector [`SPARE_INTERRUPT`]; `None`: they are logged.
+/// Sets a handler for interrupts with the vector [`SPARE_INTERRUPT`]; with `None` they are logged.
 pub fn set_interrupt_handler(handler: Option<InterruptHandler>) {
     INTERRUPT_HANDLER.set(handler);
 }
@@ -227,7 +231,8 @@ fn spare_interrupt(regs: &mut PtRegs) -> bool {
     handler.is_some()
 }
 
-/// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: wakes sleepers and ends the running task's turn.
+/// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: it wakes sleepers and ends the
+/// running task's turn.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
@@ -245,17 +250,20 @@ pub type NmiHandler = fn(&PtRegs);
 
 static NMI_HANDLER: Hook<NmiHandler> = Hook::new();
 
-/// Has `handler` called for each NMI that is not the kernel's own; `None`: they are logged.
+/// Sets a handler for each NMI that is not the kernel's own; with `None` they are logged.
 pub fn set_nmi_handler(handler: Option<NmiHandler>) {
     NMI_HANDLER.set(handler);
 }
 
-/// NMI, before any probe can be hit. An exception in the handler unmasks NMIs when it returns, and the next one may come on top of
-/// this one. It is not handled there, or a storm of them would fill the stack: it is noted, as the processor notes one while
-/// NMIs are masked, and the handler runs again. Noting it must not be probed: it would unmask the one after that.
+/// NMI, before any probe can be hit.
 ///
-/// What CR2 and DR6 hold is put back: an NMI may come before the entry of a page fault or of #DB has read it, and fault itself, or hit a
-/// probe that steps.
+/// An exception in the handler unmasks NMIs when it returns, so the next NMI may come on top of
+/// this one. It is not handled there, because a storm of NMIs would fill the stack. Instead it is
+/// noted, as the processor notes one while NMIs are masked, and the handler runs again. The code
+/// that notes it must not be probed, because a hit there would unmask the NMI after that.
+///
+/// CR2 and DR6 are saved and restored. An NMI may come before the entry of a page fault or of #DB
+/// has read them, and the NMI's handler may itself fault, or hit a probe that steps.
 pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
     let (address, debug_status) = (Cr2::read_raw(), Dr6::read_raw());
     smp::stop_if_asked();
@@ -264,7 +272,7 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
         loop {
             let before = seen.load(Ordering::Relaxed);
             PROBES.aside(|| do_nmi(regs));
-            // Those that came meanwhile count as one.
+            // The NMIs that came meanwhile count as one.
             let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
             if last.is_ok() {
                 break;
@@ -302,8 +310,8 @@ pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
     die(regs, format_args!("double fault, cr2 {address:#x}"))
 }
 
-/// The last thing before ring 3 runs again: switches tasks if that was asked for, and ends the task if that was.
-/// Interrupts are off on entry and on return. True if `sysretq` restores all that `regs` says.
+/// Called last before ring 3 runs again. Switches tasks and ends the task if that was asked for.
+/// Interrupts are off on entry and on return. True if `sysretq` restores all that `regs` say.
 pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     loop {
         if task::current().is_interrupted() {
@@ -316,8 +324,9 @@ pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
         }
         task::schedule();
     }
-    // An address that the processor would refuse must not get as far as `iretq`, whose fault would come in ring 0 with
-    // the user's GS. It faults in ring 3 instead, at an address that is never mapped.
+    // An address that the processor refuses must not reach `iretq`, because `iretq` would fault in
+    // ring 0 with the user's GS. The address used instead is never mapped, so the fault comes in
+    // ring 3.
     if regs.ip >= USER_END {
         regs.ip = USER_END;
     }
