@@ -23,7 +23,6 @@ extern crate alloc;
 
 pub mod asm;
 pub mod data;
-pub mod detour;
 pub mod error;
 pub mod hit;
 pub mod insn;
@@ -31,8 +30,6 @@ pub mod limits;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
-mod site_pool;
-pub mod slot;
 
 #[doc(hidden)]
 pub use asm::jprobe_return;
@@ -46,7 +43,6 @@ pub use data::{
     method::{ReturnMethod, StepMethod},
     per_cpu::PerCpu,
     probe::Probe,
-    routines,
 };
 pub use error::ProbeError;
 pub use platform::Platform;

@@ -1,4 +1,9 @@
-//! Sizes of tables that do not grow. Apart from what has the tables, as the models of the lock-free parts have smaller ones.
+//! Sizes of what does not grow. In a file of its own, so that the models of the lock-free parts can
+//! replace it with smaller ones.
 
-/// The number of bits of an index of the address table, which may be half full. Less where Miri interprets the tests.
+/// The number of bits of an index of the address table, which may be half full. Less where Miri
+/// interprets the tests.
 pub const TABLE_BITS: u32 = if cfg!(miri) { 9 } else { 20 };
+
+/// The bytes of one CPU's part of a block of hit counters.
+pub(crate) const PART_BYTES: usize = 4096;

@@ -40,6 +40,6 @@ mod text_poke;
 
 pub use explore::{Exploration, Weakness, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
-use stand_ins::{arch, detour, hint, insn, limits, mm, pt_regs, sync, time};
+use stand_ins::{arch, hint, insn, limits, mm, pt_regs, sync, time};
 
 pub use probes::error;

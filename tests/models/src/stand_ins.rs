@@ -7,6 +7,7 @@ pub(crate) use probes::insn;
 pub(crate) mod limits {
     /// Small, so that searches meet each other and run around the end.
     pub(crate) const TABLE_BITS: u32 = 3;
+    pub(crate) const PART_BYTES: usize = 4096;
 }
 
 pub(crate) mod pt_regs {
@@ -26,18 +27,6 @@ pub(crate) mod per_cpu {
 
     pub(crate) struct PerCpu {
         pub(crate) counter_part: AtomicU64,
-    }
-}
-
-pub(crate) mod entry_points {
-    pub(crate) struct EntryPoints {
-        pub(crate) trampoline: u64,
-        pub(crate) any_hit: u64,
-        pub(crate) hit: u64,
-        pub(crate) hit_post: u64,
-        pub(crate) one_kretprobe: u64,
-        pub(crate) kretprobes: u64,
-        pub(crate) routines: crate::data::routines::Routines,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   == name
-//!   file kernel/probes/src/registry.rs
+//!   file kernel/probes/src/registry/mod.rs
 //!   test -p probes --test translate suite::handlers     arguments of `cargo test`; any number of these lines
 //!   <<<<
 //!   text before

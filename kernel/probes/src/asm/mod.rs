@@ -31,8 +31,12 @@ use crate::{
 
 // What the macros name.
 pub use crate::{
-    data::{entry_points::EntryPoints, jprobe::STACK_WORDS, routines::Routines},
-    detour::{KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template, Templates},
+    data::{
+        entry_points::{
+            EntryPoints, KRETPROBE_MARK, Routines, SITE_MARK, TRAMPOLINE_MARK, Template, Templates,
+        },
+        jprobe::STACK_WORDS,
+    },
     hit::{Flow, IN_POST},
     insn::flags::bits,
 };

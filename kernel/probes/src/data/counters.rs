@@ -26,10 +26,8 @@ use core::{
     },
 };
 
-use crate::{data::per_cpu::PerCpu, error::ProbeError};
+use crate::{data::per_cpu::PerCpu, error::ProbeError, limits::PART_BYTES};
 
-/// The bytes of one CPU's part of a block.
-pub(crate) const PART_BYTES: usize = 4096;
 /// The words of one part; the first one is no counter.
 const PART_WORDS: usize = PART_BYTES / 8;
 

@@ -1,7 +1,5 @@
 //! Where the assembly is.
 
-use crate::{data::routines::Routines, detour::Templates};
-
 /// The addresses of what [`entry_points!`](crate::entry_points) has defined.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPoints {
@@ -28,3 +26,54 @@ pub struct EntryPoints {
     /// What takes hits of a site with several such, and nothing else that is enabled.
     pub kretprobes: u64,
 }
+
+/// The addresses of the routines.
+#[derive(Clone, Copy, Debug)]
+pub struct Routines {
+    pub nothing: u64,
+    pub count: u64,
+    pub kprobe: u64,
+    pub kretprobe: u64,
+    pub kretprobe_entry: u64,
+    /// 0 where a kernel has its own entry for breakpoints: detours have no jprobes.
+    pub jprobe: u64,
+    pub unusual: u64,
+    pub chain: u64,
+    pub far_chain: u64,
+}
+
+/// Where a template is.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    /// Its first byte.
+    pub start: u64,
+    /// Where the jump leads to.
+    pub enter: u64,
+    /// Behind its last byte: where the displaced instructions follow.
+    pub end: u64,
+}
+
+/// What [`entry_points!`](crate::entry_points) tells about detours.
+#[derive(Clone, Copy, Debug)]
+pub struct Templates {
+    /// For functions' entries.
+    pub at_entry: Template,
+    /// For everywhere else.
+    pub anywhere: Template,
+    /// For functions' entries with nothing but a return probe that has an entry handler or data.
+    pub lone_entry: Template,
+    /// For functions' entries with nothing but a return probe that wants nothing there.
+    pub lone_return: Template,
+}
+
+/// Stands in a template for the address of the site.
+#[doc(hidden)]
+pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
+
+/// Stands in a template for the address of the return probe that is alone there.
+#[doc(hidden)]
+pub const KRETPROBE_MARK: u64 = 0x4be7_4be7_4be7_4be7;
+
+/// Stands in a template for the address of the return trampoline.
+#[doc(hidden)]
+pub const TRAMPOLINE_MARK: u64 = 0x7aa4_7aa4_7aa4_7aa4;

@@ -14,10 +14,7 @@ use core::{
 };
 
 use crate::{
-    data::{
-        counters::Counter, entry_points::EntryPoints, jprobe::Jprobe, kretprobe::KretprobeCore,
-        method::StepMethod, routines::Service, site::Site,
-    },
+    data::{counters::Counter, method::StepMethod, site::Site},
     pt_regs::PtRegs,
 };
 
@@ -309,40 +306,6 @@ impl Kprobe {
     /// This probe and the older ones of its site. As for [`Kprobe::older`].
     pub(crate) fn and_older(&self) -> impl Iterator<Item = &Self> {
         core::iter::successors(Some(self), |probe| probe.older())
-    }
-
-    /// Which routine serves this probe alone.
-    pub(crate) fn service(&self, entry: &EntryPoints) -> Service {
-        match self.kind {
-            _ if !self.is_enabled() => Service::Nothing,
-            Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
-            Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
-            Kind::Jprobe => match Jprobe::of(self) {
-                Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
-                _ => Service::Count,
-            },
-            Kind::Kretprobe => match KretprobeCore::of(self) {
-                Some(kretprobe)
-                    if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
-                {
-                    Service::Unusual
-                }
-                Some(kretprobe) if kretprobe.enter.is_some() => Service::KretprobeEntry,
-                _ => Service::Kretprobe,
-            },
-        }
-    }
-
-    /// Takes note that the probe is disabled, whatever else is at its site. Any context.
-    pub(crate) fn silence(&self, entry: &EntryPoints) {
-        self.serve.store(entry.routines.nothing, Ordering::Relaxed);
-        // In the list there may be others behind it.
-        self.chain
-            .store(entry.routines.far_chain, Ordering::Relaxed);
-        self.stub.store(entry.any_hit, Ordering::Relaxed);
-        if let Some(kretprobe) = KretprobeCore::of(self) {
-            kretprobe.set_alone(false);
-        }
     }
 
     #[inline(always)]

@@ -2,6 +2,8 @@
 
 pub mod address_table;
 pub mod counters;
+pub(crate) mod detour;
+pub(crate) mod dispatch;
 pub mod entry_points;
 pub(crate) mod free_list;
 pub mod instance;
@@ -12,5 +14,4 @@ pub mod method;
 pub mod per_cpu;
 pub(crate) mod position;
 pub mod probe;
-pub mod routines;
 pub mod site;

@@ -10,12 +10,14 @@ use core::{
     },
 };
 
-use crate::data::{
-    counters::PART_BYTES,
-    instance::{NO_CELL, TaskCell},
-    jprobe::JprobeFrame,
-    kprobe::Kprobe,
-    site::Site,
+use crate::{
+    data::{
+        instance::{NO_CELL, TaskCell},
+        jprobe::JprobeFrame,
+        kprobe::Kprobe,
+        site::Site,
+    },
+    limits::PART_BYTES,
 };
 
 /// The guard of a [`PerCpu`] while no hit is under way.

@@ -13,19 +13,18 @@ use alloc::boxed::Box;
 use core::{
     mem::offset_of,
     ptr::null_mut,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
 use crate::{
     data::{
+        detour::Detour,
         entry_points::EntryPoints,
         instance::NO_HOLDER,
         kprobe::{Kind, Kprobe, flags},
         kretprobe::KretprobeCore,
         position::{PackedPosition, Positions},
-        routines::Service,
     },
-    detour::Detour,
     insn::{FlagsOp, Insn, MAX_INSN_BYTES, StepCopy, decode},
 };
 
@@ -237,63 +236,6 @@ impl Site {
             kretprobe.set_alone(false);
         }
         self.choose_stubs(entry);
-    }
-
-    /// Chooses how hits are served, for all probes here. Under the registry's lock.
-    pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
-        for probe in self.probes() {
-            self.choose_stub(probe, entry);
-            // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
-            fence(Ordering::SeqCst);
-            if !probe.is_enabled() {
-                probe.silence(entry);
-            }
-        }
-    }
-
-    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state, which does not change meanwhile, and
-    /// on what follows it.
-    fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let routines = &entry.routines;
-        let service = probe.service(entry);
-        let routine = service.routine(routines);
-        let alone = probe.next.load(Ordering::Relaxed).is_null();
-        let (mut enabled, mut post, mut plain) = (false, false, service == Service::Kretprobe);
-        for probe in probe.and_older() {
-            enabled |= probe.is_enabled();
-            post |= probe.post_handler.is_some();
-            plain &= matches!(probe.service(entry), Service::Kretprobe | Service::Nothing);
-        }
-        // The ip that a detour pushes has 32 bits.
-        let chain = if self.key as i64 != i64::from(self.key as i32) {
-            routines.far_chain
-        } else if alone {
-            routine
-        } else {
-            routines.chain
-        };
-        // Where nobody is enabled, Rust counts the trap as stale.
-        let stub = if !enabled || self.step.is_some() || self.pops_flags() {
-            entry.any_hit
-        } else if plain && !post {
-            if alone {
-                entry.one_kretprobe
-            } else {
-                entry.kretprobes
-            }
-        } else if post {
-            entry.hit_post
-        } else {
-            entry.hit
-        };
-        probe.serve.store(routine, Ordering::Relaxed);
-        probe.chain.store(chain, Ordering::Relaxed);
-        probe.stub.store(stub, Ordering::Relaxed);
-        if let Some(kretprobe) = KretprobeCore::of(probe) {
-            kretprobe.set_alone(
-                alone && matches!(service, Service::Kretprobe | Service::KretprobeEntry),
-            );
-        }
     }
 
     /// Whether the instruction is `popf`, which is never run in the plain slot.

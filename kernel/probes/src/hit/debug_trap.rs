@@ -29,14 +29,13 @@ use crate::{
         per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
     },
-    hit::{Hits, faults::is_canonical},
+    hit::{Hits, faults::is_canonical, slots::in_slot_region},
     insn::{
         StepProgress,
         flags::bits::{IF, TF},
     },
     platform::Platform,
     pt_regs::PtRegs,
-    slot::in_slot_region,
 };
 
 /// DR6: the trap is that of a single step (Intel SDM vol. 3B, 17.2.3).

@@ -4,11 +4,10 @@ use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 use crate::{
     data::{kprobe::FaultVerdict, per_cpu::PerCpu, site::Site},
-    hit::{Hits, IN_POST},
+    hit::{Hits, IN_POST, slots::in_slot_region},
     insn::flags::bits::{IF, TF},
     platform::Platform,
     pt_regs::PtRegs,
-    slot::in_slot_region,
 };
 
 impl<P: Platform> Hits<P> {

@@ -3,12 +3,10 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::{
-    data::{instance, jprobe::Jprobe, kprobe::Kprobe, site::Site},
-    detour::Detour,
-    hit::{Hits, IN_POST},
+    data::{detour::Detour, instance, jprobe::Jprobe, kprobe::Kprobe, site::Site},
+    hit::{Hits, IN_POST, slots::in_slot_region},
     insn::JUMP_BYTES,
     platform::Platform,
-    slot::in_slot_region,
 };
 
 impl<P: Platform> Hits<P> {

@@ -32,6 +32,7 @@ mod debug_trap;
 mod faults;
 mod jprobes;
 mod lookup;
+pub(crate) mod slots;
 
 use core::{
     marker::PhantomData,
@@ -44,11 +45,11 @@ pub use lookup::Displaced;
 
 use crate::{
     data::{
-        address_table::AddressTable, entry_points::EntryPoints, instance::TaskTable, site::Site,
+        address_table::AddressTable, detour::Detour, entry_points::EntryPoints,
+        instance::TaskTable, site::Site,
     },
-    detour::Detour,
+    hit::slots::SlotPool,
     platform::Platform,
-    slot::SlotPool,
 };
 
 /// What hits read, and what is asked about them: the half of [`Probes`](crate::Probes) that needs no lock.

@@ -49,7 +49,7 @@ use crate::{
     error::ProbeError,
     hit::calls::Returning,
     pt_regs::PtRegs,
-    registry::{Function, Host, Probes, State, try_box},
+    registry::{Host, Probes, State, target::Function, try_box},
 };
 
 /// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.

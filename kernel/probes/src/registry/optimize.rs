@@ -42,21 +42,20 @@ use core::{
 
 use crate::{
     data::{
+        detour::Detour,
         kprobe::{Kind, Kprobe},
         kretprobe::KretprobeCore,
         method::StepMethod,
         site::Site,
     },
-    detour::{Detour, KnownExits},
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
     platform::Text,
-    registry::{Host, INT3, Probes},
-    slot::FreeSlots,
+    registry::{Host, Probes, slots::FreeSlots, templates::KnownExits, text::INT3},
 };
 
 /// `jmp rel32`.
-const JUMP: u8 = 0xe9;
+pub(crate) const JUMP: u8 = 0xe9;
 
 /// What the registry's lock protects of this.
 pub(crate) struct Optimizer {
@@ -498,31 +497,6 @@ impl<P: Host> Probes<P> {
             let detour = unsafe { Box::from_raw(detour) };
             // Dropped after that: nobody finds it by an address any more.
             self.detours.free(&mut optimizer.free, detour.start);
-        }
-    }
-
-    /// Replaces in `bytes`, read at `start`, what jumps have replaced. Under the registry's lock.
-    pub(crate) fn undo_jumps(&self, bytes: &mut [u8], start: u64) {
-        if self.detour_count.load(Relaxed) == 0 {
-            return;
-        }
-        let end = start + bytes.len() as u64;
-        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..end {
-            let first = addr.checked_sub(start).map(|offset| bytes[offset as usize]);
-            if first.is_some_and(|byte| byte != JUMP) {
-                continue;
-            }
-            let Some(detour) = self.table.find(addr + 1).and_then(Site::detour) else {
-                continue;
-            };
-            if !detour.installed.load(Relaxed) {
-                continue;
-            }
-            for (at, byte) in (addr..).zip(detour.original) {
-                if (start..end).contains(&at) {
-                    bytes[(at - start) as usize] = byte;
-                }
-            }
         }
     }
 }

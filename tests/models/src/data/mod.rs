@@ -6,6 +6,12 @@ pub(crate) mod address_table;
 #[path = "../../../../kernel/probes/src/data/counters.rs"]
 #[allow(dead_code)]
 pub(crate) mod counters;
+#[path = "../../../../kernel/probes/src/data/dispatch.rs"]
+#[allow(dead_code)]
+pub(crate) mod dispatch;
+#[path = "../../../../kernel/probes/src/data/entry_points.rs"]
+#[allow(dead_code)]
+pub(crate) mod entry_points;
 pub(crate) mod free_list;
 #[path = "../../../../kernel/probes/src/data/instance.rs"]
 #[allow(dead_code)]
@@ -16,11 +22,8 @@ pub(crate) mod kprobe;
 #[path = "../../../../kernel/probes/src/data/position.rs"]
 #[allow(dead_code)]
 pub(crate) mod position;
-#[path = "../../../../kernel/probes/src/data/routines.rs"]
-#[allow(dead_code)]
-pub(crate) mod routines;
 #[path = "../../../../kernel/probes/src/data/site.rs"]
 #[allow(dead_code)]
 pub(crate) mod site;
 
-pub(crate) use crate::stand_ins::{entry_points, jprobe, kretprobe, method, per_cpu};
+pub(crate) use crate::stand_ins::{detour, jprobe, kretprobe, method, per_cpu};

@@ -9,9 +9,8 @@ use core::sync::atomic::{
 use super::{Cpu, share, start};
 use crate::{
     data::{
-        entry_points::EntryPoints,
+        entry_points::{EntryPoints, Routines, Template, Templates},
         kprobe::{Kprobe, PreVerdict, flags},
-        routines::Routines,
         site::Site,
     },
     memory::Content,
@@ -27,8 +26,23 @@ const FAR_CHAIN: u64 = 5;
 /// For other probes than those of the models.
 const OTHER: u64 = 6;
 
+const TEMPLATE: Template = Template {
+    start: 0,
+    enter: 0,
+    end: 0,
+};
+
 const ENTRY: EntryPoints = EntryPoints {
     trampoline: 0,
+    historic_trampolines: [0; 2],
+    post_stub: 0,
+    jprobe_return: 0,
+    detours: Templates {
+        at_entry: TEMPLATE,
+        anywhere: TEMPLATE,
+        lone_entry: TEMPLATE,
+        lone_return: TEMPLATE,
+    },
     any_hit: ANY,
     hit: HIT,
     hit_post: OTHER,

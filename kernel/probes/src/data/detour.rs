@@ -1,0 +1,155 @@
+//! Detours: what the jump of an optimised probe leads to.
+//!
+//! A detour is code of its own for one site. It does what a breakpoint's trap does, without one: builds a full
+//! [`PtRegs`], runs the handlers, restores the registers, executes the displaced instructions and jumps back behind them.
+//!
+//! ```text
+//!   start   miss     what happens inside another hit
+//!           leave    the way out for a handler that has set the instruction pointer: iretq from the frame
+//!   enter   frame    push ss, rsp, rflags, cs, ip, -1 and the general registers
+//!           call     guard up; the `chain` of the site's first probe (see [`asm`](crate::asm)); leave, if it says so; guard down
+//!           restore  pop all, flags last
+//!   block            the displaced instructions, translated; a jump back
+//! ```
+//!
+//! A function's entry with a return probe alone has one of its own, in which that probe's part is written out: with an entry handler or
+//! data the frame is as above; without, no frame is built at all. Both name the probe; they are used only while it is alone
+//! ([`KretprobeCore::lone_holder`](crate::data::kretprobe::KretprobeCore)), and leave whatever is unusual to the general way.
+//!
+//! `start` to `block` are a copy of one of four templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
+//! their call frame information: a stack walk that meets code in a detour asks the template about it
+//! ([`Detour::described`]). Handlers run with DF clear. At a function's entry the stack is aligned by the ABI, and
+//! AC is clear, as the kernel sets it only where no jump can be; the template for other places sees to both.
+//!
+//! # Invariants
+//! D1. The guard is up while handlers run, and detours lie in the slot region: a CPU is in no
+//!     detour when a grace period ends, and no task is switched away from inside one. So the frameless one can do without the guard: an
+//!     interrupt on top of it pushes calls of the task and pops them again, and finds and leaves the ledger whole.
+//! D2. A detour is written before its site points to it, and freed a grace period after it does not any more.
+//! D3. While a site points to a detour, nobody is told to go on under the jump: [`Probes::executable_ip`] leads to the
+//!     displaced copy instead.
+//!
+//! # Contexts
+//! Code in a detour runs with the interrupt flag of the probed code.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicPtr};
+
+use crate::{
+    data::{kretprobe::KretprobeCore, position::PackedPosition, site::Site},
+    insn::JUMP_BYTES,
+};
+
+/// Bytes of a detour: nine to a page. The longest template takes about 390; displaced code of 5 to 19 bytes takes about twice that.
+pub(crate) const DETOUR_BYTES: usize = 448;
+
+/// How deep the stack is at each instruction from `enter` on, until ip is pushed: offset from `enter`, bytes.
+const PROLOGUE: [(usize, i16); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
+/// From so many bytes behind `enter` on the call frame information finds the frame above.
+const FRAMED: usize = 11;
+/// How deep the stack still is at the instructions at the end: `popfq; lea rsp, [rsp + 16]`. Bytes before the end, bytes.
+const EPILOGUE: [(usize, i16); 2] = [(6, 24), (5, 16)];
+
+/// See the module's text.
+pub(crate) struct Detour {
+    /// Where it is executed.
+    pub(crate) start: u64,
+    /// Offset of where the jump leads to.
+    pub(crate) enter: usize,
+    /// Offset of the displaced instructions: the length of the template.
+    pub(crate) block: usize,
+    /// The template that it begins with.
+    pub(crate) template: u64,
+    /// The return probe that it names, if it is for one alone.
+    pub(crate) kretprobe: *const KretprobeCore,
+    /// Whether it builds no frame.
+    pub(crate) frameless: bool,
+    /// Whether it is that of a function's entry.
+    pub(crate) at_entry: bool,
+    /// The bytes that the jump replaces.
+    pub(crate) original: [u8; JUMP_BYTES],
+    /// For each address under the jump the offset of its displaced copy; 0 where no instruction begins.
+    pub(crate) copies: [u16; JUMP_BYTES],
+    /// What the probed code looks like in the block, which begins with the first of them; `from` counts from the block.
+    pub(crate) positions: Vec<PackedPosition>,
+    /// Whether the jump is in the text. Under the registry's lock.
+    pub(crate) installed: AtomicBool,
+    /// The site. Under the registry's lock.
+    pub(crate) site: *const Site,
+    /// The next detour of the operation under way. Under the registry's lock.
+    pub(crate) next: AtomicPtr<Detour>,
+}
+
+impl Detour {
+    /// The site whose detour it is.
+    pub(crate) fn site(&self) -> &Site {
+        // SAFETY: a site is freed after its detours.
+        unsafe { &*self.site }
+    }
+
+    /// Where the jump leads to.
+    pub(crate) fn enter(&self) -> u64 {
+        self.start + self.enter as u64
+    }
+
+    /// Whether `offset` is that of the breakpoint that stands for the one at the function's entry.
+    pub(crate) fn is_fallback(&self, offset: usize) -> bool {
+        self.frameless && offset + 1 == self.enter
+    }
+
+    /// Where the displaced instructions are.
+    pub(crate) fn block(&self) -> u64 {
+        self.start + self.block as u64
+    }
+
+    /// Where the copy is of the instruction that begins `behind` bytes behind the probed address, if one does.
+    pub(crate) fn copy_of(&self, behind: usize) -> Option<u64> {
+        match self.copies.get(behind) {
+            None | Some(0) => None,
+            Some(offset) => Some(self.start + u64::from(*offset)),
+        }
+    }
+
+    /// The address of the displaced instruction whose copy begins at `offset`, if one does.
+    pub(crate) fn address_of(&self, offset: usize) -> Option<u64> {
+        let behind = self
+            .copies
+            .iter()
+            .position(|copy| *copy != 0 && usize::from(*copy) == offset)?;
+        Some(self.site().addr() + behind as u64)
+    }
+
+    /// The template's instruction that the one at `offset` is a copy of, whose call frame information describes it. None in the displaced
+    /// instructions and where `ip` is not on the stack.
+    pub(crate) fn described(&self, offset: usize) -> Option<u64> {
+        let framed = if self.frameless {
+            offset < self.block
+        } else {
+            let frame = self.enter + FRAMED..self.block - EPILOGUE[0].0;
+            offset < self.enter || frame.contains(&offset)
+        };
+        framed.then_some(self.template + offset as u64)
+    }
+
+    /// What the probed code looks like at `offset`, where the template does not describe it.
+    pub(crate) fn position(&self, offset: usize) -> PackedPosition {
+        if let Some(from) = offset.checked_sub(self.block) {
+            let before = self
+                .positions
+                .iter()
+                .take_while(|packed| packed.from() <= from);
+            return before.last().copied().unwrap_or(PackedPosition::PROBED);
+        }
+        let deep = match (self.block - offset, offset.checked_sub(self.enter)) {
+            _ if self.frameless => 0,
+            (1..=5, _) => EPILOGUE[1].1,
+            (6, _) => EPILOGUE[0].1,
+            (_, Some(from)) => {
+                let before = PROLOGUE.iter().take_while(|(at, _)| *at <= from);
+                before.last().map_or(0, |(_, deep)| *deep)
+            }
+            _ => 0,
+        };
+        PackedPosition::probed(deep)
+    }
+}

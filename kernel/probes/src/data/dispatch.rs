@@ -1,0 +1,133 @@
+//! Which assembly serves the hits of a site.
+
+use core::sync::atomic::{Ordering, fence};
+
+use crate::data::{
+    entry_points::{EntryPoints, Routines},
+    jprobe::Jprobe,
+    kprobe::{Kind, Kprobe},
+    kretprobe::KretprobeCore,
+    site::Site,
+};
+
+/// Which of the routines serves a probe alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Nothing,
+    Count,
+    Kprobe,
+    Kretprobe,
+    KretprobeEntry,
+    Jprobe,
+    Unusual,
+}
+
+impl Service {
+    /// The routine's address.
+    pub(crate) fn routine(self, routines: &Routines) -> u64 {
+        match self {
+            Self::Nothing => routines.nothing,
+            Self::Count => routines.count,
+            Self::Kprobe => routines.kprobe,
+            Self::Kretprobe => routines.kretprobe,
+            Self::KretprobeEntry => routines.kretprobe_entry,
+            Self::Jprobe => routines.jprobe,
+            Self::Unusual => routines.unusual,
+        }
+    }
+}
+
+impl Kprobe {
+    /// Which routine serves this probe alone.
+    pub(crate) fn service(&self, entry: &EntryPoints) -> Service {
+        match self.kind {
+            _ if !self.is_enabled() => Service::Nothing,
+            Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
+            Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
+            Kind::Jprobe => match Jprobe::of(self) {
+                Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
+                _ => Service::Count,
+            },
+            Kind::Kretprobe => match KretprobeCore::of(self) {
+                Some(kretprobe)
+                    if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
+                {
+                    Service::Unusual
+                }
+                Some(kretprobe) if kretprobe.enter.is_some() => Service::KretprobeEntry,
+                _ => Service::Kretprobe,
+            },
+        }
+    }
+
+    /// Takes note that the probe is disabled, whatever else is at its site. Any context.
+    pub(crate) fn silence(&self, entry: &EntryPoints) {
+        self.serve.store(entry.routines.nothing, Ordering::Relaxed);
+        // In the list there may be others behind it.
+        self.chain
+            .store(entry.routines.far_chain, Ordering::Relaxed);
+        self.stub.store(entry.any_hit, Ordering::Relaxed);
+        if let Some(kretprobe) = KretprobeCore::of(self) {
+            kretprobe.set_alone(false);
+        }
+    }
+}
+
+impl Site {
+    /// Chooses how hits are served, for all probes here. Under the registry's lock.
+    pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
+        for probe in self.probes() {
+            self.choose_stub(probe, entry);
+            // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
+            fence(Ordering::SeqCst);
+            if !probe.is_enabled() {
+                probe.silence(entry);
+            }
+        }
+    }
+
+    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state, which does not change meanwhile, and
+    /// on what follows it.
+    pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
+        let routines = &entry.routines;
+        let service = probe.service(entry);
+        let routine = service.routine(routines);
+        let alone = probe.next.load(Ordering::Relaxed).is_null();
+        let (mut enabled, mut post, mut plain) = (false, false, service == Service::Kretprobe);
+        for probe in probe.and_older() {
+            enabled |= probe.is_enabled();
+            post |= probe.post_handler.is_some();
+            plain &= matches!(probe.service(entry), Service::Kretprobe | Service::Nothing);
+        }
+        // The ip that a detour pushes has 32 bits.
+        let chain = if self.key as i64 != i64::from(self.key as i32) {
+            routines.far_chain
+        } else if alone {
+            routine
+        } else {
+            routines.chain
+        };
+        // Where nobody is enabled, Rust counts the trap as stale.
+        let stub = if !enabled || self.step.is_some() || self.pops_flags() {
+            entry.any_hit
+        } else if plain && !post {
+            if alone {
+                entry.one_kretprobe
+            } else {
+                entry.kretprobes
+            }
+        } else if post {
+            entry.hit_post
+        } else {
+            entry.hit
+        };
+        probe.serve.store(routine, Ordering::Relaxed);
+        probe.chain.store(chain, Ordering::Relaxed);
+        probe.stub.store(stub, Ordering::Relaxed);
+        if let Some(kretprobe) = KretprobeCore::of(probe) {
+            kretprobe.set_alone(
+                alone && matches!(service, Service::Kretprobe | Service::KretprobeEntry),
+            );
+        }
+    }
+}

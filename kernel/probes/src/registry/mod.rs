@@ -1,0 +1,673 @@
+//! Registering, arming, disarming and removing probes.
+//!
+//! One [`Probes`] serves a kernel. Everything that changes it runs in task context under one sleeping lock, so the
+//! writers below need no care for each other, only for the hits that go on meanwhile on every CPU.
+//!
+//! ```text
+//!   register    check all ─► make or join the site ─► publish in the table ─► write int3, sync, write, sync
+//!   unregister  unlink ─► restore the byte, sync, restore, sync ─► unpublish ─► grace period ─► free
+//! ```
+//!
+//! # Invariants
+//! R1. A site is in the address table before its breakpoint is in the text, and until after it has left it.
+//! R2. What a hit can reach (site, slot, probe, table, instance) is freed only after a grace period since it was
+//!     taken out of reach.
+//! R3. A call that fails has left text, lists and the caller's probes as they were.
+//! R4. Text is written in two rounds with a synchronisation after each: an emulator's translation of the old byte, made
+//!     while the first store was on its way, is gone after the second. A processor needs the first round only.
+//! R5. A batch pays for its one grace period once, and for these rounds once for each [`WRITTEN_AT_ONCE`] of its sites.
+//!
+//! # Contexts
+//! All calls may sleep, save those that say otherwise; from an atomic context they are refused.
+
+use alloc::{alloc::alloc, boxed::Box};
+use core::{
+    alloc::Layout,
+    iter::once,
+    mem::offset_of,
+    ops::{Deref, Range},
+    ptr::{NonNull, null_mut},
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release},
+    },
+};
+
+use lock_api::{MappedMutexGuard, Mutex, MutexGuard};
+
+pub(crate) mod historic;
+mod in_flight;
+pub mod optimize;
+mod owned;
+mod site_pool;
+mod sites;
+mod slots;
+mod target;
+mod templates;
+mod text;
+mod touched;
+
+use owned::Deferred;
+pub use owned::{Owner, Registered};
+use sites::maxactive;
+use target::Function;
+use touched::Touched;
+
+pub use crate::data::{
+    method::{ReturnMethod, StepMethod},
+    probe::{Container, Probe},
+};
+use crate::{
+    data::{
+        address_table::Fill,
+        counters::FreeCounters,
+        entry_points::EntryPoints,
+        kprobe::{Kind, Kprobe, flags},
+        kretprobe::KretprobeCore,
+        site::{self, Site},
+    },
+    error::ProbeError,
+    hit::Hits,
+    insn::{self},
+    platform::Platform,
+    registry::{
+        historic::Historic,
+        in_flight::InFlight,
+        optimize::{Optimizer, Visit, needs_breakpoint},
+        site_pool::FreeSites,
+        slots::FreeSlots,
+    },
+};
+
+/// A registered probe, as lists show it.
+#[derive(Clone, Copy)]
+pub struct Listed<'a> {
+    /// The probe; that of a jprobe or kretprobe is the kprobe at its function's entry.
+    pub probe: &'a Kprobe,
+    /// How often its handlers ran since registration: of a kretprobe the return handler.
+    pub hits: u64,
+    /// How often they should have run and did not: the CPU was busy with a probe, or a kretprobe had no free instance.
+    pub misses: u64,
+    /// Whether its breakpoint is in the text now.
+    pub armed: bool,
+}
+
+impl<'a> Listed<'a> {
+    /// Under the registry's lock, which keeps site, probe and container alive.
+    fn new(site: &Site, probe: &'a Kprobe) -> Self {
+        let mut misses = probe.nmissed();
+        if let Some(kretprobe) = KretprobeCore::of(probe) {
+            misses += kretprobe.nmissed.load(Relaxed);
+        }
+        Self {
+            probe,
+            hits: probe.hits(),
+            misses,
+            armed: site.armed.load(Relaxed),
+        }
+    }
+}
+
+/// A kernel that has its probes in a static.
+pub trait Host: Platform {
+    /// The probes of this kernel.
+    fn probes() -> &'static Probes<Self>;
+}
+
+/// The probes of one kernel: what hits read, to which it dereferences, and what changes that.
+#[repr(C)]
+pub struct Probes<P: Platform> {
+    hits: Hits<P>,
+    historic: Historic,
+    /// Handles that were dropped where nobody may wait: a stack of them.
+    deferred: AtomicPtr<Deferred>,
+    /// Made at the first use. Until then the registry, table and all, is zero and takes no room in the program's file.
+    state: Mutex<P::RawMutex, Option<Box<State>>>,
+}
+
+impl<P: Platform> Deref for Probes<P> {
+    type Target = Hits<P>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Hits<P> {
+        &self.hits
+    }
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    ready: bool,
+    /// The number of possible CPUs.
+    pub(crate) cpus: usize,
+    /// The global knob.
+    pub(crate) enabled: bool,
+    step: StepMethod,
+    returns: ReturnMethod,
+    pub(crate) fill: Fill,
+    pub(crate) slots: FreeSlots,
+    pub(crate) optimizer: Optimizer,
+    sites: FreeSites,
+    pub(crate) counters: FreeCounters,
+    in_flight: InFlight,
+    /// Of the abandoned calls, how many the log has told of.
+    told_abandoned: u64,
+}
+
+// SAFETY: what its lists lead to is memory of the registry; nothing in it belongs to a thread.
+unsafe impl Send for State {}
+
+impl State {
+    const fn new() -> Self {
+        Self {
+            ready: false,
+            cpus: 0,
+            enabled: true,
+            step: StepMethod::Translate,
+            returns: ReturnMethod::Asm,
+            fill: Fill::new(),
+            slots: FreeSlots::new(),
+            optimizer: Optimizer::new(),
+            sites: FreeSites::new(),
+            counters: FreeCounters::new(),
+            in_flight: InFlight::new(),
+            told_abandoned: 0,
+        }
+    }
+}
+
+/// Why probes are removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// Their owner wants it.
+    Unregister,
+    /// The registration of their batch has failed: they become what they were.
+    Rollback,
+}
+
+impl<P: Platform> Default for Probes<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Platform> Probes<P> {
+    /// No probes; [`Probes::init`] makes it ready.
+    pub const fn new() -> Self {
+        Self {
+            hits: Hits::new(),
+            historic: Historic::new(),
+            deferred: AtomicPtr::new(null_mut()),
+            state: Mutex::new(None),
+        }
+    }
+
+    /// Where the entries of the address table are, from the start of the registry.
+    #[doc(hidden)]
+    pub const fn table_offset() -> usize {
+        offset_of!(Self, hits) + Hits::<P>::table_offset()
+    }
+}
+
+impl<P: Host> Probes<P> {
+    /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration, after
+    /// [`Probes::init_table`]. `step` and `returns` serve the probes that do not ask for a method themselves. `optimize`: whether
+    /// breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
+    pub fn init(&self, step: StepMethod, returns: ReturnMethod, optimize: bool) {
+        insn::init();
+        let entry = P::entry_points();
+        self.entry.set(&entry);
+        site::IDLE.chain.store(entry.routines.nothing, Relaxed);
+        site::IDLE.stub.store(entry.any_hit, Relaxed);
+        let mut state = self.state();
+        state.cpus = (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count();
+        state.step = step;
+        state.returns = returns;
+        state.optimizer.on = optimize;
+        state.ready = true;
+    }
+
+    /// Registers one probe and arms it, unless it is disabled. The `static` keeps it alive.
+    ///
+    /// # Errors
+    /// [`ProbeError`]; nothing has changed then.
+    pub fn register<T: Probe>(&self, probe: &'static T) -> Result<(), ProbeError> {
+        // SAFETY: static, so it outlives every registration.
+        unsafe { self.register_all(&[probe]) }
+    }
+
+    /// Registers several probes, in order, as one: if one is refused, those before it are taken back. Probes of different kinds are
+    /// a batch of `&dyn Probe`.
+    ///
+    /// # Errors
+    /// That of the first probe that is refused; [`ProbeError::EmptyBatch`].
+    pub fn register_batch<T: Probe + ?Sized>(
+        &self,
+        probes: &[&'static T],
+    ) -> Result<(), ProbeError> {
+        if probes.is_empty() {
+            return Err(ProbeError::EmptyBatch);
+        }
+        // SAFETY: static, so they outlive every registration.
+        unsafe { self.register_all(probes) }
+    }
+
+    /// Unregisters a probe: when this returns no handler of it runs or will. One that is not registered only loses its address.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn unregister<T: Probe>(&self, probe: &'static T) -> Result<(), ProbeError> {
+        self.unregister_all(&[probe])
+    }
+
+    /// Unregisters several probes with one grace period.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn unregister_batch<T: Probe + ?Sized>(
+        &self,
+        probes: &[&'static T],
+    ) -> Result<(), ProbeError> {
+        self.unregister_all(probes)
+    }
+
+    /// Lets a disabled probe fire again. While the knob is off that takes effect when it is turned on.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::Gone`], [`ProbeError::AtomicContext`].
+    pub fn enable<T: Probe>(&self, probe: &T) -> Result<(), ProbeError> {
+        self.set_disabled(probe.kprobe(), false)
+    }
+
+    /// Keeps a probe from firing. A handler that runs already is not waited for.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
+    pub fn disable<T: Probe>(&self, probe: &T) -> Result<(), ProbeError> {
+        self.set_disabled(probe.kprobe(), true)
+    }
+
+    /// The global knob.
+    pub fn enabled(&self) -> bool {
+        self.state().enabled
+    }
+
+    /// Turns the global knob: off takes every breakpoint out of the text, on puts those of enabled probes back. No
+    /// probe's own state changes.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn set_enabled(&self, on: bool) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        if state.enabled == on {
+            return Ok(());
+        }
+        state.enabled = on;
+        self.table.iter().for_each(|site| {
+            site.to_write.store(
+                site.armed.load(Relaxed) != ((on || site.is_trampoline()) && site.wants_arming()),
+                Relaxed,
+            )
+        });
+        self.rewrite(&mut state, self.table.iter());
+        P::log(format_args!(
+            "kprobes globally {}",
+            if on { "enabled" } else { "disabled" }
+        ));
+        self.log_missing_jumps(&state.optimizer, on);
+        Ok(())
+    }
+
+    /// Visits every registered probe; those of one address newest first, a jprobe last. Task context, may sleep; the registry
+    /// is locked meanwhile, so `visit` must not change it.
+    pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
+        let _state = self.state();
+        self.table.iter().for_each(|site| {
+            site.probes()
+                .filter(|probe| probe.kind != Kind::Trampoline)
+                .for_each(|probe| visit(Listed::new(site, probe)));
+        });
+    }
+
+    /// How many slots the registered probes use.
+    pub fn slots_in_use(&self) -> usize {
+        self.state().slots.used()
+    }
+
+    /// Frees what calls in flight at an unregistration have left behind, as far as they have returned. Returns how many
+    /// kretprobes still have calls in flight.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn reap(&self) -> Result<usize, ProbeError> {
+        Ok(self.lock()?.in_flight.free_returned())
+    }
+
+    /// Tells of calls that were abandoned since this was last done: their frames matched no return. The
+    /// hit that finds one out cannot print.
+    fn log_abandoned_calls(&self, state: &mut State) {
+        let all = self.stale_instances();
+        let new = all - core::mem::replace(&mut state.told_abandoned, all);
+        if new > 0 {
+            P::log(format_args!(
+                "kretprobe: {new} calls were left without a return, by a jump or an unwinding; \
+                 their instances were given back"
+            ));
+        }
+    }
+
+    /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
+    pub fn text_freed(&self, range: Range<u64>) {
+        let _state = self.state();
+        self.table.iter().for_each(|site| {
+            if range.contains(&site.addr()) {
+                site.gone.store(true, Relaxed);
+                site.armed.store(false, Relaxed);
+                for probe in site.probes() {
+                    probe.flags.fetch_or(flags::GONE, Relaxed);
+                }
+                site.choose_stubs(&P::entry_points());
+            }
+        });
+    }
+
+    /// Takes the lock.
+    pub(crate) fn state(&self) -> MappedMutexGuard<'_, P::RawMutex, State> {
+        MutexGuard::map(self.state.lock(), |state| {
+            &mut **state.get_or_insert_with(|| Box::new(State::new()))
+        })
+    }
+
+    /// Takes the lock and does what others had to leave undone.
+    pub(crate) fn lock(&self) -> Result<MappedMutexGuard<'_, P::RawMutex, State>, ProbeError> {
+        if !P::can_sleep() {
+            return Err(ProbeError::AtomicContext);
+        }
+        self.run_deferred();
+        let mut state = self.state();
+        state.in_flight.free_returned();
+        Ok(state)
+    }
+
+    /// # Safety
+    /// The probes stay alive and in place until they are unregistered.
+    unsafe fn register_all<T: Probe + ?Sized>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        if !state.ready {
+            return Err(ProbeError::NotReady);
+        }
+        let mut touched = Touched::new();
+        let mut function = Function::default();
+        let entry = P::entry_points();
+        let breakpoints =
+            state.optimizer.on && probes.iter().any(|probe| needs_breakpoint(probe.kprobe()));
+        if breakpoints {
+            self.prepare_breakpoints(&mut state, probes);
+        }
+        let linked = probes.iter().enumerate().try_for_each(|(index, probe)| {
+            self.link(&mut state, &entry, *probe, &mut touched, &mut function)
+                .map_err(|error| (index, error))
+        });
+        if breakpoints {
+            self.existing_sites(probes, |site| site.keeps_breakpoint.store(false, Relaxed));
+        }
+        if let Err((index, error)) = linked {
+            touched.clear();
+            if index > 0 {
+                self.remove(&mut state, &probes[..index], Removal::Rollback);
+            }
+            let enabled = state.enabled;
+            self.optimize(&mut state.optimizer, enabled, &|visit| {
+                self.existing_sites(probes, visit)
+            });
+            return Err(error);
+        }
+        for site in touched.iter() {
+            let arm = state.enabled && site.wants_arming() && !site.armed.load(Relaxed);
+            site.to_write.store(arm, Relaxed);
+        }
+        self.rewrite(&mut state, touched.iter());
+        touched.clear();
+        Ok(())
+    }
+
+    /// Before probes with post handlers and jprobes are linked: their sites become breakpoints again, and stay so.
+    fn prepare_breakpoints<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T]) {
+        self.existing_sites(probes, |site| site.keeps_breakpoint.store(true, Relaxed));
+        let enabled = state.enabled;
+        self.deoptimize(&mut state.optimizer, enabled, &|visit| {
+            self.existing_sites(probes, visit)
+        });
+    }
+
+    /// Visits the sites that exist already where those of `probes` go that need the breakpoint, as far as that can be told.
+    fn existing_sites<T: Probe + ?Sized>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
+        for kprobe in probes.iter().map(|probe| probe.kprobe()) {
+            if !needs_breakpoint(kprobe) {
+                continue;
+            }
+            // SAFETY: a registered probe's site lives while the lock is held.
+            let own = unsafe { kprobe.site.load(Relaxed).as_ref() };
+            let site = own.or_else(|| self.table.find(self.resolve(kprobe).ok()?.0 + 1));
+            site.into_iter().for_each(&mut visit);
+        }
+    }
+
+    /// Brings the text of `sites`, some marked `to_write`, into the state that is wanted: jumps that must go become
+    /// breakpoints, breakpoints come and go, and become jumps where they may.
+    fn rewrite<'a>(&self, state: &mut State, sites: impl Iterator<Item = &'a Site> + Clone) {
+        let enabled = state.enabled;
+        let visit_all: Visit<'_> = &|visit| sites.clone().for_each(visit);
+        self.deoptimize(&mut state.optimizer, enabled, visit_all);
+        let coming = self.make_detours(&mut state.optimizer, enabled, visit_all);
+        self.write_text(sites.clone());
+        self.install_jumps(coming);
+        self.free_detours_after_grace(&mut state.optimizer);
+    }
+
+    /// Checks one probe and links it to its site, without writing text.
+    fn link<T: Probe + ?Sized>(
+        &self,
+        state: &mut State,
+        entry: &EntryPoints,
+        probe: &T,
+        touched: &mut Touched,
+        function: &mut Function,
+    ) -> Result<(), ProbeError> {
+        let kprobe = probe.kprobe();
+        let (addr, symbol) = self.resolve(kprobe)?;
+        self.check_container(state, probe, addr, &symbol)?;
+        let trampoline = match probe.container() {
+            Container::Kretprobe(core) => {
+                self.ready_trampoline(state, core.method.unwrap_or(state.returns))?
+            }
+            _ => 0,
+        };
+        let existing = self.table.find(addr + 1).map(NonNull::from);
+        let fresh = match existing {
+            Some(_) => None,
+            None => {
+                let target = self.target(addr, &symbol, function)?;
+                Some(self.make_site(state, &target, kprobe.step.unwrap_or(state.step))?)
+            }
+        };
+        let Some(place) = existing.or(fresh) else {
+            return Err(ProbeError::OutOfMemory);
+        };
+        // SAFETY: sites in the table live while the lock is held; the fresh one is ours until the table has it.
+        let site = unsafe { place.as_ref() };
+        let (holder, counter) = match self.prepare(state, probe, site) {
+            Ok(memory) => memory,
+            Err(error) => {
+                if let Some(fresh) = fresh {
+                    // SAFETY: made just above and not published.
+                    unsafe { self.free_site(state, fresh) };
+                }
+                return Err(error);
+            }
+        };
+
+        // From here on nothing fails.
+        kprobe.addr.store(addr, Relaxed);
+        kprobe.flags.fetch_and(flags::DISABLED, Relaxed);
+        kprobe.nmissed.store(0, Relaxed);
+        kprobe.hits.start(counter);
+        match probe.container() {
+            Container::None => {}
+            Container::Jprobe(jprobe) => kprobe
+                .container
+                .store(core::ptr::from_ref(jprobe).cast_mut().cast(), Relaxed),
+            Container::Kretprobe(core) => {
+                kprobe
+                    .container
+                    .store(core::ptr::from_ref(core).cast_mut().cast(), Relaxed);
+                core.nmissed.store(0, Relaxed);
+                core.maxactive.store(maxactive(state.cpus, core), Relaxed);
+                core.trampoline.store(trampoline, Relaxed);
+                core.holder.store(holder, Release);
+            }
+        }
+        kprobe
+            .site
+            .store(core::ptr::from_ref(site).cast_mut(), Release);
+        site.link(kprobe, entry);
+        if fresh.is_some() {
+            self.table.insert(&mut state.fill, site);
+        }
+        touched.add(site);
+        Ok(())
+    }
+
+    fn unregister_all<T: Probe + ?Sized>(&self, probes: &[&T]) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        self.remove(&mut state, probes, Removal::Unregister);
+        Ok(())
+    }
+
+    /// Takes probes away; waits once. Cannot fail and allocates nothing.
+    fn remove<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T], removal: Removal) {
+        let mut touched = Touched::new();
+        let entry = P::entry_points();
+        for kprobe in probes.iter().map(|probe| probe.kprobe()) {
+            // SAFETY: a registered probe's site lives while the lock is held.
+            let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
+                kprobe.set_addr(0);
+                continue;
+            };
+            site.unlink(kprobe, &entry);
+            touched.add(site);
+        }
+        if touched.is_empty() {
+            return;
+        }
+        for site in touched.iter() {
+            site.to_write
+                .store(site.armed.load(Relaxed) && !site.wants_arming(), Relaxed);
+            if !site.has_post() {
+                site.emulate.store(false, Relaxed);
+                let unused = site.post_slot.swap(0, Relaxed);
+                if unused != 0 {
+                    site.retired_post_slot.store(unused, Relaxed);
+                }
+            }
+        }
+        for core in probes
+            .iter()
+            .filter_map(|probe| registered_kretprobe(*probe))
+        {
+            // SAFETY: a registered kretprobe has a live holder.
+            unsafe { (*core.holder.load(Relaxed)).retire() };
+        }
+        let enabled = state.enabled;
+        let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
+        self.deoptimize(&mut state.optimizer, enabled, visit_touched);
+        self.write_text(touched.iter());
+        for site in touched.iter().filter(|site| site.is_empty()) {
+            self.table.remove(&mut state.fill, site);
+        }
+        P::synchronize_hits();
+        self.log_abandoned_calls(state);
+        self.free_detours(&mut state.optimizer);
+        for probe in probes {
+            if let Some(core) = registered_kretprobe(*probe) {
+                let holder = core.holder.swap(null_mut(), Relaxed);
+                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+                unsafe { state.in_flight.push(holder) };
+            }
+            let kprobe = probe.kprobe();
+            if let Some(counter) = kprobe.hits.stop() {
+                state.counters.give_back(counter);
+            }
+            kprobe.next.store(null_mut(), Relaxed);
+            if kprobe.is_registered() {
+                match removal {
+                    // A probe that is registered again starts as it did at first.
+                    Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
+                    Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
+                }
+            }
+            kprobe.site.store(null_mut(), Release);
+        }
+        self.optimize(&mut state.optimizer, enabled, &|visit| {
+            touched.iter().for_each(visit)
+        });
+        state.in_flight.free_returned();
+        touched.drain(|site| {
+            // SAFETY: registered sites are live.
+            let this = unsafe { site.as_ref() };
+            if this.is_empty() {
+                // SAFETY: out of the table since before the grace period, and handed out once by the list.
+                unsafe { self.free_site(state, site) };
+            } else {
+                let slot = this.retired_post_slot.swap(0, Relaxed);
+                if slot != 0 {
+                    self.slots.free(&mut state.slots, slot);
+                }
+            }
+        });
+    }
+
+    fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {
+        let mut state = self.lock()?;
+        // SAFETY: a registered probe's site lives while the lock is held.
+        let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
+            return Err(ProbeError::NotRegistered);
+        };
+        if !disabled && kprobe.flags() & flags::GONE != 0 {
+            return Err(ProbeError::Gone { addr: site.addr() });
+        }
+        if disabled {
+            kprobe.flags.fetch_or(flags::DISABLED, Relaxed);
+        } else {
+            kprobe.flags.fetch_and(!flags::DISABLED, Relaxed);
+        }
+        site.choose_stubs(&P::entry_points());
+        let wanted = state.enabled && site.wants_arming();
+        site.to_write
+            .store(site.armed.load(Relaxed) != wanted, Relaxed);
+        self.rewrite(&mut state, once(site));
+        Ok(())
+    }
+}
+
+fn registered_kretprobe<T: Probe + ?Sized>(probe: &T) -> Option<&KretprobeCore> {
+    match probe.container() {
+        Container::Kretprobe(core) if probe.kprobe().is_registered() => Some(core),
+        _ => None,
+    }
+}
+
+/// A box, or an error where `Box::new` would end the kernel.
+pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, ProbeError> {
+    let layout = Layout::new::<T>();
+    debug_assert!(layout.size() != 0);
+    // SAFETY: the layout is not empty.
+    let memory: *mut T = unsafe { alloc(layout) }.cast();
+    if memory.is_null() {
+        return Err(ProbeError::OutOfMemory);
+    }
+    // SAFETY: fresh memory of the right layout, from the global allocator that `Box` gives it back to.
+    unsafe {
+        memory.write(value);
+        Ok(Box::from_raw(memory))
+    }
+}

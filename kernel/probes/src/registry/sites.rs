@@ -1,0 +1,235 @@
+//! Making sites and what probes need on them.
+
+use alloc::boxed::Box;
+use core::{
+    ptr::{NonNull, null_mut},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, Release},
+    },
+};
+
+use crate::{
+    data::{
+        instance::{Holder, RETIRED, TaskCell},
+        kretprobe::KretprobeCore,
+        method::StepMethod,
+        per_cpu::PerCpu,
+        position::Positions,
+        probe::{Container, Probe},
+        site::{Emulated, Site},
+    },
+    error::ProbeError,
+    insn::{self, Class, Ending, FlagsOp, Insn, Refusal, SavedFlagsOperand, step_copy, translate},
+    platform::Platform,
+    pt_regs::REGISTER_OFFSETS,
+    registry::{Host, Probes, State, target::Target, try_box},
+};
+
+impl<P: Host> Probes<P> {
+    /// A site with its slots filled, not published yet.
+    pub(crate) fn make_site(
+        &self,
+        state: &mut State,
+        target: &Target<'_>,
+        step: StepMethod,
+    ) -> Result<NonNull<Site>, ProbeError> {
+        let addr = target.addr;
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        self.table
+            .reserve(&mut state.fill, 1, P::synchronize_hits)?;
+        let mut place = state.sites.take(Site::sentinel(addr + 1))?;
+        // SAFETY: just taken, and ours alone until it is published.
+        let site = unsafe { place.as_mut() };
+        let len = target.insn.len();
+        site.bytes[..len].copy_from_slice(target.insn.bytes());
+        // At most 15.
+        site.len = len as u8;
+        if let Some(register) = target.insn.pushed_register() {
+            // At most 168.
+            site.pushed = REGISTER_OFFSETS[register] as i16;
+        }
+        site.emulated = match target.class {
+            Class::Flags(FlagsOp::Push(_)) => None,
+            Class::Flags(op) => Some(Emulated::Flags(op)),
+            Class::Return => Some(Emulated::Return(target.insn.discarded_arguments())),
+            _ => None,
+        };
+        let filled = (|| {
+            site.slot = self.slots.take(&mut state.slots)?;
+            site.run.store(site.slot, Relaxed);
+            let translation = translate(target.insn, site.slot, Ending::Resume);
+            let code = Self::fitting(&translation).map_err(refused)?;
+            site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
+            self.slots.write(site.slot, site, code.code());
+            // A step that ends on another CPU's data would not end: a slot needs none.
+            if step == StepMethod::TrapFlag && !target.insn.writes_msr() {
+                let slot = self.slots.take(&mut state.slots)?;
+                let copy = step_copy(target.insn, slot).map_err(refused);
+                let boxed = copy.and_then(|copy| try_box((slot, copy)));
+                let written = boxed.map(|step| {
+                    self.slots.write(slot, site, step.1.code());
+                    site.step = Some(step);
+                });
+                if written.is_err() {
+                    self.slots.free(&mut state.slots, slot);
+                }
+                written?;
+            }
+            Ok(())
+        })();
+        match filled {
+            Ok(()) => Ok(place),
+            Err(error) => {
+                // SAFETY: taken above and not published.
+                unsafe { self.free_site(state, place) };
+                Err(error)
+            }
+        }
+    }
+
+    /// How the replacement of an instruction ends where a post handler waits.
+    pub(super) fn post_ending() -> Ending {
+        Ending::Post {
+            stub: P::entry_points().post_stub,
+            saved_flags: Some(SavedFlagsOperand {
+                gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
+            }),
+        }
+    }
+
+    /// The replacement, if it fits into a slot. With prefixes, and an address in a literal, it may
+    /// not. By reference, because a replacement is large and each move of it is a copy.
+    pub(super) fn fitting(
+        translation: &Result<insn::Translation, Refusal>,
+    ) -> Result<&insn::Translation, Refusal> {
+        match translation {
+            Ok(code) if code.code().len() <= P::SLOT_BYTES => Ok(code),
+            Ok(_) => Err(Refusal::NoRoom),
+            Err(refusal) => Err(*refusal),
+        }
+    }
+
+    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.
+    pub(super) fn prepare<T: Probe + ?Sized>(
+        &self,
+        state: &mut State,
+        probe: &T,
+        site: &Site,
+    ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
+        let counter = state.counters.take(state.cpus)?;
+        let holder = match probe.container() {
+            Container::Kretprobe(core) => Self::make_holder(state, core),
+            _ => Ok(null_mut()),
+        };
+        let prepared = holder.and_then(|holder| {
+            if probe.kprobe().post_handler.is_some()
+                && site.step.is_none()
+                && let Err(error) = self.make_post_slot(state, site)
+            {
+                // Only kretprobes have a holder, and they have no post handler.
+                debug_assert!(holder.is_null());
+                return Err(error);
+            }
+            Ok(holder)
+        });
+        match prepared {
+            Ok(holder) => Ok((holder, counter)),
+            Err(error) => {
+                state.counters.give_back(counter);
+                Err(error)
+            }
+        }
+    }
+
+    fn make_holder(state: &mut State, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
+        // Returns count there once their kretprobe is gone.
+        let retired = &RETIRED.kprobe.hits;
+        if !retired.is_counting() {
+            retired.start(state.counters.take(state.cpus)?);
+        }
+        Holder::try_new(
+            core,
+            current_task::<P>,
+            maxactive(state.cpus, core) as usize,
+            core.data,
+        )
+    }
+
+    /// Makes `site` ready for a post handler, if it is not yet.
+    fn make_post_slot(&self, state: &mut State, site: &Site) -> Result<(), ProbeError> {
+        if site.emulated.is_some() {
+            site.emulate.store(true, Relaxed);
+        } else if site.post_slot.load(Relaxed) == 0
+            && let Some(insn) = site.insn()
+        {
+            if insn.writes_msr() {
+                let (addr, refusal) = (site.addr(), Refusal::MsrWrite);
+                return Err(ProbeError::Instruction { addr, refusal });
+            }
+            let slot = self.slots.take(&mut state.slots)?;
+            if let Err(error) = self.fill_post_slot(site, &insn, slot) {
+                self.slots.free(&mut state.slots, slot);
+                return Err(error);
+            }
+            if site.armed.load(Relaxed) {
+                // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
+                P::synchronize_cores();
+            }
+            site.post_slot.store(slot, Release);
+        }
+        Ok(())
+    }
+
+    fn fill_post_slot(&self, site: &Site, insn: &Insn, slot: u64) -> Result<(), ProbeError> {
+        let refused = |refusal| ProbeError::Instruction {
+            addr: insn.ip(),
+            refusal,
+        };
+        let translation = translate(insn, slot, Self::post_ending());
+        let code = Self::fitting(&translation).map_err(refused)?;
+        if site.post_positions.load(Relaxed).is_null() {
+            let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
+            site.post_positions.store(Box::into_raw(positions), Release);
+        }
+        self.slots.write(slot, site, code.code());
+        Ok(())
+    }
+
+    /// Gives back a site and its slots.
+    ///
+    /// # Safety
+    /// 1. `place` is from [`Probes::make_site`], once.
+    /// 2. No hit can reach it.
+    pub(super) unsafe fn free_site(&self, state: &mut State, place: NonNull<Site>) {
+        // SAFETY: live by (1).
+        let site = unsafe { place.as_ref() };
+        let step = site.step.as_ref().map_or(0, |step| step.0);
+        for slot in [
+            site.slot,
+            site.post_slot.load(Relaxed),
+            site.retired_post_slot.load(Relaxed),
+            step,
+        ] {
+            if slot != 0 {
+                self.slots.free(&mut state.slots, slot);
+            }
+        }
+        // SAFETY: by the contract.
+        unsafe { state.sites.give_back(place) };
+    }
+}
+
+/// The task that runs on this CPU, as the kernel numbers tasks for the probes; 0: one that could get no cell. The CPU cannot change
+/// meanwhile.
+fn current_task<P: Platform>() -> u64 {
+    P::this_cpu().cell().map_or(0, TaskCell::task)
+}
+
+/// How many calls of a kretprobe can be followed at once, with so many CPUs.
+pub(super) fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
+    match core.maxactive.load(Relaxed) {
+        ..=0 => (2 * cpus as i32).max(10),
+        given => given,
+    }
+}

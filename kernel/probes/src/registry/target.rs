@@ -1,0 +1,217 @@
+//! Where a probe goes, and whether it may go there.
+
+use alloc::{string::String, vec::Vec};
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::{
+    data::{
+        kprobe::{Kind, Kprobe},
+        kretprobe::KretprobeCore,
+        probe::{Container, Probe},
+    },
+    error::{MAX_INSTANCE_DATA, ProbeError},
+    insn::{
+        self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, Insn, landing_pad_len,
+        translate,
+    },
+    platform::{Symbol, Text},
+    registry::{Host, Probes, State},
+};
+
+/// Where a probe goes, after all checks that need no memory.
+pub(crate) struct Target<'a> {
+    pub(super) addr: u64,
+    pub(super) insn: &'a Insn,
+    pub(super) class: Class,
+}
+
+/// The function that was probed last, so that a batch decodes it once. Text does not change before a batch is all linked.
+#[derive(Default)]
+pub(crate) struct Function {
+    start: u64,
+    /// Its bytes as they are without probes.
+    bytes: Vec<u8>,
+    walk: BoundaryWalk,
+}
+
+impl<P: Host> Probes<P> {
+    /// Where `kprobe` goes and the symbol there, or why it may not.
+    pub(super) fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
+        let given = kprobe.given.load(Relaxed);
+        if kprobe.is_registered() {
+            let addr = kprobe.addr();
+            if !kprobe.told_of_double.swap(true, Relaxed) {
+                P::log(format_args!(
+                    "kprobes: the probe at {addr:#x} is being registered a second time"
+                ));
+            }
+            return Err(ProbeError::AlreadyRegistered { addr });
+        }
+        let base = match (&kprobe.symbol_name, given) {
+            (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
+            (None, 0) => return Err(ProbeError::NoTarget),
+            (Some(name), 0) => P::lookup_symbol(name)?,
+            (None, addr) => addr,
+        };
+        let mut addr = base.wrapping_add(u64::from(kprobe.offset));
+        let symbol = P::symbol_at(addr).ok_or_else(|| Self::no_symbol_at(kprobe, base, addr))?;
+        if symbol.text == Text::No {
+            return Err(ProbeError::NotText { addr });
+        }
+        if let Some(reason) = P::blacklisted(addr) {
+            return Err(ProbeError::Blacklisted { addr, reason });
+        }
+        if symbol.text == Text::Freed {
+            return Err(ProbeError::NoSymbolAt { addr });
+        }
+        // The landing pad of indirect branches must stay: the entry of such a function is behind it.
+        if addr == symbol.start {
+            addr = self.entry_of(&symbol);
+        }
+        Ok((addr, symbol))
+    }
+
+    /// Why `kprobe` has no place: there is no symbol at `addr`, which its offset makes of `base`.
+    fn no_symbol_at(kprobe: &Kprobe, base: u64, addr: u64) -> ProbeError {
+        let (Some(given), Some(symbol)) = (&kprobe.symbol_name, P::symbol_at(base)) else {
+            return ProbeError::NoSymbolAt { addr };
+        };
+        let mut name = String::new();
+        if name.try_reserve(given.len()).is_ok() {
+            name.push_str(given);
+        }
+        ProbeError::OffsetTooLarge {
+            name,
+            size: symbol.size,
+            offset: kprobe.offset,
+        }
+    }
+
+    /// Where a probe of the function's entry goes.
+    pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
+        let mut pad = [0; 4];
+        let len = symbol.size.min(4) as usize;
+        for (byte, at) in pad[..len].iter_mut().zip(symbol.start..) {
+            *byte = self.pristine_byte(at);
+        }
+        self.undo_jumps(&mut pad[..len], symbol.start);
+        symbol.start + landing_pad_len(&pad[..len]) as u64
+    }
+
+    /// Whether a function of the kernel begins at `addr`.
+    fn is_function(addr: u64) -> bool {
+        P::symbol_at(addr).is_some_and(|symbol| {
+            symbol.start == addr && matches!(symbol.text, Text::Kernel | Text::Init)
+        })
+    }
+
+    /// What jprobes and kretprobes ask for beyond a kprobe.
+    pub(super) fn check_container<T: Probe + ?Sized>(
+        &self,
+        state: &State,
+        probe: &T,
+        addr: u64,
+        symbol: &Symbol,
+    ) -> Result<(), ProbeError> {
+        let container = probe.container();
+        if matches!(container, Container::None) {
+            return Ok(());
+        }
+        let entry = self.entry_of(symbol);
+        if addr != entry {
+            return Err(ProbeError::NotFunctionEntry { addr, entry });
+        }
+        match container {
+            Container::None => Ok(()),
+            Container::Jprobe(jprobe) if jprobe.entry.is_none() => Err(ProbeError::NoHandler),
+            Container::Jprobe(jprobe) if !Self::is_function(jprobe.entry_addr()) => {
+                Err(ProbeError::HandlerNotFunction {
+                    handler: jprobe.entry_addr(),
+                })
+            }
+            Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
+            Container::Jprobe(_) => match self.table.find(addr + 1) {
+                Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
+                    Err(ProbeError::SecondJprobe { addr })
+                }
+                _ => Ok(()),
+            },
+            Container::Kretprobe(core) => {
+                if let Some(reason) = P::return_blacklisted(addr) {
+                    return Err(ProbeError::ReturnBlacklisted { addr, reason });
+                }
+                let method = core.method.unwrap_or(state.returns);
+                let trampoline = self.trampoline_of(method);
+                if let Some(site) = self.table.find(addr + 1)
+                    && site
+                        .probes()
+                        .filter_map(KretprobeCore::of)
+                        .any(|other| other.trampoline.load(Relaxed) != trampoline)
+                {
+                    return Err(ProbeError::MixedReturnMethods { addr });
+                }
+                match core.data.size() {
+                    bytes @ MAX_INSTANCE_DATA.. if bytes > MAX_INSTANCE_DATA => {
+                        Err(ProbeError::DataTooLarge { bytes })
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The instruction at `addr`, if it may be probed.
+    pub(crate) fn target<'a>(
+        &self,
+        addr: u64,
+        symbol: &Symbol,
+        function: &'a mut Function,
+    ) -> Result<Target<'a>, ProbeError> {
+        let end = symbol.start + symbol.size;
+        if function.start != symbol.start || function.bytes.len() as u64 != symbol.size {
+            *function = Function {
+                start: symbol.start,
+                bytes: self.pristine(symbol.start..end)?,
+                walk: BoundaryWalk::new(),
+            };
+        }
+        let Function { start, bytes, walk } = function;
+        walk.find(bytes, *start, addr)
+            .map_err(|error| match error {
+                BoundaryError::MidInstruction { at, start } => {
+                    ProbeError::MidInstruction { addr: at, start }
+                }
+                BoundaryError::Undecodable { at, cause } => {
+                    ProbeError::Undecodable { addr: at, cause }
+                }
+                // A function that ends with its landing pad has no instruction behind it.
+                BoundaryError::Outside { at, .. } => ProbeError::Undecodable {
+                    addr: at,
+                    cause: DecodeError::Truncated { ip: at },
+                },
+            })?;
+        let (insn, following) = walk
+            .found(bytes, *start)
+            .ok_or(ProbeError::NotText { addr })?;
+        let class = insn::classify(insn, following)
+            .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
+        Ok(Target { addr, insn, class })
+    }
+
+    /// Judges an instruction by itself, as a registration would: whether it can be executed elsewhere. `following` is the
+    /// instruction behind it, if there is one. Changes nothing. Task context.
+    ///
+    /// # Errors
+    /// [`ProbeError::Instruction`].
+    pub fn judge(&self, insn: &Insn, following: Option<&Insn>) -> Result<(), ProbeError> {
+        let addr = insn.ip();
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        insn::classify(insn, following).map_err(refused)?;
+        // Slots differ in nothing but their addresses, all of which are within reach or none.
+        let slot = P::slots().start;
+        for ending in [Ending::Resume, Self::post_ending()] {
+            Self::fitting(&translate(insn, slot, ending)).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
