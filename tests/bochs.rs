@@ -1,7 +1,8 @@
 //! `cargo test -p tests --test bochs`: the core of the guest tests in a second emulator.
 //!
-//! What concerns the processor is run: instructions, hits, calls and returns, interrupts, and CPUs at once. It takes long and
-//! needs Bochs, so it is not part of `cargo test`. docs/emulators.md tells what came out.
+//! The core is the part that concerns the processor: instructions, hits, calls and returns,
+//! interrupts, and several CPUs at once. It takes long and needs Bochs, so it is not part of
+//! `cargo test`. docs/emulators.md has the results.
 
 use std::process::ExitCode;
 

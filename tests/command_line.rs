@@ -1,4 +1,4 @@
-//! What the kernel makes of its command line, as its log and its verdict show it.
+//! The effects of the kernel's command line, as its log and its verdict show them.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use boot::{
 };
 use tests::{Over, record};
 
-/// Boots with this command line and returns how that ended, and the lines of the log without their time stamps.
+/// Boots with this command line. Returns how that ended, and the lines of the log without their
+/// time stamps.
 fn boot(command_line: &str) -> (Over, Vec<String>) {
     prerequisites::toolchain(Install::Allowed).unwrap();
     let kernel = Kernel::build("kernel").unwrap();
@@ -114,8 +115,8 @@ fn numbers_that_make_no_sense_are_ignored_with_a_reason() {
     }
 }
 
-/// A probe's handler that tells of each hit, on what the console is made of: each message leads to hits, which lead to messages.
-/// All of it ends, and what is left out is told.
+/// Probes the console's own functions, with a handler that logs each hit. So each message leads to
+/// hits, and these lead to messages. This must end, and the log must say what was left out.
 #[test]
 fn a_message_does_not_feed_itself() {
     for (arguments, most) in [
@@ -125,7 +126,8 @@ fn a_message_does_not_feed_itself() {
         ),
         ("kprobe_example kprobe_example.symbol=memset", 5000),
         (
-            "kprobe_example kprobe_example.symbol=kernel::serial::SerialPort::write kprobe_example.stack=1",
+            "kprobe_example kprobe_example.symbol=kernel::serial::SerialPort::write \
+             kprobe_example.stack=1",
             1000,
         ),
         (

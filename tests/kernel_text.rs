@@ -1,7 +1,7 @@
-//! What the linked kernel does not hold: its text, instruction by instruction, and its data.
+//! Checks of the linked kernel: its text, instruction by instruction, and its data.
 //!
-//! Handlers run in the middle of any code, on its stack and with its registers. So nothing may be alive below the stack
-//! pointer, and nothing may live in registers that a hit does not save.
+//! Handlers run in the middle of any code, on its stack and with its registers. So nothing may be
+//! alive below the stack pointer, or in registers that a hit does not save.
 
 // Its instructions, held against a disassembler's and translated one by one.
 #[path = "../kernel/probes/tests/insn/own_text.rs"]

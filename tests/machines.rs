@@ -1,4 +1,5 @@
-//! The kernel itself, without samples, on each kind of machine: it boots, runs its workload and powers off with success.
+//! The kernel itself, without samples, on each kind of machine: it boots, runs its workload and
+//! powers off with success.
 
 use std::time::Duration;
 

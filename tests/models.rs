@@ -1,5 +1,5 @@
-//! Each model, and each of its weaknesses, as a test of its own. The long form has more preemptions; `--nocapture` tells how many
-//! interleavings there were, and what each weakness leads to.
+//! Each model, and each of its weaknesses, as a test of its own. The long form has more
+//! preemptions. `--nocapture` prints the number of interleavings, and what each weakness leads to.
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ fn fails(model: fn(), preemptions: usize, weakness: Weakness, tell: bool) -> Res
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // What a failing execution prints belongs to it.
+    // A failing execution prints its own messages; they must not mix.
     arguments.test_threads = Some(1);
     let tell = arguments.nocapture;
     let mut trials = Vec::new();

@@ -1,6 +1,8 @@
-//! The instruction tests under other processors than the host's: the test binary of the probes, in QEMU's emulation of Linux processes.
+//! The instruction tests under other processors than the host's: the test binary of the probes, in
+//! QEMU's emulation of Linux processes.
 //!
-//! Each model is a test. What a model's processor was seen to do where processors differ, and what it lacks, are closing lines.
+//! Each model is a test. Processors differ in some instructions. The closing lines say what each
+//! model does with them, and which instructions it lacks.
 
 use std::{
     collections::BTreeMap,
@@ -18,8 +20,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// An AMD and an Intel processor, the least that QEMU has, and all that it can do.
 const MODELS: [&str; 4] = ["EPYC", "Skylake-Client", "qemu64", "max"];
 
-/// The tests that execute chosen instructions. Random ones are left to the host and to the guest: stepping over a locked
-/// instruction, this emulation loses flags.
+/// The tests that execute chosen instructions. Random ones are left to the host and to the guest,
+/// because this emulation loses flags when it steps over a locked instruction.
 const TESTS: &str = "execution::";
 
 /// Closing lines of the models: see `kernel/probes/tests/closing.rs`.
@@ -80,7 +82,8 @@ fn run(model: &'static str, closing: &Closing) -> Result<(), Failed> {
     Err(format!("{}\n{results}\n{errors}", output.status).into())
 }
 
-/// The test binary `insn` of the probes, built as the outer cargo does, so that there is nothing to do.
+/// The test binary `insn` of the probes. It is built as the outer cargo builds it, so that nothing
+/// is left to do.
 fn binary() -> Result<PathBuf, Failed> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     Ok(BINARY.get_or_init(build).clone()?)

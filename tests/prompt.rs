@@ -1,4 +1,5 @@
-//! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every way to go wrong.
+//! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every
+//! way to go wrong.
 
 use std::{thread, time::Duration};
 
@@ -153,7 +154,8 @@ fn what_is_wrong_with_a_line_is_told() {
         ),
         (
             "insmod",
-            "insmod: it needs a module; lsmod lists them; usage: insmod MODULE [PARAMETER=VALUE ...]",
+            "insmod: it needs a module; lsmod lists them; usage: insmod MODULE \
+             [PARAMETER=VALUE ...]",
         ),
         (
             "insmod nowhere",
@@ -323,7 +325,8 @@ fn files_are_made_read_and_listed() {
     let probes = session.command("ls /sys/kernel/debug/kprobes");
     assert_eq!(
         probes,
-        "-r--------        0 blacklist\n-rw-------        0 enabled\n-r--------        0 list\n-r--------        0 stats\n"
+        "-r--------        0 blacklist\n-rw-------        0 enabled\n\
+         -r--------        0 list\n-r--------        0 stats\n"
     );
     let root = session.command("ls");
     for name in ["bin/", "dev/", "proc/", "sys/", "tmp/"] {
@@ -376,7 +379,8 @@ fn nearly_every_instruction_of_the_kernel_can_be_probed() {
     session.power_off();
 }
 
-/// A session without what may differ from build to build: numbers, and the instructions of a function.
+/// A session without the parts that may differ from build to build: numbers, and the instructions
+/// of a function.
 fn shape(text: &str) -> Vec<String> {
     let number = Regex::new(r"0x[0-9a-f]+|\b[0-9a-f]{16}\b|\d+").unwrap();
     let row = Regex::new(r"^( \+N) (yes|no) .*").unwrap();
@@ -416,10 +420,12 @@ fn the_readme_shows_a_real_session() {
     assert_eq!(shape(&real), shape(shown), "the session is really\n{real}");
 }
 
-/// For how long a terminal pauses: many times what the kernel waits for a port. It is no limit for anything.
+/// How long a terminal pauses: much longer than the kernel waits for a port. Nothing may depend on
+/// it.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A program that goes on until it is stopped, with a probe whose handlers say more of it than a serial line takes.
+/// A program that runs until it is stopped. The handlers of a probe on it print more than a serial
+/// line takes.
 const FLOOD: &str = "insmod kprobe_example symbol=do_page_fault stack=1\rrun workload 4000000000\r";
 
 #[test]
@@ -452,7 +458,7 @@ fn what_is_typed_is_obeyed_while_the_terminal_shows_nothing() {
     let mut session = Session::interactive();
     session.type_blind("cat /proc/kallsyms\r");
     session.wait_for(" T vfs_read");
-    // From here on nobody reads. More than what fits is still to come, so `cat` has to be stopped.
+    // From here on nobody reads. There is more output than fits, so `cat` has to be stopped.
     thread::sleep(PAUSE);
     session.type_blind("\x03");
     session.type_blind(FLOOD);

@@ -159,7 +159,8 @@ fn an_unknown_function_fails_the_run() {
     assert_eq!(over, Over::Ended(End::Failure), "{log}");
     lines(
         &log,
-        "insmod kretprobe_example failed: -2 (no symbol is called do_frok; did you mean .*do_fork.*)",
+        "insmod kretprobe_example failed: -2 \
+         (no symbol is called do_frok; did you mean .*do_fork.*)",
         1,
     );
     lines(&log, "register_kretprobe failed, returned -(2)", 1);
@@ -170,7 +171,7 @@ fn an_unknown_function_fails_the_run() {
     );
 }
 
-/// The text between the README's first line that begins a block of `language` after `heading`, and the block's end.
+/// The contents of the README's first block of `language` after `heading`.
 fn readme_block<'a>(readme: &'a str, heading: &str, language: &str) -> &'a str {
     let section = &readme[readme.find(heading).unwrap()..];
     let start = section.find(&format!("```{language}\n")).unwrap() + language.len() + 4;

@@ -3,8 +3,8 @@
 use regex::Regex;
 use tests::Session;
 
-/// The text of the columns of a walkthrough, without line ends, and with an `N` for each number. Lines of a table begin with a blank or
-/// the number of a row.
+/// The text of the columns of a walkthrough, without line ends, and with an `N` for each number.
+/// Lines of a table begin with a blank or the number of a row.
 fn columns(said: &str) -> [String; 4] {
     const START: usize = 4;
     const WIDTH: usize = 39;

@@ -1,4 +1,5 @@
-//! Links the image in the top 2 GiB, where the kernel code model expects it, and sees to it that the kernel is stable Rust.
+//! Links the image in the top 2 GiB, where the kernel code model expects it. Checks that the kernel
+//! is stable Rust.
 use std::env;
 
 fn main() {

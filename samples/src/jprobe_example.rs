@@ -1,4 +1,5 @@
-//! A jprobe on `do_fork`: its handler has the signature of the function and sees the arguments of each call.
+//! A jprobe on `do_fork`. Its handler has the signature of the function and sees the arguments of
+//! each call.
 //!
 //! `jprobe_example.symbol=NAME` probes another function with the same leading arguments.
 
@@ -26,7 +27,8 @@ kernel::module! {
 static PROBE: Mutex<Option<Registered<Box<Jprobe>>>> = Mutex::new(None);
 
 jprobe! {
-    /// Runs instead of the first instruction of `do_fork`, then `do_fork` runs as if nothing had been.
+    /// Runs instead of the first instruction of `do_fork`. Then `do_fork` runs as it would without
+    /// it.
     fn jdo_fork(
         clone_flags: u64,
         _stack_start: u64,
@@ -35,7 +37,9 @@ jprobe! {
         _parent_tidptr: u64,
         _child_tidptr: u64,
     ) {
-        pr_info!("jprobe: clone_flags = {clone_flags:#x}, stack_size = {stack_size:#x}, regs = {regs:p}");
+    pr_info!(
+        "jprobe: clone_flags = {clone_flags:#x}, stack_size = {stack_size:#x}, regs = {regs:p}"
+    );
     }
 }
 

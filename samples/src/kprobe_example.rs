@@ -1,6 +1,7 @@
-//! A kprobe on any instruction: tells of each hit before and after it.
+//! A kprobe on any instruction. It prints a message before and after each hit.
 //!
-//! `kprobe_example.symbol=NAME` and `.offset=BYTES` choose the instruction, `.stack=1` adds a backtrace at each hit.
+//! `kprobe_example.symbol=NAME` and `.offset=BYTES` choose the instruction. `.stack=1` adds a
+//! backtrace at each hit.
 
 use alloc::boxed::Box;
 
@@ -50,7 +51,8 @@ fn post_handler(p: &Kprobe, regs: &mut PtRegs, _flags: u64) {
     );
 }
 
-/// Runs when it, or a handler above, faults. The kernel then handles the fault as if there were no probe.
+/// Runs when the instruction, or a handler above, faults. Afterwards the kernel handles the fault
+/// as it would without a probe.
 fn fault_handler(p: &Kprobe, _regs: &mut PtRegs, trapnr: u8) -> FaultVerdict {
     pr_info!("fault_handler: p->addr = {:#x}, trap #{trapnr}", p.addr());
     FaultVerdict::Unhandled

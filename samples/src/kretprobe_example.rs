@@ -1,4 +1,4 @@
-//! A return probe on any function: tells what each call returned and how long it took.
+//! A return probe on any function. It prints the result of each call and how long the call took.
 //!
 //! `kretprobe_example.func=NAME` chooses the function.
 
@@ -25,7 +25,7 @@ kernel::module! {
     exit: exit,
 }
 
-/// What each call in flight remembers.
+/// The data of each call in flight.
 #[derive(Clone, Copy, Default)]
 struct Call {
     entry_stamp: u64,

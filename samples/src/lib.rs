@@ -1,7 +1,8 @@
-//! The samples: each module is one probe in its simplest complete form, using only the kernel's public API.
+//! The samples. Each module is one probe in its simplest complete form and uses only the kernel's
+//! public API.
 //!
-//! They are modules like any other: compiled in, loaded and unloaded at run time, with parameters as in
-//! `insmod kprobe_example symbol=do_exit`.
+//! They are modules like any other: compiled in, loaded and unloaded at run time, with parameters
+//! as in `insmod kprobe_example symbol=do_exit`.
 #![no_std]
 
 extern crate alloc;

@@ -1,7 +1,8 @@
-//! `cargo bench`: what probes cost, measured in the kernel.
+//! `cargo bench`: the cost of probes, measured in the kernel.
 //!
-//! By default one virtual CPU under emulation that counts instructions: two runs give the same figures, on any machine. The
-//! table goes to standard output; figures and pictures go to `target/bench/`.
+//! By default there is one virtual CPU, under emulation that counts instructions. So two runs give
+//! the same figures on any machine. The table goes to standard output; figures and pictures go to
+//! `target/bench/`.
 
 use std::{fs, path::Path, process::ExitCode, time::Duration};
 
@@ -38,7 +39,8 @@ fn run(options: &Options) -> Result<()> {
                 .write(true)
                 .open("/dev/kvm")
                 .is_ok(),
-            "/dev/kvm cannot be opened: --accel kvm needs Linux with hardware virtualisation and access to that file"
+            "/dev/kvm cannot be opened: --accel kvm needs Linux with hardware virtualisation \
+                 and access to that file"
         );
     }
     prerequisites::toolchain(Install::Allowed)?;
@@ -82,7 +84,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The machines to be booted, one after the other: what is measured differs in the kernel's command line.
+/// The machines to be booted, one after the other. The kernel's command line says what each of them
+/// measures.
 fn machines(options: &Options, kernel: &Kernel) -> Result<Vec<Machine>> {
     let exact = options.accel == Accelerator::Tcg && options.smp.is_none();
     let mut words = format!("modules=bench bench.exact={}", u8::from(exact));
@@ -125,7 +128,7 @@ fn measure(machines: &[Machine], options: &Options) -> Result<Results> {
     Ok(results)
 }
 
-/// What the figures were measured on.
+/// The environment of the measurement.
 fn environment(machine: &Machine) -> Result<Vec<String>> {
     let command = machine.command(Install::Allowed)?;
     let version = std::process::Command::new(command.get_program())

@@ -1,6 +1,7 @@
 //! Boots the test kernel until each test of a list has its verdict.
 //!
-//! One guest at a time: a guest uses all of the machine that it gets, and time limits hold only for a guest that has it.
+//! There is one guest at a time. A guest uses all of the machine that it gets, and time limits hold
+//! only for a guest that has all of it.
 
 use std::{
     cmp::Reverse,
@@ -31,7 +32,7 @@ pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
 
-/// What runs the guests.
+/// The emulator that runs the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emulator {
     Qemu,
@@ -39,7 +40,8 @@ pub enum Emulator {
 }
 
 impl Emulator {
-    /// How often the time limit of a test may pass: Bochs interprets each instruction, and all CPUs in one thread.
+    /// How often the time limit of a test may pass. Bochs interprets each instruction, and runs all
+    /// CPUs in one thread.
     fn patience(self) -> u32 {
         match self {
             Self::Qemu => 1,
@@ -113,7 +115,8 @@ impl fmt::Display for Times {
     }
 }
 
-/// Runs `tests` and reports the verdict of each as soon as it is due, in any order. `echo` shows the guests' logs.
+/// Runs `tests` and reports each verdict as soon as it is due, in any order. `echo` shows the
+/// guests' logs.
 pub fn run(
     emulator: Emulator,
     kernel: &Kernel,
@@ -179,7 +182,7 @@ pub fn run_until(
     times
 }
 
-/// Runs `machine` until it ends or `limit` is over, and returns how that was and what it logged.
+/// Runs `machine` until it ends or `limit` is over. Returns how it ended and its log.
 pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
     let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     let mut guest = Guest::start(machine, Install::Allowed)?;

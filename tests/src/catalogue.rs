@@ -1,9 +1,12 @@
 //! The guest tests, as the test kernel's ELF lists them in a section of its own.
 //!
-//! Tests of probes are in the list twice: as they are written, which is with jumps in place of breakpoints wherever the
-//! code allows it, and again with breakpoints only, under their name and `::unoptimized`. Those that choose for themselves
-//! run once. Those of the probes' suite, which a process runs, too, are also there for each historic way of serving a hit: single
-//! steps (`::tf`), and with them calls that come back by a breakpoint (`::trap3`, `::trap4`).
+//! Tests of probes are in the list twice. One runs as it is written, with jumps in place of
+//! breakpoints wherever the code allows it. The other runs with breakpoints only, and its name ends
+//! in `::unoptimized`. Tests that choose for themselves run once.
+//!
+//! Tests of the probes' suite, which a process runs, too, are also there for each historic way to
+//! serve a hit: single steps (`::tf`), and with them calls that return by a breakpoint (`::trap3`,
+//! `::trap4`).
 
 use std::{fs, mem::offset_of, path::Path, time::Duration};
 
@@ -15,13 +18,13 @@ use test_protocol::{Descriptor, SECTION, Text};
 /// The crate whose name comes before each test's path.
 const CRATE: &str = "guest_tests::";
 
-/// What a test's name ends in when it runs without jumps.
+/// The end of a test's name if it runs without jumps.
 const UNOPTIMIZED: &str = "::unoptimized";
 
 /// Beginnings of the names of the suite's tests that run in the historic ways, too.
 const HISTORIC_TOO: [&str; 1] = ["suite::"];
 
-/// What the names of its tests end in for each historic way, and the command line that chooses it.
+/// The end of a test's name for each historic way, and the command line that chooses it.
 const HISTORIC: [(&str, &str); 3] = [
     ("::tf", "kprobes.step=tf"),
     ("::trap3", "kprobes.step=tf kprobes.return=trap3"),
@@ -31,8 +34,8 @@ const HISTORIC: [(&str, &str); 3] = [
 /// Arguments of the command line by which a test chooses itself how probes are served.
 const CHOICES: [&str; 2] = ["kprobes.optimize", "kprobes.step"];
 
-/// Beginnings of the names of tests that run once: they register no probes, or count what could be probed, or turn jumps on
-/// and off or use each way of serving a hit themselves.
+/// Beginnings of the names of tests that run once. They register no probes, count probes that could
+/// be registered, turn jumps on and off, or use each way to serve a hit themselves.
 const ONCE: [&str; 18] = [
     "acceptance::",
     "blacklist::",
@@ -81,7 +84,7 @@ impl BootOptions {
 /// A guest test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTest {
-    /// Path of the function, without the crate; with an ending where it runs again in another way.
+    /// Path of the function, without the crate. It has an ending if it runs again in another way.
     pub name: String,
     /// Path of the function, as the guest's markers have it.
     pub full_name: String,
@@ -101,7 +104,7 @@ pub struct GuestTest {
 }
 
 impl GuestTest {
-    /// Returns the same test in a kernel that makes no jumps of breakpoints, if that may make a difference to it.
+    /// Returns the same test in a kernel without jumps, if that may make a difference to it.
     fn unoptimized(&self) -> Option<Self> {
         let is_in = |list: &[&str]| list.iter().any(|prefix| self.name.starts_with(prefix));
         let has_chosen = CHOICES
@@ -113,7 +116,7 @@ impl GuestTest {
         Some(self.again(UNOPTIMIZED, "kprobes.optimize=0"))
     }
 
-    /// Returns the same test for each historic way of serving hits, if it is to be there for them.
+    /// Returns the same test for each historic way to serve hits, if it should run there.
     fn historic(&self) -> impl Iterator<Item = Self> {
         let is_in = HISTORIC_TOO
             .iter()

@@ -1,15 +1,16 @@
-//! The harness behind `cargo test`: runs the guest tests, several in one boot, each under its own name.
+//! The harness behind `cargo test`: runs the guest tests, several in one boot, each under its own
+//! name.
 //!
 //! ```text
 //!   catalogue    the tests, read from the test kernel's ELF: listing them needs no boot
-//!   boots        boots the kernel as often as it takes to get a verdict on each test of a group
-//!   transcript   follows one boot's serial line: which test runs, what it printed, how it ended
-//!   trials       lists the tests and tells their verdicts, as an ordinary test binary does
+//!   boots        boots the kernel as often as needed for a verdict on each test of a group
+//!   transcript   follows one boot's serial line: which test runs, its output, how it ended
+//!   trials       lists the tests and their verdicts, as an ordinary test binary does
 //!   session      types at the kernel's prompt and reads its answers
 //! ```
 //!
-//! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and `bochs.rs`.
-//! `test_protocol` has the guest's side.
+//! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
+//! `bochs.rs`. `test_protocol` has the guest's side.
 
 pub mod bench;
 pub mod boots;

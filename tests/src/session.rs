@@ -1,7 +1,7 @@
 //! A session at the kernel's prompt: lines are typed at the serial line, and answers read from it.
 //!
-//! The kernel echoes what is typed and shows its prompt when it is ready for the next line: so an answer is what lies
-//! between the two, the log's lines of that time included.
+//! The kernel echoes what is typed, and shows its prompt when it is ready for the next line. So an
+//! answer lies between the two. It includes lines of the log from that time.
 
 use std::{
     fmt,
@@ -18,13 +18,14 @@ use boot::{
 
 use crate::boots::ONE_GUEST;
 
-/// What the kernel shows when it waits for a line.
+/// The kernel's prompt: it waits for a line.
 const PROMPT: &[u8] = b"# ";
 
 /// Time that an answer may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A guest whose prompt is ready. All functions panic with the whole log if the guest does not do as it should.
+/// A guest whose prompt is ready. All functions panic with the whole log if the guest does not do
+/// as it should.
 pub struct Session {
     guest: Guest,
     screen: Screen,
@@ -35,7 +36,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Builds the kernel, boots it to its prompt with the command line `interactive`, and waits for that.
+    /// Builds the kernel, boots it with the command line `interactive`, and waits for its prompt.
     pub fn interactive() -> Self {
         prerequisites::toolchain(Install::Allowed).unwrap();
         let kernel = Kernel::build("kernel").unwrap();
@@ -72,7 +73,8 @@ impl Session {
         self.keys(&format!("{line}\r"), line)
     }
 
-    /// Types `keys`, the last of which ends the line `shown`, and returns what was said until the next prompt.
+    /// Types `keys`, the last of which ends the line `shown`. Returns the output until the next
+    /// prompt.
     pub fn keys(&mut self, keys: &str, shown: &str) -> String {
         self.guest.type_text(keys).unwrap();
         self.answer(&format!("{shown}\n"))
@@ -83,8 +85,8 @@ impl Session {
         self.guest.type_text(keys).unwrap();
     }
 
-    /// Listens until a line that holds `text` has been shown, and returns what was
-    /// said until then, that line included.
+    /// Listens until a line that holds `text` has been shown. Returns the output until then, that
+    /// line included.
     pub fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -106,7 +108,8 @@ impl Session {
         }
     }
 
-    /// Waits for the end of the machine without listening, and then returns how it ended and what it said last.
+    /// Waits for the end of the machine without listening. Then returns how it ended and its last
+    /// output.
     pub fn ends_unheard(mut self) -> (End, String) {
         let deadline = Instant::now() + LIMIT;
         assert!(
@@ -117,7 +120,7 @@ impl Session {
         self.until_end()
     }
 
-    /// Types `line`, which ends the machine, and returns how it ended and what it said last.
+    /// Types `line`, which ends the machine. Returns how it ended and its last output.
     pub fn last_command(&mut self, line: &str) -> (End, String) {
         self.guest.type_text(&format!("{line}\r")).unwrap();
         self.until_end()
@@ -163,7 +166,7 @@ impl Session {
     }
 }
 
-/// What a terminal shows that understands what the prompt sends to it.
+/// The screen of a terminal that understands the prompt's control sequences.
 #[derive(Default)]
 struct Screen {
     /// The rows above the last one.

@@ -1,15 +1,16 @@
 //! The serial line of one boot, read as a sequence of tests.
 //!
-//! A test begins and ends with a marker; what is printed in between, and after the end up to the next beginning, is its
-//! part of the log. Its verdict is due when the guest is seen well after its end: at the next beginning, or when the guest
-//! ends successfully. However else the boot ends, the test that was last begun gets the blame.
+//! A test begins and ends with a marker. All output from its beginning to the next one is its part
+//! of the log. Its verdict is due when the guest is seen well after its end: at the next beginning,
+//! or when the guest ends successfully. If the boot ends in any other way, the test that began last
+//! has failed.
 
 use std::mem;
 
 use boot::guest::End;
 use test_protocol::Marker;
 
-/// What became of a test: passed, or failed with a reason and the test's part of the log.
+/// The result of a test: passed, or failed with a reason and the test's part of the log.
 pub type Verdict = Result<(), String>;
 
 /// How a test has failed, as the first line of its failure tells.
@@ -100,7 +101,8 @@ impl Transcript {
         self.current.map(|(test, _)| test)
     }
 
-    /// Takes what came on the serial line and returns the verdicts that are due by it, with the tests' indices.
+    /// Takes new output of the serial line. Returns the verdicts that are due by it, with the
+    /// tests' indices.
     pub fn output(&mut self, output: &[u8]) -> Vec<(usize, Verdict)> {
         let mut verdicts = Vec::new();
         self.partial.extend_from_slice(output);
@@ -134,10 +136,11 @@ impl Transcript {
         None
     }
 
-    /// Returns the verdicts that follow from the end of the boot, at least one if any test had none yet.
+    /// Returns the verdicts that follow from the end of the boot, at least one if any test had none
+    /// yet.
     ///
-    /// Tests that were not begun get no verdict, if another boot promises to run them: if this one ended by a test's
-    /// fault.
+    /// If this boot ended by the fault of a test, another boot can run the tests that were not
+    /// begun. So these get no verdict then.
     pub fn over(mut self, over: &Over) -> Vec<(usize, Verdict)> {
         let partial = mem::take(&mut self.partial);
         self.log.push_str(&String::from_utf8_lossy(&partial));
@@ -155,7 +158,8 @@ impl Transcript {
         verdicts
     }
 
-    /// Judges the test that was begun last, given that the guest was then well (`Success`) or how the boot ended.
+    /// Judges the test that began last. The guest was well after it (`Success`), or `over` says how
+    /// the boot ended.
     fn verdict_of_current(&self, over: &Over) -> Option<(usize, Verdict)> {
         let (test, returned) = self.current?;
         let wanted_panic = self.tests[test].should_panic.as_deref();

@@ -1,7 +1,7 @@
 //! The guest tests as an ordinary test binary: its looks, its options, its exit status.
 //!
-//! One thread drives the guests and hands out the verdicts; each trial waits for its own. So verdicts are shown as they
-//! come, and filters decide what is booted at all.
+//! One thread drives the guests and hands out the verdicts, and each trial waits for its own. So
+//! verdicts are shown as they come, and filters decide what is booted at all.
 
 use std::{
     collections::HashMap,
@@ -19,11 +19,12 @@ use crate::{
     transcript::Verdict,
 };
 
-/// What a list of trials does with a test of the catalogue.
+/// How a list of trials treats a test of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Run,
-    /// Runs with these arguments behind its own on the kernel command line, of several of one name the last counts.
+    /// Runs with these arguments behind its own on the kernel command line. If a name occurs
+    /// several times, the last one counts.
     RunWith(&'static str),
     /// Is not in the list.
     Leave,
@@ -85,7 +86,7 @@ pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCo
                 &selected,
                 arguments.nocapture,
                 |test, verdict| {
-                    // The test's line says only that it failed, and the rest comes when all are over.
+                    // The test's line says only that it failed. The rest comes when all are over.
                     if let Err(failure) = &verdict {
                         let reason = failure.lines().next().unwrap_or_default();
                         eprintln!("{}: {reason}", test.name);

@@ -27,7 +27,8 @@ impl Args {
         self.next_str()?.parse().ok()
     }
 
-    /// Parses the last argument; `default` if there is none, `None` if it does not parse or is not the last one.
+    /// Parses the last argument. Returns `default` if there is none, and `None` if it does not
+    /// parse or is not the last one.
     pub fn parse_last_or<T: FromStr>(&mut self, default: T) -> Option<T> {
         match self.left {
             [] => Some(default),

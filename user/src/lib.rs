@@ -1,9 +1,9 @@
 //! The runtime of user programs: entry, system calls, output.
 //!
-//! A program is a `#![no_std] #![no_main]` binary with [`main!`]; it may use the general registers only,
-//! since the kernel does not switch vector state, and the target is soft-float accordingly. Programs
-//! are linked statically at a fixed address and have one thread. A panic prints its message to standard
-//! error and exits with [`PANIC_EXIT`].
+//! A program is a `#![no_std] #![no_main]` binary with [`main!`]. It may use the general registers
+//! only, because the kernel does not switch vector state; therefore the target is soft-float.
+//! Programs are linked statically at a fixed address and have one thread. A panic prints its
+//! message to standard error and exits with [`PANIC_EXIT`].
 #![no_std]
 
 pub mod args;

@@ -44,12 +44,13 @@ impl fmt::Debug for Errno {
 /// Makes a system call.
 ///
 /// # Safety
-/// 1. Each argument that the call takes as an address is one it may use as it documents, or one that the
-///    kernel refuses.
+/// 1. For each argument that the call takes as an address, the call may use that address as it
+///    documents, or the kernel refuses it.
 #[inline(always)]
 pub unsafe fn raw(number: u64, args: [u64; 6]) -> Result<u64, Errno> {
     let result: i64;
-    // SAFETY: the kernel keeps all registers but those named here; memory is touched only as (1) allows.
+    // SAFETY: the kernel keeps all registers but those named here. (1) says which memory is
+    // touched.
     unsafe {
         asm!(
             "syscall",
@@ -174,8 +175,8 @@ pub fn getcwd(buf: &mut [u8]) -> Result<&CStr, Errno> {
 /// The process's own pid, kept by the kernel across [`fork`].
 static TID: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a copy of this process, as the C library's `fork` does: `clone` that notes the child's pid in
-/// the child. Returns the child's pid to the parent and 0 to the child.
+/// Makes a copy of this process, as the C library's `fork` does. It is a `clone` that notes the
+/// child's pid in the child. Returns the child's pid to the parent and 0 to the child.
 pub fn fork() -> Result<u32, Errno> {
     let flags = clone::CHILD_CLEARTID | clone::CHILD_SETTID | abi::signal::CHLD as u64;
     let args = [flags, 0, 0, TID.as_ptr() as u64, 0, 0];
@@ -214,8 +215,8 @@ pub fn exit(code: i32) -> ! {
     unreachable!("exit_group does not return")
 }
 
-/// Waits for the child `pid`, or for any with -1, to end. Returns its pid and how it ended; with
-/// [`abi::wait::NOHANG`] pid 0 if none has ended yet.
+/// Waits for the child `pid`, or for any with -1, to end. Returns its pid and how it ended. With
+/// [`abi::wait::NOHANG`], returns pid 0 if none has ended yet.
 pub fn wait4(pid: i32, options: u32) -> Result<(u32, WaitStatus), Errno> {
     let mut status = WaitStatus(0);
     let args = [

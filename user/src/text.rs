@@ -2,8 +2,8 @@
 
 use core::{ffi::CStr, fmt};
 
-/// A NUL-terminated string of up to `N - 1` bytes, for paths and arguments. What does not fit is an error
-/// of the `write!` that brought it.
+/// A NUL-terminated string of up to `N - 1` bytes, for paths and arguments. A `write!` of more text
+/// returns an error.
 pub struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,

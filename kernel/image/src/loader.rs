@@ -1,8 +1,9 @@
-//! What the kernel asks of the boot loader.
+//! The kernel's requests to the boot loader.
 
 use bootloader_api::{BootloaderConfig, config::Mapping};
 
-/// All that the loader maps, the whole physical memory included, lies in the upper half: the lower one is for users.
+/// The loader maps everything in the upper half, the whole physical memory included, because the
+/// lower half is for users.
 pub static CONFIG: BootloaderConfig = {
     let mut config = BootloaderConfig::new_default();
     config.mappings.physical_memory = Some(Mapping::Dynamic);

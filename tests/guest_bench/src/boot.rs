@@ -1,4 +1,4 @@
-//! What the way to the first hit takes, from the kernel's entry.
+//! The cost of a boot, from the kernel's entry to the first hit.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ pub fn note_entry() {
     ENTRY.store(read_tsc(), Relaxed);
 }
 
-/// Measures, if it is asked for. Only of use as the first measurement of a boot.
+/// Measures, if this is requested. Only the first measurement of a boot is meaningful.
 ///
 /// # Errors
 /// That of the registration.

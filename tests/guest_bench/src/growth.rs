@@ -1,7 +1,8 @@
 //! A hit's cost among other probes.
 //!
-//! Where in the address table a probe's search starts depends on its address alone, so one target could be lucky or not. The
-//! figure is the mean over many targets, each of them the newest probe, and the worst of them is told too.
+//! The address of a probe alone says where its search in the address table starts. So a single
+//! target may be lucky or unlucky. The figure is the mean over many targets, each of them the
+//! newest probe, and the worst of them is reported too.
 
 use alloc::format;
 
@@ -55,7 +56,7 @@ pub fn measure() -> Result<(), ProbeError> {
     crowd.unregister()
 }
 
-/// What [`CALLS`] calls of `symbol` take with a probe on it.
+/// The cost of [`CALLS`] calls of `symbol` with a probe on it.
 fn hit(symbol: &str) -> Result<Taken, ProbeError> {
     let target = Target::named(symbol);
     let probe = register_empty_at(target.address())?;

@@ -1,4 +1,4 @@
-//! The handlers: empty ones for the figures, counting ones for the check; and the probes that carry them.
+//! The handlers, empty ones for the figures and counting ones for the check, and their probes.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,9 +8,10 @@ use kernel::probes::{
     ProbeError, PtRegs, Registered, jprobe, register,
 };
 
-/// What a row's probes do.
+/// The handlers of a row's probes.
 ///
-/// A type rather than a table of pointers: the builders of probes take functions whose identity is known when they are compiled.
+/// It is a type and not a table of pointers, because the builders of probes take functions that are
+/// known at compile time.
 pub trait Handlers {
     fn pre(probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict;
     fn post(probe: &Kprobe, regs: &mut PtRegs, flags: u64);

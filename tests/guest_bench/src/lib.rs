@@ -1,23 +1,25 @@
-//! The benchmark: a module that measures what probes cost, tells the host, and ends the kernel.
+//! The benchmark: a module that measures the cost of probes, reports to the host, and ends the
+//! kernel.
 //!
 //! ```text
 //!   rows           the table of rows: a target, the probes on it, how often a call hits them
-//!   targets        the probed functions, in assembly, so that the bare cost is known to the instruction
+//!   targets        the probed functions, in assembly, so that the bare cost is exactly known
 //!   handlers       the handlers: empty ones for the figures, counting ones for the check
 //!   stopwatch      ticks of a number of calls, with nothing in between
 //!   crowd          100,000 instructions for other probes to sit on
 //!   growth         a hit's cost among other probes
-//!   registration   cost of registering and unregistering, and what memory it takes
-//!   boot           what the way to the first hit takes
+//!   registration   cost of registering and unregistering, and of the memory
+//!   boot           cost of a boot to the first hit
 //!   rates          hits per second on several CPUs
 //! ```
 //!
-//! Under QEMU's `-icount shift=0` a tick is an instruction and all figures are exact: each measurement is made twice, and a
-//! difference fails the run. On hardware (`exact=0`) a tick is one of the time stamp counter, and the median counts.
+//! Under QEMU's `-icount shift=0` a tick is an instruction, and all figures are exact. Each
+//! measurement is made twice, and a difference fails the run. On hardware (`exact=0`) a tick is one
+//! of the time stamp counter, and the median counts.
 //!
-//! A row is worth something only if the probes did their work, so each is checked in the same run: the same probes with
-//! counting handlers must run them exactly as often as expected, and the measured ones must count their hits, miss none and take
-//! as many traps as they report.
+//! A row is useful only if the probes did their work. So each row is checked in the same run: the
+//! same probes with counting handlers must run exactly as often as expected, and the measured
+//! probes must count their hits, miss none and take as many traps as they report.
 #![no_std]
 
 extern crate alloc;
@@ -47,14 +49,15 @@ kernel::module! {
     name: bench,
     description: "Measures what probes cost, and powers off",
     params: {
-        /// What to measure: breakpoint (everything served by breakpoints), optimised, four, three (the return paths of 2005), or
-        /// memory, or rates (hits per second).
+        /// The measurement: breakpoint (all hits come by breakpoints), optimised, four, three (the
+        /// return paths of 2005), memory, or rates (hits per second).
         set: &str = "breakpoint",
         /// Names of the rows to measure, separated by commas. Empty: all of the set.
         rows: &str = "",
         /// Whether ticks are instructions: then equal measurements must agree to the tick.
         exact: bool = true,
-        /// How many times 10,000 probes are registered and unregistered to see that no memory is lost.
+        /// How many times 10,000 probes are registered and unregistered to show that no memory is
+        /// lost.
         rounds: u32 = 100,
     },
     init: init,
@@ -81,7 +84,8 @@ fn init() -> Result<(), ProbeError> {
         "rates" => rates::measure()?,
         other => {
             pr_err!(
-                "bench.set={other} is unknown; breakpoint, optimised, four, three, memory and rates are known"
+                "bench.set={other} is unknown; breakpoint, optimised, four, three, memory and \
+             rates are known"
             );
             exit(ExitCode::Failure);
         }

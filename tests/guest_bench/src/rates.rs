@@ -1,4 +1,5 @@
-//! Hits per second on one and more CPUs at the same time: on one probe, and on a probe of its own for each CPU.
+//! Hits per second on one CPU, and on several at the same time: on one probe, and on a probe of its
+//! own for each CPU.
 
 use alloc::{format, sync::Arc, vec::Vec};
 use core::{

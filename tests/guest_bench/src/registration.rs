@@ -1,4 +1,4 @@
-//! What it costs to register and unregister many probes in one call, and what memory they take.
+//! The cost of registering and unregistering many probes in one call, and the memory they take.
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ const PROBES: usize = 10_000;
 /// How many of those that become jumps.
 const JUMPS: usize = 15_000;
 
-/// Measures the cost, if it is asked for.
+/// Measures the cost, if this is requested.
 ///
 /// # Errors
 /// That of the first probe that is refused.

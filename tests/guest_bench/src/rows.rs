@@ -115,7 +115,7 @@ pub static FOUR: &[Row] = &[row("r_2005_four", "bench_empty", &[Kretprobe]).trap
 /// The return path of 2005 with three exceptions.
 pub static THREE: &[Row] = &[row("r_2005_three", "bench_empty", &[Kretprobe]).traps(3)];
 
-/// Measures those of `rows` that are asked for.
+/// Measures the requested ones of `rows`.
 ///
 /// # Errors
 /// That of the first probe that is refused.
@@ -137,7 +137,8 @@ pub fn measure_all(rows: &[Row]) -> Result<(), ProbeError> {
     })
 }
 
-/// The same for rows that this kernel may not have: one that takes other exceptions than it should is skipped for `reason`.
+/// The same for rows that this kernel may not have. A row that takes other exceptions than it
+/// should is skipped for `reason`.
 ///
 /// # Errors
 /// That of the first probe that is refused.

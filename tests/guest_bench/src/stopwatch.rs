@@ -1,7 +1,8 @@
 //! Ticks and traps of a number of calls, with nothing in between.
 //!
-//! Two counts are timed and subtracted, so what the timing itself costs cancels. Interrupts are off meanwhile. Registration has to
-//! have them on; there the CPU's priority is raised instead, so that none comes.
+//! Two counts of calls are timed and subtracted, so the cost of the timing itself cancels out.
+//! Interrupts are off meanwhile. Registration needs them on; there the CPU's priority is raised, so
+//! that none comes.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +14,7 @@ use x86_64::{
 
 use crate::{params, targets::Target};
 
-/// What a number of calls took.
+/// The cost of a number of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taken {
     pub ticks: u64,
@@ -24,7 +25,8 @@ pub struct Taken {
 /// How often a measurement is made where ticks are not instructions; odd, for the median.
 const INEXACT_ROUNDS: usize = 31;
 
-/// What `count` calls of `target` take. It is called [`calls_of`]`(count)` times for that.
+/// The cost of `count` calls of `target`. To measure it, `target` is called
+/// [`calls_of`]`(count)` times.
 pub fn calls(target: Target, count: u64) -> Taken {
     let difference = || {
         without_interrupts(|| {
@@ -69,7 +71,7 @@ fn traps() -> u64 {
     probes.breakpoints.load(Relaxed) + probes.debug_traps.load(Relaxed)
 }
 
-/// The ticks that `work` takes. It may sleep for no reason but a lock, as no interrupt comes meanwhile.
+/// The ticks that `work` takes. It may sleep only for a lock, because no interrupt comes meanwhile.
 pub fn ticks_of(work: impl FnOnce()) -> u64 {
     let before = Cr8::read();
     Cr8::write(PriorityClass::new(15));

@@ -1,7 +1,8 @@
 //! The probed functions and the loop that calls them, in assembly.
 //!
-//! Every target begins with `push rbp; mov rbp, rsp`, as compiled functions do. What a call of `bench_empty` costs is known:
-//! 2 instructions of the loop, 1 call, 4 in the function. In the others one more thing happens, at the offset that their row names.
+//! Every target begins with `push rbp; mov rbp, rsp`, as compiled functions do. The cost of a call
+//! of `bench_empty` is known: 2 instructions of the loop, 1 call, 4 in the function. The others do
+//! one more thing, at the offset that their row names.
 
 use core::arch::global_asm;
 
@@ -103,8 +104,8 @@ global_asm!(
     .endr
     .noaltmacro
 
-# u64 bench_calls(target in rdi, count in rsi): calls it so often, and returns the ticks that took and a constant. Targets may
-# change rax, rcx, rdx, and rdi as `bench_recurse` does.
+# u64 bench_calls(target in rdi, count in rsi): calls it count times. Returns the ticks of the calls
+# and a constant. Targets may change rax, rcx, rdx, and rdi as `bench_recurse` does.
 #
 #   +0x18  return address
 #   +0x10  rbx, +0x08 r12, +0x00 r13     <- rsp at the calls: 16-aligned
@@ -176,7 +177,8 @@ impl Target {
         self.0
     }
 
-    /// Calls it `count` times. Returns the ticks that took, with a constant that is the same for all counts.
+    /// Calls it `count` times. Returns the ticks of the calls, with a constant that is the same for
+    /// all counts.
     ///
     /// # Panics
     /// If `count` is 0.

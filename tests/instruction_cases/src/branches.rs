@@ -4,7 +4,8 @@ use iced_x86::{Code as C, Decoder, DecoderOptions, Instruction, OpKind};
 
 use crate::{Case, Code, Ground, Place, RSP, Random, case::number, encoding::decode_plainly};
 
-/// A direct branch in `code`, led to where it is stopped. `None`: it is none. `Some(None)`: it cannot be led there.
+/// A direct branch in `code`, aimed at a place where it is stopped. `None` if it is no direct
+/// branch. `Some(None)` if it cannot be aimed there.
 pub(crate) fn aim(random: &mut Random, ground: &Ground<'_>, code: &Code) -> Option<Option<Code>> {
     let mut decoder = Decoder::with_ip(64, code, ground.at, DecoderOptions::NONE);
     let instruction = decoder.decode();
@@ -55,7 +56,7 @@ fn near_target(random: &mut Random, ground: &Ground<'_>) -> u64 {
 }
 
 impl Ground<'_> {
-    /// Bytes from the instruction under test on that may hold code and what the test puts behind it.
+    /// Bytes, from the instruction under test on, for code and for what the test puts behind it.
     pub const ROOM: u64 = Code::MAX_BYTES as u64 + 8;
 }
 

@@ -22,7 +22,7 @@ const RDI: usize = 7;
 
 /// A register that only `rdtscp` and `rdpid` read (Intel SDM vol. 4, IA32_TSC_AUX).
 const TSC_AUX: u64 = 0xc000_0103;
-/// EFER, STAR, LSTAR, CSTAR, FMASK, the bases of FS and GS, TSC_AUX: what a kernel sets up and leaves alone.
+/// EFER, STAR, LSTAR, CSTAR, FMASK, the bases of FS and GS, TSC_AUX. A kernel sets them up once.
 const STEADY_REGISTERS: [u64; 8] = [
     0xc000_0080,
     0xc000_0081,
@@ -38,7 +38,7 @@ const TF: u64 = 1 << 8;
 /// Iterations of a string instruction, at most.
 const MOST_ITERATIONS: u64 = 16;
 
-/// What an instruction leaves different each time.
+/// A result that differs from one execution of an instruction to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unpredictable {
     /// General registers, one bit for each.
@@ -60,11 +60,12 @@ pub struct Case {
     pub flags: u64,
     /// The number of the window in its ground.
     pub window: usize,
-    /// What comes out different each time.
+    /// The results that differ each time.
     pub unpredictable: Unpredictable,
-    /// Whether it may change segment registers, their bases, control registers or model-specific ones.
+    /// Whether it may change segment registers, their bases, control registers or model-specific
+    /// registers.
     pub touches_system: bool,
-    /// Below this address nobody says what is on the stack: it was dead before, and nothing was pushed there.
+    /// The stack below this address is undefined: it was dead before, and nothing was pushed there.
     pub dead_below: u64,
     fill: u64,
     words: [(u64, u64); 4],
@@ -72,7 +73,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case for `ground`; `None` if the encoding drawn is none, or if nothing can make it harmless.
+    /// A case for `ground`. `None` if the random bytes are no encoding, or if nothing can make it
+    /// harmless.
     pub fn draw(random: &mut Random, ground: &Ground<'_>) -> Option<Self> {
         let mut bytes = encoding::draw(random);
         let drawn = decode_plainly(&bytes, ground.at)?;
@@ -132,7 +134,8 @@ impl Case {
         self.instruction.len()
     }
 
-    /// Fills memory that starts at `address` with what the case finds there. All of a case's memory is filled so.
+    /// Fills memory that starts at `address` with the case's contents. All memory of a case is
+    /// filled so.
     pub fn fill(&self, address: u64, memory: &mut [u64]) {
         let mut random = Random::new(self.fill ^ address);
         memory.fill_with(|| random.next());
@@ -203,12 +206,13 @@ impl Case {
             self.registers[RSI] = ground.operand(random, self.window);
             self.registers[RDI] = operand;
             if has_repeat(&instruction) {
-                // Whoever steps is told of a probed instruction once, not of each iteration.
+                // A debugger is told of a probed instruction once and not of each iteration.
                 self.flags &= !TF;
                 self.registers[RCX] = random.below(MOST_ITERATIONS + 1);
             }
         }
-        // The trap behind a branch comes before the fault of what it leads to (Intel SDM vol. 3A, 6.9), but not always in the emulator.
+        // The trap behind a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
+        // but not always in the emulator.
         if instruction.op0_kind() == OpKind::NearBranch64
             && ground.place(self.window, instruction.near_branch64(), 1) == Place::Hole
         {
@@ -351,7 +355,8 @@ impl Case {
 
     /// All that an access may touch that is told as one at `address`.
     fn extent(&self, used: &UsedMemory, address: u64) -> (u64, u64) {
-        /// Longer than what any instruction with a size of its own accesses, and the reach of [`Mnemonic::Bt`] and the like.
+        /// Longer than the access of any instruction with a size of its own, and than the reach of
+        /// [`Mnemonic::Bt`] and the like.
         const UNKNOWN: u64 = 64;
         let size = match used.memory_size().size() as u64 {
             0 => UNKNOWN,
@@ -379,7 +384,7 @@ impl Case {
                 self.instruction.mnemonic(),
                 Mnemonic::Rdtsc | Mnemonic::Rdtscp | Mnemonic::Rdpmc | Mnemonic::Rdpru
             )
-            // The last page fault's address, and which debug exception was the last, are of whoever had it.
+            // The last page fault's address and the last debug exception belong to any code before.
             || matches!(self.instruction.op1_register(), Register::CR2 | Register::DR6);
         if !is_volatile {
             return;
@@ -406,7 +411,7 @@ impl Case {
     }
 }
 
-/// Bytes, instruction and state, as somebody wants to see them who looks for what went wrong.
+/// Bytes, instruction and state, for somebody who looks for the cause of a failure.
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 16] = [

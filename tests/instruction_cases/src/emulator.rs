@@ -1,8 +1,9 @@
-//! What QEMU 7.2 executes otherwise than the manual says.
+//! Instructions that QEMU 7.2 executes otherwise than the manual says.
 //!
-//! Such an instruction leaves behind what depends on more than its operands, or is of another length than the bytes say, so
-//! that its executions cannot be compared. A kernel would not get far with it on this emulator. Left out in ring 0, where the cases run in
-//! the emulator.
+//! The result of such an instruction depends on more than its operands, or its length is not that
+//! of the bytes. So its executions cannot be compared. Real kernels do not contain such
+//! instructions, because they would not run on this emulator. They are left out in ring 0, where
+//! the cases run in the emulator.
 
 use iced_x86::{Code as C, Instruction};
 
@@ -26,7 +27,8 @@ pub(crate) fn errs(instruction: &Instruction, code: &[u8]) -> bool {
     }
 }
 
-/// A REX prefix with another prefix behind it, which makes it void (Intel SDM vol. 2A, 2.2.1). The emulator heeds it.
+/// A REX prefix with another prefix behind it, which makes it void (Intel SDM vol. 2A, 2.2.1). The
+/// emulator heeds it.
 fn has_rex_before_prefix(code: &[u8]) -> bool {
     let is_rex = |byte: u8| byte & 0xf0 == 0x40;
     let is_legacy = |byte: u8| {

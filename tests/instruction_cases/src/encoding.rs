@@ -9,7 +9,7 @@ use crate::Random;
 /// Length limit of one instruction (Intel SDM vol. 2A, 2.3.11).
 const MAX_INSN_BYTES: usize = 15;
 
-/// A port that nobody listens to but a card that shows its value, and perhaps gives it back.
+/// A port that only a diagnostic card uses, which shows its value and perhaps gives it back.
 pub const HARMLESS_PORT: u8 = 0x80;
 
 /// A few bytes of code.
@@ -308,8 +308,9 @@ pub fn decode_plainly(bytes: &[u8], ip: u64) -> Option<Instruction> {
     (!instruction.is_invalid()).then_some(instruction)
 }
 
-/// Points a displacement of the instruction at the start of `bytes` to `address`, or if it has registers in its address
-/// makes it small. Returns the instruction's bytes.
+/// Changes the displacement of the instruction at the start of `bytes` so that it points to
+/// `address`. If the address has registers, makes the displacement small. Returns the instruction's
+/// bytes.
 pub fn tame_displacement(bytes: &mut [u8; MAX_INSN_BYTES], ip: u64, address: u64) -> Option<Code> {
     let mut decoder = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE);
     let instruction = decoder.decode();

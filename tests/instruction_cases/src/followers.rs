@@ -1,10 +1,11 @@
-//! Instructions behind the one under test: short, and harmless from any state. A jump in place of the first displaces them, too.
+//! Instructions behind the one under test: short, and harmless from any state. A jump in place of
+//! the first instruction displaces them, too.
 
 use crate::{Case, Ground, RSP, Random, Unpredictable};
 
 /// Appends up to three instructions in one of two cases.
 pub(crate) fn append(case: &mut Case, random: &mut Random, ground: &Ground<'_>) {
-    // What comes out different each time must not go into anything else.
+    // A result that differs each time must not be the input of another instruction.
     if random.one_in(2) || case.unpredictable != Unpredictable::default() {
         return;
     }

@@ -12,8 +12,8 @@ pub struct Ground<'a> {
     pub own: Range<u64>,
     /// Further breakpoints, within 2 GiB of the code.
     pub landing: Range<u64>,
-    /// Pieces of writable memory, of equal length, a multiple of 8. Each access of a case goes to one of them, or to the stack. The first one lies
-    /// where a 32-bit displacement reaches it.
+    /// Pieces of writable memory, of equal length, a multiple of 8. Each access of a case goes to
+    /// one of them, or to the stack. A 32-bit displacement reaches the first one.
     pub windows: &'a [Range<u64>],
     /// The live part of the stack; below it there is room for traps.
     pub stack: Range<u64>,
@@ -29,7 +29,7 @@ pub struct Ground<'a> {
     pub ring0: bool,
 }
 
-/// What is at an address.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Memory of the case.
@@ -41,7 +41,8 @@ pub enum Place {
 }
 
 impl Ground<'_> {
-    /// What an access of `len` bytes at `address` by a case with window number `window` would meet.
+    /// The memory that an access of `len` bytes at `address` meets, for a case with window number
+    /// `window`.
     pub fn place(&self, window: usize, address: u64, len: u64) -> Place {
         let of = |address: u64| {
             if self.windows[window].contains(&address) || self.stack.contains(&address) {

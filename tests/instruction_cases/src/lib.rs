@@ -1,15 +1,19 @@
-//! Random instructions, each with registers, flags and memory from which it can be executed and harms nobody.
+//! Random instructions, each with registers, flags and memory from which it can be executed without
+//! harm.
 //!
-//! The tests execute one instruction in several ways and compare what it leaves behind: on the host in a process, in the
-//! guest in ring 0. Both draw from here, so that a case of the one can be had in the other.
+//! The tests execute one instruction in several ways and compare the results: on the host in a
+//! process, in the guest in ring 0. Both use these cases, so that a case of one can be repeated in
+//! the other.
 //!
 //! ```text
 //!   Random ─► encoding::draw   15 bytes, of a theme: branches, strings, the stack, …
-//!               └► Case::draw  displacements, registers and memory made to fit the Ground; None if they cannot be
+//!               └► Case::draw  makes displacements, registers and memory fit the Ground;
+//!                              None if they cannot
 //! ```
 //!
-//! A [`Ground`] says where things are. Every byte that a case accesses lies in a window of its ground, or is not mapped; every
-//! branch arrives at a breakpoint, or at what cannot be fetched. So whatever happens, it happens to the case alone.
+//! A [`Ground`] describes the memory. Every byte that a case accesses lies in a window of its
+//! ground, or is not mapped. Every branch arrives at a breakpoint, or at an address that cannot be
+//! fetched. So a case can harm only itself.
 //!
 //! # Contexts
 //! Pure functions; the decoder builds its tables on the heap at its first use.

@@ -1,4 +1,5 @@
-//! The stack pointer: wherever an instruction puts it, there is a stack, or the instruction has faulted before.
+//! The stack pointer. An instruction may set it only to a place where there is a stack, or it
+//! faults before.
 
 use iced_x86::{Code as C, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -6,7 +7,7 @@ use crate::{Case, Ground, Place, RSP, Random, case::number};
 
 const RBP: usize = 5;
 
-/// Chooses the operands of an instruction that writes RSP. `None` if it cannot be told what it writes.
+/// Chooses the operands of an instruction that writes RSP. `None` if its new value is unknown.
 pub(crate) fn fit(case: &mut Case, random: &mut Random, ground: &Ground<'_>) -> Option<()> {
     let instruction = case.instruction;
     // Dead stack may be uncovered, but not read.

@@ -1,7 +1,9 @@
-//! Atomics for the included files: of the size and with the constant constructors of the processor's, and loom's behind them.
+//! Atomics for the included files. They have the size and the constant constructors of the
+//! processor's atomics, with loom's behind them.
 //!
-//! A value in memory is only the first one; from the first access in an execution on, its address leads to an atomic of loom. That
-//! access is the model's, before its threads start: the atomic is born ordered before all of them.
+//! A value in memory is only the first value. From the first access in an execution on, its address
+//! leads to an atomic of loom. The model makes that first access before its threads start, so the
+//! atomic's creation is ordered before all of them.
 
 use std::{
     cell::{Cell, RefCell, UnsafeCell},
@@ -55,7 +57,7 @@ pub fn fence(order: Ordering) {
     }
 }
 
-/// What fits in an atomic.
+/// A value that fits in an atomic.
 pub trait Word: Copy + PartialEq {
     fn bits(self) -> u64;
     fn from_bits(bits: u64) -> Self;

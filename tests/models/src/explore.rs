@@ -11,7 +11,7 @@ use std::{
 
 use crate::{atomic, memory};
 
-/// What can be left out of the code, to see a model fail.
+/// A part of the code that can be left out, to see a model fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weakness {
     /// Stores order nothing before them.
@@ -40,7 +40,8 @@ thread_local! {
     static CAUSE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Where a panic comes from that ends a thread of the model because another one has failed, or because the execution is over.
+/// The source of a panic that ends a thread of the model because another thread has failed, or
+/// because the execution is over.
 const UNWINDING: &str = "/generator-";
 /// Of a failure that is not the model's: it had too many steps.
 const GAVE_UP: &str = "exceeded maximum number of branches";
@@ -50,7 +51,7 @@ pub(crate) fn is_weak(weakness: Weakness) -> bool {
     WEAKNESS.get() == Some(weakness)
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Exploration {
     /// How many interleavings were run.
@@ -60,14 +61,14 @@ pub struct Exploration {
 }
 
 impl Exploration {
-    /// Whether it is the code of which something does not hold, rather than the model that is not well made.
+    /// Whether a property of the code does not hold. Otherwise the model itself is wrong.
     pub fn is_found(&self) -> bool {
         let cause = self.failure.as_ref();
         cause.is_some_and(|cause| !cause.contains(GAVE_UP) && !cause.contains(atomic::UNTOUCHED))
     }
 }
 
-/// Runs `model` in all interleavings with up to `preemptions` preemptions; none: all there are.
+/// Runs `model` in all interleavings with up to `preemptions` preemptions; with any number if none.
 pub fn explore(model: fn(), preemptions: Option<usize>, weakness: Option<Weakness>) -> Exploration {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);

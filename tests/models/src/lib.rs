@@ -1,24 +1,30 @@
-//! Models of the lock-free parts of the probes, checked in all interleavings and with every value that the memory model lets a load
-//! see. `cargo test -p tests --test models` runs them with a bound on preemptions, `cargo test -p tests --test models -- --ignored` with a higher one.
+//! Models of the lock-free parts of the probes, checked in all interleavings and with every value
+//! that the memory model lets a load return. `cargo test -p tests --test models` runs them with a
+//! bound on preemptions, and the same with `-- --ignored` with a higher one.
 //!
-//! The files of the probes and of the kernel are compiled as they are: this crate stands for everything that they name.
+//! The files of the probes and of the kernel are compiled unchanged. This crate stands for
+//! everything that they name.
 //!
 //! ```text
-//!   core, alloc   this crate: what the standard library has, but `core::sync::atomic` is loom's (`atomic.rs`), and freed memory is
-//!                 remembered (`memory.rs`)
-//!   crate         this crate: the included files, and as much of the rest as they need (`stand_ins.rs`)
-//!   assembly      twins in Rust, with the same accesses in the same order: `data/free_list.rs`, and the readers in the models
+//!   core, alloc   this crate: it has the standard library's names, but `core::sync::atomic` is
+//!                 loom's (`atomic.rs`), and freed memory is remembered (`memory.rs`)
+//!   crate         this crate: the included files, and as much of the rest as they need
+//!                 (`stand_ins.rs`)
+//!   assembly      twins in Rust, with the same accesses in the same order:
+//!                 `data/free_list.rs`, and the readers in the models
 //! ```
 //!
 //! # Models can fail
-//! Each one names the [`Weakness`]es that it notices: an ordering left out in all files, a wait or a tag left out. The test runs the
-//! model with each of them and wants it to fail.
+//! Each model names the [`Weakness`]es that it notices: an ordering left out in all files, a wait
+//! or a tag left out. The test runs the model with each of them and wants it to fail.
 //!
 //! # Limits
-//! The memory model is that of C11, in which loads and stores of different places may change order; the processor allows less. Plain
-//! fields are checked where a model says so ([`Content`](memory::Content)), by the place that stands for them.
+//! The memory model is that of C11, in which loads and stores of different places may change order.
+//! The processor allows less. A plain field is checked only if a model has a
+//! [`Content`](memory::Content) for it.
 
-// What the included files call `core` and `alloc`. The functions of `alloc::alloc` are this crate's, as `alloc` in it is itself.
+// The `core` and `alloc` of the included files. The functions of `alloc::alloc` are this crate's,
+// because `alloc` in it is the crate itself.
 extern crate self as alloc;
 extern crate self as core;
 

@@ -8,7 +8,7 @@ use std::{
 
 thread_local! {
     static FREED: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
-    /// What goes back to the heap after the execution.
+    /// The memory that goes back to the heap after the execution.
     static OVER: RefCell<Vec<(*mut u8, Layout)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -30,7 +30,8 @@ pub(crate) unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
     unsafe { heap::alloc_zeroed(layout) }
 }
 
-/// As `alloc::alloc::dealloc`, but the memory is never used again in this execution, and no atomic in it may be touched.
+/// As `alloc::alloc::dealloc`, but the memory is never used again in this execution, and no atomic
+/// in it may be touched.
 ///
 /// # Safety
 /// As for `alloc::alloc::dealloc`.
@@ -40,7 +41,8 @@ pub(crate) unsafe fn dealloc(memory: *mut u8, layout: Layout) {
     OVER.with_borrow_mut(|over| over.push((memory, layout)));
 }
 
-/// Keeps `value` until the execution is over. It is not dropped: a drop would touch its atomics outside of the execution.
+/// Keeps `value` until the execution is over. It is not dropped, because a drop would touch its
+/// atomics outside of the execution.
 pub(crate) fn keep<T>(value: T) -> &'static T {
     let layout = Layout::new::<T>();
     let kept = Box::leak(Box::new(value));
@@ -48,7 +50,7 @@ pub(crate) fn keep<T>(value: T) -> &'static T {
     kept
 }
 
-/// As [`keep`], for what is too large for a thread's stack.
+/// As [`keep`], for a value that is too large for a thread's stack.
 ///
 /// # Safety
 /// All bits zero are a value of it.
@@ -75,7 +77,8 @@ pub(crate) fn forget() {
     }
 }
 
-/// Stands for the plain fields of an object: an access that is not ordered against one that changes them fails the model.
+/// Stands for the plain fields of an object. An access that is not ordered against a change of them
+/// fails the model.
 pub(crate) struct Content(loom::cell::UnsafeCell<u64>);
 
 impl Content {

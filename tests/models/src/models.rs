@@ -14,7 +14,7 @@ pub struct Model {
     pub run: fn(),
     /// How many preemptions its interleavings have at the most, in the short form.
     pub preemptions: usize,
-    /// What it fails without.
+    /// The weaknesses that make it fail.
     pub needs: &'static [Weakness],
 }
 
@@ -117,7 +117,8 @@ use core::sync::atomic::{
 };
 use loom::thread::{self, JoinHandle};
 
-/// A CPU as the waits see it: in a hit, or not. Stands for the IPI, whose protocol has models of its own (`grace`).
+/// A CPU as the waits see it: in a hit, or not. It stands for the IPI, whose protocol has models of
+/// its own (`grace`).
 struct Cpu {
     in_hit: AtomicBool,
 }
@@ -167,7 +168,7 @@ impl Filled {
         }
     }
 
-    /// What `site` is part of.
+    /// The object that `site` is part of.
     fn of(site: &Site) -> &Self {
         // SAFETY: all sites of these models are the first fields of one.
         unsafe { &*core::ptr::from_ref(site).cast() }

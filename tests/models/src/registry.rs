@@ -1,4 +1,4 @@
-//! What changes the probes: one file of it.
+//! The part that changes the probes: one file of it.
 
 #[path = "../../../kernel/probes/src/registry/in_flight.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,5 @@
-//! What the included files name beside each other: types with the fields that they use, and hooks of the kernel.
+//! Stand-ins for other names in the included files: types with the fields that they use, and hooks
+//! of the kernel.
 
 use std::cell::Cell;
 
@@ -179,8 +180,9 @@ pub(crate) mod arch {
         pub(crate) static PENDING: [AtomicBool; super::percpu::MAX_CPUS] =
             [const { AtomicBool::new(false) }; super::percpu::MAX_CPUS];
 
-        /// What was stored before an interrupt is sent is seen by its handler: a message of the local APIC is ordered behind
-        /// stores (Intel SDM vol. 3A, 10.12.3 for the memory-mapped one).
+        /// The handler of an interrupt sees all stores before the interrupt was sent: a message of
+        /// the local APIC is ordered behind stores (Intel SDM vol. 3A, 10.12.3 for the
+        /// memory-mapped one).
         pub(crate) fn send_ipi(cpu: usize, _vector: u8) {
             PENDING[cpu].swap(true, Ordering::Release);
             wake();

@@ -1,8 +1,9 @@
-//! Mutants of the source that nobody chose: those of cargo-mutants, all of them or a random sample.
+//! Mutants of the source that no author chose: those of cargo-mutants, all of them or a random
+//! sample.
 //!
-//! `cargo mutants --list --json` names each with its place and what stands there instead. They are
-//! applied, tried and judged here, as those of the list are: cargo-mutants takes any end of the
-//! tests that is no success for notice.
+//! `cargo mutants --list --json` names each with its place and its replacement. They are applied,
+//! tried and judged here, as those of the list are, because cargo-mutants takes any unsuccessful
+//! end of the tests for a mutant that is noticed.
 
 use std::process::Command;
 
@@ -46,7 +47,7 @@ impl Drawn {
     /// The mutants of the copy's packages, in the order of cargo-mutants.
     ///
     /// # Errors
-    /// It is not there, or writes what is not understood.
+    /// cargo-mutants is not there, or its output is not understood.
     pub fn all(tree: &Tree) -> Result<Vec<Self>> {
         let output = Command::new("cargo")
             .args(["mutants", "--list", "--json"])
@@ -56,7 +57,8 @@ impl Drawn {
             .context("cannot run cargo")?;
         ensure!(
             output.status.success(),
-            "cannot list mutants; `cargo install cargo-mutants@{VERSION} --locked` installs what does"
+            "cannot list mutants; `cargo install cargo-mutants@{VERSION} --locked` installs \
+                 what does"
         );
         let list: Vec<Value> = serde_json::from_slice(&output.stdout)?;
         list.iter()
@@ -98,8 +100,8 @@ impl Drawn {
         }
     }
 
-    /// Arguments of `cargo test` for the tests that may notice, those first that most likely do.
-    /// `thorough`: with those that take minutes.
+    /// Arguments of `cargo test` for the tests that may notice, the most likely first. `thorough`
+    /// includes those that take minutes.
     pub fn commands(&self, thorough: bool) -> Vec<&'static str> {
         const LIB: &str = "-p probes --lib";
         const INSTRUCTIONS: &str = "-p probes --test insn";
@@ -163,7 +165,8 @@ mod tests {
     #[test]
     fn an_entry_of_the_list_is_read() {
         let entry = serde_json::json!({
-            "name": "a.rs:1:2: replace < with >", "file": "a.rs", "package": "params", "replacement": ">",
+                "name": "a.rs:1:2: replace < with >", "file": "a.rs", "package": "params",
+                "replacement": ">",
             "span": {"start": {"line": 1, "column": 2}, "end": {"line": 1, "column": 3}},
         });
         let mutant = Drawn::read(&entry).unwrap();

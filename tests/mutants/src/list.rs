@@ -3,15 +3,16 @@
 //! ```text
 //!   == name
 //!   file kernel/probes/src/registry/mod.rs
-//!   test -p probes --test translate suite::handlers     arguments of `cargo test`; any number of these lines
+//!   test -p probes --test translate suite::handlers    arguments of `cargo test`; any number
 //!   <<<<
 //!   text before
 //!   ----
 //!   text after
-//!   >>>>                                                 any number of such changes
+//!   >>>>                                                any number of such changes
 //! ```
 //!
-//! Lines outside an entry, and those that begin with `#` before its changes, are comments. Text is compared without what indents it.
+//! Lines outside an entry, and lines that begin with `#` before its changes, are comments. Text is
+//! compared without its indentation.
 
 use std::{fs, path::Path};
 
@@ -77,7 +78,7 @@ pub fn read(path: &Path) -> Result<Vec<Mutant>> {
 /// The files of `mutants` as they change them.
 ///
 /// # Errors
-/// Some do not fit the tree: all of those, by their names.
+/// Some do not fit the tree. The error names all of those.
 pub fn texts(mutants: &[&Mutant], tree: &Tree) -> Result<Vec<String>> {
     let mut unfit = Vec::new();
     let mut texts = Vec::new();

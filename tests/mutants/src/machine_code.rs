@@ -1,13 +1,12 @@
-//! Mutants of the linked test kernel: its assembly and the kernel's glue, changed by rules, with
-//! nothing built anew.
+//! Mutants of the linked test kernel: its assembly and the kernel's glue, changed by rules. Nothing
+//! is built again.
 //!
 //! ```text
-//!   rules    what is done to an instruction
-//!   parts    which functions are changed, and which guest tests are to notice
+//!   rules    how an instruction is changed
+//!   parts    which functions are changed, and which guest tests should notice
 //! ```
 //!
-//! A mutant is one instruction whose bytes are others. It is put into a disk image of its own and
-//! booted.
+//! A mutant is one instruction with other bytes. It is put into a disk image of its own and booted.
 
 mod parts;
 mod rules;
@@ -41,8 +40,8 @@ use self::{
 };
 use crate::verdict::Verdict;
 
-/// Time from power-on to the first test. A kernel that is as it was takes seconds, but much longer
-/// where other work has the processors.
+/// Time from power-on to the first test. An unchanged kernel takes seconds, but much longer if
+/// other work keeps the processors busy.
 const BOOTING: Duration = Duration::from_secs(90);
 
 /// A changed instruction.
@@ -100,7 +99,8 @@ impl Target {
                 }
                 ensure!(
                     known,
-                    "no function is called {prefix}: bring tests/mutants/src/machine_code/parts.rs up to date"
+                    "no function is called {prefix}: bring tests/mutants/src/machine_code/parts.rs \
+                 up to date"
                 );
             }
         }

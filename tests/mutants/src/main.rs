@@ -1,16 +1,16 @@
-//! `cargo run -p mutants`: breaks the kernel on purpose, and sees whether the tests notice.
+//! `cargo run -p mutants`: breaks the kernel on purpose, and checks that the tests notice.
 //!
 //! ```text
 //!   list           mutants.txt: mutants written by hand, each with the tests that should notice
-//!   drawn          mutants of the source that nobody chose, from cargo-mutants
+//!   drawn          mutants of the source from cargo-mutants, which no author chose
 //!   machine_code   mutants of the linked test kernel's assembly and glue, drawn by rules
 //!   sample         a random sample of mutants, by its seed
-//!   tree           a copy of the working tree in target/mutants, with a target directory of its own
-//!   trial          one mutant of the source: one `cargo test` after the other, up to the first that notices
-//!   verdict        what the end of a test means for a mutant
+//!   tree           a copy of the working tree in target/mutants, with its own target directory
+//!   trial          one mutant of the source: one `cargo test` after the other, until one notices
+//!   verdict        the meaning of a test's end for a mutant
 //! ```
 //!
-//! The tests run without a mutant first. One that fails then ends the run, by its name.
+//! The tests run without a mutant first. If one fails then, the run ends with its name.
 
 mod drawn;
 mod list;
@@ -92,7 +92,7 @@ impl Choice {
 
 #[derive(Args)]
 struct Sample {
-    /// What the sample is drawn by
+    /// The seed of the sample
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many are drawn
@@ -199,7 +199,7 @@ fn written(tree: &Tree, choice: &Choice, named_tests_only: bool) -> Result<bool>
 }
 
 fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Result<bool> {
-    // Listed and read in the copy, which stays as it is until all of the sample have been tried.
+    // Listed and read in the copy, which stays the same until all of the sample have been tried.
     tree.restore()?;
     if sample.skip == 0 {
         tree.update()?;

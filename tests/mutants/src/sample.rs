@@ -2,8 +2,8 @@
 
 use instruction_cases::Random;
 
-/// Draws `count` of `all`, without putting back, in the order of the draw. The same for the same
-/// seed and list. The parts, as `part` tells them apart, take turns until they are used up, so that
+/// Draws `count` of `all` without repetition, in the order of the draw. The same seed and list give
+/// the same sample. The parts, which `part` tells apart, take turns until they are used up, so that
 /// large ones leave room for small ones.
 pub fn draw<T, P: PartialEq>(
     mut all: Vec<T>,

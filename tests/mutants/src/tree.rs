@@ -30,7 +30,8 @@ impl Tree {
         &self.copy
     }
 
-    /// Makes the copy equal to the files of the working tree that git knows or would add. Files that are equal already keep their times.
+    /// Makes the copy equal to the files of the working tree that git knows or would add. Files
+    /// that are equal already keep their times.
     pub fn update(&self) -> Result<()> {
         let listed = |dir: &Path| -> Result<Vec<String>> {
             let output = Command::new("git")
@@ -55,7 +56,8 @@ impl Tree {
                 copy_if_different(&original, &self.copy.join(file))?;
             }
         }
-        // By this mark the harness finds its target directory; cargo makes it only with the directory itself.
+        // By this mark the harness finds its target directory. Cargo makes the mark only together
+        // with the directory.
         let mark = "target/CACHEDIR.TAG";
         copy_if_different(&self.workspace.join(mark), &self.copy.join(mark))?;
         if !self.copy.join(".git").exists() {

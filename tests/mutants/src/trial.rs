@@ -1,5 +1,5 @@
-//! One mutant of the source: the tree is built with it, and one command after the other tried until
-//! one notices.
+//! One mutant of the source: the tree is built with it, and commands are tried one after the other
+//! until one notices.
 
 use std::{
     collections::HashSet,
@@ -34,8 +34,8 @@ pub const SUITES: [&str; 8] = [
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// One of the tests on the host hangs if nothing is printed for so long. None takes half a minute.
 const SILENCE: Duration = Duration::from_secs(3 * 60);
-/// How long a command may go on behind its first failure: if no test is left, it says what has
-/// failed, and the log is the better for it.
+/// How long a command may go on after its first failure. If no test is left, it reports what has
+/// failed, which makes the log more useful.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A change of one file.
@@ -76,8 +76,8 @@ impl<'a> Trials<'a> {
         verdict
     }
 
-    /// Sees to it that `command` passes without a mutant: what fails anyway would notice
-    /// everything.
+    /// Makes sure that `command` passes without a mutant. A command that fails anyway would notice
+    /// every mutant.
     fn baseline(&mut self, command: &str) -> Result<()> {
         if !self.pass.contains(command) {
             match self.command("baseline", command)? {
@@ -138,13 +138,13 @@ impl<'a> Trials<'a> {
 }
 
 /// Whether the tests that `arguments` select run in a process on the host, without a harness that
-/// ends what hangs.
+/// ends a test that hangs.
 fn is_on_host(arguments: &str) -> bool {
     !arguments.starts_with("-p tests")
 }
 
-/// Waits for the end of `child`, or for what ends it from here: a test that has failed, the end of
-/// [`LIMIT`], or a log that has not grown for as long as `silence`.
+/// Waits for the end of `child`. Ends it if a test has failed, after [`LIMIT`], or if the log has
+/// not grown for `silence`.
 fn end(
     mut child: Child,
     silence: Option<Duration>,

@@ -1,9 +1,9 @@
-//! The verdict on a mutant, and how the log of a `cargo test` is read as one.
+//! The verdict on a mutant, read from the log of a `cargo test`.
 //!
-//! A mutant is noticed by a test that fails: by an assertion, or because the guest, or the process
-//! that stands for one, dies in it. The check of the linked kernel notices it, too, if it says that
-//! the code of a hit breaks its rules. However else a command ends, nothing has looked at what the
-//! mutant does: that is told apart and not counted as noticed.
+//! A test notices a mutant if it fails: by an assertion, or because the guest or the process under
+//! test dies in it. The check of the linked kernel notices a mutant if it says that the code of a
+//! hit breaks its rules. After any other end of the command, nothing has looked at the effects of
+//! the mutant. Such an end is told apart and does not count as noticed.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -105,7 +105,7 @@ pub enum End {
     Late,
 }
 
-/// What the log of a `cargo test` says that ended so; none: its tests passed.
+/// The verdict of a `cargo test` with this log and end. None if its tests passed.
 pub fn of_log(log: &str, end: End) -> Option<Verdict> {
     if let Some(test) = failed_test(log) {
         let told = format!("{test}: ");
@@ -136,7 +136,7 @@ pub fn of_log(log: &str, end: End) -> Option<Verdict> {
     }
 }
 
-/// What the check of the linked kernel says.
+/// The words of the check of the linked kernel.
 const BREAKS_THE_RULES: &str = "breaks the rules for the code that a hit runs through";
 
 /// Signals that a process brings upon itself; others come from outside.
@@ -155,7 +155,7 @@ fn signal(log: &str) -> Option<&str> {
 fn tests(log: &str) -> Vec<(&str, String)> {
     let mut tests: Vec<(&str, String)> = Vec::new();
     for line in log.lines() {
-        // What a test prints may stand between its name and its verdict.
+        // A test may print something between its name and its verdict.
         if let Some((name, rest)) = line
             .strip_prefix("test ")
             .and_then(|test| test.split_once("... "))
@@ -257,7 +257,8 @@ mod tests_of_the_judgement {
     #[test]
     fn a_process_that_dies_in_a_test_is_noticed_by_it() {
         let log = format!(
-            "{BEGUN}test suite::b ... error: test failed\n\nCaused by:\n  process didn't exit successfully: `x` (signal: 11, SIGSEGV: invalid memory reference)\n"
+            "{BEGUN}test suite::b ... error: test failed\n\nCaused by:\n  process didn't exit \
+             successfully: `x` (signal: 11, SIGSEGV: invalid memory reference)\n"
         );
         assert_eq!(
             verdict(&log, End::Failure),
@@ -268,7 +269,8 @@ mod tests_of_the_judgement {
     #[test]
     fn a_process_that_is_killed_gives_no_verdict() {
         let log = format!(
-            "{BEGUN}test suite::b ... \n  process didn't exit successfully: `x` (signal: 9, SIGKILL: kill)\n"
+            "{BEGUN}test suite::b ... \n  process didn't exit successfully: `x` (signal: 9, \
+             SIGKILL: kill)\n"
         );
         assert_eq!(
             verdict(&log, End::Failure),
@@ -279,7 +281,8 @@ mod tests_of_the_judgement {
     #[test]
     fn a_process_that_dies_between_tests_gives_no_verdict() {
         let log = format!(
-            "{BEGUN}  process didn't exit successfully: `x` (signal: 6, SIGABRT: process abort signal)\n"
+            "{BEGUN}  process didn't exit successfully: `x` (signal: 6, SIGABRT: process abort \
+             signal)\n"
         );
         assert_eq!(
             verdict(&log, End::Failure),
@@ -312,7 +315,8 @@ mod tests_of_the_judgement {
         let log = "error[E0308]: mismatched types\nerror: could not compile `probes` (lib)\n";
         assert_eq!(verdict(log, End::Failure), Verdict::DoesNotBuild);
         let nested = format!(
-            "     Running suite.rs\n{log}the guest tests cannot be built: building the kernel failed\n"
+            "     Running suite.rs\n{log}the guest tests cannot be built: building the kernel \
+             failed\n"
         );
         assert_eq!(verdict(&nested, End::Failure), Verdict::DoesNotBuild);
     }
@@ -324,7 +328,8 @@ mod tests_of_the_judgement {
             verdict(log, End::Failure),
             Verdict::Unjudged("it failed, and no test did".into())
         );
-        let log = "the guest tests cannot be built: /x/testkernel breaks the rules for the code that a hit runs through:\n  f: may panic\n";
+        let log = "the guest tests cannot be built: /x/testkernel breaks the rules for the code \
+                   that a hit runs through:\n  f: may panic\n";
         assert_eq!(verdict(log, End::Failure), Verdict::BreaksTheRules);
     }
 
@@ -380,7 +385,8 @@ mod tests_of_the_judgement {
         assert!(!tally.all_noticed());
         assert_eq!(
             tally.to_string(),
-            "2 of 7 mutants noticed; SURVIVED: 1; a test hangs: 1; does not boot: 1; does not build: 1; \
+            "2 of 7 mutants noticed; SURVIVED: 1; a test hangs: 1; does not boot: 1; \
+             does not build: 1; \
              no verdict: 1; noticed by a test: 1; noticed by the rules of the hit path: 1"
         );
     }

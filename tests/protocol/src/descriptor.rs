@@ -1,6 +1,7 @@
 //! One guest test as the linker collects it.
 //!
-//! The layout is fixed (`repr(C)`, both sides are 64-bit): the guest uses it as it is, the host decodes it from the ELF.
+//! The layout is fixed (`repr(C)`, both sides are 64-bit). The guest uses it as it is, and the host
+//! decodes it from the ELF.
 
 use core::{slice, str};
 
@@ -72,7 +73,8 @@ impl Descriptor {
         self
     }
 
-    /// Makes the test pass if, and only if, the kernel panics and the log since the test began holds `text`.
+    /// The test passes if, and only if, the kernel panics and the log since the test began holds
+    /// `text`.
     pub const fn should_panic(mut self, text: &'static str) -> Self {
         assert!(!text.is_empty(), "name a part of the panic's message");
         self.should_panic = Text::new(text);

@@ -5,7 +5,7 @@ use core::fmt;
 const BEGIN: &str = "guest_tests: begin ";
 const END: &str = "guest_tests: end ";
 
-/// What the runner tells the host.
+/// A message of the runner to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker<'a> {
     /// The test of this full name is about to run.

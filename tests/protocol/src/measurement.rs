@@ -4,7 +4,7 @@ use core::fmt;
 
 const PREFIX: &str = "bench: ";
 
-/// What was measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Ticks per call: guest instructions, or cycles on hardware.

@@ -1,4 +1,5 @@
-//! A list of indices as text: `0-12,14,20-31`. Short, as a kernel command line is; the order is kept.
+//! A list of indices as text: `0-12,14,20-31`. It is short enough for a kernel command line, and
+//! keeps the order.
 
 use core::{fmt, ops::RangeInclusive};
 
@@ -23,7 +24,8 @@ impl fmt::Display for Ranges<'_> {
     }
 }
 
-/// Reads what [`Ranges`] shows, range by range; an item that is no range of indices comes back as it is.
+/// Reads the text of [`Ranges`], range by range. An item that is not a range of indices is returned
+/// unchanged.
 pub fn parse_selection(text: &str) -> impl Iterator<Item = Result<RangeInclusive<usize>, &str>> {
     text.split(',').map(|item| {
         let (first, last) = item.split_once('-').unwrap_or((item, item));

@@ -6,7 +6,8 @@ use test_protocol::Quantity;
 
 use super::{Results, Unit};
 
-/// The costs and traps in `results`. Names are those of rows, which need no escapes; numbers are whole where they can be.
+/// The costs and traps in `results`. Names are those of rows, which need no escapes. Numbers are
+/// whole where they can be.
 pub fn json(results: &Results, unit: Unit) -> String {
     let object = |quantity| {
         let mut text = String::from("{");

@@ -1,7 +1,8 @@
-//! What the rows cost under Linux 6.1: guest instructions per call under the same emulation, counted the same way, with the
-//! mitigations off and empty handlers (Debian's 6.1.0 kernel). Its jprobes were removed in 2018.
+//! The cost of the rows under Linux 6.1: guest instructions per call under the same emulation,
+//! counted the same way, with the mitigations off and empty handlers (Debian's 6.1.0 kernel). Its
+//! jprobes were removed in 2018.
 
-/// What Linux needs for the same as a row.
+/// Linux's cost for the same as a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linux {
     pub cost: f64,
@@ -9,8 +10,8 @@ pub struct Linux {
     pub traps: Option<u32>,
 }
 
-/// The figure for the row `name`, if there is one. Where one figure stands for a range, it is the lower end: the one that
-/// flatters us least.
+/// The figure for the row `name`, if there is one. If one figure stands for a range, it is the
+/// lower end, which favours Linux.
 pub fn figure(name: &str) -> Option<Linux> {
     let (cost, traps) = match name {
         "k_int3" | "k_int3_n0" => (505., Some(2)),

@@ -1,10 +1,11 @@
-//! The host's side of `cargo bench`: boots the bench kernel, collects its measurements, and shows them.
+//! The host's side of `cargo bench`: boots the bench kernel, collects its measurements, and shows
+//! them.
 //!
 //! ```text
 //!   options    the command line
 //!   rows       the names of the rows, and the boots that measure them
 //!   run        boots and collects
-//!   linux      what the same costs under Linux 6.1
+//!   linux      the cost of the same under Linux 6.1
 //!   table      for people
 //!   json       for programs: target/bench/probes.json
 //!   plot       pictures: target/bench/*.svg
@@ -21,7 +22,7 @@ pub mod table;
 pub use options::Options;
 pub use run::{Results, Value, collect};
 
-/// What a row's figure counts.
+/// The unit of a row's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Guest instructions, under emulation that counts them.

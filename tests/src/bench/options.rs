@@ -7,28 +7,42 @@ use super::rows::{SETS, matches};
 
 /// Measures what probes cost.
 ///
-/// Writes target/bench/probes.json and pictures beside it, unless only some rows were asked for. The exit status is 0 if all went
-/// well, 1 if anything failed (the last line says what), and 2 if these arguments are wrong.
+/// Writes target/bench/probes.json and pictures beside it, unless only some rows were asked for.
+/// The exit status is 0 if all went well, 1 if anything failed (the last line says what), and 2 if
+/// these arguments are wrong.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "probes", bin_name = "cargo bench --", max_term_width = 100)]
 pub struct Options {
-    /// Measure only these rows, separated by commas; NAME* means all that begin so, as in k_int3,k_mid_*
+    /// Measure only these rows, separated by commas; NAME* means all that begin so, as in
+    /// k_int3,k_mid_*
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = row)]
     pub rows: Vec<String>,
-    /// How to execute the guest: tcg counts instructions, kvm gives cycles on this machine's processor
+    /// How to execute the guest: tcg counts instructions, kvm gives cycles on this machine's
+    /// processor
     #[arg(long, default_value_t = Accelerator::Tcg)]
     pub accel: Accelerator,
     /// Measure hits per second instead, on 1 CPU, on 2, ..., on N at the same time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["rows", "twice", "rounds"])]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=64),
+        conflicts_with_all = ["rows", "twice", "rounds"]
+    )]
     pub smp: Option<u32>,
     /// Measure all in a second boot too, and fail unless it gives the same figures
     #[arg(long)]
     pub twice: bool,
-    /// How many times 10,000 probes are registered and unregistered to see that no memory is lost [default: 100]
+    /// How many times 10,000 probes are registered and unregistered to see that no memory is lost
+    /// [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub rounds: Option<u32>,
     /// Seconds after which a boot has failed
-    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub timeout: u64,
     /// Cargo gives this to every benchmark
     #[arg(long, hide = true)]

@@ -67,7 +67,8 @@ impl Picture {
 
     fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, colour: &str) {
         self.add(format_args!(
-            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"{colour}\"/>"
         ));
     }
 
@@ -166,7 +167,8 @@ pub fn growth(results: &Results, unit: Unit) -> Option<String> {
     Some(picture.finish())
 }
 
-/// The cost of each kind of probe, as the overhead table of Linux's documentation has them; none if none was measured.
+/// The cost of each kind of probe, as in the overhead table of Linux's documentation. None if no
+/// kind was measured.
 pub fn kinds(results: &Results, unit: Unit) -> Option<String> {
     const ROWS: [&str; 14] = [
         "base",

@@ -1,13 +1,14 @@
 //! The rows: their names, which are fixed, and the boots that measure them.
 //!
-//! How a row is measured is the guest's affair (`tests/guest_bench`). Here is what to ask it for, and against this list the results
-//! are checked: a row that was asked for is measured or skipped for a reason, never lost.
+//! The guest knows how to measure a row (`tests/guest_bench`). This list says which rows to
+//! request. The results are checked against it: each requested row is measured, or skipped for a
+//! reason.
 
 /// Rows that are measured in one boot.
 pub struct Set {
     /// The guest's name for it.
     pub name: &'static str,
-    /// What else goes on the kernel's command line.
+    /// Further arguments for the kernel's command line.
     pub cmdline: &'static str,
     /// How many CPUs the machine has: one, save where each of them takes memory.
     pub cpus: u32,
@@ -23,8 +24,10 @@ pub static SETS: [Set; 5] = [
         cpus: 1,
         rows: &[
             "boot_to_first_hit",
-            "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "r2_int3", "j_int3", "kr_int3", "jr_int3",
-            "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push", "base_mid_load", "k_mid_load",
+            "base", "k_int3", "k_int3_post", "r_int3", "r_int3_entry", "r2_int3", "j_int3",
+            "kr_int3", "jr_int3",
+            "base_mid_mov", "k_mid_mov", "base_mid_push", "k_mid_push",
+            "base_mid_load", "k_mid_load",
             "base_mid_nop", "k_mid_nop", "base_mid_jcc_taken", "k_mid_jcc_taken",
             "base_mid_jcc_not", "k_mid_jcc_not", "base_mid_call", "k_mid_call",
             "base_mid_ret", "k_mid_ret", "base_mid_rip", "k_mid_rip",

@@ -141,7 +141,10 @@ mod tests {
     #[test]
     fn results_are_read_from_a_log_and_compared() {
         let mut first = Results::default();
-        first.add("[    0.1] bench: cost base 7000/1000\r\n[    0.1] noise\n[    0.2] bench: traps base 0/1000\n");
+        first.add(
+            "[    0.1] bench: cost base 7000/1000\r\n[    0.1] noise\n\
+             [    0.2] bench: traps base 0/1000\n",
+        );
         assert_eq!(
             first.get(Quantity::Cost, "base"),
             Some(Value {

@@ -1,4 +1,5 @@
-//! What the workload's children execute: says who it is and exits with the code in its argument, 0 by default.
+//! The program of the workload's children. It prints who it is and exits with the code in its
+//! argument, 0 by default.
 #![no_std]
 #![no_main]
 

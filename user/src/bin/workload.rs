@@ -1,9 +1,9 @@
-//! The work that the samples watch: forks children one after the other, each of which executes
-//! `/bin/child`, and makes a directory for each, inside one with its pid in the name. It leaves none behind
-//! if it comes to its end.
+//! The work that the samples watch. It forks children one after the other, and each executes
+//! `/bin/child`. It makes a directory for each child, inside one with its own pid in the name. It
+//! leaves no directory behind if it comes to its end.
 //!
-//! The argument is the number of children, 3 by default. Exits with 0 only if every call did what
-//! it should and every child came back with the code it was told.
+//! The argument is the number of children, 3 by default. It exits with 0 only if every call did
+//! what it should and every child exited with the code that it was given.
 #![no_std]
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! The twin of the probes' `free_list.rs`, whose pop is assembly: the same accesses in the same order. Head and tag, two words of which
-//! one instruction can exchange both, are the low and the high bits of one atomic here.
+//! The twin of the probes' `free_list.rs`, whose pop is assembly: the same accesses in the same
+//! order. One instruction can exchange both head and tag there. Here they are the low and the high
+//! bits of one atomic.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +33,7 @@ impl FreeList {
     }
 
     pub(crate) fn pop(&self) -> *mut Instance {
-        // mov rdx, [rdi + 8]; mov rax, [rdi]: two loads, and loads of the processor keep their order.
+        // mov rdx, [rdi + 8]; mov rax, [rdi]: two loads, and the processor keeps loads in order.
         let (mut popped_tag, mut popped);
         if is_weak(Weakness::HeadBeforeTag) {
             popped = head(self.0.load(Ordering::Acquire));

@@ -1,4 +1,4 @@
-//! What a hit reads: the files of the probes, beside what stands for the rest.
+//! The data that a hit reads: the files of the probes, and stand-ins for the rest.
 
 #[path = "../../../../kernel/probes/src/data/address_table.rs"]
 #[allow(dead_code)]

@@ -14,8 +14,8 @@ struct World {
     cpu: PerCpu,
 }
 
-/// A probe that has counted 1 is unregistered, and its place goes to another probe, which counts up to 2. Whoever asks for the count of
-/// the first one hears 1.
+/// A probe that has counted 1 is unregistered. Its counter goes to another probe, which counts up
+/// to 2. A reader that asks for the count of the first probe gets 1.
 pub(super) fn given_back() {
     let mut free = FreeCounters::new();
     let cpu = PerCpu {

@@ -1,4 +1,5 @@
-//! The waits of the kernel (`text_poke.rs`): a task that waits, and another CPU with its interrupts.
+//! The waits of the kernel (`text_poke.rs`): a task that waits, and another CPU with its
+//! interrupts.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -17,7 +18,7 @@ use crate::{
 struct World {
     /// A byte of text.
     text: AtomicU64,
-    /// What a hit finds: 1, or 0 once it was unpublished.
+    /// The value that a hit finds: 1, or 0 once it was unpublished.
     published: AtomicBool,
     /// A slot.
     slot: Content,
@@ -68,7 +69,8 @@ fn end(world: &World) {
     smp::wake();
 }
 
-/// Text is stored to. After the wait the other CPU executes the new bytes, also if it answers to the IPI of an earlier wait.
+/// Text is stored to. After the wait the other CPU executes the new bytes, also if it answers to
+/// the IPI of an earlier wait.
 pub(super) fn cores() {
     let world = world();
     let cpu = start(move || {
@@ -88,7 +90,8 @@ pub(super) fn cores() {
     cpu.join().expect("no panic");
 }
 
-/// What a hit found is used until the CPU is out of the slot. After the wait the slot is its owner's.
+/// A hit uses the value that it found until the CPU is out of the slot. After the wait the slot
+/// belongs to its owner.
 pub(super) fn hits() {
     let world = world();
     let cpu = start(move || {

@@ -1,4 +1,5 @@
-//! The ledger of borrowed return addresses: free lists, tasks' cells, holders of unregistered kretprobes.
+//! The instance list of borrowed return addresses: free lists, tasks' cells, holders of
+//! unregistered kretprobes.
 
 use core::{
     alloc::Layout,
@@ -120,7 +121,7 @@ pub(super) fn reused() {
     let other = calls;
     let second = start(move || {
         let Some(instance) = other.take() else { return };
-        // On a chain its link is another.
+        // On a chain it has another link.
         // SAFETY: in hand.
         unsafe { (*instance).next.store(floor(), Relaxed) };
         other.fill(instance, 2);
@@ -142,7 +143,8 @@ pub(super) fn reused() {
     assert_eq!(calls.count(), 2, "an instance was lost");
 }
 
-/// Two tasks whose searches begin at the same cell claim and release cells on two CPUs, while a third one keeps its own.
+/// Two tasks whose searches begin at the same cell claim and release cells on two CPUs. A third
+/// task keeps its own cell meanwhile.
 pub(super) fn cells() {
     let [first, second, third, none] = neighbours();
     let table = task_table();
@@ -173,8 +175,8 @@ pub(super) fn cells() {
     assert!(table.find(third).is_some());
 }
 
-/// A task dies with a call in flight; its successor on the CPU gives the instance back, and another CPU takes it. Meanwhile a third
-/// one walks the dead task's stack.
+/// A task dies with a call in flight. Its successor on the CPU gives the instance back, and another
+/// CPU takes it. Meanwhile a third one walks the dead task's stack.
 pub(super) fn flushed() {
     struct World {
         table: &'static TaskTable,
@@ -212,7 +214,7 @@ pub(super) fn flushed() {
             taker.calls.give_back(instance);
         }
     });
-    // What the task did last to its instance, before its successor runs.
+    // The task's last change of its instance, before its successor runs.
     world.calls.content(instance).write(1);
     world.table.release(task);
     hit.join().expect("no panic");
@@ -221,14 +223,15 @@ pub(super) fn flushed() {
     assert!(world.table.find(task).is_none());
 }
 
-/// A kretprobe is unregistered while a CPU takes up a call of it, which returns some time later. The kretprobe's memory is the owner's
-/// again after the grace period; that of the holder is free once the call is back.
+/// A kretprobe is unregistered while a CPU begins a call of it, which returns later. The
+/// kretprobe's memory belongs to the owner again after the grace period. That of the holder is free
+/// once the call has returned.
 pub(super) fn reclaimed() {
     struct World {
         kretprobe: KretprobeCore,
         /// All that its return handler reads.
         content: Content,
-        /// What a hit finds, as if in the address table.
+        /// The holder that a hit finds, as if in the address table.
         site: AtomicPtr<Holder>,
         cpu: Cpu,
         handled: AtomicU64,
@@ -256,8 +259,8 @@ pub(super) fn reclaimed() {
         let Some(instance) = instance else { return };
         // The call returns.
         cpu.cpu.hit(|| {
-            // SAFETY: a holder lives as long as one of its instances is out, and a kretprobe until a grace period is over since it was
-            // taken out of its holder.
+            // SAFETY: a holder lives as long as one of its instances is out. A kretprobe lives
+            // until a grace period has passed since it was taken out of its holder.
             if unsafe { (*instance.holder).kretprobe() }.is_some() {
                 assert_eq!(cpu.content.read(), 0);
                 cpu.handled.store(1, Relaxed);

@@ -114,7 +114,8 @@ impl World {
         self.site.link(&self.probes[n].kprobe, &ENTRY);
     }
 
-    /// A hit as `kprobe_breakpoint` serves it: the head, its stub, and what its `chain` does. Returns which probes ran.
+    /// A hit as `kprobe_breakpoint` serves it: the head, its stub, and the work of its `chain`.
+    /// Returns which probes ran.
     fn hit(&self) -> [bool; 2] {
         let mut ran = [false; 2];
         let position = |probe: &Kprobe| {
@@ -170,7 +171,8 @@ fn head(site: &Site) -> &AtomicPtr<Kprobe> {
     }
 }
 
-/// Two probes come to a site. A hit runs those that were there before it, each once, and none that is not filled in.
+/// Two probes come to a site. A hit runs each probe that was there before it, once, and none that
+/// is not filled in.
 pub(super) fn linked() {
     let world = World::new();
     let cpu = world;
@@ -190,7 +192,8 @@ pub(super) fn linked() {
     hits.join().expect("no panic");
 }
 
-/// One of two probes goes, the older or the newer one. The other one is served all the time, and the one that went is its owner's again.
+/// One of two probes goes, the older or the newer one. Hits always run the other one. The one that
+/// went belongs to its owner again.
 pub(super) fn unlinked() {
     let world = World::new();
     world.link(0);
@@ -209,8 +212,8 @@ pub(super) fn unlinked() {
     hits.join().expect("no panic");
 }
 
-/// A handle is dropped in a handler, which disables its probe without the registry's lock, while the registry chooses the probe's stub.
-/// In the end its hits find it disabled.
+/// A handle is dropped in a handler, which disables its probe without the registry's lock.
+/// Meanwhile the registry chooses the probe's stub. In the end its hits find it disabled.
 pub(super) fn disabled() {
     let world = World::new();
     world.link(0);

@@ -12,7 +12,8 @@ use crate::{
     explore::is_weak,
 };
 
-/// An address whose search begins at entry 6 of 8: the first three are neighbours there, so the third one lies at entry 0.
+/// An address whose search begins at entry 6 of 8. The first three are neighbours there, so the
+/// third one lies at entry 0.
 fn keys() -> [u64; 4] {
     let home = |key: &u64| (*key as u32).wrapping_mul(0x9E37_79B1) >> 29;
     let mut keys = (0xffff_ffff_8000_0001..).filter(|key| home(key) == 6);
@@ -50,14 +51,15 @@ impl World {
         self.table.insert(fill, &self.sites[n].site);
     }
 
-    /// A breakpoint exception at the address of site `n`. The search in `kprobe_breakpoint` has the loads of this one: each entry once,
-    /// then the key of what it points to.
+    /// A breakpoint exception at the address of site `n`. The search in `kprobe_breakpoint` has the
+    /// same loads: each entry once, then the key of the site that it points to.
     fn search(&self, n: usize) -> Option<&Filled> {
         self.table.find(self.sites[n].site.key).map(Filled::of)
     }
 }
 
-/// Two sites come at once; the second one's search passes the first one. A CPU that meets a breakpoint finds the site, filled in.
+/// Two sites come at once; the second one's search passes the first one. A CPU that meets a
+/// breakpoint finds the site, filled in.
 pub(super) fn published() {
     let world = World::new();
     let cpu = world;
@@ -85,7 +87,8 @@ pub(super) fn published() {
     hits.join().expect("no panic");
 }
 
-/// The first of three sites in a run goes, and its memory is used again after the grace period. The others are found all the time.
+/// The first of three sites in a run goes, and its memory is used again after the grace period.
+/// Searches always find the others.
 pub(super) fn removed() {
     let world = World::new();
     let mut fill = Fill::default();
@@ -115,7 +118,8 @@ pub(super) fn removed() {
 pub(super) fn swept() {
     let world = World::new();
     let mut fill = Fill::default();
-    // Four live ones fill half of the table; marks of three removed ones then stand before the last one.
+    // Four live ones fill half of the table. Marks of three removed ones then stand before the last
+    // one.
     for n in 0..4 {
         world.insert(&mut fill, n);
     }

@@ -1,7 +1,7 @@
-//! What is changed: the assembly of the probes and of the kernel's entry, and the glue between the
-//! two.
+//! The changed functions: the assembly of the probes and of the kernel's entry, and the glue
+//! between the two.
 
-/// Functions that belong together, and the guest tests that are to notice what goes wrong in them.
+/// Functions that belong together, and the guest tests that should notice mistakes in them.
 pub struct Part {
     pub name: &'static str,
     /// Beginnings of the functions' names.

@@ -1,5 +1,4 @@
-//! The rules by which an instruction is changed. None makes it longer or shorter: what is left out
-//! leaves nops.
+//! The rules by which an instruction is changed. None changes its length: nops fill the rest.
 
 use std::fmt;
 
@@ -8,12 +7,12 @@ use iced_x86::{
     InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
-/// What is done to an instruction.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// A conditional jump is taken where it was not, and the other way round.
     Inverted,
-    /// What is stored to memory is not; pushes and calls excepted, as the stack would be another.
+    /// A store to memory is left out. Pushes and calls are excepted, because they change the stack.
     NotStored,
     /// A memory operand is the next word: 8 bytes, a register of a frame, further on.
     NextWord,
@@ -94,8 +93,8 @@ fn inverted(insn: &Instruction, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn stores(insn: &Instruction, info: &mut InstructionInfoFactory) -> bool {
-    // A no-op's operand counts as read by some; it has none in fact. Fences have a rule of their
-    // own.
+    // A decoder may say that a no-op reads its operand, but it does not. Fences have a rule of
+    // their own.
     if insn.is_stack_instruction() || insn.flow_control() != FlowControl::Next || is_fence(insn) {
         return false;
     }

@@ -6,8 +6,9 @@ use user::{
     syscall::{self, Errno, raw},
 };
 
-/// Addresses at which nothing can be read or written: null, in the first page, unmapped, the last byte of the user's
-/// half and what follows, not canonical, the kernel's text, the physical map, the last byte of all.
+/// Addresses at which nothing can be read or written: null, in the first page, unmapped, the last
+/// byte of the user's half and the one behind it, not canonical, the kernel's text, the physical
+/// map, the last byte of all.
 const BAD: [u64; 9] = [
     0,
     0xfff,
@@ -147,7 +148,7 @@ fn string_may_end_where_memory_ends() {
     syscall::chdir(c"/").expect("chdir");
 }
 
-/// A buffer that is bad only from its second part on: what went well before counts, or nothing happened.
+/// A buffer that is bad only from its second part on. The good part counts, or nothing happened.
 fn partial_transfers_count(file: i32) {
     let page = last_page();
     let end = at_end_of_page(page, b"abc");

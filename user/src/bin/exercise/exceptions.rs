@@ -1,4 +1,4 @@
-//! What the processor refuses a program.
+//! Instructions that the processor refuses to a program.
 
 use crate::SURVIVED;
 use core::{arch::asm, hint::black_box};
@@ -64,12 +64,19 @@ fn recurse(depth: u64, limit: u64) -> u64 {
 /// Executes an instruction that raises an exception: the first argument says which.
 pub fn raise(mut args: Args) -> i32 {
     let what = args.next_str().unwrap_or("");
-    // SAFETY: none: the instruction is to be refused, and the program ended. What it would change is declared, as far
-    // as the compiler relies on it.
+    // SAFETY: none. The instruction must be refused and the program ended. Its effects are
+    // declared, as far as the compiler relies on them.
     unsafe {
         match what {
             "divide" => {
-                asm!("xor edx, edx", "xor ecx, ecx", "div ecx", out("rdx") _, out("rcx") _, inout("rax") 1u64 => _)
+                asm!(
+                    "xor edx, edx",
+                    "xor ecx, ecx",
+                    "div ecx",
+                    out("rdx") _,
+                    out("rcx") _,
+                    inout("rax") 1u64 => _,
+                )
             }
             "single_step" => asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq", "nop"),
             "breakpoint" => asm!("int3"),
@@ -82,7 +89,7 @@ pub fn raise(mut args: Args) -> i32 {
             "no_gate" => asm!("int 0x80", inout("rax") 0u64 => _),
             "kernel_gate" => asm!("int 0x20"),
             "bad_stack" => asm!("mov rsp, {}", "push rax", in(reg) 0x8000_0000_0000_0000u64),
-            // What `syscall` saves must not bring the kernel to fall.
+            // The flags that `syscall` saves must not make the kernel fail.
             "syscall_flags" => {
                 asm!("pushfq", "or qword ptr [rsp], 0x40400", "popfq"); // AC and DF
                 let pid = syscall::getpid();

@@ -1,7 +1,7 @@
-//! What the guest tests have done in ring 3: `exercise NAME [ARGUMENT …]` runs one exercise.
+//! The exercises of the guest tests in ring 3: `exercise NAME [ARGUMENT …]` runs one exercise.
 //!
-//! An exercise that is to go well returns, and the exit code is 0; a check that fails panics. One that is to end by the
-//! kernel's hand goes on to exit code 1 if the kernel lets it live. Most do the same on a Linux
+//! An exercise that should succeed returns with exit code 0; a check that fails panics. An exercise
+//! that the kernel should end exits with code 1 if the kernel does not. Most do the same on a Linux
 //! host; do not try `hog`, `out_of_memory`, `fill_file_system` and `fork_limit` there.
 #![no_std]
 #![no_main]

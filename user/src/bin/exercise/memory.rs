@@ -13,7 +13,8 @@ const PAGE: u64 = 4096;
 
 static mut GLOBAL: [u64; 2048] = [1; 2048];
 
-/// Makes the heap `bytes` larger and returns the new part. A program that does so twice gets two parts.
+/// Makes the heap `bytes` larger and returns the new part. A program that calls this twice gets two
+/// parts.
 fn grow(bytes: u64) -> &'static mut [u8] {
     let start = syscall::brk(0);
     let end = start + bytes;
@@ -102,14 +103,15 @@ pub fn hog() -> i32 {
     0
 }
 
-/// Runs more programs that touch memory than there is memory for, and fills the file system meanwhile: some programs
-/// must be ended, and the kernel must not miss what it needs itself.
+/// Runs more programs that touch memory than there is memory for, and fills the file system
+/// meanwhile. The kernel must end some programs, and must keep the memory that it needs itself.
 pub fn out_of_memory() {
     const CHILDREN: usize = 8;
     for _ in 0..CHILDREN {
         if syscall::fork().expect("fork") == 0 {
             let code = hog();
-            // Keep what we have until the others are done with theirs, or we are the one to be stopped.
+            // Keep the memory until the others are done with theirs, or until this program is
+            // stopped.
             for _ in 0..200 {
                 syscall::sched_yield();
             }
@@ -157,8 +159,8 @@ pub fn fill_file_system() {
     }
 }
 
-/// Removes the directory named by the argument, which does not exist, and one whose name is in a page that was never
-/// touched, and so is empty.
+/// Removes the directory named by the argument, which does not exist, and one whose name is in a
+/// page that was never touched, and so is empty.
 pub fn remove(mut args: Args) {
     let path = args.next().expect("a path");
     assert_eq!(syscall::rmdir(path), Err(Errno::ENOENT));

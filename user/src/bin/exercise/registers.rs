@@ -1,11 +1,13 @@
-//! What a program finds in its registers after a system call.
+//! The registers of a program after a system call.
 
 use core::arch::naked_asm;
 use user::{Args, abi::nr};
 
-/// Makes the system call `number`, which takes no arguments, `rounds` times with a value of its own in each register, the
-/// direction flag set. Returns 0 if only rax, rcx and r11 have changed, rcx to the address behind the call and r11 to the
-/// flags (Intel SDM vol. 2B, SYSCALL), else 1.
+/// Makes the system call `number`, which takes no arguments, `rounds` times. Each register has a
+/// value of its own, and the direction flag is set.
+///
+/// Returns 0 if only rax, rcx and r11 have changed, rcx to the address behind the call and r11 to
+/// the flags (Intel SDM vol. 2B, SYSCALL). Otherwise returns 1.
 #[unsafe(naked)]
 extern "C" fn hold(rounds: u64, number: u64) -> u64 {
     naked_asm!(

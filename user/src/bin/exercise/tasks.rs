@@ -161,7 +161,7 @@ pub fn descriptors_across_exec() {
     expect_code(child, 0);
 }
 
-/// What [`descriptors_across_exec`] executes.
+/// The program that [`descriptors_across_exec`] executes.
 pub fn only_descriptor_3() {
     assert!(syscall::fstat(3).is_ok());
     assert_eq!(syscall::fstat(4), Err(Errno::EBADF));
