@@ -387,7 +387,7 @@ fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64)
 
 /// Breakpoints: each stub and each routine.
 #[guest_test(timeout = 40)]
-fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_an_ordinary_hit_or_miss() {
+fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
     let _knob = Optimization::set(false);
     let plain = || Kprobe::new().pre(pass);
     let calls = || Kretprobe::<()>::new().handler(note_return);
@@ -512,7 +512,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_an_ordinary_hit_or_mis
 
 /// The ways that Rust serves: single steps, and what returns by breakpoints.
 #[guest_test(timeout = 40)]
-fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_an_ordinary_hit_or_miss() {
+fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_a_hit_or_miss() {
     let _knob = Optimization::set(false);
     let stepped = || {
         Kprobe::new()
@@ -547,7 +547,7 @@ fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_an_ordinary_hit_or_mi
 
 /// Jumps: each template of a detour.
 #[guest_test(timeout = 40)]
-fn an_nmi_between_any_two_instructions_of_a_detour_is_an_ordinary_hit_or_miss() {
+fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
     let _knob = Optimization::set(true);
     let plain = || Kprobe::new().pre(pass);
     let calls = || Kretprobe::<()>::new().handler(note_return);
