@@ -24,7 +24,7 @@ pub enum ProbeError {
         name: String,
         /// The symbol's size in bytes.
         size: u64,
-        /// What was to be added to its address.
+        /// The number of bytes to add to its address.
         offset: u32,
     },
     /// The address is not in executable kernel text.

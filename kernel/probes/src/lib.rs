@@ -1,22 +1,61 @@
 //! Kprobes, kretprobes and jprobes for an x86_64 kernel.
 //!
-//! A probe is a breakpoint that someone else's code can run on. This crate owns everything between the
-//! trap and the handler: which addresses carry probes, how the displaced instruction still runs, how a
-//! function's return is caught, how text is patched under running processors and when memory that a hit
-//! may still use can go. It knows no kernel: a kernel implements [`Platform`], lays a [`PerCpu`] into its
-//! per-CPU data, routes its traps to [`Probes`] and expands [`entry_points!`] once.
+//! A probe runs a handler when the processor comes to an instruction. This crate owns everything
+//! between the trap and the handler: the table of probed addresses, the execution of the displaced
+//! instruction, the way back of a probed call, the patching of text under running processors, and
+//! the waiting before memory is freed that a hit may still use. It knows no kernel. A kernel
+//! implements [`Platform`] and [`Host`], lays a [`PerCpu`] into its per-CPU data, routes its traps
+//! to [`Probes`] and expands [`entry_points!`] once.
 //!
 //! # Principles
 //! 1. A hit takes no lock, allocates nothing, formats nothing and never panics.
-//! 2. The displaced instruction is translated, not stepped: one trap a hit ([`insn`]).
-//! 3. Publish, then arm; disarm, then unpublish; free only after a grace period ([`registry`]).
-//! 4. Every refusal is a [`ProbeError`] with a name, an errno and a way out, and has changed nothing.
+//! 2. The displaced instruction is translated, not stepped, so a hit costs one trap ([`insn`]).
+//! 3. Publish, then arm. Disarm, then unpublish. Free only after a grace period ([`registry`]).
+//! 4. Every refusal is a [`ProbeError`] with a name, an errno and a way out. Nothing changes then.
+//! 5. Each step exists once in plain Rust, for any probe. Assembly and jumps repeat some steps for
+//!    speed, and fall back to the Rust in rare cases ([`hit`] has the table).
 //!
-//! # Where to look
-//! [`kprobe`], [`kretprobe`], [`mod@jprobe`]: what users fill in. [`registry`]: registering, arming, removing.
-//! [`hit`]: the way of one hit; [`debug_trap`]: single steps; [`historic`]: older ways back from a call. [`site`], [`address_table`], [`slot`], [`counters`]:
-//! what a hit finds. [`instance`]: the ledger of borrowed return addresses. [`asm`]: the assembly.
-//! [`platform`]: what a kernel provides.
+//! # Layers
+//! ```text
+//!   asm/       the code that a kernel expands: stubs, handlers, trampolines, templates of detours
+//!   registry/  the write side: task context, one lock, may allocate
+//!   hit/       the read side: any context, no lock, no allocation, no decoder
+//!   platform   the trait that a kernel implements
+//!   data/      the structures that a hit reads and the registry writes
+//!   insn/      instructions: decoding, refusing, translating; pure
+//! ```
+//! A file names only files of its own layer and of those below.
+//!
+//! # Glossary
+//! | word | meaning |
+//! |---|---|
+//! | site | a probed address and all probes on it |
+//! | hit | one execution of a probed instruction, from the trap to its end |
+//! | trap ip | the probed address + 1: the processor reports it, the table's key |
+//! | displaced instruction | the probed one: it runs elsewhere, as a breakpoint replaced it |
+//! | slot | the executable memory where a displaced instruction runs |
+//! | post slot | a slot that ends in a stub, for sites with a post handler |
+//! | detour | code made for one site, to which a jump leads in place of a trap |
+//! | block | the displaced instructions at the end of a detour |
+//! | template | the code that a detour begins with a copy of |
+//! | arm | to put the breakpoint into the text |
+//! | optimise | to turn an armed breakpoint into a jump |
+//! | text poke | a store to text, with all processors synchronised after it |
+//! | frame | a [`PtRegs`] on the stack: the registers of the probed code |
+//! | stub | assembly that takes a breakpoint hit; chosen for each list of probes |
+//! | handler routine | assembly that does the work of one probe |
+//! | chain | the routine for a probe and all older ones of its site |
+//! | slow path | the Rust that a stub calls in a rare case |
+//! | guard | the per-CPU mark that handlers run; hits meanwhile are misses |
+//! | miss | a hit that runs no handler, because its CPU held the guard |
+//! | grace period | the time until each CPU was seen outside hits, slots and detours |
+//! | trampoline | the code that a return-probed call returns to |
+//! | return slot | the word of the stack that holds a call's return address |
+//! | instance | the record of one borrowed return address |
+//! | instance list | the instances of a task, newest first; its cell holds the head |
+//! | sibling | an instance of the same call, for another kretprobe |
+//! | sentinel | a static that ends a list or a search, so that nobody tests for null |
+//! | preempt | to switch tasks when an interrupt returns |
 #![no_std]
 
 extern crate alloc;

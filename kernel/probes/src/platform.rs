@@ -1,4 +1,4 @@
-//! What a kernel provides: one small trait and a piece of its per-CPU data.
+//! The trait that a kernel implements for the probes.
 
 use core::{fmt, mem::offset_of, ops::Range};
 
@@ -15,13 +15,13 @@ pub struct Symbol {
     pub start: u64,
     /// Its length in bytes.
     pub size: u64,
-    /// What kind of memory it lies in.
+    /// The kind of memory it lies in.
     pub text: Text,
     /// Whether it is exported under its plain, unmangled name.
     pub exported: bool,
 }
 
-/// What kind of memory a symbol lies in.
+/// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text {
     /// Executable for as long as the kernel runs.
@@ -46,14 +46,22 @@ pub struct SlotPage {
 /// A kernel, as the probes see it.
 ///
 /// # Safety
-/// 1. [`Platform::this_cpu`] and [`Platform::per_cpu`] give one [`PerCpu`] per CPU, which nobody else writes.
+/// 1. [`Platform::this_cpu`] and [`Platform::per_cpu`] give one [`PerCpu`] for each CPU, which
+///    nobody else writes.
 /// 2. Text that [`Platform::symbol_at`] calls executable is mapped and readable at its address.
-/// 3. [`Platform::synchronize_cores`] returns only when every CPU has executed a serialising instruction
-///    after the call began, and has left every #BP handler that it had entered before.
-/// 4. [`Platform::synchronize_hits`] returns only when each CPU has been seen, after the call began, in a
-///    context for which [`Probes::is_quiescent`] held at every depth of interrupt frames.
-/// 5. No task is switched away from while [`Probes::may_preempt`] is false for it.
-/// 6. [`Platform::slot_page`] gives memory of its own, executable at `exec` and writable at `alias`, for ever.
+/// 3. [`Platform::synchronize_cores`] returns only when every CPU has executed a serialising
+///    instruction after the call began, and has left every #BP handler that it had entered before.
+///    Linux calls this `text_poke_sync`.
+/// 4. [`Platform::synchronize_hits`] returns only when a grace period is over: each CPU has been
+///    seen, after the call began, in a context for which
+///    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) held at every depth of interrupt frames.
+///    Linux calls this `synchronize_rcu`.
+/// 5. No task is preempted while [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false for
+///    it.
+/// 6. [`Platform::slot_page`] gives memory of its own, executable at `exec` and writable at
+///    `alias`, for ever.
+/// 7. The kernel calls each method of [`Hits`](crate::hit::Hits) only in the contexts that its text
+///    allows.
 pub unsafe trait Platform: Sized + 'static {
     /// A lock that tasks may sleep on; serialises registration.
     type RawMutex: lock_api::RawMutex;
@@ -78,8 +86,8 @@ pub unsafe trait Platform: Sized + 'static {
     /// Ends the machine's run: the probes' own invariants are broken.
     fn fatal(message: fmt::Arguments<'_>) -> !;
 
-    /// A function returned to the trampoline and nothing knows where to. Prints `message`, ends the task if it is a user
-    /// task and the machine's run otherwise.
+    /// A function returned to the trampoline and nothing knows where to. Prints `message`, ends the
+    /// task if it is a user task and the machine's run otherwise.
     fn orphan_return(message: fmt::Arguments<'_>) -> !;
 
     // For registration: task context.
@@ -105,15 +113,15 @@ pub unsafe trait Platform: Sized + 'static {
     /// Why the function at `addr` may not be probed at its return, if it may not.
     fn return_blacklisted(addr: u64) -> Option<&'static str>;
 
-    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range` faults: an entry of an exception
-    /// table.
+    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range`
+    /// faults. An entry of an exception table says so.
     fn may_fault(range: Range<u64>) -> bool;
 
     /// Stores one byte of text through a writable alias.
     ///
     /// # Safety
-    /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one; or it is behind a
-    ///    breakpoint, where no CPU executes.
+    /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one. Or
+    ///    `addr` is behind a breakpoint, where no CPU executes.
     /// 2. The registration lock is held.
     unsafe fn write_text(addr: u64, byte: u8);
 
@@ -126,8 +134,8 @@ pub unsafe trait Platform: Sized + 'static {
     /// See clause 4 of the safety list. May sleep.
     fn synchronize_hits();
 
-    /// Returns when no task that was switched away from by an interrupt's exit is to resume at an ip for which `inside` holds. Such
-    /// tasks do not become more meanwhile: [`Probes::may_preempt`] is false there. `inside` may run with any lock held. May sleep.
+    /// Waits until no preempted task has an `ip` for which `inside` is true. No further task is
+    /// preempted there meanwhile. `inside` may run with any lock held. May sleep.
     fn wait_for_preempted(inside: &dyn Fn(u64) -> bool);
 
     /// Tells the kernel's log.

@@ -2,9 +2,9 @@
 
 use core::mem::offset_of;
 
-/// Every general register, in the order in which the entry stubs push them, above the frame that the
-/// processor pushes for an exception in 64-bit mode (Intel SDM vol. 3A, 6.14.2). Field names and order
-/// are those of Linux's `struct pt_regs`.
+/// Every general register, in the order in which the entry stubs push them, above the frame that
+/// the processor pushes for an exception in 64-bit mode (Intel SDM vol. 3A, 6.14.2). Field names
+/// and order are those of Linux's `struct pt_regs`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtRegs {
@@ -32,7 +32,8 @@ pub struct PtRegs {
     pub ss: u64,
 }
 
-/// Where the general registers are in [`PtRegs`], in the order of their numbers (Intel SDM vol. 2A, table 2-2). Bytes.
+/// Where the general registers are in [`PtRegs`], in the order of their numbers (Intel SDM vol. 2A,
+/// table 2-2). Bytes.
 pub(crate) const REGISTER_OFFSETS: [usize; 16] = [
     offset_of!(PtRegs, ax),
     offset_of!(PtRegs, cx),

@@ -1,19 +1,21 @@
 //! From the address of a trap to its site, without locks.
 //!
-//! An open-addressed table of pointers to [`Site`]s, keyed by the instruction pointer that the processor reports
-//! (address + 1). It is part of the registry, which is a static, so that a stub reaches an entry with one instruction. It is
-//! never more than half full, so a hit almost always finds its site at the first look, and a breakpoint that is not ours
-//! finds an empty place soon.
+//! An open-addressed table of pointers to [`Site`]s. Its key is the instruction pointer that the
+//! processor reports, the probed address + 1. The table is part of the registry, which is a static,
+//! so a stub reaches an entry with one instruction. It is never more than half full. So a hit
+//! almost always finds its site at the first look, and a breakpoint that is not ours soon finds an
+//! empty entry.
 //!
 //! # Invariants
-//! T1. From [`AddressTable::clear`] on every entry points to a site: a real one, [`EMPTY`] or [`DELETED`]. So a reader tests no
-//!     null.
-//! T2. At most half of the entries are sites, and at least a quarter are [`EMPTY`], so every search ends.
-//! T3. A site that was removed is freed only after a grace period.
+//! TABLE-1. From [`AddressTable::clear`] on every entry points to a site: a real one, [`EMPTY`] or
+//!     [`DELETED`]. So a reader tests no null.
+//! TABLE-2. At most half of the entries are sites, and at least a quarter are [`EMPTY`], so every
+//!     search ends.
+//! TABLE-3. A site that was removed is freed only after a grace period.
 //!
 //! # Contexts and ordering
-//! `find` runs anywhere. Writers hold the registry's lock. A site is stored with Release and loaded with Acquire, so who
-//! finds it finds it filled in.
+//! `find` runs anywhere. Writers hold the registry's lock. A site is stored with Release and loaded
+//! with Acquire, so a hit that finds it finds it filled in.
 
 use core::{
     mem::offset_of,
@@ -28,10 +30,10 @@ pub const MAX_SITES: usize = ENTRIES / 2;
 /// How many places may be other than empty: sites and the marks of removed ones.
 const MAX_USED: usize = ENTRIES / 4 * 3;
 
-/// 2^32 divided by the golden ratio: multiplying by it spreads neighbouring addresses over the table (Knuth, The Art of Computer
-/// Programming, vol. 3, 6.4).
+/// 2^32 divided by the golden ratio: multiplying by it spreads neighbouring addresses over the
+/// table (Knuth, The Art of Computer Programming, vol. 3, 6.4).
 pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
-/// What is left of the product is its highest bits.
+/// The index is the highest bits of the product: the shift that leaves them.
 pub(crate) const SHIFT: u32 = 32 - TABLE_BITS;
 
 /// No address that a trap can report: it is not canonical.
@@ -58,15 +60,15 @@ fn is_address(key: u64) -> bool {
 #[repr(C)]
 pub struct AddressTable {
     entries: [AtomicPtr<Site>; ENTRIES],
-    /// How many sites each run of [`RUN`] entries holds, so that visiting all passes over those that hold none. Under the
-    /// registry's lock.
+    /// How many sites each run of [`RUN`] entries holds, so that a visit of all sites skips the
+    /// empty runs. Under the registry's lock.
     live_in: [AtomicU32; ENTRIES / RUN],
 }
 
 /// See [`AddressTable::live_in`].
 const RUN: usize = 1 << TABLE_BITS.saturating_sub(11);
 
-/// What only writers need to know; kept under the registry's lock.
+/// The counts that only writers need. Under the registry's lock.
 #[derive(Default)]
 pub struct Fill {
     live: usize,
@@ -89,7 +91,8 @@ impl Default for AddressTable {
 }
 
 impl AddressTable {
-    /// A table that is not ready: all null, so that the static that it is part of takes no room in the program's file.
+    /// A table that is not ready. It is all null, so that the static around it takes no room in the
+    /// program's file.
     pub const fn new() -> Self {
         Self {
             entries: [const { AtomicPtr::new(core::ptr::null_mut()) }; ENTRIES],
@@ -120,12 +123,14 @@ impl AddressTable {
         &self.entries[index % ENTRIES]
     }
 
-    /// The site whose breakpoint left `ip` in the trap frame. Any context; the site lives until a grace period begins.
+    /// The site whose breakpoint left `ip` in the trap frame. Any context. The site lives until a
+    /// grace period ends.
     #[inline(always)]
     pub fn find(&self, ip: u64) -> Option<&Site> {
         let mut index = Self::home(ip);
         loop {
-            // SAFETY: sites live until a grace period is over (T3); null only before `clear`, when there is none.
+            // SAFETY: sites live until a grace period is over (TABLE-3). Null only before `clear`,
+            // when there is none.
             let site = unsafe { self.at(index).load(Ordering::Acquire).as_ref() }?;
             if site.key == ip {
                 return Some(site).filter(|_| is_address(ip));
@@ -137,7 +142,8 @@ impl AddressTable {
         }
     }
 
-    /// Makes sure that there is room for `more` further sites. `wait` returns when no search that began before is under way.
+    /// Makes sure that there is room for `more` further sites. `wait` returns when no search that
+    /// began before is under way.
     ///
     /// # Errors
     /// [`ProbeError::TooManySites`].
@@ -159,9 +165,9 @@ impl AddressTable {
         Ok(())
     }
 
-    /// Moves each site to the first mark of a removed one that a search for it crosses. The marks gather at the ends of their
-    /// runs and become empty places, some with each sweep. Meanwhile a site may be in two places, never in none. Returns
-    /// whether there was a site to move.
+    /// Moves each site to the first mark of a removed one that a search for it crosses. The marks
+    /// gather at the ends of their runs and become empty entries, some with each sweep. Meanwhile a
+    /// site may have two entries, but never none. Returns whether there was a site to move.
     fn sweep(&self, fill: &mut Fill, wait: impl Fn()) -> bool {
         let mut moved = false;
         for index in 0..ENTRIES {
@@ -193,7 +199,7 @@ impl AddressTable {
             }
         }
         fill.deleted = 0;
-        // Twice around, so that a run that crosses the end of the table is cleaned from its own end.
+        // Twice around: a run that crosses the end of the table is cleaned from its own end.
         for index in (0..2 * ENTRIES).rev() {
             if self.at(index).load(Ordering::Relaxed) == deleted()
                 && self.at(index + 1).load(Ordering::Relaxed) == empty()
@@ -365,7 +371,7 @@ mod tests {
     #[test]
     fn sweeping_keeps_every_site_and_drops_the_marks() {
         let (table, mut fill) = (table(), Fill::default());
-        // All of them search from the last place of the table on, so the run crosses its end.
+        // All of them search from the table's last entry on, so the run crosses its end.
         let inverse = {
             let mut x = 1u32;
             (0..5).for_each(|_| x = x.wrapping_mul(2u32.wrapping_sub(MULTIPLIER.wrapping_mul(x))));

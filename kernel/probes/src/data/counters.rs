@@ -1,4 +1,5 @@
-//! Hit counters: for each probe one word for each CPU, so that CPUs that hit the same probe share no cache line.
+//! Hit counters: each probe has one word for each CPU. CPUs that hit the same probe share no cache
+//! line.
 //!
 //! ```text
 //!   block   part of CPU 0: word 0 = number of CPUs, words 1 … 511 = counters
@@ -6,12 +7,15 @@
 //!           …              a page each
 //! ```
 //!
-//! A [`Counter`] is the address of its word for CPU 0; that for another CPU lies a multiple of [`PART_BYTES`] behind it, which
-//! the CPU keeps in its [`PerCpu`]. So counting is two loads and one increment.
+//! A [`Counter`] is the address of its word for CPU 0. The word for another CPU lies a multiple of
+//! [`PART_BYTES`] behind it, and each CPU keeps its own multiple in its [`PerCpu`]. So a hit is
+//! counted with two loads and one increment.
 //!
 //! # Invariants
-//! C1. Blocks are never freed: reading a counter that was given back tells nothing, but does no harm.
-//! C2. Only its CPU writes a word, in hits that nest strictly or with one instruction, so plain increments lose nothing.
+//! COUNTER-1. Blocks are never freed. Reading a counter that was given back gives a useless number,
+//!     but does no harm.
+//! COUNTER-2. Only its CPU writes a word. Hits on one CPU nest strictly or count with one
+//!     instruction, so plain increments lose nothing.
 //!
 //! # Contexts
 //! Taking and giving back: under the registry's lock. Counting and summing up: any context.
@@ -48,7 +52,8 @@ impl FreeCounters {
         }
     }
 
-    /// Takes a counter and sets it to 0 for all of `cpus` CPUs, which is the same number in every call.
+    /// Takes a counter and sets it to 0 for all of `cpus` CPUs. That number is the same in every
+    /// call.
     pub(crate) fn take(&mut self, cpus: usize) -> Result<NonNull<AtomicU64>, ProbeError> {
         if self.free.is_empty() {
             self.grow(cpus)?;
@@ -92,13 +97,15 @@ impl FreeCounters {
 fn words(counter: NonNull<AtomicU64>) -> impl Iterator<Item = &'static AtomicU64> {
     let block = counter
         .map_addr(|addr| core::num::NonZero::new(addr.get() & !(PART_BYTES - 1)).unwrap_or(addr));
-    // SAFETY: counters are words of blocks, which begin at a multiple of their parts' size and are never freed (C1).
+    // SAFETY: a counter is a word of a block. Blocks begin at a multiple of a part's size and are
+    // never freed (COUNTER-1).
     let cpus = unsafe { block.as_ref() }.load(Relaxed) as usize;
     // SAFETY: a block has as many parts as its first word says.
     (0..cpus).map(move |cpu| unsafe { counter.byte_add(cpu * PART_BYTES).as_ref() })
 }
 
-/// How often something happened, on all CPUs together: a place for a counter while there is one, and the last sum afterwards.
+/// How often something happened, on all CPUs together. It has a counter while it counts, and keeps
+/// the last sum afterwards.
 #[repr(C)]
 pub(crate) struct Counter {
     /// The word of CPU 0; null while the probe is not registered.
@@ -125,7 +132,8 @@ impl Counter {
         !self.word.load(Relaxed).is_null()
     }
 
-    /// Ends counting, keeps the sum and returns what [`Counter::start`] was given. Nobody counts any more.
+    /// Ends counting, keeps the sum and returns the counter that [`Counter::start`] was given.
+    /// Nobody counts any more.
     pub(crate) fn stop(&self) -> Option<NonNull<AtomicU64>> {
         self.last.store(self.get(), Release);
         NonNull::new(self.word.swap(null_mut(), Release))
@@ -152,7 +160,8 @@ impl Counter {
     pub(crate) fn count(&self, cpu: &PerCpu) {
         let word = self.word.load(Relaxed);
         let part = cpu.counter_part.load(Relaxed) as usize;
-        // SAFETY: a probe that is hit has a counter, with a part for each CPU (C1). C2 makes load and store do.
+        // SAFETY: a probe that is hit has a counter, with a part for each CPU (COUNTER-1). A load
+        // and a store are enough by COUNTER-2.
         unsafe {
             let word = &*word.byte_add(part);
             word.store(word.load(Relaxed) + 1, Release);

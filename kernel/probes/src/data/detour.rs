@@ -1,33 +1,45 @@
-//! Detours: what the jump of an optimised probe leads to.
+//! Detours: where the jump of an optimised probe leads.
 //!
-//! A detour is code of its own for one site. It does what a breakpoint's trap does, without one: builds a full
-//! [`PtRegs`], runs the handlers, restores the registers, executes the displaced instructions and jumps back behind them.
+//! A breakpoint costs a trap. Where the code allows it, a jump stands in its place, and the jump
+//! leads to code that was made for this one site: its detour. A detour does the work of the trap.
+//! It builds a full [`PtRegs`](crate::PtRegs), runs the handlers, restores the registers, executes
+//! the displaced instructions and jumps back behind them.
 //!
 //! ```text
-//!   start   miss     what happens inside another hit
-//!           leave    the way out for a handler that has set the instruction pointer: iretq from the frame
+//!   start   miss     the hit came inside another hit: it is only counted
+//!           leave    a handler has set the instruction pointer: iretq from the frame
 //!   enter   frame    push ss, rsp, rflags, cs, ip, -1 and the general registers
-//!           call     guard up; the `chain` of the site's first probe (see [`asm`](crate::asm)); leave, if it says so; guard down
+//!           call     take the guard; the `chain` of the site's first probe (see `asm`);
+//!                    leave, if it says so; drop the guard
 //!           restore  pop all, flags last
 //!   block            the displaced instructions, translated; a jump back
 //! ```
 //!
-//! A function's entry with a return probe alone has one of its own, in which that probe's part is written out: with an entry handler or
-//! data the frame is as above; without, no frame is built at all. Both name the probe; they are used only while it is alone
-//! ([`KretprobeCore::lone_holder`](crate::data::kretprobe::KretprobeCore)), and leave whatever is unusual to the general way.
+//! A function's entry with one return probe and no other probe has a shorter detour, in which the
+//! work of that probe is written out. If the probe has an entry handler or data, the frame is as
+//! above. If it has neither, no frame is built. Both detours name the probe, so they are used only
+//! while it is alone ([`KretprobeCore::lone_holder`]). In all rare cases they fall back to the
+//! general way.
 //!
-//! `start` to `block` are a copy of one of four templates, which [`detour_templates!`](crate::detour_templates) defines as functions, with
-//! their call frame information: a stack walk that meets code in a detour asks the template about it
-//! ([`Detour::described`]). Handlers run with DF clear. At a function's entry the stack is aligned by the ABI, and
-//! AC is clear, as the kernel sets it only where no jump can be; the template for other places sees to both.
+//! `start` to `block` are a copy of one of four templates, which
+//! [`detour_templates!`](crate::detour_templates) defines as functions with their call frame
+//! information. A stack walk that meets code in a detour asks the template about it
+//! ([`Detour::described`]).
+//!
+//! Handlers run with DF and AC clear and on an aligned stack. At a function's entry the ABI aligns
+//! the stack, and AC is clear because the kernel sets it only where no jump can be. The template
+//! for other addresses takes care of both.
 //!
 //! # Invariants
-//! D1. The guard is up while handlers run, and detours lie in the slot region: a CPU is in no
-//!     detour when a grace period ends, and no task is switched away from inside one. So the frameless one can do without the guard: an
-//!     interrupt on top of it pushes calls of the task and pops them again, and finds and leaves the ledger whole.
-//! D2. A detour is written before its site points to it, and freed a grace period after it does not any more.
-//! D3. While a site points to a detour, nobody is told to go on under the jump: [`Probes::executable_ip`] leads to the
-//!     displaced copy instead.
+//! DETOUR-1. The guard is held while handlers run, and detours lie in the slot region. So no CPU is
+//!     in a detour when a grace period ends, and no task is switched away from inside one. The
+//!     detour without a frame needs no guard for that reason: an interrupt on top of it pushes
+//!     calls of the task and pops them again, so it leaves the instance list as it was.
+//! DETOUR-2. A detour is written before its site points to it. It is freed a grace period after the
+//!     site has stopped pointing to it.
+//! DETOUR-3. While a site points to a detour, no code is sent to an address under the jump:
+//!     [`Hits::executable_ip`](crate::hit::Hits::executable_ip) leads to the displaced copy
+//!     instead.
 //!
 //! # Contexts
 //! Code in a detour runs with the interrupt flag of the probed code.
@@ -40,14 +52,17 @@ use crate::{
     insn::JUMP_BYTES,
 };
 
-/// Bytes of a detour: nine to a page. The longest template takes about 390; displaced code of 5 to 19 bytes takes about twice that.
+/// Bytes of a detour: nine to a page. The longest template takes about 390. Displaced code of 5 to
+/// 19 bytes takes about twice its length.
 pub(crate) const DETOUR_BYTES: usize = 448;
 
-/// How deep the stack is at each instruction from `enter` on, until ip is pushed: offset from `enter`, bytes.
+/// How many bytes are on the stack at each instruction from `enter` on, until ip is pushed: the
+/// offset from `enter`, and the bytes.
 const PROLOGUE: [(usize, i16); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
 /// From so many bytes behind `enter` on the call frame information finds the frame above.
 const FRAMED: usize = 11;
-/// How deep the stack still is at the instructions at the end: `popfq; lea rsp, [rsp + 16]`. Bytes before the end, bytes.
+/// The same for the two instructions at the end, `popfq; lea rsp, [rsp + 16]`. Here the offset
+/// counts back from the end.
 const EPILOGUE: [(usize, i16); 2] = [(6, 24), (5, 16)];
 
 /// See the module's text.
@@ -68,9 +83,10 @@ pub(crate) struct Detour {
     pub(crate) at_entry: bool,
     /// The bytes that the jump replaces.
     pub(crate) original: [u8; JUMP_BYTES],
-    /// For each address under the jump the offset of its displaced copy; 0 where no instruction begins.
+    /// For each address under the jump the offset of its displaced copy. 0: no instruction begins
+    /// there.
     pub(crate) copies: [u16; JUMP_BYTES],
-    /// What the probed code looks like in the block, which begins with the first of them; `from` counts from the block.
+    /// The positions in the block. Their `from` counts from the start of the block.
     pub(crate) positions: Vec<PackedPosition>,
     /// Whether the jump is in the text. Under the registry's lock.
     pub(crate) installed: AtomicBool,
@@ -102,7 +118,8 @@ impl Detour {
         self.start + self.block as u64
     }
 
-    /// Where the copy is of the instruction that begins `behind` bytes behind the probed address, if one does.
+    /// Where the copy is of the instruction that begins `behind` bytes behind the probed address.
+    /// None if no instruction begins there.
     pub(crate) fn copy_of(&self, behind: usize) -> Option<u64> {
         match self.copies.get(behind) {
             None | Some(0) => None,
@@ -119,8 +136,9 @@ impl Detour {
         Some(self.site().addr() + behind as u64)
     }
 
-    /// The template's instruction that the one at `offset` is a copy of, whose call frame information describes it. None in the displaced
-    /// instructions and where `ip` is not on the stack.
+    /// The template's instruction that the one at `offset` is a copy of. Its call frame information
+    /// describes the copy, too. None in the displaced instructions, and where `ip` is not on the
+    /// stack.
     pub(crate) fn described(&self, offset: usize) -> Option<u64> {
         let framed = if self.frameless {
             offset < self.block
@@ -131,7 +149,7 @@ impl Detour {
         framed.then_some(self.template + offset as u64)
     }
 
-    /// What the probed code looks like at `offset`, where the template does not describe it.
+    /// The position of the probed code at `offset`, where the template does not describe it.
     pub(crate) fn position(&self, offset: usize) -> PackedPosition {
         if let Some(from) = offset.checked_sub(self.block) {
             let before = self

@@ -78,7 +78,8 @@ impl Site {
     pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
         for probe in self.probes() {
             self.choose_stub(probe, entry);
-            // A handle that is dropped in a handler disables its probe without the lock. It writes the flag, then what follows from it.
+            // A handle that is dropped in a handler disables its probe without the lock. It writes
+            // the flag first, then what follows from the flag.
             fence(Ordering::SeqCst);
             if !probe.is_enabled() {
                 probe.silence(entry);
@@ -86,8 +87,8 @@ impl Site {
         }
     }
 
-    /// Chooses what serves hits while `probe` is the first one here. It depends on the probe's state, which does not change meanwhile, and
-    /// on what follows it.
+    /// Chooses what serves hits while `probe` is the first one here. That depends on the probe's
+    /// state, which does not change meanwhile, and on the probes behind it.
     pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
         let routines = &entry.routines;
         let service = probe.service(entry);

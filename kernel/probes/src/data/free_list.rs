@@ -1,12 +1,15 @@
 //! The free instances of a kretprobe: a stack without locks.
 //!
-//! A pop compares the head and a tag that every pop raises, so an instance that went and came back in between is
-//! noticed. A push need not: whatever happened, the head it links to is the head.
+//! A pop compares the head and a tag. Every pop raises the tag, so a pop notices an instance that
+//! was taken and came back in between. A push needs no tag: whatever happened in between, the head
+//! that it links to is the head.
 //!
 //! # Contexts and ordering
-//! Any CPU, any context: no lock, no wait. An exchange that gives an instance back is a Release and one that takes it an Acquire, so
-//! who takes it finds done what was done with it. Stubs, detours and routines take
-//! with the same instructions ([`pop_instance!`](crate::pop_instance)), and give back with the same words in the same order.
+//! Any CPU, any context: no lock, no wait. The exchange that gives an instance back is a Release,
+//! and the one that takes it is an Acquire. So the new owner finds all that the last one did with
+//! it done. Stubs, detours and routines take an instance with the same instructions
+//! ([`pop_instance!`](crate::pop_instance)). They give it back with the same words in the same
+//! order.
 
 use core::{
     arch::asm,
@@ -18,8 +21,9 @@ use core::{
 
 use crate::data::instance::Instance;
 
-/// Takes an instance from the list that `list`, a register, points to: rax is it, or null after a jump to `empty`. Changes rbx, rcx and
-/// rdx, which hold what the exchange compares and stores. Operands: `next`, the offset of an instance's link.
+/// Takes an instance from the list that `list`, a register, points to. rax is the instance, or null
+/// after a jump to `empty`. Changes rbx, rcx and rdx, which hold the words that the exchange
+/// compares and stores. Operands: `next`, the offset of an instance's link.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! pop_instance {
@@ -66,9 +70,10 @@ impl FreeList {
     /// Takes an instance, or null if there is none.
     pub(crate) fn pop(&self) -> *mut Instance {
         let popped: *mut Instance;
-        // SAFETY: `self` is 16-aligned by its `repr`. The tag is read before the head, so if both are unchanged at the
-        // exchange, no pop came between, the head was on the list all along and its `next` was constant. A head that
-        // another CPU pops meanwhile is still memory of the holder (I4 of the ledger). rbx, which LLVM reserves, is restored.
+        // SAFETY: `self` is 16-aligned by its `repr`. The tag is read before the head. So if both
+        // are unchanged at the exchange, no pop came between, the head was on the list all along,
+        // and its `next` was constant. A head that another CPU pops meanwhile is still memory of
+        // the holder (INSTANCE-4). rbx, which LLVM reserves, is restored.
         unsafe {
             asm!(
                 "xchg {saved}, rbx",
@@ -88,7 +93,7 @@ impl FreeList {
         popped
     }
 
-    /// Puts an instance on the list. The caller has it in hand (I1 of the ledger).
+    /// Puts an instance on the list. The caller has it in hand (INSTANCE-1).
     pub(crate) fn push(&self, instance: *mut Instance) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -107,7 +112,8 @@ impl FreeList {
         }
     }
 
-    /// How many instances are on the list, while nobody takes any. What those that it counts were used for is over.
+    /// How many instances are on the list, while nobody takes any. Acquire: the last use of every
+    /// instance that is counted happened before.
     pub(crate) fn len(&self) -> usize {
         let mut at = self.head.load(Ordering::Acquire);
         core::iter::from_fn(|| {

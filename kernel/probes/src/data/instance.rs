@@ -1,29 +1,36 @@
-//! Return instances: the ledger of borrowed return addresses.
+//! Return instances: the list of borrowed return addresses.
 //!
-//! A kretprobe makes a call come back through `kretprobe_trampoline` by overwriting the return address on its
-//! stack. Each call so borrowed has one [`Instance`]: the true address, the stack slot it came from and, through
-//! its [`Holder`], the kretprobe to tell. Nothing else remembers the address: losing an instance loses the task.
+//! A kretprobe makes a call come back through `kretprobe_trampoline`: it overwrites the return
+//! address on the call's stack. Each call whose address is so borrowed has one [`Instance`]. It
+//! holds the true address, the return slot (the word of the stack that held it) and, through its
+//! [`Holder`], the kretprobe to tell. Nothing else remembers the address: if an instance is lost,
+//! its task is lost.
 //!
 //! ```text
-//!   free --take (entry hit)--> in hand --push--> chained in its task's cell --trampoline or flush--> free
+//!   free --take (entry hit)--> in hand --push--> on its task's list --trampoline or flush--> free
 //!                                 \--entry handler declines--> free
 //! ```
 //!
 //! # Invariants
-//! I1. An instance is in one place: its holder's free list, one task's chain, or one CPU's hands.
-//! I2. A chain is newest first. On one stack that is deepest call first.
-//! I3. While an instance is chained, its stack slot holds the trampoline's address; but from when it is chained until the hit has
-//!     written the slot, its entry handler's time among that. So who finds the trampoline finds the instance.
-//! I4. A holder is freed only when all its instances are on its free list and no hit can be under way.
+//! INSTANCE-1. An instance is in one place: its holder's free list, one task's instance list, or
+//!     one CPU's hands.
+//! INSTANCE-2. An instance list is newest first. On one stack that means the deepest call first.
+//! INSTANCE-3. While an instance is on a list, its return slot holds the trampoline's address. The
+//!     exception is the time from when it is listed until the hit has written the slot. So code
+//!     that finds the trampoline in a slot finds the instance.
+//! INSTANCE-4. A holder is freed only when all its instances are on its free list and no hit can be
+//!     under way.
 //!
 //! # Contexts and ordering
-//! Taking and giving back run in probe context on any CPU: no lock, no allocation, no wait. A task's [`TaskCell`] is
-//! claimed once by compare-and-swap; from then on only that task writes its chain's head, so plain stores do,
-//! and a stack walk on another CPU reads it with Acquire. An interrupt on top of the task nests strictly: what it
-//! pushes it pops before it returns. When the task is gone its successor empties the cell.
+//! Taking and giving back run in hits, on any CPU: no lock, no allocation, no wait. A task's
+//! [`TaskCell`] is claimed once by compare-and-swap. From then on only that task writes the head of
+//! its list, so plain stores are enough, and a stack walk on another CPU reads it with Acquire. An
+//! interrupt on top of the task nests strictly: it pops whatever it pushes before it returns. When
+//! the task is gone, its successor empties the cell.
 //!
 //! # Running out
-//! No free instance, or no free cell: the call proceeds unprobed and the kretprobe's `nmissed` counts it.
+//! If no instance or no cell is free, the call goes on unprobed and the kretprobe's `nmissed`
+//! counts it.
 
 use alloc::alloc::{alloc, dealloc};
 use core::{
@@ -41,15 +48,18 @@ use crate::{
 /// One borrowed return address; the call's private data follows it in memory.
 #[repr(C)]
 pub struct Instance {
-    /// The next older instance of the chain, [`FLOOR`] at its end; or the next of the free list, null at its end.
+    /// The next older instance of the list, [`OLDEST`] at its end. On the free list: the next one,
+    /// or null.
     pub(crate) next: AtomicPtr<Instance>,
     /// Where it belongs. Constant.
     pub(crate) holder: *const Holder,
     /// The true return address.
     pub(crate) ret_addr: u64,
-    /// Where `kretprobe_trampoline` will build the frame of the return, [`BELOW_SLOT`] bytes below the return slot; less [`SHARED`] if an
-    /// older instance of the chain has the same slot. So one comparison tells a return that needs no others and has its stack
-    /// aligned, and one tells a call that the newest one's frame is above its own.
+    /// The address of the frame that `kretprobe_trampoline` will build, [`BELOW_SLOT`] bytes below
+    /// the return slot; less [`SHARED`] if an older instance of the list has the same slot. The
+    /// trampoline compares this with its own stack pointer. If they are equal, this is the only
+    /// instance of the call and the stack is aligned, so the fast path may run. And a new call
+    /// compares it with its own frame, to see that the newest call is above it.
     pub(crate) frame: u64,
 }
 
@@ -65,26 +75,29 @@ const fn unmarked(address: u64) -> u64 {
     address.wrapping_add(SHARED) & !SHARED
 }
 
-// SAFETY: what an instance points to is made for sharing; its plain fields belong to whom I1 says.
+// SAFETY: an instance points to things that are made for sharing. Its plain fields belong to the
+// one owner that INSTANCE-1 names.
 unsafe impl Sync for Instance {}
 
-/// The end of every chain: older than all calls, on every stack, so that no search needs to test for null.
-pub(crate) static FLOOR: Instance = Instance::bound(u64::MAX);
-/// The only instance of a CPU without a cell: it looks as if it had been abandoned, which takes hits off the fast path.
-static CEILING: Instance = Instance::bound(0);
+/// The sentinel at the end of every list. It is older than all calls on every stack, so no search
+/// tests for null.
+pub(crate) static OLDEST: Instance = Instance::sentinel(u64::MAX);
+/// The sentinel that a CPU without a cell has for its only instance. It looks like an abandoned
+/// call, which takes hits off the fast path.
+static NO_CALLS: Instance = Instance::sentinel(0);
 /// The cell of a CPU whose task has none.
 pub(crate) static NO_CELL: TaskCell = TaskCell {
     task: AtomicU64::new(EMPTY),
-    head: AtomicPtr::new((&raw const CEILING).cast_mut()),
+    head: AtomicPtr::new((&raw const NO_CALLS).cast_mut()),
 };
 
 /// The end of every chain.
-pub(crate) const fn floor() -> *mut Instance {
-    (&raw const FLOOR).cast_mut()
+pub(crate) const fn oldest() -> *mut Instance {
+    (&raw const OLDEST).cast_mut()
 }
 
 impl Instance {
-    const fn bound(frame: u64) -> Self {
+    const fn sentinel(frame: u64) -> Self {
         Self {
             next: AtomicPtr::new(null_mut()),
             holder: core::ptr::null(),
@@ -93,32 +106,35 @@ impl Instance {
         }
     }
 
-    /// The address of the stack slot that the return address was taken from; of one at an odd address, the next.
+    /// The return slot; if that is at an odd address, the next even one.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u64 {
         unmarked(self.frame.wrapping_add(BELOW_SLOT))
     }
 
-    /// Whether the return address was taken from `slot`. Slots do not overlap, so the lowest bit tells one from no other.
+    /// Whether the return address was taken from `slot`. Slots do not overlap, so the lowest bit
+    /// tells no two apart.
     #[inline(always)]
     pub(crate) fn is_at(&self, slot: u64) -> bool {
         self.slot() == unmarked(slot)
     }
 
-    /// Notes the return slot, and whether an older instance of the chain has the same; its address is even then.
+    /// Notes the return slot, and whether an older instance of the list has the same. In that case
+    /// its address is even.
     #[inline(always)]
     pub(crate) fn set_slot(&mut self, slot: u64, is_shared: bool) {
         let mark = if is_shared { SHARED } else { 0 };
         self.frame = slot.wrapping_sub(BELOW_SLOT).wrapping_sub(mark);
     }
 
-    /// The instance that a link of a chain leads to; none at the chain's end.
+    /// The instance that a link of a list leads to. None at the list's end.
     ///
     /// # Safety
-    /// `link` was read from a chain, and the instance cannot be freed meanwhile (I4).
+    /// `link` was read from an instance list, and the instance cannot be freed meanwhile
+    /// (INSTANCE-4).
     #[inline(always)]
     pub(crate) unsafe fn at<'a>(link: *mut Self) -> Option<&'a mut Self> {
-        if core::ptr::eq(link, &FLOOR) {
+        if core::ptr::eq(link, &OLDEST) {
             return None;
         }
         // SAFETY: by the contract.
@@ -126,7 +142,8 @@ impl Instance {
     }
 }
 
-/// The instances of one registration of a kretprobe. It outlives the registration while calls are in flight.
+/// The instances of one registration of a kretprobe. A holder outlives its registration while calls
+/// are in flight.
 #[repr(C)]
 pub struct Holder {
     free: FreeList,
@@ -134,7 +151,7 @@ pub struct Holder {
     pub(crate) kretprobe: AtomicPtr<KretprobeCore>,
     /// The task that runs on this CPU.
     current_task: fn() -> u64,
-    /// The next of those whose calls are still in flight; see [`InFlight`](crate::registry::in_flight::InFlight).
+    /// The next of those holders whose calls are still in flight (`registry/in_flight.rs`).
     pub(crate) next: AtomicPtr<Holder>,
     count: usize,
     layout: Layout,
@@ -153,12 +170,13 @@ pub(crate) static NO_HOLDER: Holder = Holder {
     layout: Layout::new::<Holder>(),
 };
 
-/// Stands for kretprobes that were unregistered, so that a return needs no test: its handler does nothing, and it has a counter since
-/// the first holder was made.
+/// Stands for a kretprobe that was unregistered, so that a return needs no test. Its handler does
+/// nothing. It has a counter from when the first holder is made.
 pub(crate) static RETIRED: KretprobeCore = KretprobeCore::new(None, Layout::new::<()>());
 
 impl Holder {
-    /// Makes a holder with `count` instances, each followed by data of layout `data`. `current_task` tells the task that runs on this CPU.
+    /// Makes a holder with `count` instances, each followed by data of layout `data`.
+    /// `current_task` tells the task that runs on this CPU.
     pub(crate) fn try_new(
         kretprobe: *const KretprobeCore,
         current_task: fn() -> u64,
@@ -215,7 +233,8 @@ impl Holder {
     /// The kretprobe; none once it was unregistered. Any context that holds an instance.
     #[inline(always)]
     pub(crate) fn kretprobe(&self) -> Option<&KretprobeCore> {
-        // SAFETY: never null, and a kretprobe that a holder names is freed only after a grace period.
+        // SAFETY: never null, and a kretprobe that a holder names is freed only after a grace
+        // period.
         let kretprobe = unsafe { &*self.kretprobe.load(Ordering::Acquire) };
         Some(kretprobe).filter(|kretprobe| !core::ptr::eq(*kretprobe, &RETIRED))
     }
@@ -242,29 +261,30 @@ impl Holder {
         let (layout, all_back) =
             unsafe { ((*holder).layout, (*holder).free.len() == (*holder).count) };
         if all_back {
-            // SAFETY: allocated with this layout; the exchange that brought the last instance back was the last access.
+            // SAFETY: allocated with this layout. The exchange that brought the last instance back
+            // was the last access.
             unsafe { dealloc(holder.cast(), layout) };
         }
         all_back
     }
 }
 
-/// Gives an instance back to where it belongs. Any context.
+/// Gives an instance back to its holder. Any context.
 ///
 /// # Safety
-/// The caller has the instance in hand (I1) and does not use it afterwards.
+/// The caller has the instance in hand (INSTANCE-1) and does not use it afterwards.
 #[inline(always)]
 pub(crate) unsafe fn give_back(instance: *mut Instance) {
-    // SAFETY: in hand, so it and its holder are live (I4).
+    // SAFETY: in hand, so it and its holder are live (INSTANCE-4).
     unsafe { (*(*instance).holder).free.push(instance) };
 }
 
-/// A task's place in the [`TaskTable`].
+/// A task's cell in the [`TaskTable`]: it begins the task's instance list.
 #[repr(C)]
 pub struct TaskCell {
     /// The task, or one of the two marks below.
     task: AtomicU64,
-    /// The newest live instance of the task; [`FLOOR`] if it has none, null in a cell that was never claimed.
+    /// The newest live instance of the task, or [`OLDEST`]. Null in a cell that was never claimed.
     pub(crate) head: AtomicPtr<Instance>,
 }
 
@@ -331,7 +351,8 @@ impl TaskTable {
             .map(|(_, cell)| cell)
     }
 
-    /// Claims a cell for a task that has none; none is free when there are too many tasks. Any context.
+    /// Claims a cell for a task that has none. None is free when there are too many tasks. Any
+    /// context.
     pub(crate) fn claim(&self, task: u64) -> Option<&TaskCell> {
         let cell = self.search(task).find(|cell| {
             let owner = cell.task.load(Ordering::Relaxed);
@@ -341,14 +362,15 @@ impl TaskTable {
                     .compare_exchange(owner, task, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         })?;
-        cell.head.store(floor(), Ordering::Release);
+        cell.head.store(oldest(), Ordering::Release);
         Some(cell)
     }
 
-    /// Gives back what a task that will never run again still holds, and its cell. Any context, once a task.
+    /// Gives back the instances of a task that will never run again, and its cell. Any context,
+    /// once for each task.
     pub(crate) fn release(&self, task: u64) {
         let Some(cell) = self.find(task) else { return };
-        let mut at = cell.head.swap(floor(), Ordering::Acquire);
+        let mut at = cell.head.swap(oldest(), Ordering::Acquire);
         // SAFETY: the task is gone, so its chain is in this CPU's hands.
         while let Some(instance) = unsafe { Instance::at(at) } {
             at = instance.next.load(Ordering::Relaxed);
@@ -358,15 +380,16 @@ impl TaskTable {
         cell.task.store(RELEASED, Ordering::Release);
     }
 
-    /// The true return address of the call of `task` whose return slot is at `frame`. Any context; for a task that runs
-    /// on another CPU the answer may be outdated.
-    pub fn return_address(&self, task: u64, frame: u64) -> Option<u64> {
+    /// The true return address of the call of `task` whose return slot is at `slot`. Any context.
+    /// For a task that runs on another CPU the answer may be outdated.
+    pub fn return_address(&self, task: u64, slot: u64) -> Option<u64> {
         let mut at = self.find(task)?.head.load(Ordering::Acquire);
-        // A running task may change its chain under a foreign reader: bound the walk.
+        // A running task may change its list under a foreign reader, so the walk is bounded.
         for _ in 0..4096 {
-            // SAFETY: instances are memory of their holder, which is freed only after a grace period.
+            // SAFETY: instances are memory of their holder, which is freed only after a grace
+            // period.
             let instance = unsafe { Instance::at(at) }?;
-            if instance.is_at(frame) {
+            if instance.is_at(slot) {
                 return Some(instance.ret_addr);
             }
             at = instance.next.load(Ordering::Acquire);
@@ -420,7 +443,8 @@ mod tests {
                 scope.spawn(move || {
                     let holder = shared as *mut Holder;
                     for _ in 0..50_000 {
-                        // SAFETY: the holder lives until the end of the test; an instance taken is this thread's.
+                        // SAFETY: the holder lives until the end of the test, and a taken instance
+                        // is this thread's.
                         unsafe {
                             let (a, b) = ((*holder).take(), (*holder).take());
                             for i in [a, b].into_iter().filter(|i| !i.is_null()) {
@@ -449,7 +473,7 @@ mod tests {
             for task in &tasks {
                 assert!(table.find(*task).is_none(), "round {round}");
                 let cell = table.claim(*task).expect("room");
-                assert!(core::ptr::eq(cell.head.load(Ordering::Relaxed), floor()));
+                assert!(core::ptr::eq(cell.head.load(Ordering::Relaxed), oldest()));
             }
             assert!(
                 table.claim(77).is_none(),
@@ -468,12 +492,12 @@ mod tests {
     #[test]
     fn a_stack_walk_finds_the_very_frame_or_none() {
         let table = std::boxed::Box::new(TaskTable::new());
-        let mut outer = Instance::bound(0);
-        let mut inner = Instance::bound(0);
+        let mut outer = Instance::sentinel(0);
+        let mut inner = Instance::sentinel(0);
         outer.set_slot(0x2000, false);
         inner.set_slot(0x1000, false);
         (outer.ret_addr, inner.ret_addr) = (2, 1);
-        outer.next = AtomicPtr::new(floor());
+        outer.next = AtomicPtr::new(oldest());
         inner.next = AtomicPtr::new(&raw mut outer);
         let cell = table.claim(64).expect("room");
         cell.head.store(&raw mut inner, Ordering::Relaxed);

@@ -1,15 +1,18 @@
 //! The jprobe: a handler with the probed function's own signature, which sees its arguments.
 //!
-//! At the function's entry the hit saves all registers and the top of the stack, then jumps to the handler as if the
-//! caller had called it: same registers, same stack pointer, so every argument is where the calling convention puts
-//! it. The handler ends in `jprobe_return`, a breakpoint; its hit puts everything back and the function
-//! runs as if untouched. [`jprobe!`](crate::jprobe!) wraps the handler's body and issues that return itself, after
-//! the body's locals are dropped.
+//! At the function's entry the hit saves all registers and the top of the stack. Then it jumps to
+//! the handler as if the caller had called the handler: registers and stack pointer are the same,
+//! so every argument is where the calling convention puts it. The handler ends in `jprobe_return`,
+//! a breakpoint. The hit of that breakpoint puts everything back, and the function runs as if
+//! untouched. [`jprobe!`](crate::jprobe!) wraps the handler's body, drops the locals of the body
+//! and then issues that return itself.
 //!
-//! The handler runs with interrupts and preemption off and the CPU's guard held, so probes in what it calls are
-//! missed. Arguments it changes are put back, as far as [`STACK_WORDS`] reach; writes through pointers stay.
+//! The handler runs with interrupts and preemption off and the CPU's guard held, so probes in the
+//! functions it calls are missed. Arguments that it changes are put back, as far as [`STACK_WORDS`]
+//! reach. Writes through pointers stay.
 //!
-//! Only `extern "C"` functions under their plain name can be targets: the Rust convention reorders arguments.
+//! Only `extern "C"` functions under their plain name can be targets, because the Rust convention
+//! reorders arguments.
 
 use core::{ptr::NonNull, sync::atomic::Ordering};
 
@@ -78,7 +81,7 @@ impl Jprobe {
     }
 
     const fn map_kprobe(mut self, kprobe: Kprobe) -> Self {
-        // What is replaced is the empty one that `take_kprobe` has left.
+        // The value that is replaced is the empty one that `take_kprobe` has left.
         core::mem::forget(core::mem::replace(&mut self.kprobe, kprobe));
         self
     }
@@ -142,7 +145,7 @@ impl Jprobe {
     }
 }
 
-/// What a jprobe's handler must leave as it found it; one per CPU.
+/// The registers and the stack that a jprobe's handler must leave as it found them; one per CPU.
 #[repr(C)]
 pub(crate) struct JprobeFrame {
     /// The site that was hit; null while no jprobe handler runs.
@@ -170,7 +173,8 @@ impl JprobeFrame {
     }
 }
 
-/// Defines a jprobe handler: a function with the target's signature, whose body runs and then returns to the target.
+/// Defines a jprobe handler: a function with the target's signature. Its body runs, and then it
+/// returns to the target.
 ///
 /// ```ignore
 /// jprobe! {
@@ -187,7 +191,8 @@ macro_rules! jprobe {
         #[allow(non_upper_case_globals, reason = "named like the function that it stands for")]
         $visibility const $name: $crate::JprobeEntry = {
             extern "C" fn $name($($argument: $type),*) {
-                // In a closure, so that a `return` in the body and its locals end before the jprobe's return.
+                // In a closure, so that a `return` in the body and its locals end before the
+                // return.
                 (move || $body)();
                 // SAFETY: this is the end of a jprobe handler and nothing is left to drop.
                 unsafe { $crate::jprobe_return() }

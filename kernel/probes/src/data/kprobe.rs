@@ -1,11 +1,12 @@
 //! The kprobe: an address, and up to three handlers to run when it is executed.
 //!
-//! A [`Kprobe`] is filled in by a builder and then only read; what changes afterwards (where it resolved
-//! to, its state, its counters) is atomic. So a `static` serves as well as a `Box`, and a handler may read
-//! its own probe while another CPU disables it.
+//! A builder fills a [`Kprobe`] in, and then it is only read. The parts that change later (the
+//! address that it resolved to, its state, its counters) are atomic. So a `static` serves as well
+//! as a `Box`, and a handler may read its own probe while another CPU disables it.
 //!
-//! Handlers run on the CPU that hit, with preemption and interrupts off, perhaps in an interrupt or NMI. They must
-//! not sleep, and what they call is not probed meanwhile: such hits count in [`Kprobe::nmissed`].
+//! Handlers run on the CPU that hit, with preemption and interrupts off, perhaps in an interrupt or
+//! an NMI. They must not sleep. Functions that they call are not probed meanwhile: such hits count
+//! in [`Kprobe::nmissed`].
 
 use alloc::{borrow::Cow, string::String};
 use core::{
@@ -18,14 +19,14 @@ use crate::{
     pt_regs::PtRegs,
 };
 
-/// What a pre handler wants next: Linux's return values 0 and non-zero.
+/// The wish of a pre handler: Linux's return values 0 and non-zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PreVerdict {
     /// Run the probed instruction. A changed `regs.ip` is ignored, every other change is taken.
     Execute,
-    /// Do not: resume at `regs.ip`, which the handler has set, with `regs` as they are. Handlers registered
-    /// earlier at this address and all post handlers are passed over.
+    /// Do not run it. Resume at `regs.ip`, which the handler has set, with `regs` as they are.
+    /// Handlers registered earlier at this address are skipped, and so are all post handlers.
     Resume,
 }
 
@@ -38,15 +39,18 @@ pub enum FaultVerdict {
     Handled,
 }
 
-/// Runs before the probed instruction. `regs.ip` is the probe's address + 1, as after any breakpoint.
+/// Runs before the probed instruction. `regs.ip` is the probe's address + 1, as after any
+/// breakpoint.
 pub type PreHandler = extern "C" fn(&Kprobe, &mut PtRegs) -> PreVerdict;
-/// Runs after the probed instruction. `regs.ip` is where execution goes on. The last argument is always 0.
+/// Runs after the probed instruction. `regs.ip` is where execution goes on. The last argument is 0.
 pub type PostHandler = extern "C" fn(&Kprobe, &mut PtRegs, u64);
-/// Runs when the probed instruction, or another handler of this probe, faults. The last argument is the vector.
+/// Runs when the probed instruction, or another handler of this probe, faults. The last argument is
+/// the vector.
 pub type FaultHandler = fn(&Kprobe, &mut PtRegs, u8) -> FaultVerdict;
 
-/// The one value of a function's own type: a function item, or a closure that captures nothing. It has no bytes, so it can be
-/// had again wherever its type is known, and a handler costs one direct call from the stubs.
+/// The one value of a function's own type: a function item, or a closure that captures nothing. It
+/// has no bytes, so it can be made again wherever its type is known. A handler then costs the stubs
+/// one direct call.
 pub(crate) const fn function<F: Copy>() -> F {
     const {
         assert!(
@@ -54,7 +58,8 @@ pub(crate) const fn function<F: Copy>() -> F {
             "a handler is a function or a closure that captures nothing, not a function pointer"
         );
     }
-    // SAFETY: nothing is read for a type without bytes. It is `Copy` and the builder was given a value of it.
+    // SAFETY: nothing is read for a type without bytes. It is `Copy`, and the builder was given a
+    // value of it.
     unsafe { NonNull::<F>::dangling().read() }
 }
 
@@ -83,7 +88,7 @@ pub mod flags {
     pub const OPTIMIZED: u32 = 4;
 }
 
-/// What a [`Kprobe`] is the front of.
+/// The kind of probe that a [`Kprobe`] belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Kprobe,
@@ -108,7 +113,7 @@ impl Kind {
 /// A probe on one instruction. See the module's text.
 #[repr(C)]
 pub struct Kprobe {
-    /// The stub that takes a breakpoint hit while this probe is the first one of its site: see [`asm`](crate::asm).
+    /// The stub that takes a breakpoint hit while this probe is the first one of its site.
     pub(crate) stub: AtomicU64,
     /// The routine that the stub, or a detour, calls: see [`asm`](crate::asm).
     pub(crate) chain: AtomicU64,
@@ -132,13 +137,14 @@ pub struct Kprobe {
     pub(crate) addr: AtomicU64,
     pub(crate) flags: AtomicU32,
     pub(crate) nmissed: AtomicU64,
-    /// The site this probe is linked to; null while it is not registered. Written under the registry's lock.
+    /// The site that this probe is linked to; null while it is not registered. Written under the
+    /// registry's lock.
     pub(crate) site: AtomicPtr<Site>,
     /// The next older probe of the same site. Written under the registry's lock, read by hits.
     pub(crate) next: AtomicPtr<Kprobe>,
     /// The jprobe or kretprobe that this kprobe is part of. Written before publication.
     pub(crate) container: AtomicPtr<()>,
-    /// The log has a line on this probe being registered while it was registered already; one is enough.
+    /// The log has been told that this probe was registered twice. Once is enough.
     pub(crate) told_of_double: AtomicBool,
 }
 
@@ -179,7 +185,8 @@ impl Kprobe {
         }
     }
 
-    /// Probes the symbol of that name: plain, mangled or demangled. Not together with [`Kprobe::at`].
+    /// Probes the symbol of that name: plain, mangled or demangled. Not together with
+    /// [`Kprobe::at`].
     pub const fn symbol(mut self, name: &'static str) -> Self {
         // Forgetting is free: nothing owned can be there before a constant builder has run.
         core::mem::forget(self.symbol_name.replace(Cow::Borrowed(name)));
@@ -205,7 +212,8 @@ impl Kprobe {
         self
     }
 
-    /// Sets the handler that runs before the instruction: a function, or a closure that captures nothing.
+    /// Sets the handler that runs before the instruction: a function, or a closure that captures
+    /// nothing.
     pub const fn pre<F>(mut self, handler: F) -> Self
     where
         F: Fn(&Kprobe, &mut PtRegs) -> PreVerdict + Copy + 'static,
@@ -215,7 +223,8 @@ impl Kprobe {
         self
     }
 
-    /// Sets the handler that runs after the instruction: a function, or a closure that captures nothing.
+    /// Sets the handler that runs after the instruction: a function, or a closure that captures
+    /// nothing.
     pub const fn post<F>(mut self, handler: F) -> Self
     where
         F: Fn(&Kprobe, &mut PtRegs, u64) + Copy + 'static,
@@ -231,8 +240,8 @@ impl Kprobe {
         self
     }
 
-    /// Has the instruction executed by `method`, whatever the default is; for the first probe at an address, later ones
-    /// find the matter settled.
+    /// Has the instruction executed by `method`, whatever the default is. The first probe at an
+    /// address decides for all later ones there.
     pub const fn step_method(mut self, method: StepMethod) -> Self {
         self.step = Some(method);
         self
@@ -254,13 +263,13 @@ impl Kprobe {
         }
     }
 
-    /// The address that was given or, from a registration on, the one probed; it can still be told after the probe was
-    /// unregistered. 0: neither. Any context.
+    /// The address that was given or, once the probe has been registered, the one probed. It stays
+    /// after an unregistration. 0: neither. Any context.
     pub fn addr(&self) -> u64 {
         self.addr.load(Ordering::Relaxed)
     }
 
-    /// Gives another address; for a probe that is not registered, between two registrations. 0 takes it back.
+    /// Gives another address, for a probe that is not registered. 0 takes it back.
     pub fn set_addr(&self, addr: u64) {
         self.given.store(addr, Ordering::Relaxed);
         self.addr.store(addr, Ordering::Relaxed);
@@ -276,12 +285,14 @@ impl Kprobe {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// How often the instruction ran without handlers since registration, because the CPU was busy with a probe.
+    /// How often the instruction ran without handlers since registration, because its CPU was in
+    /// the handlers of another hit.
     pub fn nmissed(&self) -> u64 {
         self.nmissed.load(Ordering::Relaxed)
     }
 
-    /// How often the handlers ran since registration; of the kprobe in a kretprobe: how many returns were handled. Any context.
+    /// How often the handlers ran since registration. Of the kprobe in a kretprobe: how many
+    /// returns were handled. Any context.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
@@ -299,7 +310,8 @@ impl Kprobe {
     /// The next older probe of its site. Any context, for as long as the site cannot be freed.
     #[inline(always)]
     pub(crate) fn older(&self) -> Option<&Self> {
-        // SAFETY: linked probes live until a grace period after they were unlinked, and until then they keep their links.
+        // SAFETY: a linked probe lives until a grace period after it was unlinked, and until then
+        // it keeps its link (SITE-2).
         unsafe { self.next.load(Ordering::Acquire).as_ref() }
     }
 

@@ -1,8 +1,8 @@
 //! The kretprobe: a handler for when a function returns, and one for when it is called.
 //!
-//! A [`Kretprobe<D>`] keeps a `D` for each call in flight: the entry handler fills it in, the return handler of the same
-//! call reads it. Each call starts with `D::default()`. `D` is `Copy`, because a task may die in the middle of the
-//! call and no destructor could run then.
+//! A [`Kretprobe<D>`] keeps a `D` for each call in flight. The entry handler fills it in, and the
+//! return handler of the same call reads it. Each call starts with `D::default()`. `D` is `Copy`,
+//! because a task may die in the middle of a call and no destructor could run then.
 
 use core::{
     alloc::Layout,
@@ -20,7 +20,7 @@ use crate::{
     pt_regs::PtRegs,
 };
 
-/// What an entry handler decides: Linux's return values 0 and non-zero.
+/// The decision of an entry handler: Linux's return values 0 and non-zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryVerdict {
@@ -92,8 +92,9 @@ impl<D> KretprobeInstance<D> {
 
     /// The kretprobe; none when it was unregistered since the call.
     pub fn kretprobe(&self) -> Option<&Kretprobe<D>> {
-        // SAFETY: an instance in hand has a live holder, and a kretprobe it names is freed only after a grace period.
-        // `Kretprobe<D>` begins with the core (repr(C)), and instances with data `D` are made only for it.
+        // SAFETY: an instance in hand has a live holder, and a kretprobe that it names is freed
+        // only after a grace period. `Kretprobe<D>` begins with the core (repr(C)), and instances
+        // with data `D` are made only for it.
         unsafe {
             let core = (*self.inner.holder).kretprobe()?;
             Some(&*core::ptr::from_ref(core).cast::<Kretprobe<D>>())
@@ -119,18 +120,20 @@ impl<D> DerefMut for KretprobeInstance<D> {
 pub struct KretprobeCore {
     pub(crate) kprobe: Kprobe,
     pub(crate) holder: AtomicPtr<Holder>,
-    /// The same while this is the only probe of its function, enabled, and calls come back by the default method; else [`NO_HOLDER`]. Detours
-    /// that name this kretprobe take their instances from here.
+    /// The holder while this is the only probe of its function, it is enabled, and its calls come
+    /// back by the default method. Else [`NO_HOLDER`]. Detours that name this kretprobe take their
+    /// instances from here.
     pub(crate) lone_holder: AtomicPtr<Holder>,
     pub(crate) handler: ReturnHandler<()>,
-    /// Puts the default into the data of an instance and runs the entry handler; none if there is neither.
+    /// Puts the default into the data of an instance and runs the entry handler. None if there is
+    /// neither.
     pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
     /// How its calls come back; none: as the registry has it by default.
     pub(crate) method: Option<ReturnMethod>,
-    /// What its calls return to, while it is registered.
+    /// The trampoline that its calls return to, while it is registered.
     pub(crate) trampoline: AtomicU64,
 }
 
@@ -153,7 +156,8 @@ impl KretprobeCore {
 
     /// The kretprobe that `kprobe`, which is linked, is part of.
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
-        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was linked.
+        // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was
+        // linked.
         (kprobe.kind == Kind::Kretprobe)
             .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
     }
@@ -233,7 +237,8 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self
     }
 
-    /// How many calls can be followed at once. 0 or less: max(10, 2 × CPUs), written back at registration.
+    /// How many calls can be followed at once. 0 or less: max(10, 2 × CPUs), written back at
+    /// registration.
     pub const fn maxactive(mut self, calls: i32) -> Self {
         self.core.maxactive = AtomicI32::new(calls);
         self
@@ -245,8 +250,9 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         F: Fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict + Copy + 'static,
     {
         let _ = handler;
-        // SAFETY: the two function types differ in the pointee of one reference only, so their ABIs agree; it is only
-        // called with instances whose data is a `D`, because they are made from this kretprobe's layout.
+        // SAFETY: the two function types differ in the pointee of one reference only, so their ABIs
+        // agree. It is only called with instances whose data is a `D`, because they are made from
+        // this kretprobe's layout.
         self.core.enter = Some(unsafe {
             core::mem::transmute::<EntryHandler<D>, EntryHandler<()>>(call_entry::<D, F>)
         });
@@ -266,7 +272,8 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self
     }
 
-    /// Has its calls come back by `method`, whatever the default is. All kretprobes of one function have the same method.
+    /// Has its calls come back by `method`, whatever the default is. All kretprobes of one function
+    /// have the same method.
     pub const fn return_method(mut self, method: ReturnMethod) -> Self {
         self.core.method = Some(method);
         self
@@ -286,7 +293,8 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
 }
 
 impl<D> Kretprobe<D> {
-    /// The kprobe at the function's entry: its address, state, and misses because the CPU was busy with a probe.
+    /// The kprobe at the function's entry: its address, its state, and its misses because the CPU
+    /// was in another hit.
     pub fn kprobe(&self) -> &Kprobe {
         &self.core.kprobe
     }

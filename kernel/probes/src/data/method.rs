@@ -1,4 +1,4 @@
-//! How a displaced instruction is executed, and how a call comes back: the way of today and those of 2005.
+//! How a displaced instruction is executed, and how a call comes back.
 
 /// How the displaced instruction is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,8 @@ pub enum StepMethod {
     TrapFlag,
 }
 
-/// How a call comes back to the handlers of its kretprobes. See [`historic`](crate::registry::historic) for the older ways.
+/// How a call comes back to the handlers of its kretprobes. `registry/historic.rs` has the older
+/// ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnMethod {
     /// It returns to assembly that calls the handlers: no trap.
@@ -18,6 +19,7 @@ pub enum ReturnMethod {
     Asm,
     /// It returns to a breakpoint, whose pre handler does everything: one trap.
     Trap3,
-    /// It returns to a breakpoint, whose pre handler runs the handlers and whose post handler sends the call home: two traps.
+    /// It returns to a breakpoint. The pre handler there runs the handlers, and the post handler
+    /// sends the call home: two traps.
     Trap4,
 }

@@ -1,4 +1,4 @@
-//! What the probes keep for each CPU.
+//! The data that the probes keep for each CPU, and its guard.
 
 use core::{
     cell::UnsafeCell,
@@ -23,12 +23,13 @@ use crate::{
 /// The guard of a [`PerCpu`] while no hit is under way.
 pub const GUARD_FREE: u32 = u32::MAX;
 
-/// What the probes keep for each CPU. Only its own CPU writes it, with interrupts off or in a nesting that
-/// restores what it found; so plain loads and stores do.
+/// The data that the probes keep for each CPU. Only its own CPU writes it, with interrupts off or
+/// in a nesting that restores what it found. So plain loads and stores are enough.
 #[repr(C, align(16))]
 pub struct PerCpu {
-    /// The guard: how many hits are with their handlers here, less 1, so that one `inc` takes it and tells whether it was free. A
-    /// hit that finds it taken runs no handlers. Free while a displaced instruction runs, which may read it.
+    /// The guard: how many hits are in their handlers here, less 1. So one `inc` takes it and tells
+    /// whether it was free. A hit that finds it taken runs no handlers. It is free while a
+    /// displaced instruction runs, because that instruction may read it.
     pub(crate) guard: AtomicU32,
     /// Where this CPU's part of a block of counters is, from the part of CPU 0.
     pub(crate) counter_part: AtomicU64,
@@ -44,17 +45,18 @@ pub struct PerCpu {
     pub(crate) saved_flags: AtomicU64,
     /// The stack pointer that the code had, while `finishing` in a post slot.
     pub(crate) saved_sp: AtomicU64,
-    /// What a jprobe handler must leave as it found it.
+    /// The registers and the stack that a jprobe's handler must leave as it found them.
     pub(crate) jprobe: UnsafeCell<JprobeFrame>,
     /// #BP exceptions that were given to the probes.
     pub breakpoints: AtomicU64,
     /// #DB exceptions that were given to the probes.
     pub debug_traps: AtomicU64,
-    /// Breakpoints that had been removed, or that all their probes had left, before they were looked at.
+    /// Breakpoints that were gone, or that all their probes had left, before they were looked at.
     pub stale_breakpoints: AtomicU64,
 }
 
-// SAFETY: the one field that is not atomic, `jprobe`, is only touched by its own CPU under the guard, with interrupts off.
+// SAFETY: the one field that is not atomic, `jprobe`, is only touched by its own CPU under the
+// guard, with interrupts off.
 unsafe impl Sync for PerCpu {}
 
 impl Default for PerCpu {
@@ -82,8 +84,8 @@ impl PerCpu {
         }
     }
 
-    /// Tells it the number of its CPU, from 0, the one that [`Platform::per_cpu`] knows it by. Before the CPU's first hit, and where it
-    /// stays.
+    /// Tells it the number of its CPU, from 0: the one that `Platform::per_cpu` knows it by. Call
+    /// it before the CPU's first hit, and where the data will stay.
     pub fn init(&self, cpu: usize) {
         self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
         self.this
@@ -96,7 +98,8 @@ impl PerCpu {
         self.guard.load(Relaxed) != GUARD_FREE
     }
 
-    /// Whether a hit is under way on this CPU: with its handlers, or at its displaced instruction with a post handler to come.
+    /// Whether a hit is under way on this CPU: in its handlers, or at its displaced instruction
+    /// with a post handler to come.
     #[inline(always)]
     pub(crate) fn is_in_hit(&self) -> bool {
         self.is_busy() || !self.finishing.load(Relaxed).is_null()

@@ -36,8 +36,8 @@ impl PackedPosition {
         }
     }
 
-    /// Packs `position`, which is that from offset `from` on, for a probe at `probed`. None if it is
-    /// too far away.
+    /// Packs `position`, which is that from offset `from` on, for a probe at `probed`. None if it
+    /// is too far away.
     pub(crate) fn new(from: u8, position: Position, probed: u64) -> Option<Self> {
         let (ip, stacked) = match position.ip {
             ResumeIp::Known(ip) => {
@@ -65,8 +65,8 @@ impl PackedPosition {
             == (other.ip, other.stacked, other.rsp_correction)
     }
 
-    /// The instruction pointer of the probed code, for a probe at `probed` and this RSP. `read` reads
-    /// a word of the stack.
+    /// The instruction pointer of the probed code, for a probe at `probed` and this RSP. `read`
+    /// reads a word of the stack.
     pub(crate) fn ip(&self, probed: u64, sp: u64, read: impl FnOnce(u64) -> Option<u64>) -> u64 {
         if self.stacked {
             read(sp.wrapping_add_signed(self.ip.into())).unwrap_or(probed)

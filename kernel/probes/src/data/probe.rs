@@ -1,4 +1,4 @@
-//! What the three kinds of probes have in common.
+//! The trait that the three kinds of probes share.
 
 use crate::data::{
     jprobe::Jprobe,
@@ -15,7 +15,7 @@ pub trait Probe: Sync {
     fn container(&self) -> Container<'_>;
 }
 
-/// What a kprobe is the front of.
+/// The probe that a kprobe is a part of.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub enum Container<'a> {

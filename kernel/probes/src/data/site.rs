@@ -1,13 +1,16 @@
 //! A site: one probed address and all the probes on it (Linux's aggregate).
 //!
-//! The first probe at an address makes the site, the last one to leave takes it away. What a hit reads is
-//! either constant while the site is in the address table or atomic; all writers hold the registry's lock.
+//! The first probe at an address makes the site, and the last one to leave takes it away. The
+//! fields that a hit reads are atomic, or constant while the site is in the address table. All
+//! writers hold the registry's lock.
 //!
 //! # Invariants
-//! I1. The list runs from the newest probe to the oldest, a jprobe last whatever its age.
-//! I2. A probe that was unlinked keeps its `next` until a grace period is over, so a hit can walk on from it.
-//! I3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
-//! I4. What a probe's stub and routines do is right for the list that begins with it, as it was before and as it is after each change.
+//! SITE-1. The list runs from the newest probe to the oldest. A jprobe comes last whatever its age.
+//! SITE-2. A probe that was unlinked keeps its `next` until a grace period is over, so a hit can
+//!     walk on from it.
+//! SITE-3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
+//! SITE-4. The stub and the routines of a probe are right for the list that begins with it, both
+//!     before and after each change.
 
 use alloc::boxed::Box;
 use core::{
@@ -34,22 +37,26 @@ pub(crate) static IDLE: Kprobe = Kprobe::new();
 /// See the module's text.
 #[repr(C)]
 pub struct Site {
-    /// The address + 1: what the processor reports after the breakpoint, and the key of the address table.
+    /// The probed address + 1. The processor reports it after the breakpoint, and it is the key of
+    /// the address table.
     pub(crate) key: u64,
-    /// The newest probe, or [`IDLE`]: its stub serves a hit. The stub knows the list that begins with this probe, so reading
-    /// the probe once gives a hit a consistent view.
+    /// The newest probe, or [`IDLE`]. Its stub serves a hit. The stub fits the list that begins
+    /// with this probe, so a hit that reads this once has a consistent view.
     head: AtomicPtr<Kprobe>,
     /// Where the translated instruction is, ending in a jump back. Needs no guard.
     pub(crate) slot: u64,
     pub(crate) slot_positions: Positions<4>,
-    /// Where a hit without a post handler goes on: `slot`; while there is a detour, its copy of the displaced instructions.
+    /// Where a hit without a post handler goes on: in `slot` or, while there is a detour, in its
+    /// copy of the displaced instructions.
     pub(crate) run: AtomicU64,
-    /// What a jump at the address leads to, from before the jump is written until after it is gone; null: nothing.
+    /// The detour that a jump at the address leads to, from before the jump is written until after
+    /// it is gone. Null: none.
     pub(crate) detour: AtomicPtr<Detour>,
-    /// Where the translation that ends in the post stub is; 0 while no probe here has a post handler.
+    /// Where the translation is that ends in the post stub. 0 while no probe here has a post
+    /// handler.
     pub(crate) post_slot: AtomicU64,
-    /// Its positions; null before the first probe with a post handler. They follow from the instruction alone and stay as long as the
-    /// site.
+    /// Its positions. Null before the first probe with a post handler. They follow from the
+    /// instruction alone and stay as long as the site.
     pub(crate) post_positions: AtomicPtr<Positions<7>>,
     /// A post slot that nobody enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
@@ -61,11 +68,13 @@ pub struct Site {
     pub(crate) bytes: [u8; MAX_INSN_BYTES],
     /// Its length; 0 only in the table's sentinels.
     pub(crate) len: u8,
-    /// If it is `push` of a register: where the register is in [`PtRegs`](crate::PtRegs). Else negative.
+    /// If the instruction is `push` of a register: where that register is in
+    /// [`PtRegs`](crate::PtRegs). Else negative.
     pub(crate) pushed: i16,
     /// With a post handler the instruction is carried out on the saved registers, not in a slot.
     pub(crate) emulated: Option<Emulated>,
-    /// Set while a probe here has a post handler and the instruction is one that is [`Site::emulated`].
+    /// Set while a probe here has a post handler and [`Site::emulated`] says how to do the
+    /// instruction.
     pub(crate) emulate: AtomicBool,
     /// Whether the breakpoint is in the text.
     pub(crate) armed: AtomicBool,
@@ -79,7 +88,8 @@ pub struct Site {
     pub(crate) keeps_breakpoint: AtomicBool,
 }
 
-// A registered probe takes 256 bytes at the most: this, a slot with the pointer back, a word for each CPU.
+// A registered probe takes 256 bytes at the most: this, a slot with the pointer back, a word for
+// each CPU.
 const _: () = assert!(size_of::<Site>() <= 160);
 
 /// Instructions that are carried out on the saved registers where a post handler waits.
@@ -87,7 +97,8 @@ const _: () = assert!(size_of::<Site>() <= 160);
 pub(crate) enum Emulated {
     /// Its effect on the interrupt flag must not be felt before the post handler is done.
     Flags(FlagsOp),
-    /// Its target and what it pops are known from the stack at once. After the address it discards so many bytes.
+    /// The stack tells at once where it goes and what it pops. After the address it discards so
+    /// many bytes.
     Return(u16),
 }
 
@@ -141,7 +152,8 @@ impl Site {
 
     /// The probes here, newest first. Any context, for as long as the site cannot be freed.
     pub fn probes(&self) -> impl Iterator<Item = &Kprobe> {
-        // SAFETY: linked probes live until a grace period after they were unlinked (I2), and the caller keeps the site.
+        // SAFETY: linked probes live until a grace period after they were unlinked (SITE-2), and
+        // the caller keeps the site.
         let first = unsafe { self.first(Ordering::Acquire).as_ref() };
         core::iter::successors(first, |probe| probe.older())
     }
@@ -166,10 +178,10 @@ impl Site {
         !self.gone.load(Ordering::Relaxed) && self.probes().any(Kprobe::is_enabled)
     }
 
-    /// What a jump at the address leads to, if there is one or is to be one. The caller keeps the site, and holds the registry's lock
-    /// or is where a grace period does not end.
+    /// The detour of the address, if it has one or is to have one. As for [`Site::probes`].
     pub(crate) fn detour(&self) -> Option<&Detour> {
-        // SAFETY: a detour is freed after a grace period since it was taken out of here, under the lock.
+        // SAFETY: a detour is freed after a grace period since it was taken out of here, under the
+        // lock.
         unsafe { self.detour.load(Ordering::Acquire).as_ref() }
     }
 
@@ -184,7 +196,8 @@ impl Site {
         }
     }
 
-    /// Whether this is the probes' own site on a trampoline, which no knob disarms: calls in flight return to it.
+    /// Whether this is the probes' own site on a trampoline. No knob disarms it, because calls in
+    /// flight return to it.
     pub(crate) fn is_trampoline(&self) -> bool {
         self.probes().any(|probe| probe.kind == Kind::Trampoline)
     }
@@ -199,7 +212,7 @@ impl Site {
         offset_of!(Self, head)
     }
 
-    /// Links `probe` where I1 wants it. Under the registry's lock.
+    /// Links `probe` where SITE-1 wants it. Under the registry's lock.
     pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
         let last = match probe.kind {
             Kind::Jprobe => self.probes().last(),
@@ -219,7 +232,7 @@ impl Site {
         }
     }
 
-    /// Takes `probe` out of the list; its `next` stays, by I2. Under the registry's lock.
+    /// Takes `probe` out of the list. Its `next` stays, by SITE-2. Under the registry's lock.
     pub(crate) fn unlink(&self, probe: &Kprobe, entry: &EntryPoints) {
         let next = probe.next.load(Ordering::Relaxed);
         let newer = self
@@ -243,7 +256,8 @@ impl Site {
         matches!(self.emulated, Some(Emulated::Flags(FlagsOp::Pop(_))))
     }
 
-    /// The return probe that is alone here, enabled and of the default method, if there is one. Under the registry's lock.
+    /// The return probe that is alone here, enabled and of the default method, if there is one.
+    /// Under the registry's lock.
     pub(crate) fn lone_kretprobe(&self) -> Option<&KretprobeCore> {
         self.probes()
             .next()
@@ -253,14 +267,15 @@ impl Site {
             })
     }
 
-    /// What the probed code looks like at `offset` of this site's slot at `slot`.
+    /// The position of the probed code at `offset` of this site's slot at `slot`.
     pub(crate) fn position(&self, slot: u64, offset: usize) -> PackedPosition {
         if slot == self.slot {
             self.slot_positions.at(offset)
         } else if self.step.as_ref().is_some_and(|step| step.0 == slot) {
             PackedPosition::PROBED
         } else {
-            // SAFETY: set to a live box before anything leads to a post slot, and dropped with the site.
+            // SAFETY: set to a live box before anything leads to a post slot, and dropped with the
+            // site.
             unsafe { self.post_positions.load(Ordering::Acquire).as_ref() }
                 .map_or(PackedPosition::PROBED, |positions| positions.at(offset))
         }

@@ -21,8 +21,11 @@ use crate::{
 };
 
 impl<P: Platform> Hits<P> {
-    /// Whether a #BP is the probes'; then `regs` are where to resume. Interrupts off; first thing in the handler of a #BP
-    /// that came from the kernel, unless [`breakpoint_entry!`](crate::breakpoint_entry!) is it.
+    /// Whether a #BP belongs to the probes. If so, `regs` are where to resume. Called with
+    /// interrupts off, for a #BP that came from the kernel.
+    ///
+    /// Where a kernel has [`breakpoint_entry!`](crate::breakpoint_entry!) at its gate, only a #BP
+    /// that was not in the address table comes here.
     #[inline]
     pub fn on_breakpoint(&self, regs: &mut PtRegs) -> bool {
         let cpu = P::this_cpu();
@@ -102,7 +105,8 @@ impl<P: Platform> Hits<P> {
         }
     }
 
-    /// Counts a hit that runs no handlers, for each probe that would have run. Returns whether there was one.
+    /// Counts a hit that runs no handlers, for each probe that would have run. Returns whether
+    /// there was one.
     #[cold]
     pub(crate) fn miss(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
         let mut is_missed = false;
@@ -154,7 +158,8 @@ impl<P: Platform> Hits<P> {
     #[inline(always)]
     pub(crate) fn run_slot(&self, site: &Site, regs: &mut PtRegs) {
         if site.pops_flags() && regs.flags & TF == 0 {
-            // A TF that is popped traps after the next instruction, which in the slot would be the slot's jump.
+            // A TF that is popped traps after the next instruction. In the slot that would be the
+            // slot's jump.
             self.carry_out(site, regs);
             return;
         }
@@ -162,9 +167,9 @@ impl<P: Platform> Hits<P> {
         regs.ip = site.run.load(Acquire);
     }
 
-    /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted, for `kprobe_post_stub` or `on_debug` to take
-    /// up (H4). `step`: the flag by which the processor is to trap behind the next instruction. If the code has it set already, it
-    /// stays.
+    /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted.
+    /// `kprobe_post_stub` or `on_debug` takes it up (HIT-4). `step` is the flag that has the
+    /// processor trap behind the next instruction. If the code has it set already, it stays.
     #[inline(always)]
     pub(crate) fn pause(
         &self,
@@ -198,9 +203,10 @@ impl<P: Platform> Hits<P> {
         self.run_post(&guard, site, regs);
     }
 
-    /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing has changed.
+    /// Carries out the instruction on the saved registers. False: it cannot be done, and nothing
+    /// has changed.
     pub(crate) fn carry_out(&self, site: &Site, regs: &mut PtRegs) -> bool {
-        // SAFETY: the word that `popf` or a return would pop, on the live stack above the trap's frame.
+        // SAFETY: the word that `popf` or a return would pop, on the live stack above the frame.
         let popped = unsafe { (regs.sp as *const u64).read_unaligned() };
         match site.emulated {
             Some(Emulated::Flags(op)) => {
@@ -248,8 +254,9 @@ impl<P: Platform> Hits<P> {
         }
         // SAFETY: the processor has just fetched an instruction from there.
         if unsafe { (at as *const u8).read_volatile() } != 0xcc {
-            // It was removed between the fetch and now: the original instruction is there to be run. Resuming restores
-            // the interrupt flag, so a CPU that spins on a stale translation still answers IPIs.
+            // The breakpoint was removed between the fetch and now, so the original instruction is
+            // there to be run. Resuming restores the interrupt flag. So a CPU that spins on a stale
+            // translation still answers IPIs.
             bump(&cpu.stale_breakpoints);
             regs.ip = at;
             return true;
@@ -257,9 +264,9 @@ impl<P: Platform> Hits<P> {
         false
     }
 
-    /// Runs `work`, which comes on top of any instruction, with interrupts off or not: what an NMI does, or a debugger that is told of
-    /// a watchpoint. If that is a displaced instruction whose hit is not over, the rest of the hit is put aside meanwhile, so what
-    /// `work` hits are hits like others.
+    /// Runs `work`, which may interrupt any instruction: an NMI, or a debugger that is told of a
+    /// watchpoint. If the hit of a displaced instruction is not over, the rest of it is put aside
+    /// meanwhile. So the hits of `work` are hits like others. Interrupts are off or on.
     #[inline(always)]
     pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
         let cpu = P::this_cpu();
@@ -274,7 +281,7 @@ impl<P: Platform> Hits<P> {
     }
 }
 
-/// What a hit does after a probe's handlers.
+/// The way on after the handlers of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Flow {

@@ -12,7 +12,7 @@ use core::{
 
 use crate::{
     data::{
-        instance::{self, Instance, TaskCell, floor},
+        instance::{self, Instance, TaskCell, oldest},
         kprobe::Kprobe,
         kretprobe::{EntryVerdict, KretprobeCore},
         per_cpu::{HitGuard, PerCpu},
@@ -66,7 +66,7 @@ impl<P: Platform> Hits<P> {
         }
         // Release: a stack walk on another CPU that finds the instance finds it filled in.
         cell.head.store(instance, Release);
-        // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
+        // The instance list first: a stack walk in an NMI that finds the trampoline asks the list.
         compiler_fence(SeqCst);
         // SAFETY: the slot is where it was.
         unsafe { slot.write_unaligned(kretprobe.trampoline.load(Relaxed)) };
@@ -84,16 +84,17 @@ impl<P: Platform> Hits<P> {
         ret_addr
     }
 
-    /// The call of the current task that has just returned to a trampoline and left the stack pointer at `sp`. Does not return if nothing knows of such a call.
+    /// The call of the current task that has just returned to a trampoline and left the stack
+    /// pointer at `sp`. Does not return if nothing knows of such a call.
     #[inline(always)]
     pub(crate) fn returning<'a>(&self, guard: &'a HitGuard<'_>, sp: u64) -> Returning<'a> {
-        let frame = sp - 8;
+        let slot = sp - 8;
         // A task that borrowed an address has a cell.
         let Some(cell) = guard.cell() else {
-            self.orphan(guard, floor(), frame)
+            self.orphan(guard, oldest(), slot)
         };
-        if self.newest_of(cell, frame).is_none() {
-            self.orphan(guard, cell.head.load(Relaxed), frame);
+        if self.newest_of(cell, slot).is_none() {
+            self.orphan(guard, cell.head.load(Relaxed), slot);
         }
         Returning {
             cell,
@@ -102,45 +103,47 @@ impl<P: Platform> Hits<P> {
         }
     }
 
-    /// The newest instance of the call whose return slot is at `frame`; it is then at the head of the chain, its siblings
-    /// behind it. None if there is none.
+    /// The newest instance of the call whose return slot is at `slot`. It is then at the head of
+    /// the list, and its siblings are behind it. None if there is none.
     #[inline(always)]
-    fn newest_of<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
+    fn newest_of<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(instance) if instance.is_at(frame) => Some(instance),
-            _ => self.bring_to_front(cell, frame),
+            Some(instance) if instance.is_at(slot) => Some(instance),
+            _ => self.bring_to_front(cell, slot),
         }
     }
 
-    /// The newest instance of another kretprobe that has borrowed the same return address: the return slot, at `frame`, holds `word`. I3
-    /// and I2 of the ledger hold for that slot afterwards.
+    /// The newest instance of another kretprobe that has borrowed the same return address: the
+    /// return slot, at `slot`, holds `word`. INSTANCE-3 and INSTANCE-2 hold for that slot
+    /// afterwards.
     #[inline(always)]
-    fn sibling<'a>(&self, cell: &'a TaskCell, frame: u64, word: u64) -> Option<&'a Instance> {
+    fn sibling<'a>(&self, cell: &'a TaskCell, slot: u64, word: u64) -> Option<&'a Instance> {
         if self.entry.is_trampoline(word) {
             // Of the same call, or of the caller of a tail call.
-            return self.newest_of(cell, frame);
+            return self.newest_of(cell, slot);
         }
         // SAFETY: as in `newest_of`.
         match unsafe { Instance::at(cell.head.load(Relaxed)) } {
-            Some(newest) if newest.slot() <= frame => self.drop_abandoned(cell, frame + 8),
+            Some(newest) if newest.slot() <= slot => self.drop_abandoned(cell, slot + 8),
             _ => {}
         }
         None
     }
 
-    /// Gives back the instances of calls whose frames are below `end` on its stack: control is above them again, without a
-    /// return. Those on other stacks are not comparable and stay.
+    /// Gives back the instances of calls whose frames are below `end` on its stack. Control is
+    /// above them again, without a return. Frames on other stacks cannot be compared, so their
+    /// instances stay.
     #[cold]
     fn drop_abandoned(&self, cell: &TaskCell, end: u64) {
         let stack = P::stack_of(end - 1);
-        let mut place = &cell.head;
+        let mut link = &cell.head;
         // SAFETY: as in `newest_of`.
-        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
+        while let Some(instance) = unsafe { Instance::at(link.load(Relaxed)) } {
             if !stack.contains(&instance.slot()) {
-                place = &instance.next;
+                link = &instance.next;
             } else if instance.slot() < end {
-                place.store(instance.next.load(Relaxed), Relaxed);
+                link.store(instance.next.load(Relaxed), Relaxed);
                 self.stale_instances.fetch_add(1, Relaxed);
                 // SAFETY: unlinked just now.
                 unsafe { instance::give_back(instance) };
@@ -150,24 +153,24 @@ impl<P: Platform> Hits<P> {
         }
     }
 
-    /// Looks for the call whose return slot is at `frame` behind newer ones.
+    /// Looks for the call whose return slot is at `slot` behind newer ones.
     #[cold]
-    fn bring_to_front<'a>(&self, cell: &'a TaskCell, frame: u64) -> Option<&'a Instance> {
-        self.drop_abandoned(cell, frame);
-        let mut place = &cell.head;
+    fn bring_to_front<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
+        self.drop_abandoned(cell, slot);
+        let mut link = &cell.head;
         // SAFETY: as in `newest_of`.
-        while let Some(instance) = unsafe { Instance::at(place.load(Relaxed)) } {
-            if instance.is_at(frame) {
-                self.move_to_front(cell, place, instance);
+        while let Some(instance) = unsafe { Instance::at(link.load(Relaxed)) } {
+            if instance.is_at(slot) {
+                self.move_to_front(cell, link, instance);
                 return Some(instance);
             }
-            place = &instance.next;
+            link = &instance.next;
         }
         None
     }
 
-    /// Moves `first` and its siblings, which `place` points to, to the head of the chain.
-    fn move_to_front(&self, cell: &TaskCell, place: &AtomicPtr<Instance>, first: &Instance) {
+    /// Moves `first` and its siblings, which `link` points to, to the head of the list.
+    fn move_to_front(&self, cell: &TaskCell, link: &AtomicPtr<Instance>, first: &Instance) {
         let mut last = first;
         // SAFETY: as in `newest_of`.
         while let Some(next) = unsafe { Instance::at(last.next.load(Relaxed)) }
@@ -175,33 +178,36 @@ impl<P: Platform> Hits<P> {
         {
             last = next;
         }
-        if core::ptr::eq(place, &cell.head) {
+        if core::ptr::eq(link, &cell.head) {
             return;
         }
-        place.store(last.next.load(Relaxed), Relaxed);
+        link.store(last.next.load(Relaxed), Relaxed);
         last.next.store(cell.head.load(Relaxed), Relaxed);
         cell.head
             .store(core::ptr::from_ref(first).cast_mut(), Relaxed);
     }
 
-    /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance, if it has any.
+    /// The end: a call returns and nothing knows where to. `newest` is the task's newest instance,
+    /// if it has any.
     #[cold]
-    fn orphan(&self, guard: &HitGuard<'_>, newest: *mut Instance, frame: u64) -> ! {
+    fn orphan(&self, guard: &HitGuard<'_>, newest: *mut Instance, slot: u64) -> ! {
         // SAFETY: chained instances and their holders are live.
         let probe = unsafe { Instance::at(newest) }
             .and_then(|instance| unsafe { (*instance.holder).kretprobe() })
             .map_or(null(), core::ptr::from_ref);
         // The platform may end the task, which sleeps: the hit is over.
-        // SAFETY: held, as the value given says, and nothing behind this drops it: it does not return.
+        // SAFETY: held, as the value given says. Nothing else drops it, because this does not
+        // return.
         drop(unsafe { guard.held() });
         P::orphan_return(format_args!(
-            "kretprobe BUG!: Processing kretprobe {probe:p} @ {frame:#x}: no instance knows where this call came from"
+            "kretprobe BUG!: Processing kretprobe {probe:p} @ {slot:#x}: \
+             no instance knows where this call came from"
         ))
     }
 }
 
-/// A call that has returned to a trampoline: its instances are the newest ones of its task, and stay chained while handlers run,
-/// for stack walks. It holds on to the guard.
+/// A call that has returned to a trampoline. Its instances are the newest ones of its task. They
+/// stay on the list while handlers run, for stack walks. It holds on to the guard.
 pub(crate) struct Returning<'a> {
     cell: &'static TaskCell,
     first: *mut Instance,
@@ -234,8 +240,8 @@ impl Returning<'_> {
     #[inline(always)]
     pub(crate) fn run_handlers(&self, cpu: &PerCpu, regs: &mut PtRegs) {
         for instance in self.instances() {
-            // SAFETY: as in `ret_addr`. The holder outlives its instances; a kretprobe it names is freed only after a grace
-            // period, which the guard holds up.
+            // SAFETY: as in `ret_addr`. The holder outlives its instances. A kretprobe that it
+            // names is freed only after a grace period, which the guard holds up.
             let Some(kretprobe) = (unsafe { (*(*instance).holder).kretprobe() }) else {
                 continue;
             };
@@ -249,7 +255,8 @@ impl Returning<'_> {
         }
     }
 
-    /// Takes the instances off the chain and gives them back: the slot's address is not borrowed any more.
+    /// Takes the instances off the list and gives them back: the return slot is not borrowed any
+    /// more.
     #[inline(always)]
     pub(crate) fn release(self) {
         let mut at = self.first;
@@ -257,8 +264,8 @@ impl Returning<'_> {
             // SAFETY: as in `ret_addr`.
             unsafe { (*last).next.load(Relaxed) }
         });
-        // Release: a stack walk in an NMI that finds the call off the ledger finds where it goes on
-        // in the frame.
+        // Release: a stack walk in an NMI that does not find the call on the list finds in the
+        // frame where it goes on.
         self.cell.head.store(rest, Release);
         while at != rest {
             // SAFETY: unlinked just now, so in this CPU's hands.

@@ -1,23 +1,36 @@
-//! Debug traps: the end of a single step of the probes, and the steps of somebody else through probed code.
+//! Debug traps: the end of the probes' own single steps, and a debugger's steps through probed
+//! code.
 //!
-//! A debugger sets RFLAGS.TF, and the processor raises #DB behind each instruction. It is to find the code as if no probe were
-//! there: told of each instruction once, behind it and behind its post handlers, and of nothing of slots, detours, trampolines and
-//! handlers. The way of a hit is the same without TF and with it; the traps on this way say what is to be done otherwise.
+//! A debugger sets RFLAGS.TF, and the processor raises #DB after each instruction. The debugger
+//! must find the code as if no probe were there. So it is told of each instruction once, after the
+//! instruction and its post handlers. It is told nothing of slots, detours, trampolines and
+//! handlers. A hit takes the same path with TF and without. With TF it raises these traps, and each
+//! says what is left to do:
 //!
-//! | the trap finds | executed was | what is done |
-//! |---|---|---|
-//! | an ip in a slot | a part of the displaced instruction | nothing: the code is stepped on |
-//! | `kprobe_post_stub` | the displaced instruction, in its post slot | what the stub does; the debugger is told |
-//! | the end of what was carried out | what has the processor trap (see [`Hits::emulate_stepped`]) | the same |
-//! | where a detour is entered | the jump | what a breakpoint does in its place: the displaced copies are stepped |
-//! | a copy in a detour, not the first | the instruction before it | the debugger is told, with the copy's original address |
-//! | a return trampoline | the return of a probed call | the trampoline's work; the debugger is told where the call has come back |
-//! | any place, in a step of the probes | the copy of an instruction | the copy's effect is put right, post handlers run |
+//! ```text
+//!   the trap finds                 executed before it           action
+//!   an ip in a slot                part of the displaced        none: the code is stepped on
+//!                                    instruction
+//!   kprobe_post_stub               the displaced instruction,   as the stub; the debugger is told
+//!                                    in its post slot
+//!   the end of an instruction      the one real instruction     the same
+//!     that was carried out on        that raises the trap (see
+//!     the saved registers            `emulate_stepped`)
+//!   the entry of a detour          the jump                     as a breakpoint there: the
+//!                                                                 displaced copies are stepped
+//!   a copy in a detour, not the    the instruction before it    the debugger is told, with the
+//!     first                                                       original address of the copy
+//!   a return trampoline            the return of a probed call  as the trampoline; the debugger is
+//!                                                                 told where the call came back
+//!   any address, in a step of      the copy of an instruction   the copy's effect is corrected,
+//!     the probes                                                  post handlers run
+//! ```
 //!
-//! So no handler runs with TF set, and without TF nothing here is executed. A repeated string instruction that is probed is told of once, not
-//! for each iteration.
+//! So no handler runs with TF set, and without TF nothing here is executed. A probed string
+//! instruction with a repeat prefix is reported once, not for each iteration.
 //!
-//! While the displaced instruction runs the guard is free (H4 of [`hit`](crate::hit)): a trap that ends a hit takes it again.
+//! The guard is free while the displaced instruction runs (HIT-4), so a trap that ends a hit takes
+//! it again.
 //!
 //! # Contexts
 //! The handler of #DB, interrupts off, on the stack of the code that trapped.
@@ -44,11 +57,11 @@ const BS: u64 = 1 << 14;
 const MATCHED: u64 = 0b1111;
 
 impl<P: Platform> Hits<P> {
-    /// Whether a #DB belongs to the probes alone; then `regs` are where to resume. Interrupts off. `dr6` is the debug status
-    /// register; of it, only a single step (BS) can be ours.
+    /// Whether a #DB belongs to the probes alone. If so, `regs` are where to resume. Interrupts
+    /// off. `dr6` is the debug status register. Of its causes, only a single step (BS) can be ours.
     ///
-    /// False: somebody is to be told of it, with `regs` as they are now. Their ip may be under a jump, so whoever resumes from there does
-    /// so at [`Hits::executable_ip`].
+    /// False: a debugger is to be told of it, with `regs` as they are now. Their ip may be under a
+    /// jump, so code that resumes from there does so at [`Hits::executable_ip`].
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
@@ -70,7 +83,8 @@ impl<P: Platform> Hits<P> {
         self.stepped_return(cpu, regs)
     }
 
-    /// Whether this CPU is stepping the copy of an instruction, so that the next #DB is the probes'. Interrupts off.
+    /// Whether this CPU is stepping the copy of an instruction, so that the next #DB is the
+    /// probes'. Interrupts off.
     pub fn is_stepping(&self) -> bool {
         // SAFETY: as in `on_debug`.
         unsafe { P::this_cpu().finishing.load(Relaxed).as_ref() }
@@ -85,7 +99,8 @@ impl<P: Platform> Hits<P> {
         let saved = cpu.saved_flags.load(Relaxed);
         let progress = copy.finish(regs, saved, |at, bytes| {
             for (n, byte) in bytes.iter().enumerate() {
-                // SAFETY: the fix-up asks for words that the stepped instruction itself has just written.
+                // SAFETY: the correction asks for words that the stepped instruction itself has
+                // just written.
                 unsafe { (at as *mut u8).add(n).write_volatile(*byte) };
             }
         });
@@ -103,8 +118,8 @@ impl<P: Platform> Hits<P> {
         self.run_post(&guard, site, regs);
     }
 
-    /// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap is one on its way, or that of something
-    /// that has come on top of it.
+    /// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap
+    /// came earlier on its way, or from code that has interrupted it.
     fn is_done(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
         if site.emulated.is_some() {
             return !in_slot_region::<P>(regs.ip) && regs.sp == cpu.saved_sp.load(Relaxed);
@@ -112,7 +127,8 @@ impl<P: Platform> Hits<P> {
         regs.ip == self.entry.post_stub.load(Relaxed)
     }
 
-    /// Ends a hit whose instruction was executed with the code's own TF set. Returns whether nobody is to be told.
+    /// Ends a hit whose instruction was executed with the code's own TF set. False: a debugger is
+    /// told.
     fn finish_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
         let saved = cpu.saved_flags.load(Relaxed);
         regs.flags = regs.flags & !(IF | TF) | saved & (IF | TF);
@@ -131,9 +147,9 @@ impl<P: Platform> Hits<P> {
         false
     }
 
-    /// Carries out the instruction of code that is stepped, for [`Hits::on_debug`] to run the post handlers behind it: only the processor
-    /// itself can raise the trap. What it executes for that is the `ret`, or the end of the slot once the flags are changed. Neither
-    /// can fault.
+    /// Carries out the instruction of code that is stepped. [`Hits::on_debug`] runs the post
+    /// handlers after it, because only the processor itself can raise the trap. For the trap it
+    /// executes the `ret`, or the end of the slot once the flags are changed. Neither can fault.
     #[cold]
     pub(crate) fn emulate_stepped(&self, guard: HitGuard<'_>, site: &Site, regs: &mut PtRegs) {
         let mut after = *regs;
@@ -173,12 +189,14 @@ impl<P: Platform> Hits<P> {
         if regs.flags & TF != 0 {
             return true;
         }
-        // A `popf` has ended the stepping, so there is no trap behind the slot to tell of it. It leaves nothing on the stack.
+        // A `popf` has ended the stepping, so there is no trap after the slot to tell of it. It
+        // leaves nothing on the stack.
         (regs.ip, regs.sp) = self.original_position(regs.ip, regs.sp, |_| None);
         false
     }
 
-    /// A step has ended outside of slots and detours: if at a trampoline, does what that does. Returns whether nobody is to be told.
+    /// A step has ended outside of slots and detours. If it ended at a trampoline, does the
+    /// trampoline's work. False: a debugger is told.
     fn stepped_return(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
         if regs.ip == self.entry.trampoline.load(Relaxed) {
             let sp = regs.sp;

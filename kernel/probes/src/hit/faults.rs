@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl<P: Platform> Hits<P> {
-    /// Lets the probes look at a fault first: an ip in a slot becomes the probed address, with everything as before the
-    /// instruction; then fault handlers are asked. True: handled, resume from `regs`. Interrupts off, kernel mode.
+    /// Lets the probes look at a fault first. An ip in a slot becomes the probed address, with
+    /// everything as before the instruction. Then fault handlers are asked. True: the fault is
+    /// handled, resume from `regs`. Interrupts off, kernel mode.
     pub fn on_fault(&self, regs: &mut PtRegs, vector: u8) -> bool {
         let handled = self.handle_fault(regs, vector);
         if handled {
@@ -29,7 +30,8 @@ impl<P: Platform> Hits<P> {
             };
             if !cpu.is_busy() && regs.ip == site.addr() {
                 let _guard = cpu.enter();
-                // The last handler's probe may be gone; a fault in the handlers below is not for it.
+                // The probe of the last handler may be gone. A fault in the handlers below is not
+                // for it.
                 cpu.running.store(null_mut(), Relaxed);
                 return site
                     .probes()
@@ -40,7 +42,8 @@ impl<P: Platform> Hits<P> {
                         })
                     });
             }
-            // The instruction of a missed hit, part of the handler that ran into it; or one behind the probed one, in a detour.
+            // Here the instruction belongs to a missed hit, so it is part of the handler that ran
+            // into it. Or it is one behind the probed one, in a detour.
         }
         if !cpu.is_busy() {
             return false;
@@ -57,7 +60,8 @@ impl<P: Platform> Hits<P> {
             .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
     }
 
-    /// Makes `regs`, of a fault in a slot or detour, those that the original instruction would have faulted with. Returns the site.
+    /// Makes `regs`, of a fault in a slot or detour, those with which the original instruction
+    /// would have faulted. Returns the site.
     fn rewind(&self, cpu: &PerCpu, regs: &mut PtRegs) -> Option<&Site> {
         if let Some((detour, offset)) = self.detours.owner(regs.ip) {
             let (site, position) = (detour.site(), detour.position(offset));
@@ -80,7 +84,8 @@ impl<P: Platform> Hits<P> {
     }
 }
 
-/// Whether the processor could go on at `ip`; where it has 57-bit addresses, some that it could are denied.
+/// Whether the processor could go on at `ip`. Where it has 57-bit addresses, the answer is no for
+/// some addresses to which it could go.
 pub(crate) fn is_canonical(ip: u64) -> bool {
     (ip as i64) << 16 >> 16 == ip as i64
 }

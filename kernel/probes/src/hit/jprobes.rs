@@ -42,12 +42,13 @@ impl<P: Platform> Hits<P> {
         frame.kprobe = probe;
         frame.plain = false;
         regs.ip = entry.addr();
-        // Who steps through the function does not step through the handler.
+        // A debugger that steps through the function does not step through the handler.
         regs.flags &= !(IF | TF);
         Flow::Jprobe
     }
 
-    /// The breakpoint of `jprobe_return`: puts back what the handler was entered with and goes on with the function.
+    /// The breakpoint of `jprobe_return`: puts back what the handler was entered with and goes on
+    /// with the function.
     pub(super) fn leave_jprobe(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
         // SAFETY: this CPU's own, interrupts off.
         let frame = unsafe { &mut *cpu.jprobe.get() };
@@ -57,7 +58,8 @@ impl<P: Platform> Hits<P> {
         };
         if regs.sp != frame.regs.sp {
             P::fatal(format_args!(
-                "jprobe at {:#x}: its handler returned with sp {:#x} instead of {:#x}\n{regs:x?}\n{:x?}",
+                "jprobe at {:#x}: its handler returned with sp {:#x} instead of {:#x}\n\
+                 {regs:x?}\n{:x?}",
                 site.addr(),
                 regs.sp,
                 frame.regs.sp,
@@ -70,7 +72,8 @@ impl<P: Platform> Hits<P> {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.
             unsafe { (regs.sp as *mut u64).add(n).write_unaligned(*word) };
         }
-        // SAFETY: taken by the hit that `frame.site` tells of, and kept for the handler that has ended.
+        // SAFETY: taken by the hit that `frame.site` tells of, and kept for the handler that has
+        // ended.
         let guard = unsafe { cpu.held() };
         self.finish(guard, site, regs);
         true

@@ -1,4 +1,6 @@
-//! What the scheduler, faults, interrupts and stack walks ask.
+//! Questions of the scheduler, of interrupts, of debuggers and of stack walks: about addresses in
+//! slots and detours, and about the running handler. And the two reports of the scheduler: a task
+//! is switched to, a task is gone.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -10,14 +12,15 @@ use crate::{
 };
 
 impl<P: Platform> Hits<P> {
-    /// Whether the context that an interrupt found at `ip` may be switched away from: not in a slot or detour, not under a jump, no hit
-    /// under way.
+    /// Whether an interrupt that found its context at `ip` may switch tasks: the context is not in
+    /// a slot or detour, not under a jump, and in no hit. The grace period asks the same of each
+    /// CPU: it ends when every CPU has been seen where this holds.
     #[inline]
     pub fn may_preempt(&self, ip: u64) -> bool {
         !in_slot_region::<P>(ip) && !P::this_cpu().is_in_hit() && !self.is_covered(ip)
     }
 
-    /// Whether a CPU that an IPI found at `ip` is outside every slot, detour and handler, and not under a jump: the grace period's question.
+    /// The question of the grace period. The same as [`Hits::may_preempt`].
     #[inline]
     pub fn is_quiescent(&self, ip: u64) -> bool {
         self.may_preempt(ip)
@@ -35,8 +38,8 @@ impl<P: Platform> Hits<P> {
         cpu.is_busy() && !running.is_null() && running.addr() & IN_POST == 0
     }
 
-    /// The probe whose handler runs on this CPU, and the address of its handler if it is a jprobe. None in fault handlers of the
-    /// displaced instruction. Any context that keeps its CPU.
+    /// The probe whose handler runs on this CPU, and the address of its handler if it is a jprobe.
+    /// None in fault handlers of the displaced instruction. Any context that keeps its CPU.
     pub fn running_probe(&self) -> Option<(&Kprobe, Option<u64>)> {
         let cpu = P::this_cpu();
         if !cpu.is_busy() {
@@ -56,16 +59,17 @@ impl<P: Platform> Hits<P> {
         Some((probe, entry))
     }
 
-    /// Where the code that is found at `ip` really is: the probed address for an ip in a slot or detour. Any context.
+    /// The original address of code that is found at `ip`: the probed address for an ip in a slot
+    /// or detour. Any context.
     pub fn original_ip(&self, ip: u64) -> u64 {
         let site = self.slots.owner(ip).map(|(site, _)| site);
         let site = site.or_else(|| Some(self.detours.owner(ip)?.0.site()));
         site.map_or(ip, Site::addr)
     }
 
-    /// The instruction and the stack pointer of the probed code, for code that is found at `ip` with stack pointer `sp`: those
-    /// that it would have without the probe. They are `ip` and `sp` outside slots,
-    /// and in the part of a detour that [`Hits::described_ip`] knows. `read` reads a word of the stack. Any context.
+    /// The instruction and the stack pointer that code would have without the probe, if it is found
+    /// at `ip` with stack pointer `sp`. They are `ip` and `sp` outside slots, and in the part of a
+    /// detour that [`Hits::described_ip`] knows. `read` reads a word of the stack. Any context.
     pub fn original_position(
         &self,
         ip: u64,
@@ -87,8 +91,8 @@ impl<P: Platform> Hits<P> {
         )
     }
 
-    /// Where the code is whose call frame information describes the code at `ip`: in a template for a copy of it, else there. Any
-    /// context.
+    /// The address of the code whose call frame information describes the code at `ip`: in the
+    /// template for a copy of it, else `ip`. Any context.
     pub fn described_ip(&self, ip: u64) -> u64 {
         self.detours
             .owner(ip)
@@ -96,16 +100,18 @@ impl<P: Platform> Hits<P> {
             .unwrap_or(ip)
     }
 
-    /// What the caller of a frame really is: for the return slot at `frame` of `task`, holding `value`. Any context.
-    pub fn return_address(&self, task: u64, frame: u64, value: u64) -> u64 {
+    /// The true return address of the call of `task` whose return slot, at `slot`, holds `value`.
+    /// Any context.
+    pub fn return_address(&self, task: u64, slot: u64, value: u64) -> u64 {
         if !self.entry.is_trampoline(value) {
             return value;
         }
-        self.tasks.return_address(task, frame).unwrap_or(value)
+        self.tasks.return_address(task, slot).unwrap_or(value)
     }
 
-    /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch. `task` is any number above 1 that no
-    /// other live task has. Inlined, as a return probe on it would be entered in one task's name and left in another's.
+    /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch. `task` is any
+    /// number above 1 that no other live task has. Inlined, because a return probe on it would be
+    /// entered in one task's name and left in another's.
     #[inline(always)]
     pub fn task_switched(&self, task: u64) {
         let cell = self.tasks.find(task).or_else(|| self.tasks.claim(task));
@@ -115,13 +121,15 @@ impl<P: Platform> Hits<P> {
         );
     }
 
-    /// `task` is gone and its last switch is over: gives its instances back. Handlers are not called. Any context.
+    /// `task` is gone and its last switch is over: gives its instances back. Handlers are not
+    /// called. Any context.
     pub fn flush_task(&self, task: u64) {
         self.tasks.release(task);
     }
 
-    /// Where code goes on that is told to go on at `ip`: at the displaced copy, if that is under a jump or where one is about to be
-    /// written; else there. Interrupts off, or the guard held, until it has gone on.
+    /// Where code goes on that is sent to `ip`. If `ip` is under a jump, or under one that is about
+    /// to be written, that is the displaced copy. Else it is `ip`. Interrupts off, or the guard
+    /// held, until the code has gone on.
     pub fn executable_ip(&self, ip: u64) -> u64 {
         self.covering(ip)
             .filter(|(site, detour, _)| site.run.load(Acquire) == detour.block())
@@ -129,12 +137,13 @@ impl<P: Platform> Hits<P> {
             .unwrap_or(ip)
     }
 
-    /// Whether `ip` is under a jump, or where one is about to be written. Where a grace period does not end.
+    /// Whether `ip` is under a jump, or where one is about to be written.
     pub(crate) fn is_covered(&self, ip: u64) -> bool {
         self.covering(ip).is_some()
     }
 
-    /// The site with a detour whose jump covers `ip`, not counting the first byte; and how far behind its address that is.
+    /// The site with a detour whose jump covers `ip`, not counting the first byte, and how far
+    /// behind its address `ip` is.
     fn covering(&self, ip: u64) -> Option<(&Site, &Detour, usize)> {
         if self.detour_count.load(Relaxed) == 0 {
             return None;
@@ -145,7 +154,7 @@ impl<P: Platform> Hits<P> {
         })
     }
 
-    /// What `ip` is in, if it is in a slot or detour. Any context.
+    /// The slot or detour that `ip` is in. Any context.
     pub fn displaced(&self, ip: u64) -> Option<Displaced> {
         if let Some((_, offset)) = self.slots.owner(ip) {
             let start = ip - offset as u64;
@@ -157,7 +166,7 @@ impl<P: Platform> Hits<P> {
     }
 }
 
-/// What an address in the slot region belongs to. Offsets in bytes.
+/// The owner of an address in the slot region. Offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Displaced {
     /// A slot: the displaced instruction, or its copy to be stepped.

@@ -1,30 +1,67 @@
-//! The way of one hit, from the trap to the displaced instruction and back.
+//! The path of one hit: the half of [`Probes`](crate::Probes) that takes no lock.
 //!
 //! ```text
-//!   #BP ─ on_breakpoint ─ find the site ─ guard held already? ── yes ─► count the miss ─► slot ─► back
-//!                                   │ no
-//!                         take the guard, run pre handlers (a jprobe last: leaves to its handler,
-//!                                   │                       comes back through its return breakpoint)
-//!                         post handler here? ── no ── drop the guard ─► slot ─► back, as if nothing had been
-//!                                   │ yes: drop the guard, note the site, interrupts off
-//!                         post slot ─► kprobe_post_stub ─ take the guard, post handlers, drop it ─► back
+//!   #BP ─► kprobe_breakpoint: save five registers, look the trap's ip up in the address table
+//!            │ found: jump to the stub that the site's first probe names
+//!            ▼
+//!          the stub: complete the frame; is the guard held?
+//!            │ no: take it                        yes ─► count the miss ─────────────────┐
+//!            ▼                                                                           │
+//!          the handlers, newest probe first (a jprobe last: control leaves to its        │
+//!            │            handler and comes back by the breakpoint in `jprobe_return`)   │
+//!            ▼                                                                           ▼
+//!          post handler here? ─ no ─► drop the guard ────────────────────────────► the slot ─► back
+//!            │ yes: drop the guard, note the site, interrupts off
+//!            ▼
+//!          the post slot ─► kprobe_post_stub: take the guard, post handlers, drop it ─► back
 //! ```
 //!
-//! This is the whole of it, for any probe; [`asm`](crate::asm) does the usual in assembly. What #DB has
-//! to do with it, [`debug_trap`](crate::hit::debug_trap) says.
+//! The gate of #BP leads to assembly, and nearly all hits never leave it. The assembly is there for
+//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the same
+//! for any probe, in any state. It is the slow path of the assembly, and the part to read first. For
+//! a kernel that does not expand `breakpoint_entry!`, it is the whole path: the host tests are one.
+//!
+//! ```text
+//!   step                   Rust                     assembly              slow path when
+//!   find the site          AddressTable::find       kprobe_breakpoint     it is not in the table
+//!   take the guard, or     breakpoint: serve, miss  each stub             the guard is held
+//!     count a miss
+//!   the probes in order    breakpoint: serve        kprobe_handle_chain   single step, `popf`
+//!   one probe              breakpoint: serve_probe  kprobe_handle_kprobe  an old return method
+//!   borrow a return        calls: enter_call        kretprobe_handle      no instance is free, or
+//!     address                                                               the slot is borrowed
+//!   return of a call       calls: leave_call        kretprobe_trampoline  it is not the newest call
+//!   post handlers          breakpoint: run_post     kprobe_run_posts      never
+//!   resume                 breakpoint: finish       each stub             the instruction is done
+//!                                                                           on the frame
+//!   jprobe, in and out     jprobes                  jprobe_handle         the stack ends nearby
+//! ```
+//!
+//! A jump in place of the breakpoint leads to a detour, which is all assembly
+//! ([`Detour`]).
+//!
+//! Nothing here is reached for a hit that the assembly serves. [`Hits::on_breakpoint`] gets only a
+//! #BP whose address was not found: the end of a jprobe's handler, the fallback of a detour, a
+//! breakpoint that was removed between its fetch and now, or one that is not ours. [`debug_trap`]
+//! tells about #DB.
 //!
 //! # Invariants
-//! H1. Nothing here locks, allocates, formats (but for the last words of a broken machine) or can fail.
-//! H2. The guard of [`PerCpu`] is held while any handler runs. Whoever finds it held runs the plain slot, which needs
-//!     no state of this CPU: hits nest to any depth.
-//! H4. The guard is free while the displaced instruction runs, also where a post handler waits for it: the instruction may read the
-//!     guard, as each check for a handler does, and reads what it would without a probe. Meanwhile interrupts are off, and the rest of
-//!     the hit is noted in [`PerCpu`]. What comes all the same, an NMI, first puts that note aside ([`Hits::aside`]).
-//! H3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach a handler.
+//! HIT-1. Nothing here locks, allocates or can fail. It formats only the last words of a broken
+//!     machine.
+//! HIT-2. The guard of [`PerCpu`](crate::PerCpu) is held while any handler runs. A hit that finds
+//!     it held runs the plain slot, which needs no state of this CPU. So hits nest to any depth.
+//! HIT-3. Everything up to a handler and back from it is blacklisted, so no hit is needed to reach
+//!     a handler.
+//! HIT-4. The guard is free while the displaced instruction runs, also where a post handler waits
+//!     for it. The instruction may read the guard, as each check for a handler does, and then reads
+//!     the same value as without a probe. Meanwhile interrupts are off, and the rest of the hit is
+//!     noted in [`PerCpu`](crate::PerCpu). An NMI may come all the same. It first puts that note
+//!     aside ([`Hits::aside`]).
 //!
 //! # Contexts
-//! `on_breakpoint` and `on_fault` run with interrupts off. `on_return` runs with the interrupt flag of the function
-//! that returned; the trampoline takes the guard, so that its CPU does not switch tasks.
+//! `on_breakpoint`, `on_debug` and `on_fault` run with interrupts off. A return runs with the
+//! interrupt flag of the function that returned. The trampoline takes the guard, so its CPU does
+//! not switch tasks.
 
 mod breakpoint;
 pub(crate) mod calls;
@@ -52,7 +89,7 @@ use crate::{
     platform::Platform,
 };
 
-/// What hits read, and what is asked about them: the half of [`Probes`](crate::Probes) that needs no lock.
+/// The tables that hits read, and the questions about them.
 #[repr(C)]
 pub struct Hits<P> {
     pub(crate) table: AddressTable,
@@ -125,7 +162,8 @@ impl<P: Platform> Hits<P> {
         offset_of!(Self, table) + AddressTable::entries_offset()
     }
 
-    /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint exception.
+    /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint
+    /// exception.
     pub fn init_table(&self) {
         self.table.clear();
     }

@@ -1,11 +1,13 @@
 //! Slots: pieces of executable memory in which displaced instructions run.
 //!
-//! A page of the slot region holds slots of [`Platform::SLOT_BYTES`], or detours ([`mod@crate::detour`]), which are longer and have a pool of
-//! their own in the upper half of the region. It is executed at one address and written through another, so
-//! nothing is ever writable where it executes. A slot holds code only, so many CPUs can be in it at once; it is
-//! written while nobody can be in it, before its site is published, and reused after a grace period.
+//! A page of the slot region holds slots of [`Platform::SLOT_BYTES`]. Or it holds detours, which
+//! are longer and have a pool of their own in the upper half of the region. A page is executed at
+//! one address and written through another, so nothing is ever writable where it executes. A slot
+//! holds code only, so many CPUs can be in it at once. It is written while nobody can be in it,
+//! before its site is published, and reused after a grace period.
 //!
-//! From an address in the region, [`SlotPool::owner`] finds the site, or the detour, without a lock: faults and backtraces ask.
+//! Faults and stack walks find the owner of an address in the region without a lock:
+//! [`SlotPool::owner`].
 
 use core::{
     marker::PhantomData,
@@ -22,9 +24,9 @@ use crate::{
 };
 
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// The most slots in a page: for kernels in the top 2 GiB, whose slots are the shortest. The last 32
-/// bytes of such a page stay unused, so that [`Page`] takes 1 KiB and not a word more: a heap of
-/// powers of two would give it 2 KiB.
+/// The most slots in a page: for kernels in the top 2 GiB, whose slots are the shortest. The last
+/// 32 bytes of such a page stay unused. So [`Page`] takes 1 KiB and not a word more, because a heap
+/// of powers of two would give it 2 KiB.
 pub(crate) const MOST_PER_PAGE: usize = NUMBERS_PER_PAGE - 1;
 /// Slots are numbered through; each page begins with a multiple of this.
 pub(crate) const NUMBERS_PER_PAGE: usize = PAGE_BYTES / crate::insn::SLOT_BYTES;
@@ -38,7 +40,7 @@ pub(crate) struct Page<T> {
 
 const _: () = assert!(size_of::<Page<Site>>() == 1024);
 
-/// What a slot is made for, and can be asked for by an address in it.
+/// The owner of a slot: a site or a detour. It can be found from any address inside the slot.
 pub(crate) trait Tenant {
     /// Whether its pool has the upper half of the slot region, rather than the lower.
     const UPPER_HALF: bool;
@@ -110,8 +112,8 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         (index < Self::per_page()).then_some((page, index, offset % PAGE_BYTES % T::bytes::<P>()))
     }
 
-    /// What the slot around `ip` was made for, and the offset of `ip` in it. Any context; the owner lives until a
-    /// grace period begins.
+    /// The owner of the slot around `ip`, and the offset of `ip` in the slot. Any context. The
+    /// owner lives until a grace period ends.
     pub fn owner(&self, ip: u64) -> Option<(&T, usize)> {
         let (page, index, offset) = self.locate(ip)?;
         // SAFETY: the owner is cleared before the site is freed, after a grace period.

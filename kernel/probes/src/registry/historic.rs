@@ -1,34 +1,38 @@
 //! The return paths of 2005: a probed call comes back to its handlers through a breakpoint.
 //!
-//! Both methods have the call return to a trampoline that is one `nop`, with a kprobe of the probes' own on it. They are kept to be
-//! seen at work and measured; what they do for the handlers is what the assembly does.
+//! Both methods have the call return to a trampoline that is one `nop`, with a kprobe of the
+//! probes' own on it. They are kept to be seen at work and measured. For the handlers they do the
+//! same as the assembly.
 //!
 //! ```text
-//!                      trap4                        trap3                        asm
-//!   call     #BP       borrow the return address    the same                     the same
-//!            #DB *     the entry's step is over     the same                     the same
-//!   return   #BP       pre: run the handlers        pre: run the handlers,       no trap: the trampoline calls
-//!                                                   release, go home             them and returns
-//!            #DB       post: release, go home
+//!                    trap4                      trap3                    asm
+//!   call    #BP      borrow the return address  the same                 the same
+//!           #DB *    the entry's step is over   the same                 the same
+//!   return  #BP      pre: run the handlers      pre: run the handlers,   no trap: the trampoline
+//!                                               release, go home         calls them and returns
+//!           #DB      post: release, go home
 //!
 //!   * with StepMethod::TrapFlag; translated, the entry's instruction costs no second trap
 //! ```
 //!
-//! Four interruptions and three, then, where displaced instructions are stepped. The `nop` itself is stepped by either step
-//! method: its kprobe asks for that.
+//! So there are four interruptions and three where displaced instructions are stepped. The `nop`
+//! itself is always stepped, because its kprobe asks for that.
 //!
-//! The one difference that handlers can see is `regs.ip`: behind the trampoline's breakpoint here, the true return address
-//! there. The ledger of borrowed addresses ([`instance`](crate::data::instance)) is the same, so calls of one task may come back by
-//! different methods; all kretprobes of one function have the same.
+//! Handlers see one difference, in `regs.ip`: with the assembly it is the true return address, and
+//! here it is the address behind the trampoline's breakpoint. All methods use the same instance
+//! list ([`instance`](crate::data::instance)), so calls of one task may come back by different
+//! methods. All kretprobes of one function have the same.
 //!
 //! # Invariants
-//! T1. A trampoline's kprobe is registered before the first return slot names the trampoline, and from then on it stays: calls in
-//!     flight outlive their kretprobes. It is in no list, the knob does not disarm it, and nobody can reach it to unregister it.
-//! T2. The guard is free when control comes to a trampoline: who was called while it was held was not followed.
+//! HISTORIC-1. A trampoline's kprobe is registered before the first return slot names the
+//!     trampoline. From then on it stays, because calls in flight outlive their kretprobes. It is
+//!     in no list, the knob does not disarm it, and nobody can reach it to unregister it.
+//! HISTORIC-2. The guard is free when control comes to a trampoline. A call that started while the
+//!     guard was held has no instance, so it cannot come here.
 //!
 //! # Contexts
-//! The handlers below are kprobe handlers: guard held, interrupts off. [`Probes::ready_trampoline`] runs under the registry's
-//! lock.
+//! The handlers below are kprobe handlers: guard held, interrupts off. [`Probes::ready_trampoline`]
+//! runs under the registry's lock.
 
 use alloc::boxed::Box;
 use core::{
@@ -52,7 +56,8 @@ use crate::{
     registry::{Host, Probes, State, target::Function, try_box},
 };
 
-/// The kprobes on the trampolines; null before their first use. Apart from the registry, which is all zero in the program's file.
+/// The kprobes on the trampolines. Null before their first use, because the registry is all zero in
+/// the program's file.
 pub(crate) struct Historic {
     trap3: AtomicPtr<Kprobe>,
     trap4: AtomicPtr<Kprobe>,
@@ -68,7 +73,7 @@ impl Historic {
 }
 
 impl<P: Host> Probes<P> {
-    /// What calls return to by `method`.
+    /// The trampoline that calls return to by `method`.
     pub(crate) fn trampoline_of(&self, method: ReturnMethod) -> u64 {
         let [trap3, trap4] = &self.entry.historic_trampolines;
         match method {
@@ -79,7 +84,8 @@ impl<P: Host> Probes<P> {
         .load(Relaxed)
     }
 
-    /// What calls return to by `method`, ready for them: with the kprobe there that the method needs (T1).
+    /// The trampoline that calls return to by `method`, ready for them: with the kprobe there that
+    /// the method needs (HISTORIC-1).
     ///
     /// # Errors
     /// [`ProbeError::OutOfMemory`] for that kprobe.
@@ -113,7 +119,8 @@ impl<P: Host> Probes<P> {
                 return Err(error);
             }
         };
-        // For ever, with its kprobe and its two slots: one is for a translation, one for a copy to step.
+        // For ever, with its kprobe and its two slots. One is for a translation, one for a copy to
+        // step.
         let kprobe: &Kprobe = Box::leak(kprobe);
         place.store(core::ptr::from_ref(kprobe).cast_mut(), Relaxed);
         // SAFETY: a site is memory of the registry, and this one is never given back.
@@ -138,15 +145,16 @@ fn guard<P: Host>() -> ManuallyDrop<HitGuard<'static>> {
     ManuallyDrop::new(unsafe { P::this_cpu().held() })
 }
 
-/// Runs the handlers of a call that is back. As in the assembly, they change general registers and flags, but not the stack
-/// pointer.
+/// Runs the handlers of a call that is back. As in the assembly, they change general registers and
+/// flags, but not the stack pointer.
 fn run_handlers(cpu: &PerCpu, call: &Returning<'_>, regs: &mut PtRegs) {
     let sp = regs.sp;
     call.run_handlers(cpu, regs);
     regs.sp = sp;
 }
 
-/// Sends the call to where it came from. The address first: a stack walk in an NMI needs it or the ledger.
+/// Sends the call to where it came from. The address first, because a stack walk in an NMI needs it
+/// or the instance list.
 fn leave(call: Returning<'_>, regs: &mut PtRegs) {
     regs.ip = call.ret_addr();
     call.release();

@@ -1,7 +1,8 @@
-//! What unregistered kretprobes have left behind: holders of instances whose calls are still in flight.
+//! Instances that unregistered kretprobes have left behind: their calls are still in flight.
 //!
-//! A call may sleep for ever, so an unregistration does not wait for it. It puts the [`Holder`] on a list, through the holders
-//! themselves so that this needs no memory, and every later operation of the registry frees those whose calls have all returned.
+//! A call may sleep for ever, so an unregistration does not wait for it. It puts the [`Holder`] on
+//! a list. Every later operation of the registry frees the holders whose calls have all returned.
+//! The list runs through the holders themselves, so it needs no memory.
 //!
 //! # Contexts
 //! Under the registry's lock, in task context.
@@ -24,7 +25,8 @@ impl InFlight {
     ///
     /// # Safety
     /// 1. The holder is live and in no list, and the list is its only owner from now on.
-    /// 2. Its kretprobe was cleared and a grace period is over since: nobody takes instances any more.
+    /// 2. Its kretprobe was cleared and a grace period is over since. So nobody takes instances any
+    ///    more.
     pub(crate) unsafe fn push(&mut self, holder: *mut Holder) {
         // SAFETY: live, by (1).
         unsafe { (*holder).next.store(self.first, Relaxed) };

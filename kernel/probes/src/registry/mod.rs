@@ -1,24 +1,30 @@
 //! Registering, arming, disarming and removing probes.
 //!
-//! One [`Probes`] serves a kernel. Everything that changes it runs in task context under one sleeping lock, so the
-//! writers below need no care for each other, only for the hits that go on meanwhile on every CPU.
+//! One [`Probes`] serves a kernel. Everything that changes it runs in task context under one
+//! sleeping lock. So writers need no care for each other, only for the hits that go on meanwhile on
+//! every CPU.
 //!
 //! ```text
-//!   register    check all ─► make or join the site ─► publish in the table ─► write int3, sync, write, sync
-//!   unregister  unlink ─► restore the byte, sync, restore, sync ─► unpublish ─► grace period ─► free
+//!   register    check all ─► make or join the site ─► publish in the table
+//!               ─► write int3, sync, write, sync
+//!   unregister  unlink ─► restore the byte, sync, restore, sync ─► unpublish
+//!               ─► grace period ─► free
 //! ```
 //!
 //! # Invariants
-//! R1. A site is in the address table before its breakpoint is in the text, and until after it has left it.
-//! R2. What a hit can reach (site, slot, probe, table, instance) is freed only after a grace period since it was
-//!     taken out of reach.
-//! R3. A call that fails has left text, lists and the caller's probes as they were.
-//! R4. Text is written in two rounds with a synchronisation after each: an emulator's translation of the old byte, made
-//!     while the first store was on its way, is gone after the second. A processor needs the first round only.
-//! R5. A batch pays for its one grace period once, and for these rounds once for each [`WRITTEN_AT_ONCE`] of its sites.
+//! REGISTRY-1. A site is in the address table before its breakpoint is in the text, and until after
+//!     it has left it.
+//! REGISTRY-2. Whatever a hit can reach (site, slot, probe, table, instance) is freed only after a
+//!     grace period since it was taken out of reach.
+//! REGISTRY-3. A call that fails has left text, lists and the caller's probes as they were.
+//! REGISTRY-4. Text is written in two rounds with a synchronisation after each. An emulator may
+//!     keep a translation of the old byte that it made while the first store was on its way. It is
+//!     gone after the second round. A processor needs the first round only.
+//! REGISTRY-5. A batch pays once for its grace period. It pays for these rounds once for each 4,096
+//!     of its sites.
 //!
 //! # Contexts
-//! All calls may sleep, save those that say otherwise; from an atomic context they are refused.
+//! All calls may sleep, except those that say otherwise. From an atomic context they are refused.
 
 use alloc::{alloc::alloc, boxed::Box};
 use core::{
@@ -86,7 +92,8 @@ pub struct Listed<'a> {
     pub probe: &'a Kprobe,
     /// How often its handlers ran since registration: of a kretprobe the return handler.
     pub hits: u64,
-    /// How often they should have run and did not: the CPU was busy with a probe, or a kretprobe had no free instance.
+    /// How often they should have run and did not: the CPU was in another hit, or a kretprobe had
+    /// no free instance.
     pub misses: u64,
     /// Whether its breakpoint is in the text now.
     pub armed: bool,
@@ -121,7 +128,8 @@ pub struct Probes<P: Platform> {
     historic: Historic,
     /// Handles that were dropped where nobody may wait: a stack of them.
     deferred: AtomicPtr<Deferred>,
-    /// Made at the first use. Until then the registry, table and all, is zero and takes no room in the program's file.
+    /// Made at the first use. Until then the registry, table and all, is zero and takes no room in
+    /// the program's file.
     state: Mutex<P::RawMutex, Option<Box<State>>>,
 }
 
@@ -134,7 +142,7 @@ impl<P: Platform> Deref for Probes<P> {
     }
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct State {
     ready: bool,
     /// The number of possible CPUs.
@@ -209,9 +217,10 @@ impl<P: Platform> Probes<P> {
 }
 
 impl<P: Host> Probes<P> {
-    /// Makes the subsystem ready: heap, symbols and per-CPU data are there. Once, before the first registration, after
-    /// [`Probes::init_table`]. `step` and `returns` serve the probes that do not ask for a method themselves. `optimize`: whether
-    /// breakpoints become jumps where they can, as [`Probes::set_optimization`] says.
+    /// Makes the subsystem ready. Heap, symbols and per-CPU data are there, and
+    /// [`Hits::init_table`] was called. Once, before the first registration. `step` and `returns`
+    /// serve the probes that do not ask for a method themselves. `optimize`: whether breakpoints
+    /// become jumps where they can, as [`Probes::set_optimization`] says.
     pub fn init(&self, step: StepMethod, returns: ReturnMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();
@@ -235,8 +244,8 @@ impl<P: Host> Probes<P> {
         unsafe { self.register_all(&[probe]) }
     }
 
-    /// Registers several probes, in order, as one: if one is refused, those before it are taken back. Probes of different kinds are
-    /// a batch of `&dyn Probe`.
+    /// Registers several probes, in order, as one: if one is refused, those before it are taken
+    /// back. Probes of different kinds are a batch of `&dyn Probe`.
     ///
     /// # Errors
     /// That of the first probe that is refused; [`ProbeError::EmptyBatch`].
@@ -251,7 +260,8 @@ impl<P: Host> Probes<P> {
         unsafe { self.register_all(probes) }
     }
 
-    /// Unregisters a probe: when this returns no handler of it runs or will. One that is not registered only loses its address.
+    /// Unregisters a probe: when this returns no handler of it runs or will. One that is not
+    /// registered only loses its address.
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
@@ -270,7 +280,8 @@ impl<P: Host> Probes<P> {
         self.unregister_all(probes)
     }
 
-    /// Lets a disabled probe fire again. While the knob is off that takes effect when it is turned on.
+    /// Lets a disabled probe fire again. While the knob is off, it fires once the knob is turned
+    /// on.
     ///
     /// # Errors
     /// [`ProbeError::NotRegistered`], [`ProbeError::Gone`], [`ProbeError::AtomicContext`].
@@ -291,8 +302,8 @@ impl<P: Host> Probes<P> {
         self.state().enabled
     }
 
-    /// Turns the global knob: off takes every breakpoint out of the text, on puts those of enabled probes back. No
-    /// probe's own state changes.
+    /// Turns the global knob. Off takes every breakpoint out of the text, on puts those of enabled
+    /// probes back. No probe's own state changes.
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
@@ -317,8 +328,8 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// Visits every registered probe; those of one address newest first, a jprobe last. Task context, may sleep; the registry
-    /// is locked meanwhile, so `visit` must not change it.
+    /// Visits every registered probe. Those of one address come newest first, a jprobe last. Task
+    /// context, may sleep. The registry is locked meanwhile, so `visit` must not change it.
     pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
         let _state = self.state();
         self.table.iter().for_each(|site| {
@@ -333,8 +344,9 @@ impl<P: Host> Probes<P> {
         self.state().slots.used()
     }
 
-    /// Frees what calls in flight at an unregistration have left behind, as far as they have returned. Returns how many
-    /// kretprobes still have calls in flight.
+    /// Frees the instances of kretprobes that were unregistered while calls were in flight, as far
+    /// as those calls have returned. Returns how many of these kretprobes still have calls in
+    /// flight.
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
@@ -342,8 +354,8 @@ impl<P: Host> Probes<P> {
         Ok(self.lock()?.in_flight.free_returned())
     }
 
-    /// Tells of calls that were abandoned since this was last done: their frames matched no return. The
-    /// hit that finds one out cannot print.
+    /// Tells of calls that were abandoned since this was last done: their frames matched no return.
+    /// The hit that finds one out cannot print.
     fn log_abandoned_calls(&self, state: &mut State) {
         let all = self.stale_instances();
         let new = all - core::mem::replace(&mut state.told_abandoned, all);
@@ -355,7 +367,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// The text `range` is about to be unmapped for good: its probes are gone and it is never written again.
+    /// The text `range` is about to be unmapped for good: its probes are gone and it is never
+    /// written again.
     pub fn text_freed(&self, range: Range<u64>) {
         let _state = self.state();
         self.table.iter().for_each(|site| {
@@ -430,7 +443,8 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// Before probes with post handlers and jprobes are linked: their sites become breakpoints again, and stay so.
+    /// Before probes with post handlers and jprobes are linked: their sites become breakpoints
+    /// again, and stay so.
     fn prepare_breakpoints<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T]) {
         self.existing_sites(probes, |site| site.keeps_breakpoint.store(true, Relaxed));
         let enabled = state.enabled;
@@ -439,7 +453,8 @@ impl<P: Host> Probes<P> {
         });
     }
 
-    /// Visits the sites that exist already where those of `probes` go that need the breakpoint, as far as that can be told.
+    /// Visits the sites that exist already for those of `probes` that need the breakpoint, as far
+    /// as that can be told.
     fn existing_sites<T: Probe + ?Sized>(&self, probes: &[&T], mut visit: impl FnMut(&Site)) {
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             if !needs_breakpoint(kprobe) {
@@ -452,8 +467,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Brings the text of `sites`, some marked `to_write`, into the state that is wanted: jumps that must go become
-    /// breakpoints, breakpoints come and go, and become jumps where they may.
+    /// Brings the text of `sites`, some marked `to_write`, into the wanted state. Jumps that must
+    /// go become breakpoints. Breakpoints come and go, and become jumps where they may.
     fn rewrite<'a>(&self, state: &mut State, sites: impl Iterator<Item = &'a Site> + Clone) {
         let enabled = state.enabled;
         let visit_all: Visit<'_> = &|visit| sites.clone().for_each(visit);
@@ -493,7 +508,8 @@ impl<P: Host> Probes<P> {
         let Some(place) = existing.or(fresh) else {
             return Err(ProbeError::OutOfMemory);
         };
-        // SAFETY: sites in the table live while the lock is held; the fresh one is ours until the table has it.
+        // SAFETY: sites in the table live while the lock is held. The fresh one is ours until the
+        // table has it.
         let site = unsafe { place.as_ref() };
         let (holder, counter) = match self.prepare(state, probe, site) {
             Ok(memory) => memory,
@@ -615,7 +631,7 @@ impl<P: Host> Probes<P> {
             // SAFETY: registered sites are live.
             let this = unsafe { site.as_ref() };
             if this.is_empty() {
-                // SAFETY: out of the table since before the grace period, and handed out once by the list.
+                // SAFETY: out of the table since before the grace period, and handed out once.
                 unsafe { self.free_site(state, site) };
             } else {
                 let slot = this.retired_post_slot.swap(0, Relaxed);
@@ -665,7 +681,8 @@ pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, ProbeError> {
     if memory.is_null() {
         return Err(ProbeError::OutOfMemory);
     }
-    // SAFETY: fresh memory of the right layout, from the global allocator that `Box` gives it back to.
+    // SAFETY: fresh memory of the right layout, from the global allocator that `Box` gives it back
+    // to.
     unsafe {
         memory.write(value);
         Ok(Box::from_raw(memory))

@@ -1,36 +1,48 @@
-//! Jump optimisation: the breakpoint of a probe becomes a jump to its [detour](crate::detour), and a breakpoint again when it must.
+//! Jump optimisation: the breakpoint of a probe becomes a jump to its [`Detour`], and a breakpoint
+//! again when it must.
 //!
 //! ```text
-//!                write the detour, point the site to it        wait until nobody is under the jump
-//!   breakpoint ─────────────────────────────────────► queued ──────────────────────────────────────► jump
-//!        ▲                                        int3; tail; first byte                              │
-//!        └────────────── int3; original tail; hits go through the slot again; grace period ───────────┘
+//!                write the detour, point the site to it      wait until nobody is under the jump
+//!   breakpoint ──────────────────────────────────► queued ──────────────────────────────► jump
+//!        ▲                                    int3; tail; first byte                       │
+//!        └───────── int3; original tail; hits go through the slot again; grace period ─────┘
 //! ```
 //!
-//! A site is optimised when its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`]), a probe of it is enabled, none has a
-//! post handler or is a jprobe, none that is enabled lies under the jump, and the knobs are on. Every operation of the registry
-//! asks this again of the sites that it touched and of those whose jump would cover them: first for those that must go back,
-//! before text is written; then for those that may become jumps, after it.
+//! A jump takes five bytes where a breakpoint takes one. So a site is optimised only if all of this
+//! holds:
+//! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`](crate::Platform));
+//! - a probe of it is enabled, none has a post handler, none is a jprobe;
+//! - no enabled probe lies under the jump;
+//! - the knobs are on.
+//!
+//! Every operation of the registry asks this again, for the sites that it touched and for those
+//! whose jump would cover them. Before text is written it asks for the jumps that must go. After
+//! it, for the breakpoints that may become jumps.
 //!
 //! # Nobody under the jump
-//! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place, control gets there
-//! 1. from the slot of the first instruction: since the site points to the detour, hits execute the displaced copies there and
-//!    come out behind the jump;
-//! 2. in a task that an interrupt found there and that was switched away from: [`Probes::may_preempt`] is false there from the moment the site
-//!    has a detour, and [`Platform::wait_for_preempted`] waits for those that were before;
-//! 3. on a CPU that runs there now: [`Probes::is_quiescent`] is false there, so the grace period does not end;
-//! 4. because a handler or a fault sends it there: [`Probes::executable_ip`].
+//! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
+//! control can get there in four ways, and each is closed:
+//! 1. From the slot of the first instruction. Since the site points to the detour, hits execute the
+//!    displaced copies there and come out behind the jump.
+//! 2. In a task that an interrupt found there and that was preempted.
+//!    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false there from the moment the site
+//!    has a detour, and `Platform::wait_for_preempted` waits for tasks that were preempted before.
+//! 3. On a CPU that runs there now. No grace period ends meanwhile.
+//! 4. Because a handler or a fault sends it there.
+//!    [`Hits::executable_ip`](crate::hit::Hits::executable_ip) sends it elsewhere.
 //!
-//! Nothing returns there, as calls that would are not displaced, and no fault there sleeps, as functions with entries in the exception
-//! table are left alone.
+//! Nothing returns there, because calls that would are not displaced. No fault there sleeps,
+//! because functions with entries in the exception table are left alone.
 //!
 //! # Invariants
-//! O1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
-//! O2. Text is written as R4 of the registry says; tail bytes only behind a breakpoint that every CPU sees.
-//! O3. All sites of an operation share its waits, and those of a function its decoding.
+//! JUMP-1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
+//! JUMP-2. Text is written as REGISTRY-4 says, and tail bytes only behind a breakpoint that every
+//!     CPU sees.
+//! JUMP-3. All sites of an operation share its waits. All sites of a function share its decoding.
 //!
 //! # Contexts
-//! Under the registry's lock, in task context. A detour that cannot be had for lack of memory leaves the breakpoint.
+//! Under the registry's lock, in task context. If there is no memory for a detour, the breakpoint
+//! stays.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
@@ -57,7 +69,7 @@ use crate::{
 /// `jmp rel32`.
 pub(crate) const JUMP: u8 = 0xe9;
 
-/// What the registry's lock protects of this.
+/// The optimiser's part of the state that the registry's lock protects.
 pub(crate) struct Optimizer {
     /// The knob.
     pub(crate) on: bool,
@@ -108,7 +120,8 @@ impl Chain {
     fn iter(&self) -> impl Iterator<Item = (&Site, &Detour)> {
         let mut at = self.first;
         core::iter::from_fn(move || {
-            // SAFETY: detours in a list live until they are taken out of it, and sites until after their detours.
+            // SAFETY: detours in a list live until they are taken out of it, and sites until after
+            // their detours.
             let detour = unsafe { at.as_ref() }?;
             at = detour.next.load(Relaxed);
             // SAFETY: as above.
@@ -137,7 +150,7 @@ pub enum NoJump {
     NotForGood,
     /// An instruction of the function may fault on purpose.
     MayFault,
-    /// What its instructions say.
+    /// An obstacle in its instructions.
     Code(Obstacle),
     /// Not the code: there is no memory to look at it.
     OutOfMemory,
@@ -172,7 +185,8 @@ impl<P: Host> Probes<P> {
         self.state().optimizer.on
     }
 
-    /// Turns the optimisation on or off. When this returns, every jump is there, or is a breakpoint again.
+    /// Turns the optimisation on or off. When this returns, every jump is there, or is a breakpoint
+    /// again.
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
@@ -199,7 +213,7 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// Says how many breakpoints the knob that was just turned could not make jumps of. Their probes
+    /// Tells how many breakpoints could not become jumps when the knob was turned. Their probes
     /// work all the same, but each hit costs more.
     pub(crate) fn log_missing_jumps(&self, optimizer: &Optimizer, enabled: bool) {
         let is_missing = |site: &&Site| {
@@ -219,7 +233,8 @@ impl<P: Host> Probes<P> {
         self.state().optimizer.detours()
     }
 
-    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`: the global knob.
+    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
+    /// the global knob.
     fn may_jump(&self, optimizer: &Optimizer, enabled: bool, site: &Site) -> bool {
         optimizer.on
             && enabled
@@ -249,8 +264,9 @@ impl<P: Host> Probes<P> {
         });
     }
 
-    /// Turns into breakpoints the jumps at and around the visited sites that must not stay. When it returns no CPU finds one of them.
-    /// Text that was freed is not written: nobody executes it.
+    /// Turns the jumps at and around the visited sites that must not stay into breakpoints. When it
+    /// returns, no CPU finds one of them. Text that was freed is not written, because nobody
+    /// executes it.
     pub(crate) fn deoptimize(
         &self,
         optimizer: &mut Optimizer,
@@ -297,8 +313,9 @@ impl<P: Host> Probes<P> {
         self.install_jumps(coming);
     }
 
-    /// Makes the detours that breakpoints at and around the visited sites can become: those that are there, and those that are about to
-    /// be written. It takes a while, so the better if it is not itself full of breakpoints yet.
+    /// Makes the detours that breakpoints at and around the visited sites can become. These are
+    /// breakpoints that are there, and those that are about to be written. Called before
+    /// breakpoints are written, because this code may be probed itself and would then be slow.
     pub(crate) fn make_detours(
         &self,
         optimizer: &mut Optimizer,
@@ -322,7 +339,7 @@ impl<P: Host> Probes<P> {
                 candidates.push(unsafe { &*core::ptr::from_ref(site) });
             }
         });
-        // By address, for the sake of O3.
+        // By address, so that sites of one function are neighbours (JUMP-3).
         candidates.sort_unstable_by_key(|site| site.key);
         candidates.dedup_by_key(|site| site.key);
         let mut function = None;
@@ -362,7 +379,7 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Writes the same number of bytes at each site, as O2 says.
+    /// Writes the same number of bytes at each site, as JUMP-2 says.
     fn write_twice<const N: usize>(
         &self,
         chain: &Chain,
@@ -372,8 +389,9 @@ impl<P: Host> Probes<P> {
             for (site, detour) in chain.iter() {
                 let (at, bytes) = bytes_of(site, detour);
                 for (at, byte) in (at..).zip(bytes) {
-                    // SAFETY: text of a site that is not gone, under the lock: its first byte, between a breakpoint and
-                    // another first byte; or bytes behind its breakpoint, where nobody is (see the module's text).
+                    // SAFETY: text of a site that is not gone, under the lock. Either its first
+                    // byte, between a breakpoint and another first byte. Or bytes behind its
+                    // breakpoint, where nobody is (see the module's text).
                     unsafe { P::write_text(at, byte) };
                 }
             }
@@ -381,7 +399,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Makes and writes the detour of `site`, if the code there allows one. `function` as in [`Probes::displaceable`].
+    /// Makes and writes the detour of `site`, if the code there allows one. `function` as in
+    /// [`Probes::displaceable`].
     fn make_detour(
         &self,
         optimizer: &mut Optimizer,
@@ -418,8 +437,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Whether the code at `addr` allows a jump there. What its probes want, those next to it and the knobs is another question. Task
-    /// context, may sleep.
+    /// Whether the code at `addr` allows a jump there. This asks neither its probes, nor their
+    /// neighbours, nor the knobs. Task context, may sleep.
     ///
     /// # Errors
     /// [`NoJump`].
@@ -428,8 +447,8 @@ impl<P: Host> Probes<P> {
         self.displaceable(addr, &mut None).map(drop)
     }
 
-    /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last, and becomes this one. Under the
-    /// registry's lock.
+    /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last,
+    /// and becomes this one. Under the registry's lock.
     fn displaceable(
         &self,
         addr: u64,
@@ -474,7 +493,8 @@ impl<P: Host> Probes<P> {
         FunctionCode::new(self.pristine(range).ok()?, start)
     }
 
-    /// How many bytes at `end`, where a function ends, belong to no symbol: as many as may be of use, on the function's last page.
+    /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as
+    /// a jump can use, and on the function's last page.
     fn unowned_behind(&self, end: u64) -> u64 {
         let page = |at: u64| at >> 12;
         (end..end + JUMP_BYTES as u64 - 1)
@@ -482,7 +502,8 @@ impl<P: Host> Probes<P> {
             .count() as u64
     }
 
-    /// Frees the detours that were taken out of use, after a grace period of its own, if there are any.
+    /// Frees the detours that were taken out of use, if there are any, after a grace period for
+    /// them alone.
     pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
         if !optimizer.retired.is_empty() {
             P::synchronize_hits();

@@ -31,7 +31,8 @@ impl<P: Host> Probes<P> {
             finish: finish::<P, O>,
         })?;
         let probe = O::into_raw(owner);
-        // SAFETY: `into_raw` keeps the probe alive and in place until `from_raw`, which comes after its unregistration.
+        // SAFETY: `into_raw` keeps the probe alive and in place until `from_raw`, which comes after
+        // its unregistration.
         match unsafe { self.register_all(&[&*probe]) } {
             Ok(()) => Ok(Registered {
                 // SAFETY: `into_raw` gives no null.
@@ -59,10 +60,10 @@ impl<P: Host> Probes<P> {
     }
 }
 
-/// What can own a registered probe: it keeps the probe alive and in place.
+/// A type that can own a registered probe: it keeps the probe alive and in place.
 ///
 /// # Safety
-/// What `into_raw` returns stays valid for shared use until it is given to `from_raw`.
+/// The pointer that `into_raw` returns stays valid for shared use until it is given to `from_raw`.
 pub unsafe trait Owner {
     /// The probe.
     type Probe: Probe;
@@ -99,9 +100,9 @@ unsafe impl<T: Probe> Owner for Arc<T> {
     }
 }
 
-/// A registered probe that this handle owns. Dropping it unregisters; where that may not wait (in a handler, with
-/// interrupts off) the probe is disabled at once and unregistered by the next call that may. Forgetting it
-/// leaves the probe registered for ever.
+/// A registered probe that this handle owns. Dropping the handle unregisters the probe. Where that
+/// may not wait (in a handler, with interrupts off), the probe is disabled at once, and the next
+/// call that may wait unregisters it. Forgetting the handle leaves the probe registered for ever.
 pub struct Registered<P: Host, O: Owner> {
     probe: NonNull<O::Probe>,
     /// Memory for the deferred case, taken while that can fail.

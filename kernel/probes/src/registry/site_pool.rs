@@ -1,7 +1,9 @@
-//! Memory for sites: blocks of many, so that a batch of registrations does not search the heap for each.
+//! Memory for sites, in blocks of many, so that a batch of registrations does not search the heap
+//! for each.
 //!
-//! Blocks are never given back, only their sites reused: a kernel that has had so many probes may have them again, and
-//! registering is no more likely to fail then. Everything here runs under the registry's lock.
+//! Blocks are never given back, only their sites are reused. A kernel that has had so many probes
+//! may have them again, and registering them is no more likely to fail then. Everything here runs
+//! under the registry's lock.
 
 use alloc::alloc::alloc;
 use core::{
@@ -15,7 +17,7 @@ use crate::{data::site::Site, error::ProbeError};
 /// whole pages.
 const PER_BLOCK: usize = 2 * 4096 / size_of::<Site>();
 
-/// What stands in the memory of a site that is free.
+/// The content of a site's memory while the site is free.
 struct Vacant {
     next: *mut Vacant,
 }
@@ -33,7 +35,8 @@ impl FreeSites {
         Self { first: null_mut() }
     }
 
-    /// Takes memory and puts `site` there. The caller owns it until it hands it to [`FreeSites::give_back`].
+    /// Takes memory and puts `site` there. The caller owns it until it gives it to
+    /// [`FreeSites::give_back`].
     ///
     /// # Errors
     /// [`ProbeError::OutOfMemory`].
@@ -67,7 +70,8 @@ impl FreeSites {
     /// `memory` is memory for a site that nobody uses, for good.
     unsafe fn add(&mut self, memory: NonNull<Site>) {
         let vacant: NonNull<Vacant> = memory.cast();
-        // SAFETY: memory for a site is large enough and aligned for a `Vacant`, by the assertion above.
+        // SAFETY: memory for a site is large enough and aligned for a `Vacant`, by the assertion
+        // above.
         unsafe { vacant.write(Vacant { next: self.first }) };
         self.first = vacant.as_ptr();
     }

@@ -110,7 +110,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns the first two.
+    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns
+    /// the first two.
     pub(super) fn prepare<T: Probe + ?Sized>(
         &self,
         state: &mut State,
@@ -173,7 +174,8 @@ impl<P: Host> Probes<P> {
                 return Err(error);
             }
             if site.armed.load(Relaxed) {
-                // Hits can enter the new code as soon as it is stored: nobody may have fetched what was there before.
+                // Hits can enter the new code as soon as it is stored, and no CPU may have fetched
+                // the bytes that were there before.
                 P::synchronize_cores();
             }
             site.post_slot.store(slot, Release);
@@ -220,8 +222,8 @@ impl<P: Host> Probes<P> {
     }
 }
 
-/// The task that runs on this CPU, as the kernel numbers tasks for the probes; 0: one that could get no cell. The CPU cannot change
-/// meanwhile.
+/// The task that runs on this CPU, as the kernel numbers tasks for the probes. 0: a task that could
+/// get no cell. The CPU cannot change meanwhile.
 fn current_task<P: Platform>() -> u64 {
     P::this_cpu().cell().map_or(0, TaskCell::task)
 }

@@ -99,8 +99,8 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
             return;
         };
         for (number, word) in (0..T::bytes::<P>() / 8).zip(words(code)) {
-            // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`), the slot is inside it and at a multiple of its
-            // size, and it was just taken, so nobody else writes it.
+            // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`). The slot is
+            // inside it and at a multiple of its size. It was just taken, so nobody else writes it.
             unsafe {
                 page.alias
                     .add(index * T::bytes::<P>())

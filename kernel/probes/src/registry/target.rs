@@ -25,7 +25,8 @@ pub(crate) struct Target<'a> {
     pub(super) class: Class,
 }
 
-/// The function that was probed last, so that a batch decodes it once. Text does not change before a batch is all linked.
+/// The function that was probed last, so that a batch decodes it once. Text does not change before
+/// a batch is all linked.
 #[derive(Default)]
 pub(crate) struct Function {
     start: u64,
@@ -64,14 +65,16 @@ impl<P: Host> Probes<P> {
         if symbol.text == Text::Freed {
             return Err(ProbeError::NoSymbolAt { addr });
         }
-        // The landing pad of indirect branches must stay: the entry of such a function is behind it.
+        // The landing pad of indirect branches must stay. The entry of such a function is behind
+        // it.
         if addr == symbol.start {
             addr = self.entry_of(&symbol);
         }
         Ok((addr, symbol))
     }
 
-    /// Why `kprobe` has no place: there is no symbol at `addr`, which its offset makes of `base`.
+    /// Why `kprobe` cannot be put anywhere: there is no symbol at `addr`, which its offset makes of
+    /// `base`.
     fn no_symbol_at(kprobe: &Kprobe, base: u64, addr: u64) -> ProbeError {
         let (Some(given), Some(symbol)) = (&kprobe.symbol_name, P::symbol_at(base)) else {
             return ProbeError::NoSymbolAt { addr };
@@ -105,7 +108,7 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// What jprobes and kretprobes ask for beyond a kprobe.
+    /// The further checks for jprobes and kretprobes.
     pub(super) fn check_container<T: Probe + ?Sized>(
         &self,
         state: &State,
@@ -198,8 +201,9 @@ impl<P: Host> Probes<P> {
         Ok(Target { addr, insn, class })
     }
 
-    /// Judges an instruction by itself, as a registration would: whether it can be executed elsewhere. `following` is the
-    /// instruction behind it, if there is one. Changes nothing. Task context.
+    /// Judges an instruction by itself, as a registration would: whether it can be executed
+    /// elsewhere. `following` is the instruction behind it, if there is one. Changes nothing. Task
+    /// context.
     ///
     /// # Errors
     /// [`ProbeError::Instruction`].

@@ -34,7 +34,8 @@ struct Exits {
     count: usize,
 }
 
-/// The exits of the templates that were copied before: decoding one takes longer than making a detour. Under the registry's lock.
+/// The exits of the templates that were copied before, because decoding a template takes longer
+/// than making a detour. Under the registry's lock.
 pub(crate) struct KnownExits([Option<Exits>; 4]);
 
 impl KnownExits {
@@ -71,7 +72,8 @@ impl KnownExits {
 }
 
 impl Template {
-    /// A copy for a detour at `start` of `site`; none without memory, or if its targets are out of reach.
+    /// A copy for a detour at `start` of `site`. None if there is no memory, or if its targets are
+    /// out of reach.
     fn copy(
         self,
         start: u64,
@@ -82,7 +84,8 @@ impl Template {
         known: &mut KnownExits,
     ) -> Option<Vec<u8>> {
         let len = self.end.checked_sub(self.start)? as usize;
-        // SAFETY: `entry_points!` gives the bounds of a function, which is mapped and readable, and never written.
+        // SAFETY: `entry_points!` gives the bounds of a function. It is mapped and readable, and
+        // never written.
         let template = unsafe { core::slice::from_raw_parts(self.start as *const u8, len) };
         let mut code = Vec::new();
         code.try_reserve_exact(len).ok()?;
@@ -114,8 +117,8 @@ impl Template {
 }
 
 impl Detour {
-    /// Makes the detour of `site`, to be written to `start`. Returns it with its code. None: no memory, or the displaced instructions
-    /// do not fit.
+    /// Makes the detour of `site`, to be written to `start`. Returns it with its code. None: no
+    /// memory, or the displaced instructions do not fit.
     pub(crate) fn build(
         entry: &EntryPoints,
         site: &Site,

@@ -11,15 +11,17 @@ use crate::{
     registry::{Host, Probes, optimize::JUMP},
 };
 
-/// How many breakpoints are written between two synchronisations, in all rounds. Not all of a batch: where a batch covers the code that
-/// writes it, all but its last ones are written before they slow that down.
+/// How many breakpoints are written between two synchronisations, in all rounds. A batch may probe
+/// the code that writes breakpoints. Writing so many at a time keeps that code unprobed for most of
+/// the work.
 const WRITTEN_AT_ONCE: usize = 4096;
 
 /// The breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
 
 impl<P: Host> Probes<P> {
-    /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every CPU sees the new text.
+    /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
+    /// CPU sees the new text.
     pub(crate) fn write_text<'a>(&self, mut sites: impl Iterator<Item = &'a Site> + Clone) {
         while sites.clone().next().is_some() {
             self.write_some_text(sites.clone().take(WRITTEN_AT_ONCE));
@@ -56,7 +58,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may sleep.
+    /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
+    /// sleep.
     ///
     /// # Errors
     /// [`ProbeError::NoSymbolAt`] where there is no kernel text; [`ProbeError::OutOfMemory`].

@@ -7,7 +7,8 @@ use core::{
 
 use crate::data::site::Site;
 
-/// The sites of the operation under way: a list through the sites themselves, so that it needs no memory.
+/// The sites of the operation under way. The list runs through the sites themselves, so it needs no
+/// memory.
 pub(super) struct Touched {
     first: *const Site,
 }

@@ -12,7 +12,7 @@ use core::{
 use super::{Cpu, share, start};
 use crate::{
     data::{
-        instance::{Holder, Instance, TaskTable, floor, give_back},
+        instance::{Holder, Instance, TaskTable, give_back, oldest},
         kretprobe::KretprobeCore,
     },
     memory::{Content, keep_zeroed},
@@ -123,7 +123,7 @@ pub(super) fn reused() {
         let Some(instance) = other.take() else { return };
         // On a chain it has another link.
         // SAFETY: in hand.
-        unsafe { (*instance).next.store(floor(), Relaxed) };
+        unsafe { (*instance).next.store(oldest(), Relaxed) };
         other.fill(instance, 2);
         other.give_back(instance);
     });
@@ -131,7 +131,7 @@ pub(super) fn reused() {
     for instance in taken.into_iter().flatten() {
         assert_ne!(
             instance,
-            floor(),
+            oldest(),
             "a link of a chain was taken for a free instance"
         );
         calls.fill(instance, 1);
@@ -198,7 +198,7 @@ pub(super) fn flushed() {
     unsafe {
         (*instance).set_slot(0x1000, false);
         (*instance).ret_addr = 0x2000;
-        (*instance).next.store(floor(), Relaxed);
+        (*instance).next.store(oldest(), Relaxed);
     }
     cell.head.store(instance, Release);
 
