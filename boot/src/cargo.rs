@@ -66,6 +66,14 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo named no executable for the kernel binary {binary}"))
 }
 
+/// Builds the package of the least kernel that has probes, and returns its ELF.
+pub fn build_minimal_kernel() -> Result<PathBuf> {
+    let mut command = guest_build("minimal_kernel");
+    run(&mut command, "building the minimal kernel")?
+        .pop()
+        .context("cargo named no executable for the minimal kernel")
+}
+
 /// Builds the user programs once in a run and returns their ELFs. There are none if the workspace
 /// has no package for them.
 pub fn build_programs() -> Result<Vec<PathBuf>> {

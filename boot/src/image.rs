@@ -47,16 +47,26 @@ pub struct Kernel {
 impl Kernel {
     /// Builds the binary `name` of the package `image` and checks the rules of its hit path.
     pub fn build(name: &str) -> Result<Self> {
-        let built = cargo::build_kernel(name)?;
+        Self::of(name, &cargo::build_kernel(name)?, hit_path::check)
+    }
+
+    /// Builds the least kernel that has probes. It has no rules of a hit path: it lists the few
+    /// functions that may be probed instead.
+    pub fn build_minimal() -> Result<Self> {
+        Self::of("minimal", &cargo::build_minimal_kernel()?, |_| Ok(()))
+    }
+
+    /// Prepares the linked ELF `built`, if it passes `check`.
+    fn of(name: &str, built: &Path, check: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
         let kernel = Self {
             name: name.into(),
             elf: layout::artifacts()?.join(name),
             debug_elf: layout::artifacts()?.join(format!("{name}.debug")),
         };
-        if !layout::is_current(&kernel.debug_elf, &[&built]) {
-            hit_path::check(&built)?;
+        if !layout::is_current(&kernel.debug_elf, &[built]) {
+            check(built)?;
             layout::replace(&kernel.debug_elf, |copy| {
-                fs::copy(&built, copy)?;
+                fs::copy(built, copy)?;
                 Ok(())
             })?;
         }

@@ -1,0 +1,201 @@
+//! What the probes ask of a kernel.
+
+use core::{arch::x86_64::__cpuid, cell::UnsafeCell, fmt, ops::Range, slice};
+
+use bootloader_api::BootInfo;
+use kallsyms::Table;
+use probes::{
+    Host, PerCpu, Platform, ProbeError, Probes,
+    platform::{EntryPoints, SlotPage, Symbol, Text},
+};
+use spin::{Once, mutex::SpinMutex};
+use x86_64::{
+    VirtAddr,
+    registers::{
+        control::{Cr0, Cr0Flags},
+        model_specific::GsBase,
+    },
+};
+
+use crate::{exit, say, traps};
+
+/// This kernel, as the probes see it.
+pub struct Minimal;
+
+/// The probes of this kernel.
+pub static PROBES: Probes<Minimal> = Probes::new();
+
+// The assembly of the probes: stubs, trampoline, and `kprobe_breakpoint`, where the gate of #BP
+// leads. Without SMAP nothing has to be cleared there.
+probes::entry_points!(Minimal, cs = traps::CODE, ss = traps::DATA);
+probes::breakpoint_entry!(
+    Minimal,
+    PROBES,
+    other = traps::other_breakpoint,
+    clear_ac = ""
+);
+
+/// The data that the probes keep for the one CPU. Its GS base points there.
+static CPU: PerCpu = PerCpu::new();
+
+/// What the boot loader told.
+struct Boot {
+    symbols: Table<'static>,
+    stack: Range<u64>,
+}
+
+static BOOT: Once<Boot> = Once::new();
+
+/// Makes the glue ready. Once, before a probe is registered; there is a heap.
+pub fn init(info: &'static BootInfo) {
+    CPU.init(0);
+    GsBase::write(VirtAddr::from_ptr(&CPU));
+    // Text and slots are written where they execute. A kernel with several CPUs writes them through
+    // a second mapping instead, and leaves the protection on.
+    // SAFETY: no Rust reference allows a write to a page that is not writable.
+    unsafe { Cr0::update(|cr0| cr0.remove(Cr0Flags::WRITE_PROTECT)) };
+    let memory = info.physical_memory_offset.into_option();
+    let file = (memory.expect("asked for in CONFIG") + info.kernel_addr) as *const u8;
+    // SAFETY: the boot loader keeps the kernel's ELF file there, and nobody writes it.
+    let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
+    BOOT.call_once(|| Boot {
+        symbols: Table::read(file).expect("the linker wrote a symbol table"),
+        stack: info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len,
+    });
+}
+
+fn boot() -> &'static Boot {
+    BOOT.get().expect("`init` comes first")
+}
+
+/// Where displaced instructions run: part of the text, so within 2 GiB of all of it.
+const SLOT_BYTES: usize = 64 * 1024;
+#[repr(align(4096))]
+struct Slots(UnsafeCell<[u8; SLOT_BYTES]>);
+// SAFETY: only the probes write it, each slot before anything executes it.
+unsafe impl Sync for Slots {}
+#[unsafe(link_section = ".text.slots")]
+static SLOTS: Slots = Slots(UnsafeCell::new([0xcc; SLOT_BYTES]));
+
+/// The functions that may be probed. A hit runs through none of them.
+const PROBEABLE: [&str; 1] = ["add"];
+
+// SAFETY: clause by clause of `Platform`:
+// 1. `CPU` is the data of the one CPU, and nobody else writes it. 2. The symbols are those of the
+// running kernel, which stays where it is. 3. The one CPU executes `cpuid`, and it is in no #BP
+// handler because it runs the caller. 4. The same: the caller is in no hit, by `can_sleep`.
+// 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is written.
+unsafe impl Platform for Minimal {
+    type RawMutex = SpinMutex<()>;
+
+    // The GS base points to the data itself.
+    const PER_CPU_GS_OFFSET: u32 = 0;
+
+    #[inline(always)]
+    fn this_cpu() -> &'static PerCpu {
+        &CPU
+    }
+
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
+        (cpu == 0).then_some(&CPU)
+    }
+
+    #[inline(always)]
+    fn slots() -> Range<u64> {
+        let start = SLOTS.0.get() as u64;
+        start..start + SLOT_BYTES as u64
+    }
+
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        let exec = Self::slots().start + index as u64 * 4096;
+        let alias = exec as *mut u8;
+        Self::slots()
+            .contains(&exec)
+            .then_some(SlotPage { exec, alias })
+    }
+
+    fn stack_of(sp: u64) -> Range<u64> {
+        let stack = boot().stack.clone();
+        if stack.contains(&sp) { stack } else { 0..0 }
+    }
+
+    fn can_sleep() -> bool {
+        !CPU.is_busy()
+    }
+
+    fn entry_points() -> EntryPoints {
+        with_breakpoint_entry(probe_entry_points())
+    }
+
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        let found = boot().symbols.lookup(name);
+        found
+            .map(|symbol| symbol.start)
+            .map_err(|_| ProbeError::UnknownSymbol {
+                name: name.into(),
+                hint: "see the list of `nm`".into(),
+            })
+    }
+
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        let symbol = boot().symbols.symbol_at(addr)?;
+        let text = if symbol.kind.is_text() {
+            Text::Kernel
+        } else {
+            Text::No
+        };
+        Some(Symbol {
+            start: symbol.start,
+            size: symbol.size,
+            text,
+            exported: symbol.is_exported(),
+        })
+    }
+
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        let symbol = boot().symbols.symbol_at(addr);
+        let is_probeable = symbol.is_some_and(|symbol| PROBEABLE.contains(&symbol.name));
+        (!is_probeable).then_some("a hit may run through it")
+    }
+
+    fn return_blacklisted(addr: u64) -> Option<&'static str> {
+        Self::blacklisted(addr)
+    }
+
+    fn may_fault(_: Range<u64>) -> bool {
+        false
+    }
+
+    unsafe fn write_text(addr: u64, byte: u8) {
+        // SAFETY: live text by the contract, and writable since `init`.
+        unsafe { (addr as *mut u8).write_volatile(byte) };
+    }
+
+    fn synchronize_cores() {
+        // The processor sees its own stores to text behind a serialising instruction.
+        __cpuid(0);
+    }
+
+    fn synchronize_hits() {}
+
+    fn wait_for_preempted(_: &dyn Fn(u64) -> bool) {}
+
+    fn log(message: fmt::Arguments<'_>) {
+        say(message);
+    }
+
+    fn fatal(message: fmt::Arguments<'_>) -> ! {
+        say(message);
+        exit(false)
+    }
+
+    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
+        Self::fatal(message)
+    }
+}
+
+impl Host for Minimal {
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
+    }
+}
