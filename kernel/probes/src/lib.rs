@@ -1,11 +1,11 @@
-//! Kprobes, kretprobes and jprobes for an x86_64 kernel.
+#![doc = include_str!("../README.md")]
 //!
-//! A probe runs a handler when the processor comes to an instruction. This crate owns everything
-//! between the trap and the handler: the table of probed addresses, the execution of the displaced
+//! # What it owns, and what not
+//! This crate owns everything between the trap and the handler: the table of probed addresses, the execution of the displaced
 //! instruction, the way back of a probed call, the patching of text under running processors, and
 //! the waiting before memory is freed that a hit may still use. It knows no kernel. A kernel
 //! implements [`Platform`] and [`Host`], lays a [`PerCpu`] into its per-CPU data, routes its traps
-//! to [`Probes`] and expands [`entry_points!`] once.
+//! to [`Probes`] and expands [`entry_points!`] once: see [`your_kernel`].
 //!
 //! # Principles
 //! 1. A hit takes no lock, allocates nothing, formats nothing and never panics.
@@ -69,6 +69,8 @@ pub mod limits;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
+#[doc = include_str!("../docs/your-kernel.md")]
+pub mod your_kernel {}
 
 #[doc(hidden)]
 pub use asm::jprobe_return;
