@@ -35,7 +35,7 @@ const CORE: [&str; 19] = [
     "unusual_instructions::",
 ];
 
-/// Tests whose size is a number on the command line, and what they can do here within minutes.
+/// Tests whose size is a number on the command line, and a size that takes minutes here.
 const SMALLER: [(&str, &str); 2] = [
     (
         "instruction_fuzz::random_instructions_do_the_same_probed_and_unprobed",

@@ -44,7 +44,7 @@ fn unknown_arguments_are_reported_and_ignored() {
         r#"Command line: frobnicate="a b" is unknown and ignored"#,
     );
     assert_holds(&log, "Command line: no_module.x=1 is unknown and ignored");
-    // Known names, though nobody has asked for the second: its module is there, and not loaded.
+    // Both names are known. The module of the second is there, but it is not loaded.
     assert!(
         !log.iter()
             .any(|line| line.contains("modules=") && line.ends_with("ignored"))

@@ -481,7 +481,7 @@ fn the_prompt_answers_in_a_flood_of_messages() {
     session.type_blind("\x03cat /sys/kernel/debug/kprobes/stats\rrmmod kprobe_example\r");
     said += &session.wait_for(" unregistered");
     assert!(said.contains("killed by signal 2\n"));
-    // Each hit was told, or something is said to be missing.
+    // Each hit was logged, or the log says that something is missing.
     let stats =
         Regex::new(r"(?m)^[0-9a-f]{16}  k  do_page_fault\S*  +(?:\[\w+\] +)*(\d+) \d+$").unwrap();
     let hits: usize = stats.captures(&said).expect("the count is shown")[1]

@@ -1,4 +1,4 @@
-//! The samples over the workload: what `cargo run` shows, line by line, on each kind of machine.
+//! The samples on the workload: the output of `cargo run`, line by line, on each kind of machine.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn one_address<'a>(log: &'a str, patterns: &[&str]) -> &'a str {
     all[0]
 }
 
-/// Checks everything that the samples and the workload are to print.
+/// Checks the whole output of the samples and of the workload.
 fn check(over: Over, log: &str) {
     assert_eq!(over, Over::Ended(End::Success), "{log}");
     const ADDRESS: &str = "(0xffffffff8[0-9a-f]{7})";

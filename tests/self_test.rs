@@ -1,4 +1,4 @@
-//! Tests of the harness: guest tests that end in every possible way, and what it makes of them.
+//! Tests of the harness: guest tests that end in every possible way, and the verdicts on them.
 
 use std::collections::BTreeMap;
 

@@ -67,7 +67,7 @@ impl Machine {
                  reset_on_triple_fault=0, ignore_bad_msrs=0",
             self.cpus
         ));
-        // Volatile: what is written is forgotten, and no lock is left behind.
+        // Volatile: writes are lost at the end, and no lock is left behind.
         command.arg(format!(
             "ata0-master: type=disk, mode=volatile, path=\"{}\", cylinders=0",
             self.disk.display()

@@ -46,7 +46,7 @@ pub enum BootLoader {
 }
 
 impl BootLoader {
-    /// Builds what `firmware` needs and is not there yet.
+    /// Builds the missing stages for `firmware`.
     pub fn build(firmware: Firmware) -> Result<Self> {
         let read = |path: PathBuf| {
             fs::read(&path).with_context(|| format!("cannot read {}", path.display()))

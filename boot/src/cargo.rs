@@ -42,7 +42,7 @@ impl<T: Clone> Once<T> {
         Self(Mutex::new(None))
     }
 
-    /// Returns what was made, or makes it.
+    /// Returns the result, and makes it first if needed.
     fn get_or_try(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         // A panic elsewhere left it made or not.
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);

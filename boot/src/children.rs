@@ -101,7 +101,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
-        // It was killed, so this returns at once; the status interests nobody.
+        // It was killed, so this returns at once. The status is not needed.
         let _ = self.wait();
         lock(&LIVE).retain(|other| !Arc::ptr_eq(other, &self.child));
     }

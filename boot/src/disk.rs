@@ -23,7 +23,7 @@ const TYPE_STAGE_2: u8 = 0x20;
 const TYPE_FAT: u8 = 0x0c;
 const TYPE_EFI_SYSTEM: u8 = 0xef;
 
-/// Stage 2 reads as much at once, and again as much for each cluster that is smaller.
+/// Stage 2 reads this much at once, and as much again for each smaller cluster.
 const CLUSTER: usize = 16 * 1024;
 
 /// Only the kernel writes to the serial line, and the screen stays as the firmware left it.
@@ -75,7 +75,7 @@ fn disk(boot_sector: &[u8], partitions: &[(u8, &[u8])]) -> Result<Vec<u8>> {
             u32::try_from(bytes.div_ceil(SECTOR)).context("a disk image has at most 2 TiB")
         };
         let (start, length) = (sectors(disk.len())?, sectors(content.len())?);
-        // Cylinder, head and sector of both ends: beyond what they can tell.
+        // Cylinder, head and sector of both ends: the values for "too large".
         let beyond = [0xfe, 0xff, 0xff];
         disk[entry] = 0x80;
         disk[entry + 1..entry + 4].copy_from_slice(&beyond);

@@ -48,7 +48,7 @@ const VERDICT: &str = "Power off: ";
 pub enum End {
     /// The guest said that all went well.
     Success,
-    /// The guest said that something failed; its log says what.
+    /// The guest said that something failed; its log has the reason.
     Failure,
     /// The machine was reset, or switched off without a verdict.
     Reset,
@@ -64,7 +64,7 @@ enum Emulator {
 }
 
 impl End {
-    /// `stderr`: what the emulator said; `last_line`: the last one of the guest's log.
+    /// `stderr` is the emulator's output; `last_line` is the last line of the guest's log.
     fn new(emulator: Emulator, status: ExitStatus, stderr: &str, last_line: &str) -> Self {
         let failed = |name, message: Option<&str>| {
             Self::Emulator(match message {
@@ -182,7 +182,7 @@ impl Guest {
     /// Starts a machine in Bochs. The calling thread must outlive the guest.
     pub fn start_in_bochs(machine: &bochs::Machine, install: Install) -> Result<Self> {
         let mut guest = Self::spawn(Emulator::Bochs, machine.command(install)?, true)?;
-        // It may have ended already, which is told as any end.
+        // If it has ended already, that is reported like any end.
         let _ = guest.type_text(bochs::GO);
         // When there is nothing left to run, Bochs's debugger reads the end of its input and quits.
         guest.input = None;
@@ -213,7 +213,7 @@ impl Guest {
         });
         let stderr = thread::spawn(move || {
             let mut text = Vec::new();
-            // As above: what was read so far is what there is.
+            // As above: there is only the output that was read so far.
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -398,7 +398,7 @@ fn run_on_terminal(machine: &Machine, install: Install) -> Result<()> {
     let mut chunk = [0; 4096];
     while let Ok(length @ 1..) = stderr.read(&mut chunk) {
         text.extend(&chunk[..length]);
-        // Nothing better can be done with what cannot be shown.
+        // Output that cannot be shown is lost.
         let _ = std::io::stderr().write_all(&chunk[..length]);
     }
     let status = process.wait().context("cannot wait for QEMU")?;
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(first_log_line(b"\x1b[2JBdsDxe: loading\r\n"), None);
     }
 
-    /// A guest that floods its log would otherwise never be found to be late.
+    /// Otherwise a guest that floods its log would never be found to be late.
     #[test]
     fn a_deadline_that_has_passed_comes_before_what_is_still_to_read() {
         // Writes nothing and lives until its input is closed.

@@ -1,4 +1,4 @@
-//! Where things are: the workspace and the directory for what is built.
+//! Directories: the workspace, and the place for built files.
 
 use std::{
     env, fs,
@@ -82,7 +82,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<(
     written
 }
 
-/// Writes `content` to `path`, unless that is what it holds already.
+/// Writes `content` to `path`, unless the file has that content already.
 pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());

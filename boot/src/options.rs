@@ -65,7 +65,7 @@ pub struct BuildOptions {
         allow_hyphen_values = true
     )]
     append: Option<String>,
-    /// Install nothing that is missing; say what to install instead
+    /// Install nothing that is missing; say which packages to install
     #[arg(long, global = true)]
     no_install: bool,
 }

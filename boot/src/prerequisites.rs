@@ -64,7 +64,7 @@ const OVMF: [(&str, &str); 8] = [
 /// Whether missing things may be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Install {
-    /// Install what can be installed without a question.
+    /// Install missing things if that needs no question.
     Allowed,
     /// Install nothing (`--no-install`).
     Forbidden,

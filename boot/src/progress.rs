@@ -62,7 +62,7 @@ impl Display for Step {
 static UNDER_WAY: Mutex<Vec<Arc<Step>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves what is under way as it was.
+    // A panic elsewhere leaves the list as it was.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -41,7 +41,7 @@ impl fmt::Display for Accelerator {
 /// Where the guest's serial line goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serial {
-    /// To standard output; standard input is what comes in.
+    /// To standard output, and from standard input.
     Output,
     /// To and from the terminal, together with QEMU's monitor: Ctrl-A X quits.
     Terminal,
@@ -149,7 +149,7 @@ impl Machine {
     }
 }
 
-/// Doubles the commas, which else end a value in QEMU's options.
+/// Doubles the commas, because a single one ends a value in QEMU's options.
 fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }

@@ -229,7 +229,7 @@ fn parts_of_the_toolchain_are_installed_unless_that_is_forbidden() {
 
 #[test]
 fn an_emulator_is_installed_unless_that_is_forbidden() {
-    // `sudo` for those who are not root.
+    // `sudo` for users who are not root.
     let tools = tools("emulator", &["apt-get", "sudo"]);
     let (output, calls) = run_with(&tools, &["--no-install"]);
     assert_eq!(calls, "", "{output:?}");
@@ -242,7 +242,7 @@ fn an_emulator_is_installed_unless_that_is_forbidden() {
     assert!(last_line(&output).starts_with("boot: QEMU is missing; install it"));
 }
 
-/// Signals and what they leave behind, seen in /proc.
+/// Signals: no process may be left behind in /proc.
 #[cfg(target_os = "linux")]
 mod signals {
     use super::*;

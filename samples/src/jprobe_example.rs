@@ -17,7 +17,7 @@ kernel::module! {
     params: {
         /// The function to probe.
         symbol: &str = "do_fork",
-        /// Only 0 is a function's entry; anything else shows the refusal.
+        /// Only 0 is a function's entry. Any other value shows the refusal.
         offset: u32 = 0,
     },
     init: init,

@@ -1,4 +1,4 @@
-//! The first return probe of 2005: tells when `sys_mkdir` has exited.
+//! The first return probe of 2005. It prints a message when `sys_mkdir` has exited.
 
 use kernel::{
     pr_info,

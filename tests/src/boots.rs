@@ -54,7 +54,7 @@ impl Emulator {
         let options = &tests[0].boot;
         let indices: Vec<usize> = tests.iter().map(|test| test.index).collect();
         let selection = format!("{PARAMETER}={}", Ranges(&indices));
-        // Arguments that whoever runs the tests wants on each guest's command line as well.
+        // The user's further arguments for each guest's command line.
         let appended = env::var("GUEST_APPEND").unwrap_or_default();
         let cmdline = format!("{selection} {} {appended}", options.cmdline);
         let cmdline = cmdline.trim_end().into();

@@ -57,7 +57,7 @@ const ONCE: [&str; 18] = [
     "whole_kernel::jumps_all_over_the_kernel_",
 ];
 
-/// Those among them that run twice all the same.
+/// The tests among [`ONCE`] that run twice nevertheless.
 const TWICE: [&str; 4] = [
     "interrupts_and_nmis::storm_of_nmis_passes_over_a_probe_in_their_handler",
     "printk::probe_handler_in_the_console_may_log",

@@ -46,7 +46,7 @@ impl Session {
         })
     }
 
-    /// Ends the machine, which must succeed, and returns what it said last.
+    /// Ends the machine, which must succeed. Returns its last output.
     pub fn power_off(mut self) -> String {
         let (end, said) = self.last_command("poweroff");
         assert_eq!(end, End::Success, "{said}");
@@ -68,7 +68,7 @@ impl Session {
         session
     }
 
-    /// Types `line` and the return key, and returns what was said until the next prompt.
+    /// Types `line` and the return key. Returns the output until the next prompt.
     pub fn command(&mut self, line: &str) -> String {
         self.keys(&format!("{line}\r"), line)
     }
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Waits for `echo` and a prompt after it, and returns what stands between.
+    /// Waits for `echo` and a prompt after it. Returns the text between them.
     fn answer(&mut self, echo: &str) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {

@@ -13,7 +13,7 @@ use test_protocol::Marker;
 /// The result of a test: passed, or failed with a reason and the test's part of the log.
 pub type Verdict = Result<(), String>;
 
-/// How a test has failed, as the first line of its failure tells.
+/// How a test has failed: the first line of its failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// It said so, or the guest died in it.
@@ -250,7 +250,7 @@ mod tests {
         format!("[    0.000002] {}\n", Marker::End(name))
     }
 
-    /// Feeds `log` and tells, for each verdict, the test and the first line of its failure.
+    /// Feeds `log`. Returns for each verdict the test and the first line of its failure.
     fn judge(names: &[&str], log: &[String], over: &Over) -> Vec<(usize, String)> {
         let mut transcript = transcript(names);
         let mut verdicts = transcript.output(log.concat().as_bytes());

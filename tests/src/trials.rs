@@ -91,7 +91,7 @@ pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCo
                         let reason = failure.lines().next().unwrap_or_default();
                         eprintln!("{}: {reason}", test.name);
                     }
-                    // A trial that no longer listens has nothing to be told.
+                    // A trial that no longer listens needs no verdict.
                     let _ = senders[test.name.as_str()].send(verdict);
                 },
             )

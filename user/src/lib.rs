@@ -64,7 +64,7 @@ unsafe extern "C" fn _start() -> ! {
 
 /// Runs the program on the arguments that `_start` found.
 extern "C" fn start(argc: usize, argv: *const *const c_char) -> ! {
-    // SAFETY: the kernel put `argc` valid pointers at `argv` and nobody writes there afterwards.
+    // SAFETY: the kernel put `argc` valid pointers at `argv`, and nothing writes there afterwards.
     let args = unsafe { Args::new(argc, argv) };
     syscall::exit(user_main(args))
 }

@@ -18,7 +18,7 @@ impl Line {
         while !left.is_empty() {
             match syscall::write(self.fd, left) {
                 Ok(written) if written > 0 => left = &left[written..],
-                // Nobody is left to tell.
+                // There is no other place for a message.
                 _ => break,
             }
         }
@@ -47,7 +47,7 @@ pub fn line(fd: i32, args: fmt::Arguments<'_>) {
         fd,
         text: Text::new(),
     };
-    // The only error is that of a `Display` implementation: print what it gave.
+    // The only error is that of a `Display` implementation. Its text up to there is printed.
     let _ = fmt::write(&mut line, args);
     let _ = line.write_char('\n');
     line.flush();

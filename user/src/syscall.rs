@@ -97,7 +97,7 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
         0,
         0,
     ];
-    // SAFETY: `buf` is ours to be written for its whole length.
+    // SAFETY: `buf` may be written for its whole length.
     unsafe { raw(nr::READ, args) }.map(|n| n as usize)
 }
 
@@ -123,14 +123,14 @@ pub fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64, Errno> {
 pub fn stat(path: &CStr) -> Result<Stat, Errno> {
     let mut stat = Stat::default();
     let args = [path.as_ptr() as u64, &raw mut stat as u64, 0, 0, 0, 0];
-    // SAFETY: the path is NUL-terminated, and `stat` is ours to be written.
+    // SAFETY: the path is NUL-terminated, and `stat` may be written.
     unsafe { raw(nr::STAT, args) }.map(|_| stat)
 }
 
 pub fn fstat(fd: i32) -> Result<Stat, Errno> {
     let mut stat = Stat::default();
     let args = [fd_arg(fd), &raw mut stat as u64, 0, 0, 0, 0];
-    // SAFETY: `stat` is ours to be written.
+    // SAFETY: `stat` may be written.
     unsafe { raw(nr::FSTAT, args) }.map(|_| stat)
 }
 
@@ -144,7 +144,7 @@ pub fn getdents64(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
         0,
         0,
     ];
-    // SAFETY: `buf` is ours to be written for its whole length.
+    // SAFETY: `buf` may be written for its whole length.
     unsafe { raw(nr::GETDENTS64, args) }.map(|n| n as usize)
 }
 
@@ -167,7 +167,7 @@ pub fn chdir(path: &CStr) -> Result<(), Errno> {
 /// Writes the working directory to `buf`, NUL-terminated, and returns it.
 pub fn getcwd(buf: &mut [u8]) -> Result<&CStr, Errno> {
     let args = [buf.as_mut_ptr() as u64, buf.len() as u64, 0, 0, 0, 0];
-    // SAFETY: `buf` is ours to be written for its whole length.
+    // SAFETY: `buf` may be written for its whole length.
     unsafe { raw(nr::GETCWD, args) }?;
     Ok(CStr::from_bytes_until_nul(buf).expect("the kernel terminates the path"))
 }
@@ -227,7 +227,7 @@ pub fn wait4(pid: i32, options: u32) -> Result<(u32, WaitStatus), Errno> {
         0,
         0,
     ];
-    // SAFETY: `status` is ours to be written.
+    // SAFETY: `status` may be written.
     let pid = unsafe { raw(nr::WAIT4, args) }?;
     Ok((pid as u32, status))
 }

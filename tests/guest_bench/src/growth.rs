@@ -29,7 +29,7 @@ const ROWS: [(&str, usize); 5] = [
 /// Calls of each target.
 const CALLS: u64 = 100;
 
-/// Measures all rows that are asked for.
+/// Measures all requested rows.
 ///
 /// # Errors
 /// That of the first probe that is refused.

@@ -64,7 +64,7 @@ kernel::module! {
     exit: no_exit,
 }
 
-/// Measures, then ends the kernel: nothing else is to run in this machine.
+/// Measures, then ends the kernel, because nothing else must run in this machine.
 fn init() -> Result<(), ProbeError> {
     let unavailable = "this kernel has no such return path";
     match params().set {
@@ -96,7 +96,7 @@ fn init() -> Result<(), ProbeError> {
 /// It is never unloaded.
 fn no_exit() {}
 
-/// Whether the row `name` is asked for.
+/// Whether the row `name` is requested.
 fn wanted(name: &str) -> bool {
     let rows = params().rows;
     rows.is_empty() || rows.split(',').any(|row| row == name)

@@ -24,7 +24,7 @@ pub fn measure() -> Result<(), ProbeError> {
         return Ok(());
     }
     let mut crowd = Crowd::new(PROBES);
-    // The first time the pools grow, which is not what is measured.
+    // The pools grow the first time. That is not measured.
     round(&mut crowd)?;
     let (registering, unregistering) = round(&mut crowd)?;
     tell(Quantity::Cost, "register_10000", registering, PROBES as u64);

@@ -244,7 +244,7 @@ impl Case {
                 }
                 self.registers[bit] = random.below(64);
             }
-            // Compared with what is there in one of two cases.
+            // In one of two cases it compares with the value that is there.
             Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b
                 if random.one_in(2) && ground.place(self.window, operand, 16) == Place::Inside =>
             {
@@ -334,7 +334,7 @@ impl Case {
         Some(())
     }
 
-    /// `None` if the case may access what is not its own.
+    /// `None` if the case may access memory that is not its own.
     fn check_accesses(&self, ground: &Ground<'_>) -> Option<()> {
         let fits = |address: u64, len: u64| {
             (ground.place(self.window, address, len) != Place::Elsewhere).then_some(())
@@ -353,7 +353,7 @@ impl Case {
         Some(())
     }
 
-    /// All that an access may touch that is told as one at `address`.
+    /// All bytes that an access at `address` may touch.
     fn extent(&self, used: &UsedMemory, address: u64) -> (u64, u64) {
         /// Longer than the access of any instruction with a size of its own, and than the reach of
         /// [`Mnemonic::Bt`] and the like.

@@ -179,7 +179,7 @@ fn string(random: &mut Random, code: &mut Code) {
     ]));
 }
 
-/// Pushes and pops, and whatever else has RSP as an operand.
+/// Pushes and pops, and other instructions with RSP as an operand.
 fn stack(random: &mut Random, code: &mut Code) {
     if random.one_in(8) {
         code.push(0x66);
@@ -293,7 +293,7 @@ fn bit_manipulation(random: &mut Random, code: &mut Code) {
         (2, 0xf7),
         (3, 0xf0),
     ]);
-    // VEX.L is to be 0.
+    // VEX.L must be 0.
     code.extend(&[
         0xc4,
         random.byte() & 0xe0 | map,
@@ -322,7 +322,7 @@ pub fn tame_displacement(bytes: &mut [u8; MAX_INSN_BYTES], ip: u64, address: u64
     let displacement = match (instruction.memory_base(), instruction.memory_index()) {
         (Register::RIP | Register::EIP, _) => address.wrapping_sub(instruction.next_ip()),
         (Register::None, Register::None) => address,
-        // Dead stack is nobody's.
+        // No code uses dead stack.
         (Register::RSP | Register::ESP, _) => u64::from(bytes[offset] & 0x3f),
         (Register::None, _) => address,
         _ => u64::from(bytes[offset]),

@@ -1,4 +1,4 @@
-//! Where a case is executed: what it may touch, and where it may go.
+//! The ground of a case: the memory that it may touch, and the addresses that it may go to.
 
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct Ground<'a> {
     pub holes: &'a [u64],
     /// Whether anything is mapped at an address.
     pub is_mapped: &'a dyn Fn(u64) -> bool,
-    /// Whether the case runs in ring 0, where nobody protects the machine from it.
+    /// Whether the case runs in ring 0, where nothing protects the machine from it.
     pub ring0: bool,
 }
 
@@ -122,7 +122,7 @@ impl Ground<'_> {
         }
     }
 
-    /// Whether whoever arrives at `address` is stopped there.
+    /// Whether code that arrives at `address` is stopped there.
     pub(crate) fn stops(&self, address: u64, code: &Range<u64>) -> bool {
         let is_data = |range: &Range<u64>| range.contains(&address);
         (self.own.contains(&address) && !code.contains(&address))

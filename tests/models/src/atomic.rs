@@ -38,7 +38,7 @@ pub(crate) fn seal() {
     SEALED.set(true);
 }
 
-/// `order` without what the execution leaves out.
+/// `order` without the part that the execution leaves out.
 fn weakened(order: Ordering) -> Ordering {
     use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
     match order {
@@ -172,7 +172,7 @@ impl<T: Word> Atomic<T> {
         self.compare_exchange(old, new, success, failure)
     }
 
-    /// The value, while nobody shares it.
+    /// The value, while no other thread shares it.
     pub fn get_mut(&mut self) -> &mut T {
         let addr = self.0.get().addr();
         let behind = BEHIND.with_borrow_mut(|behind| behind.remove(&addr));

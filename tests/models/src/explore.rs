@@ -22,7 +22,7 @@ pub enum Weakness {
     Fence,
     /// A comparing exchange is a load and a store.
     Exchange,
-    /// Nobody waits for hits that are under way.
+    /// No task waits for hits that are under way.
     Grace,
     /// A pop does not raise the tag of a free list.
     Tag,

@@ -153,7 +153,7 @@ impl Cpu {
     }
 }
 
-/// A site and what stands for its fields.
+/// A site and the stand-in for its fields.
 #[repr(C)]
 struct Filled {
     site: Site,

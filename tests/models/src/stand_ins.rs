@@ -88,7 +88,7 @@ pub(crate) mod hint {
 }
 
 pub(crate) mod time {
-    /// Models have no time: however long it is, the others go on meanwhile.
+    /// Models have no time. The other threads go on meanwhile, however long it is.
     pub(crate) fn delay_ns(_: u64) {
         super::hint::spin_loop();
     }

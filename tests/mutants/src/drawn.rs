@@ -33,7 +33,7 @@ const PACKAGES: [&str; 12] = [
 
 /// See the module's text.
 pub struct Drawn {
-    /// File, line, column, and what is changed.
+    /// File, line, column, and the change.
     pub name: String,
     pub file: String,
     package: String,

@@ -26,7 +26,7 @@ pub struct Mutant {
     pub name: String,
     /// From the top of the tree.
     pub file: String,
-    /// Arguments of `cargo test`, for each of the tests to be tried first.
+    /// Arguments of `cargo test`, for each test to try first.
     pub tests: Vec<String>,
     changes: Vec<(String, String)>,
 }
@@ -118,7 +118,7 @@ impl Mutant {
     }
 }
 
-/// `text` with `after` for `before`, whole lines compared without what indents them.
+/// `text` with `after` for `before`. Whole lines are compared, without their indentation.
 fn replaced(text: &str, before: &str, after: &str) -> Result<String> {
     let lines: Vec<&str> = text.lines().collect();
     let wanted: Vec<&str> = before.lines().map(str::trim).collect();

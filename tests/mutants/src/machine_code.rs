@@ -46,7 +46,7 @@ const BOOTING: Duration = Duration::from_secs(90);
 
 /// A changed instruction.
 pub struct Mutant {
-    /// Part, function, offset, and what is done to which instruction.
+    /// Part, function, offset, and the change of which instruction.
     pub name: String,
     part: &'static Part,
     /// Where in the file.
@@ -68,7 +68,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The one at `elf`, or else of the tree as it is.
+    /// The kernel at `elf`, or that of the current tree.
     pub fn build(elf: Option<&Path>) -> Result<Self> {
         prerequisites::toolchain(Install::Allowed)?;
         let catalogue = match elf {
@@ -156,7 +156,7 @@ impl Target {
             thorough,
             passed: Passed::read(&self.elf)?,
         };
-        // At once, as they share their boots.
+        // All in one run, because they share their boots.
         let is_needed = |part: &&Part| mutants.iter().any(|mutant| mutant.part.name == part.name);
         let parts = PARTS.iter().filter(is_needed);
         let mut first: Vec<_> = parts
@@ -173,7 +173,7 @@ impl Target {
 /// kernel.
 struct Passed {
     path: PathBuf,
-    /// The first line tells the kernel, each other one a test.
+    /// The first line names the kernel, each other line a test.
     lines: Vec<String>,
 }
 

@@ -227,7 +227,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> bool {
     true
 }
 
-/// Tries `mutants` by `trial` and tells what becomes of them. Returns whether all were noticed.
+/// Tries `mutants` by `trial` and prints the verdicts. Returns whether all were noticed.
 fn each<T>(
     mutants: &[T],
     name: impl Fn(&T) -> &str,

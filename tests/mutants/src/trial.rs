@@ -127,7 +127,7 @@ impl<'a> Trials<'a> {
         }
         let mut options = vec!["--"];
         if is_on_host(arguments) {
-            // One by one, so that the log tells which test hangs or takes the process with it.
+            // One by one, so that the log shows which test hangs or kills the process.
             options.push("--test-threads=1");
         }
         options.extend(filter.split_whitespace());

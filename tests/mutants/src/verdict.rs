@@ -151,7 +151,7 @@ fn signal(log: &str) -> Option<&str> {
     text.split([',', ':']).nth(1)?.split_whitespace().next()
 }
 
-/// The tests in `log`, each with what follows on its line and behind it until the next one.
+/// The tests in `log`, each with the text after its name until the next test.
 fn tests(log: &str) -> Vec<(&str, String)> {
     let mut tests: Vec<(&str, String)> = Vec::new();
     for line in log.lines() {

@@ -5,7 +5,7 @@
 
 use core::{slice, str};
 
-/// A guest test: what it is called, what it runs on, and the function.
+/// A guest test: its name, its machine, and its function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {

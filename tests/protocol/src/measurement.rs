@@ -1,4 +1,4 @@
-//! The lines in the serial log by which the benchmark tells the host its results.
+//! The lines in the serial log with the results of the benchmark.
 
 use core::fmt;
 
@@ -86,7 +86,7 @@ pub struct Skipped<'a> {
 impl<'a> Skipped<'a> {
     const WORD: &'static str = "skipped ";
 
-    /// Returns what a line of the log says was skipped.
+    /// Returns the row that was skipped, according to a line of the log.
     pub fn find(line: &'a str) -> Option<Self> {
         let rest = line.split_once(PREFIX)?.1.strip_prefix(Self::WORD)?;
         let (name, reason) = rest.split_once(": ")?;

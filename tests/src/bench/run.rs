@@ -1,4 +1,4 @@
-//! Boots the bench kernel and collects what it measures.
+//! Boots the bench kernel and collects its measurements.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use test_protocol::{Measurement, Quantity, Skipped};
 
 use crate::{Over, record};
 
-/// A figure: what the guest counted, and in how many calls.
+/// A figure: the guest's count, and the number of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     pub total: u64,
@@ -21,7 +21,7 @@ impl Value {
     }
 }
 
-/// Whole if it is, else to two places.
+/// Prints a whole number as it is, any other to two places.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = if self.total.is_multiple_of(self.count) {
@@ -88,7 +88,7 @@ impl Results {
             || self.skipped().any(|(other, _)| other == name)
     }
 
-    /// The names of what differs from `other`.
+    /// The names of the results that differ from `other`.
     pub fn differences<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let missing_in = |theirs: &Self, ours: &'a Self| -> Vec<&'a str> {
             let lost = ours
@@ -105,7 +105,7 @@ impl Results {
     }
 }
 
-/// Boots `machine` and adds what it measures to `results`.
+/// Boots `machine` and adds its measurements to `results`.
 ///
 /// # Errors
 /// When it does not end well, with the end of its log.

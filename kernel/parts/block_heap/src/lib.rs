@@ -27,7 +27,7 @@ use core::{
     ptr::{self, NonNull},
 };
 
-/// Bytes of a page: what a class gets at once, and what larger blocks are multiples of.
+/// Bytes of a page. A class grows by one page, and larger blocks are multiples of it.
 pub const PAGE: usize = 4096;
 
 /// The smallest class. A free block holds the address of the next one.

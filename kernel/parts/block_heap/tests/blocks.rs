@@ -51,7 +51,7 @@ impl Ground {
         })
     }
 
-    /// Gives a block back, which still has what was written into it.
+    /// Checks that a block still has the bytes that were written to it, and gives it back.
     fn give_back(&mut self, block: Block) {
         // SAFETY: `take` has written all of it.
         let bytes =
@@ -83,7 +83,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// The size of the block for a layout, by what the heap says is in use.
+/// The size of the block for a layout, from the heap's count of used bytes.
 fn block_size(layout: Layout) -> usize {
     let mut ground = Ground::new(32);
     let block = ground.take(layout, 0).unwrap();
@@ -183,7 +183,7 @@ fn as_much_as_is_missing_is_enough() {
         (5 * PAGE, 4 * PAGE),
     ];
     for layout in cases.map(|(size, align)| layout(size, align)) {
-        // One page before it is taken, so what is added may begin anywhere.
+        // The page before it is taken, so added memory may begin anywhere.
         let missing = missing(layout).unwrap();
         let mut ground = Ground::new(1 + missing / PAGE);
         let first = ground.take(Layout::new::<[u8; PAGE]>(), 1).unwrap();

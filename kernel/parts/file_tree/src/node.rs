@@ -1,4 +1,4 @@
-//! Nodes: what a name stands for.
+//! Nodes: the files and directories that names stand for.
 
 use crate::Error;
 use abi::mode;
@@ -48,7 +48,7 @@ pub struct Attributes {
     /// File type and permission bits, as in `st_mode`.
     pub mode: u32,
     pub links: u64,
-    /// In bytes; 0 for what is not a regular file.
+    /// In bytes; 0 if it is not a regular file.
     pub size: u64,
 }
 

@@ -31,7 +31,7 @@ pub enum Install<S> {
     Virtual(S),
 }
 
-/// Where a path leads that is about to be created or removed.
+/// The place of a path that will be created or removed.
 struct Target<'a> {
     parent: NodeId,
     last: Step<'a>,
@@ -100,7 +100,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Follows `path` from the directory `cwd` to what it names.
+    /// Follows `path` from the directory `cwd` to its node.
     pub fn walk(&self, cwd: NodeId, path: &[u8]) -> Result<NodeId, Error> {
         let path = Path::try_new(path)?;
         let end = path
@@ -444,7 +444,7 @@ impl<S> Tree<S> {
         Ok(())
     }
 
-    /// Sets the length of the regular file `id`, in bytes; what is added reads as zeros.
+    /// Sets the length of the regular file `id`, in bytes. Added bytes read as zeros.
     pub fn resize(&mut self, id: NodeId, len: u64) -> Result<(), Error> {
         let old_capacity = self.bytes(id)?.capacity();
         if len > MAX_FILE_BYTES {

@@ -11,7 +11,7 @@ use crate::{Image, Rules, Violation, unlisted_stack_switches, violations};
 /// See the module's text.
 struct File<'a> {
     symbols: Table<'a>,
-    /// Where what nobody writes lies in memory, and its bytes.
+    /// The read-only parts of the image: their addresses and their bytes.
     constants: Vec<(u64, &'a [u8])>,
     stubs: Range<u64>,
 }

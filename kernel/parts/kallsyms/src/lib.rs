@@ -168,7 +168,7 @@ impl core::error::Error for ReadError {}
 pub enum LookupError<'a> {
     /// There is no table yet, or none at all.
     NoTable,
-    /// There is no memory for the symbols found, or for the names to be offered.
+    /// There is no memory for the symbols found, or for the names to offer.
     OutOfMemory,
     /// No symbol has the name.
     Unknown {

@@ -67,7 +67,7 @@ impl Write for ShortName {
     }
 }
 
-/// How far `candidate` is from what was asked for; `None`: too far to offer.
+/// The distance of `candidate` from the requested name. `None` if it is too far to offer.
 fn likeness(name: &str, candidate: &str) -> Option<usize> {
     let segment = last_segment(candidate);
     let whole = || distance(name, candidate, name.len() / 3);

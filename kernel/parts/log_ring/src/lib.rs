@@ -174,7 +174,7 @@ impl<const SLOTS: usize> Default for Ring<SLOTS> {
 }
 
 impl<const SLOTS: usize> Ring<SLOTS> {
-    /// Slots that one message may take; what is longer is cut.
+    /// Slots that one message may take. A longer message is cut.
     pub const MESSAGE_SLOTS: u64 = SLOTS as u64 / 4;
 
     /// An empty ring, all zero bytes.
@@ -308,7 +308,8 @@ impl<const SLOTS: usize> Ring<SLOTS> {
             .then(|| Header::unpack(slot.header.load(Ordering::Relaxed)).depth)
     }
 
-    /// Frees the slot of [`Self::front`]. For the owner of the console, who has printed it.
+    /// Frees the slot of [`Self::front`]. Only for the owner of the console, after it has printed
+    /// it.
     pub fn advance(&self) {
         let tail = self.tail.load(Ordering::Relaxed);
         debug_assert!(
@@ -471,7 +472,7 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
         slot.header.store(header.pack(), Ordering::Relaxed);
         let dropped_before = core::mem::take(&mut self.dropped_before);
         slot.dropped_before.store(dropped_before, Ordering::Relaxed);
-        // Release pairs with the Acquire in `Ring::read`: who sees the number sees the record.
+        // Release pairs with the Acquire in `Ring::read`: a reader of the number sees the record.
         slot.published.store(self.seq + 1, Ordering::Release);
     }
 

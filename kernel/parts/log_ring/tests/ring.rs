@@ -108,7 +108,7 @@ struct Nested<'a, const SLOTS: usize>(&'a Ring<SLOTS>);
 impl<const SLOTS: usize> fmt::Display for Nested<'_, SLOTS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.write(STAMP, format_args!("inner")).unwrap();
-        // Nobody can print past the outer message now, and nothing may be lost or spin for it.
+        // The console cannot print past the outer message now. Nothing may be lost or spin for it.
         f.write_str(if self.0.front().is_some() {
             "front"
         } else {
@@ -296,7 +296,7 @@ fn concurrent_writers_lose_nothing_uncounted_and_their_lines_stay_together() {
                 running.fetch_sub(1, Ordering::Release);
             });
         }
-        // A reader of the history, which laps overtake: what it gets is whole.
+        // Laps overtake this reader of the history. Each record that it gets must be whole.
         scope.spawn(|| {
             while running.load(Ordering::Acquire) > 0 {
                 for record in ring.history().filter_map(|seq| ring.read(seq).ok()) {

@@ -105,7 +105,7 @@ impl<'a> Iterator for Args<'a> {
     }
 }
 
-/// Why a value was refused: what its parameter takes.
+/// The reason why a value was refused: the values that its parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadValue {
     /// The parameter needs a value.

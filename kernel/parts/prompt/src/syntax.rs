@@ -26,7 +26,7 @@ pub struct Line {
 pub struct Redirect {
     /// Its path.
     pub path: String,
-    /// Whether it keeps what it has.
+    /// Whether the file keeps its contents.
     pub append: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use prompt::{LineReader, Port, ReadError};
 
-/// A terminal of one endless row. It knows what the editor uses, and stops at anything else.
+/// A terminal of one endless row. It knows the sequences that the editor uses, and no others.
 #[derive(Default)]
 struct Terminal {
     typed: std::collections::VecDeque<u8>,
@@ -62,7 +62,7 @@ impl Port for Terminal {
     }
 }
 
-/// Types `keys` and expects that what was read is what the screen shows.
+/// Types `keys` and expects the line that the screen shows.
 fn type_line(reader: &mut LineReader, keys: &[u8]) -> Result<String, ReadError> {
     let mut terminal = Terminal {
         typed: keys.iter().copied().collect(),

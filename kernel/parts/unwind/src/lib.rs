@@ -118,7 +118,7 @@ pub enum Stop {
         /// The address of the code.
         code: u64,
     },
-    /// A register was to be read from where no stack is.
+    /// A register had to be read from an address outside the stack.
     Unreadable {
         /// The address.
         address: u64,
@@ -140,7 +140,7 @@ pub struct Tables<'a> {
     eh_frame: EhFrame<Bytes<'a>>,
     bases: BaseAddresses,
     debug_frame: DebugFrame<Bytes<'a>>,
-    /// First address, end, and offset in `debug_frame` of what it describes, by address.
+    /// For each entry of `debug_frame` the first address, the end and the offset, by address.
     debug_entries: Vec<(u64, u64, usize)>,
 }
 

@@ -89,7 +89,7 @@ impl FreeList {
     pub(crate) fn len(&self) -> usize {
         let mut at = head(self.0.load(Ordering::Acquire));
         std::iter::from_fn(|| {
-            // SAFETY: on the list, and nobody takes it.
+            // SAFETY: on the list, and no thread takes it.
             at = unsafe { at.as_ref() }?.next.load(Ordering::Relaxed);
             Some(())
         })

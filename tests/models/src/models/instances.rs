@@ -19,7 +19,7 @@ use crate::{
     registry::in_flight::InFlight,
 };
 
-/// A holder and, for each of its instances, what stands for the instance's fields.
+/// A holder and, for each of its instances, the stand-in for the instance's fields.
 struct Calls {
     holder: *mut Holder,
     contents: Vec<(*mut Instance, Content)>,
@@ -62,7 +62,7 @@ impl Calls {
         &found.expect("one of the holder's").1
     }
 
-    /// Changes the fields of an instance in hand, twice: nobody else does meanwhile.
+    /// Changes the fields of an instance in hand, twice. No other thread may do so meanwhile.
     fn fill(&self, instance: *mut Instance, value: u64) {
         self.content(instance).write(value);
         assert_eq!(self.content(instance).read(), value);

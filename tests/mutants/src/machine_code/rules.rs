@@ -16,7 +16,7 @@ pub enum Rule {
     NotStored,
     /// A memory operand is the next word: 8 bytes, a register of a frame, further on.
     NextWord,
-    /// A fence, a wait, or a change of what may interrupt or reach memory is left out.
+    /// A fence or a wait is left out, or an instruction that lets in interrupts or user memory.
     NotWaited,
 }
 
@@ -140,7 +140,7 @@ fn next_word(insn: &Instruction, constants: &ConstantOffsets, bytes: &[u8]) -> O
     Some(bytes)
 }
 
-/// A locked no-op on the stack, or an instruction for nothing else.
+/// A locked no-op on the stack, or an instruction that is only a fence.
 fn is_fence(insn: &Instruction) -> bool {
     let on_stack = insn.has_lock_prefix()
         && insn.mnemonic() == Mnemonic::Or

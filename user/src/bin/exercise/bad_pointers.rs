@@ -23,7 +23,7 @@ const BAD: [u64; 9] = [
 
 /// Makes a call whose pointers the kernel must refuse.
 fn call(number: u64, args: [u64; 6]) -> Result<u64, Errno> {
-    // SAFETY: what is passed is refused (that is the test), or is valid for the call.
+    // SAFETY: the kernel refuses the arguments (that is the test), or they are valid for the call.
     unsafe { raw(number, args) }
 }
 

@@ -24,7 +24,7 @@ pub fn wild(mut args: Args) -> i32 {
         }
         _ => panic!("there is no wild access {how:?}"),
     };
-    // SAFETY: none: the access is to be refused, and the program ended.
+    // SAFETY: none. The access must be refused, and the program ended.
     unsafe {
         if how.ends_with("read") {
             black_box((address as *const u8).read_volatile());
@@ -32,7 +32,7 @@ pub fn wild(mut args: Args) -> i32 {
             (address as *mut u8).write_volatile(0xc3);
         } else {
             if how == "rodata_call" {
-                // The page is there then, so what refuses the call is the page table.
+                // The page is there then, so only the page table can refuse the call.
                 black_box((address as *const u8).read_volatile());
             }
             asm!("call {}", in(reg) address, clobber_abi("C"));

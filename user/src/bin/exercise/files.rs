@@ -123,7 +123,7 @@ pub fn contents() {
     large_file();
 }
 
-/// More than one piece of what the kernel copies at once, at odd offsets.
+/// The kernel copies in pieces. This is more than one piece, at odd offsets.
 fn large_file() {
     static mut BUFFER: [u8; 20_000] = [0; 20_000];
     // SAFETY: the program has one thread, and this is the only reference.
@@ -234,7 +234,7 @@ pub fn directories() {
     assert_eq!(syscall::stat(c""), Err(Errno::ENOENT));
 }
 
-/// The kernel's own files: only what their modes allow.
+/// The kernel's own files permit only the operations that their modes allow.
 pub fn permissions() {
     let path = c"/tmp/read_only";
     let fd = syscall::open(path, open::CREAT | open::RDWR, 0o444).expect("open");

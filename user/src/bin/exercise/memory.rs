@@ -1,4 +1,4 @@
-//! The program's memory: copies on write, the heap, what happens when memory is out.
+//! The program's memory: copies on write, the heap, and the end of memory.
 
 use core::{hint::black_box, slice};
 use user::{
@@ -19,7 +19,7 @@ fn grow(bytes: u64) -> &'static mut [u8] {
     let start = syscall::brk(0);
     let end = start + bytes;
     assert_eq!(syscall::brk(end), end, "brk");
-    // SAFETY: memory that the kernel has just given, to nobody else.
+    // SAFETY: the kernel has just given this memory to this call alone.
     unsafe { slice::from_raw_parts_mut(start as *mut u8, bytes as usize) }
 }
 

@@ -51,9 +51,9 @@ pub fn identity() {
         0 => syscall::exit(9),
         pid => expect_code(pid as u32, 9),
     }
-    // Threads and other things that share are not to be had: vfork, threads.
+    // The kernel refuses children that share memory: vfork, threads.
     for flags in [0x0000_4111, 0x003d_0f00] {
-        // SAFETY: refused; a kernel that knows these flags is not what this is for.
+        // SAFETY: the kernel refuses the call. A kernel that knows these flags must not run this.
         let result = unsafe { raw(nr::CLONE, [flags, 0, 0, 0, 0, 0]) };
         assert_eq!(result, Err(Errno::EINVAL));
     }
