@@ -1,4 +1,4 @@
-//! What the probes ask of a kernel.
+//! The glue that the probes need in a kernel.
 
 use core::{arch::x86_64::__cpuid, cell::UnsafeCell, fmt, ops::Range, slice};
 
@@ -38,7 +38,7 @@ probes::breakpoint_entry!(
 /// The data that the probes keep for the one CPU. Its GS base points there.
 static CPU: PerCpu = PerCpu::new();
 
-/// What the boot loader told.
+/// The facts from the boot loader.
 struct Boot {
     symbols: Table<'static>,
     stack: Range<u64>,
@@ -84,7 +84,8 @@ const PROBEABLE: [&str; 1] = ["add"];
 // 1. `CPU` is the data of the one CPU, and nobody else writes it. 2. The symbols are those of the
 // running kernel, which stays where it is. 3. The one CPU executes `cpuid`, and it is in no #BP
 // handler because it runs the caller. 4. The same: the caller is in no hit, by `can_sleep`.
-// 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is written.
+// 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is
+// written.
 unsafe impl Platform for Minimal {
     type RawMutex = SpinMutex<()>;
 

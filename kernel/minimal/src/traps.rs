@@ -118,7 +118,7 @@ stub! {
 
 const _: () = assert!(offset_of!(PtRegs, di) == 0x70 && offset_of!(PtRegs, orig_ax) == 0x78);
 
-/// Offers a trap to the probes. What is not theirs ends this kernel.
+/// Offers a trap to the probes. Any other trap ends this kernel.
 extern "C" fn trap(regs: &mut PtRegs, vector: u8) {
     let is_the_probes = match vector {
         1 => {
