@@ -454,3 +454,17 @@ proptest! {
         prop_assert_eq!(tree.used(), empty);
     }
 }
+
+#[test]
+fn what_is_written_and_removed_is_in_the_books() {
+    let mut tree = tree();
+    let before = tree.used();
+    let file = create(&mut tree, "/tmp/file");
+    let empty = tree.used();
+    assert!(empty > before, "{before} bytes, then {empty}");
+    tree.write_at(file, 0, &[7; 5000]).unwrap();
+    assert!(tree.used() >= empty + 5000, "{} bytes", tree.used());
+    tree.release(file);
+    tree.unlink(NodeId::ROOT, b"/tmp/file").unwrap();
+    assert_eq!(tree.used(), before);
+}

@@ -147,3 +147,12 @@ proptest! {
         prop_assert_eq!(i32::parse(Some(&number.to_string())).ok(), i32::try_from(number).ok());
     }
 }
+
+#[test]
+fn an_argument_is_known_by_its_name_alone() {
+    let arg = Args::new("log-level=5").next().unwrap();
+    assert!(arg.is("log-level") && arg.is("log_level"));
+    for other in ["", "log", "log_level=5", "log_levels", "5"] {
+        assert!(!arg.is(other), "{other}");
+    }
+}

@@ -167,3 +167,9 @@ fn a_line_with_other_letters_is_refused_and_comes_back_without_them() {
     );
     assert_eq!(type_line(&mut reader, b"ls\r"), Ok("ls".into()));
 }
+
+#[test]
+fn an_error_says_why_there_is_no_line() {
+    assert!(ReadError::Abandoned.to_string().contains("abandoned"));
+    assert!(ReadError::NotAscii.to_string().contains("ASCII"));
+}

@@ -5,6 +5,7 @@ mod boundary;
 mod classification;
 #[path = "../closing.rs"]
 mod closing;
+mod decoding;
 mod differential;
 mod execution;
 mod machine;
