@@ -110,7 +110,8 @@ impl Drawn {
         const TRAPS: &str = "-p probes --test trap3 --test trap4";
         const GUEST: &str = "-p tests --test suite";
         const JUMPS: &str = "-p tests --test suite -- optimization::";
-        let is_of_jumps = ["detour.rs", "optimize.rs"]
+        // No jumps are made in a process, so only the kernel can notice.
+        let is_of_jumps = ["detour.rs", "optimize.rs", "templates.rs", "asm/detours.rs"]
             .iter()
             .any(|file| self.file.ends_with(file));
         let (quick, more): (&[&str], &[&str]) = match &*self.package {
@@ -128,7 +129,7 @@ impl Drawn {
             _ if self.file.contains("/insn/") => {
                 (&[LIB, INSTRUCTIONS], &[TRANSLATE, TRAP_FLAG, GUEST])
             }
-            _ if is_of_jumps => (&[LIB, TRANSLATE], &[JUMPS, GUEST]),
+            _ if is_of_jumps => (&[LIB, JUMPS], &[GUEST]),
             _ => (&[LIB, TRANSLATE], &[TRAP_FLAG, TRAPS, INSTRUCTIONS, GUEST]),
         };
         let more = if thorough { more } else { &[] };

@@ -291,3 +291,25 @@ fn files_that_are_no_use_are_refused() {
     );
     assert!(Table::read(&FILE[..FILE.len() / 2]).is_err());
 }
+
+#[test]
+fn an_error_lists_the_candidates_with_commas_between() {
+    let candidates: Vec<_> = TABLE.functions().take(3).collect();
+    let [a, b, c] = candidates[..] else {
+        panic!("too few functions")
+    };
+    let error = LookupError::Ambiguous {
+        name: "name".into(),
+        candidates: vec![a, b, c],
+    };
+    let shown = |symbol: Symbol<'_>| format!("{} at {:#x}", symbol.name, symbol.start);
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "name fits 3 symbols; give an address or a full name: {}, {}, {}",
+            shown(a),
+            shown(b),
+            shown(c)
+        )
+    );
+}

@@ -127,6 +127,18 @@ fn write_inside_the_formatting_of_a_write_works() {
     assert!(!ring.has_front());
 }
 
+#[test]
+fn the_console_is_told_when_there_is_something_to_print() {
+    let ring = Box::new(Ring::<16>::new());
+    // More than a lap, so that each slot is used again.
+    for line in 0..40 {
+        assert!(!ring.has_front(), "before line {line}");
+        ring.write(STAMP, format_args!("line {line}")).unwrap();
+        assert!(ring.has_front(), "after line {line}");
+        assert_eq!(drain(&ring), [format!("line {line}")]);
+    }
+}
+
 /// Gives more, or less, text the second time.
 struct Fickle(AtomicBool, &'static str, &'static str);
 
