@@ -109,7 +109,11 @@ pub const ALL: &[Model] = &[
     },
 ];
 
-use crate::{data::site::Site, explore::is_weak, memory::Content};
+use crate::{
+    data::{site::Site, trap_ip::TrapIp},
+    explore::is_weak,
+    memory::Content,
+};
 use core::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire as AcquireOrder, Relaxed, SeqCst},
@@ -163,7 +167,7 @@ struct Filled {
 impl Filled {
     fn new(key: u64) -> Self {
         Self {
-            site: Site::sentinel(key),
+            site: Site::sentinel(TrapIp(key)),
             content: Content::new(),
         }
     }

@@ -22,7 +22,11 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-use crate::{data::site::Site, error::ProbeError, limits::TABLE_BITS};
+use crate::{
+    data::{no_grace::NoGrace, site::Site, trap_ip::TrapIp},
+    error::ProbeError,
+    limits::TABLE_BITS,
+};
 
 const ENTRIES: usize = 1 << TABLE_BITS;
 /// How many sites there can be at once.
@@ -37,10 +41,12 @@ pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
 pub(crate) const SHIFT: u32 = 32 - TABLE_BITS;
 
 /// No address that a trap can report: it is not canonical.
-const DELETED_KEY: u64 = 1 << 63;
+const DELETED_KEY: TrapIp = TrapIp(1 << 63);
+/// Nor is this one.
+const EMPTY_KEY: TrapIp = TrapIp(0);
 
 /// No site is or was here: a search ends. Its key is no trap's address either.
-static EMPTY: Site = Site::sentinel(0);
+static EMPTY: Site = Site::sentinel(EMPTY_KEY);
 /// A site was here: a search goes on.
 static DELETED: Site = Site::sentinel(DELETED_KEY);
 
@@ -52,8 +58,8 @@ fn deleted() -> *mut Site {
     (&raw const DELETED).cast_mut()
 }
 
-fn is_address(key: u64) -> bool {
-    key != 0 && key != DELETED_KEY
+fn is_address(key: TrapIp) -> bool {
+    key != EMPTY_KEY && key != DELETED_KEY
 }
 
 /// See the module's text.
@@ -114,8 +120,8 @@ impl AddressTable {
 
     /// Where the search for `key` starts. Addresses of one kernel differ in their low 32 bits.
     #[inline(always)]
-    fn home(key: u64) -> usize {
-        ((key as u32).wrapping_mul(MULTIPLIER) >> SHIFT) as usize
+    fn home(key: TrapIp) -> usize {
+        ((key.0 as u32).wrapping_mul(MULTIPLIER) >> SHIFT) as usize
     }
 
     #[inline(always)]
@@ -126,7 +132,7 @@ impl AddressTable {
     /// The site whose breakpoint left `ip` in the trap frame. Any context. The site lives until a
     /// grace period ends.
     #[inline(always)]
-    pub fn find(&self, ip: u64) -> Option<&Site> {
+    pub fn find<'a>(&self, ip: TrapIp, _: NoGrace<'a>) -> Option<&'a Site> {
         let mut index = Self::home(ip);
         loop {
             // SAFETY: sites live until a grace period is over (TABLE-3). Null only before `clear`,
@@ -135,7 +141,7 @@ impl AddressTable {
             if site.key == ip {
                 return Some(site).filter(|_| is_address(ip));
             }
-            if site.key == 0 {
+            if site.key == EMPTY_KEY {
                 return None;
             }
             index += 1;
@@ -287,6 +293,11 @@ mod tests {
 
     use super::*;
 
+    fn find(table: &AddressTable, ip: TrapIp) -> Option<&Site> {
+        // SAFETY: the sites of these tests outlive their tables' use.
+        table.find(ip, unsafe { NoGrace::assume() })
+    }
+
     fn table() -> Box<AddressTable> {
         // SAFETY: null pointers are valid entries.
         let table: Box<AddressTable> = unsafe { Box::new_zeroed().assume_init() };
@@ -296,31 +307,31 @@ mod tests {
 
     fn sites(count: u64) -> Vec<Site> {
         (0..count)
-            .map(|n| Site::sentinel(0xffff_ffff_8000_0001 + n * 3))
+            .map(|n| Site::sentinel(TrapIp(0xffff_ffff_8000_0001 + n * 3)))
             .collect()
     }
 
     #[test]
     fn every_inserted_site_is_found_and_no_other() {
         let (table, mut fill) = (table(), Fill::default());
-        assert!(table.find(5).is_none());
+        assert!(find(&table, TrapIp(5)).is_none());
         let sites = sites(3000.min(MAX_SITES as u64));
         for site in &sites {
             table.reserve(&mut fill, 1, || {}).unwrap();
             table.insert(&mut fill, site);
         }
         for site in &sites {
-            assert!(core::ptr::eq(table.find(site.key).unwrap(), site));
-            assert!(table.find(site.key + 1).is_none());
+            assert!(core::ptr::eq(find(&table, site.key).unwrap(), site));
+            assert!(find(&table, TrapIp(site.key.0 + 1)).is_none());
         }
-        assert!(table.find(0).is_none() && table.find(DELETED_KEY).is_none());
+        assert!(find(&table, TrapIp(0)).is_none() && find(&table, DELETED_KEY).is_none());
     }
 
     #[test]
     fn a_table_that_is_not_ready_finds_nothing() {
         // SAFETY: as in `table`.
         let table: Box<AddressTable> = unsafe { Box::new_zeroed().assume_init() };
-        assert!(table.find(0xffff_ffff_8000_0001).is_none());
+        assert!(find(&table, TrapIp(0xffff_ffff_8000_0001)).is_none());
     }
 
     #[test]
@@ -333,7 +344,10 @@ mod tests {
             }
             for (n, site) in sites.iter().enumerate().filter(|(n, _)| n % 2 == round % 2) {
                 table.remove(&mut fill, site);
-                assert!(table.find(site.key).is_none(), "site {n} of round {round}");
+                assert!(
+                    find(&table, site.key).is_none(),
+                    "site {n} of round {round}"
+                );
             }
             let mut left = 0;
             table.iter().for_each(|_| left += 1);
@@ -344,7 +358,7 @@ mod tests {
                 .filter(|(n, _)| n % 2 != round % 2)
                 .map(|(_, site)| site)
             {
-                assert!(table.find(site.key).is_some());
+                assert!(find(&table, site.key).is_some());
                 table.remove(&mut fill, site);
             }
             let mut left = 0;
@@ -365,7 +379,7 @@ mod tests {
             table.reserve(&mut fill, 1, || {}),
             Err(ProbeError::TooManySites { limit: MAX_SITES })
         ));
-        assert!(sites.iter().all(|site| table.find(site.key).is_some()));
+        assert!(sites.iter().all(|site| find(&table, site.key).is_some()));
     }
 
     #[test]
@@ -379,7 +393,7 @@ mod tests {
         };
         let last = ((ENTRIES - 1) as u32) << SHIFT;
         let sites: Vec<Site> = (0..200u32)
-            .map(|n| Site::sentinel(u64::from((last + n).wrapping_mul(inverse))))
+            .map(|n| Site::sentinel(TrapIp(u64::from((last + n).wrapping_mul(inverse)))))
             .collect();
         for site in &sites {
             assert_eq!(AddressTable::home(site.key), ENTRIES - 1);
@@ -392,11 +406,20 @@ mod tests {
         }
         assert!(fill.deleted > 100);
         while table.sweep(&mut fill, || {
-            assert!(kept.iter().all(|(_, site)| table.find(site.key).is_some()));
+            assert!(
+                kept.iter()
+                    .all(|(_, site)| find(&table, site.key).is_some())
+            );
         }) {}
         assert_eq!(fill.deleted, 0);
-        assert!(kept.iter().all(|(_, site)| table.find(site.key).is_some()));
-        assert!(gone.iter().all(|(_, site)| table.find(site.key).is_none()));
+        assert!(
+            kept.iter()
+                .all(|(_, site)| find(&table, site.key).is_some())
+        );
+        assert!(
+            gone.iter()
+                .all(|(_, site)| find(&table, site.key).is_none())
+        );
         let mut left = 0;
         table.iter().for_each(|_| left += 1);
         assert_eq!((left, fill.live), (kept.len(), kept.len()));

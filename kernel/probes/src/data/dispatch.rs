@@ -101,7 +101,7 @@ impl Site {
             plain &= matches!(probe.service(entry), Service::Kretprobe | Service::Nothing);
         }
         // The ip that a detour pushes has 32 bits.
-        let chain = if self.key as i64 != i64::from(self.key as i32) {
+        let chain = if i32::try_from(self.key.0 as i64).is_err() {
             routines.far_chain
         } else if alone {
             routine

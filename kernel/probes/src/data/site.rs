@@ -27,6 +27,7 @@ use crate::{
         kprobe::{Kind, Kprobe, flags},
         kretprobe::KretprobeCore,
         position::{PackedPosition, Positions},
+        trap_ip::TrapIp,
     },
     insn::{FlagsOp, Insn, MAX_INSN_BYTES, StepCopy, decode},
 };
@@ -39,7 +40,7 @@ pub(crate) static IDLE: Kprobe = Kprobe::new();
 pub struct Site {
     /// The probed address + 1. The processor reports it after the breakpoint, and it is the key of
     /// the address table.
-    pub(crate) key: u64,
+    pub(crate) key: TrapIp,
     /// The newest probe, or [`IDLE`]. Its stub serves a hit. The stub fits the list that begins
     /// with this probe, so a hit that reads this once has a consistent view.
     head: AtomicPtr<Kprobe>,
@@ -104,7 +105,7 @@ pub(crate) enum Emulated {
 
 impl Site {
     /// A site that no address matches, for the address table.
-    pub(crate) const fn sentinel(key: u64) -> Self {
+    pub(crate) const fn sentinel(key: TrapIp) -> Self {
         Self {
             key,
             head: AtomicPtr::new((&raw const IDLE).cast_mut()),
@@ -132,7 +133,7 @@ impl Site {
 
     /// The probed address.
     pub fn addr(&self) -> u64 {
-        self.key - 1
+        self.key.address()
     }
 
     /// The address of the next instruction.

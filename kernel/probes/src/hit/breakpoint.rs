@@ -10,6 +10,7 @@ use crate::{
         kprobe::{Kind, Kprobe, PreVerdict},
         per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
+        trap_ip::TrapIp,
     },
     hit::{Hits, faults::is_canonical},
     insn::flags::{
@@ -30,7 +31,7 @@ impl<P: Platform> Hits<P> {
     pub fn on_breakpoint(&self, regs: &mut PtRegs) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.breakpoints);
-        match self.table.find(regs.ip) {
+        match self.table.find(TrapIp(regs.ip), self.no_grace()) {
             Some(site) => {
                 self.serve(cpu, site, regs);
                 true
@@ -244,11 +245,11 @@ impl<P: Platform> Hits<P> {
         if at == self.entry.jprobe_return.load(Relaxed) {
             return self.leave_jprobe(cpu, regs);
         }
-        if let Some((detour, offset)) = self.detours.owner(at)
+        if let Some((detour, offset)) = self.detours.owner(at, self.no_grace())
             && detour.is_fallback(offset)
         {
             let site = detour.site();
-            regs.ip = site.key;
+            regs.ip = site.key.0;
             self.serve(cpu, site, regs);
             return true;
         }

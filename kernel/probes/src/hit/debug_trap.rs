@@ -41,6 +41,7 @@ use crate::{
     data::{
         per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
+        trap_ip::TrapIp,
     },
     hit::{Hits, faults::is_canonical, slots::in_slot_region},
     insn::{
@@ -172,10 +173,10 @@ impl<P: Platform> Hits<P> {
 
     /// A step has ended in a slot or detour. Returns whether nobody is to be told.
     fn stepped_in_region(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
-        if let Some((detour, offset)) = self.detours.owner(regs.ip) {
+        if let Some((detour, offset)) = self.detours.owner(regs.ip, self.no_grace()) {
             let site = detour.site();
             if regs.ip == detour.enter() {
-                regs.ip = site.key;
+                regs.ip = site.key.0;
                 self.serve(cpu, site, regs);
                 return in_slot_region::<P>(regs.ip);
             }
@@ -205,9 +206,9 @@ impl<P: Platform> Hits<P> {
             return false;
         }
         if self.entry.is_trampoline(regs.ip)
-            && let Some(site) = self.table.find(regs.ip + 1)
+            && let Some(site) = self.table.find(TrapIp::of(regs.ip), self.no_grace())
         {
-            regs.ip = site.key;
+            regs.ip = site.key.0;
             self.serve(cpu, site, regs);
             return in_slot_region::<P>(regs.ip);
         }

@@ -63,13 +63,13 @@ impl<P: Platform> Hits<P> {
     /// Makes `regs`, of a fault in a slot or detour, those with which the original instruction
     /// would have faulted. Returns the site.
     fn rewind(&self, cpu: &PerCpu, regs: &mut PtRegs) -> Option<&Site> {
-        if let Some((detour, offset)) = self.detours.owner(regs.ip) {
+        if let Some((detour, offset)) = self.detours.owner(regs.ip, self.no_grace()) {
             let (site, position) = (detour.site(), detour.position(offset));
             regs.sp = regs.sp.wrapping_add_signed(position.rsp_correction.into());
             regs.ip = position.ip(site.addr(), regs.sp, |_| None);
             return Some(site);
         }
-        let (site, offset) = self.slots.owner(regs.ip)?;
+        let (site, offset) = self.slots.owner(regs.ip, self.no_grace())?;
         let slot = regs.ip - offset as u64;
         if core::ptr::eq(cpu.finishing.load(Relaxed), site) && slot != site.slot {
             // The rest of the hit is not to come: end it as if it had not been.

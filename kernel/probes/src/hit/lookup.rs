@@ -5,7 +5,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::{
-    data::{detour::Detour, instance, jprobe::Jprobe, kprobe::Kprobe, site::Site},
+    data::{detour::Detour, instance, jprobe::Jprobe, kprobe::Kprobe, site::Site, trap_ip::TrapIp},
     hit::{Hits, IN_POST, slots::in_slot_region},
     insn::JUMP_BYTES,
     platform::Platform,
@@ -28,7 +28,7 @@ impl<P: Platform> Hits<P> {
 
     /// Whether a #BP that left `ip` in its frame is a probe's. Any context.
     pub fn is_breakpoint(&self, ip: u64) -> bool {
-        self.table.find(ip).is_some()
+        self.table.find(TrapIp(ip), self.no_grace()).is_some()
     }
 
     /// Whether this CPU runs a pre or entry handler now. Any context that keeps its CPU.
@@ -62,8 +62,8 @@ impl<P: Platform> Hits<P> {
     /// The original address of code that is found at `ip`: the probed address for an ip in a slot
     /// or detour. Any context.
     pub fn original_ip(&self, ip: u64) -> u64 {
-        let site = self.slots.owner(ip).map(|(site, _)| site);
-        let site = site.or_else(|| Some(self.detours.owner(ip)?.0.site()));
+        let site = self.slots.owner(ip, self.no_grace()).map(|(site, _)| site);
+        let site = site.or_else(|| Some(self.detours.owner(ip, self.no_grace())?.0.site()));
         site.map_or(ip, Site::addr)
     }
 
@@ -76,9 +76,9 @@ impl<P: Platform> Hits<P> {
         sp: u64,
         read: impl FnOnce(u64) -> Option<u64>,
     ) -> (u64, u64) {
-        let (site, position) = if let Some((site, offset)) = self.slots.owner(ip) {
+        let (site, position) = if let Some((site, offset)) = self.slots.owner(ip, self.no_grace()) {
             (site, site.position(ip - offset as u64, offset))
-        } else if let Some((detour, offset)) = self.detours.owner(ip)
+        } else if let Some((detour, offset)) = self.detours.owner(ip, self.no_grace())
             && detour.described(offset).is_none()
         {
             (detour.site(), detour.position(offset))
@@ -95,7 +95,7 @@ impl<P: Platform> Hits<P> {
     /// template for a copy of it, else `ip`. Any context.
     pub fn described_ip(&self, ip: u64) -> u64 {
         self.detours
-            .owner(ip)
+            .owner(ip, self.no_grace())
             .and_then(|(detour, offset)| detour.described(offset))
             .unwrap_or(ip)
     }
@@ -149,18 +149,19 @@ impl<P: Platform> Hits<P> {
             return None;
         }
         (1..JUMP_BYTES).find_map(|behind| {
-            let site = self.table.find((ip + 1).checked_sub(behind as u64)?)?;
+            let addr = ip.checked_sub(behind as u64)?;
+            let site = self.table.find(TrapIp::of(addr), self.no_grace())?;
             Some((site, site.detour()?, behind))
         })
     }
 
     /// The slot or detour that `ip` is in. Any context.
     pub fn displaced(&self, ip: u64) -> Option<Displaced> {
-        if let Some((_, offset)) = self.slots.owner(ip) {
+        if let Some((_, offset)) = self.slots.owner(ip, self.no_grace()) {
             let start = ip - offset as u64;
             return Some(Displaced::Slot { start, offset });
         }
-        let (detour, offset) = self.detours.owner(ip)?;
+        let (detour, offset) = self.detours.owner(ip, self.no_grace())?;
         let start = detour.start;
         Some(Displaced::Detour { start, offset })
     }

@@ -83,7 +83,7 @@ pub use lookup::Displaced;
 use crate::{
     data::{
         address_table::AddressTable, detour::Detour, entry_points::EntryPoints,
-        instance::TaskTable, site::Site,
+        instance::TaskTable, no_grace::NoGrace, site::Site,
     },
     hit::slots::SlotPool,
     platform::Platform,
@@ -166,6 +166,15 @@ impl<P: Platform> Hits<P> {
     /// exception.
     pub fn init_table(&self) {
         self.table.clear();
+    }
+
+    /// Hits, and questions about code that stands in a slot or detour, come while no grace period
+    /// ends.
+    #[inline(always)]
+    fn no_grace(&self) -> NoGrace<'_> {
+        // SAFETY: clause 7 of `Platform`: interrupts are off, the guard is held, or code stands where
+        // the grace period waits for it.
+        unsafe { NoGrace::assume() }
     }
 
     /// Instances that were given back because their call was abandoned.

@@ -18,6 +18,7 @@ use core::{
 use crate::{
     data::{
         detour::{DETOUR_BYTES, Detour},
+        no_grace::NoGrace,
         site::Site,
     },
     platform::Platform,
@@ -114,7 +115,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
 
     /// The owner of the slot around `ip`, and the offset of `ip` in the slot. Any context. The
     /// owner lives until a grace period ends.
-    pub fn owner(&self, ip: u64) -> Option<(&T, usize)> {
+    pub fn owner<'a>(&self, ip: u64, _: NoGrace<'a>) -> Option<(&'a T, usize)> {
         let (page, index, offset) = self.locate(ip)?;
         // SAFETY: the owner is cleared before the site is freed, after a grace period.
         Some((

@@ -247,8 +247,7 @@ impl<P: Host> Probes<P> {
                 .detour()
                 .is_none_or(|detour| !detour.at_entry || detour.kretprobe == lone(site))
             && !(1..JUMP_BYTES as u64).any(|behind| {
-                self.table
-                    .find(site.key + behind)
+                self.site_at(site.addr() + behind)
                     .is_some_and(Site::wants_arming)
             })
     }
@@ -257,7 +256,7 @@ impl<P: Host> Probes<P> {
     fn visit_around(&self, visit_all: Visit<'_>, mut visit: impl FnMut(&Site)) {
         visit_all(&mut |site| {
             for before in 0..JUMP_BYTES as u64 {
-                if let Some(site) = self.table.find(site.key - before) {
+                if let Some(site) = self.site_at(site.addr() - before) {
                     visit(site);
                 }
             }

@@ -93,6 +93,7 @@ impl FreeSites {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::trap_ip::TrapIp;
     use alloc::vec::Vec;
 
     #[test]
@@ -100,13 +101,13 @@ mod tests {
         let mut free = FreeSites::new();
         let take = |free: &mut FreeSites| -> Vec<NonNull<Site>> {
             (0..3 * PER_BLOCK as u64)
-                .map(|key| free.take(Site::sentinel(key)).unwrap())
+                .map(|key| free.take(Site::sentinel(TrapIp(key))).unwrap())
                 .collect()
         };
         let sites = take(&mut free);
         for (key, site) in (0..).zip(&sites) {
             // SAFETY: taken above.
-            assert_eq!(unsafe { site.as_ref() }.key, key);
+            assert_eq!(unsafe { site.as_ref() }.key, TrapIp(key));
         }
         for site in &sites {
             // SAFETY: taken above, and used no more.

@@ -18,6 +18,7 @@ use crate::{
         position::Positions,
         probe::{Container, Probe},
         site::{Emulated, Site},
+        trap_ip::TrapIp,
     },
     error::ProbeError,
     insn::{self, Class, Ending, FlagsOp, Insn, Refusal, SavedFlagsOperand, step_copy, translate},
@@ -38,7 +39,7 @@ impl<P: Host> Probes<P> {
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
         self.table
             .reserve(&mut state.fill, 1, P::synchronize_hits)?;
-        let mut place = state.sites.take(Site::sentinel(addr + 1))?;
+        let mut place = state.sites.take(Site::sentinel(TrapIp::of(addr)))?;
         // SAFETY: just taken, and ours alone until it is published.
         let site = unsafe { place.as_mut() };
         let len = target.insn.len();

@@ -133,7 +133,7 @@ impl<P: Host> Probes<P> {
                 })
             }
             Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
-            Container::Jprobe(_) => match self.table.find(addr + 1) {
+            Container::Jprobe(_) => match self.site_at(addr) {
                 Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
                     Err(ProbeError::SecondJprobe { addr })
                 }
@@ -145,7 +145,7 @@ impl<P: Host> Probes<P> {
                 }
                 let method = core.method.unwrap_or(state.returns);
                 let trampoline = self.trampoline_of(method);
-                if let Some(site) = self.table.find(addr + 1)
+                if let Some(site) = self.site_at(addr)
                     && site
                         .probes()
                         .filter_map(KretprobeCore::of)

@@ -110,7 +110,7 @@ impl Template {
         }
         if !frameless {
             let field = (self.enter - self.start) as usize + PUSH_IP + 1;
-            code[field..field + 4].copy_from_slice(&(site.key as u32).to_le_bytes());
+            code[field..field + 4].copy_from_slice(&(site.key.0 as u32).to_le_bytes());
         }
         Some(code)
     }
@@ -137,7 +137,7 @@ impl Detour {
         let template = match lone {
             Some(_) if frameless => entry.detours.lone_return,
             // The ip that it pushes has 32 bits.
-            Some(_) if i32::try_from(site.key as i64).is_ok() => entry.detours.lone_entry,
+            Some(_) if i32::try_from(site.key.0 as i64).is_ok() => entry.detours.lone_entry,
             _ if at_entry => entry.detours.at_entry,
             _ => entry.detours.anywhere,
         };

@@ -98,8 +98,7 @@ impl<P: Host> Probes<P> {
         // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
         match unsafe { (at as *const u8).read_volatile() } {
             INT3 => self
-                .table
-                .find(at + 1)
+                .site_at(at)
                 .filter(|site| site.armed.load(Relaxed))
                 .map_or(INT3, |site| site.opcode()),
             byte => byte,
@@ -117,7 +116,7 @@ impl<P: Host> Probes<P> {
             if first.is_some_and(|byte| byte != JUMP) {
                 continue;
             }
-            let Some(detour) = self.table.find(addr + 1).and_then(Site::detour) else {
+            let Some(detour) = self.site_at(addr).and_then(Site::detour) else {
                 continue;
             };
             if !detour.installed.load(Relaxed) {

@@ -19,11 +19,17 @@ pub(crate) mod instance;
 #[path = "../../../../kernel/probes/src/data/kprobe.rs"]
 #[allow(dead_code)]
 pub(crate) mod kprobe;
+#[path = "../../../../kernel/probes/src/data/no_grace.rs"]
+#[allow(dead_code)]
+pub(crate) mod no_grace;
 #[path = "../../../../kernel/probes/src/data/position.rs"]
 #[allow(dead_code)]
 pub(crate) mod position;
 #[path = "../../../../kernel/probes/src/data/site.rs"]
 #[allow(dead_code)]
 pub(crate) mod site;
+#[path = "../../../../kernel/probes/src/data/trap_ip.rs"]
+#[allow(dead_code)]
+pub(crate) mod trap_ip;
 
 pub(crate) use crate::stand_ins::{detour, jprobe, kretprobe, method, per_cpu};

@@ -12,6 +12,7 @@ use crate::{
         entry_points::{EntryPoints, Routines, Template, Templates},
         kprobe::{Kprobe, PreVerdict, flags},
         site::Site,
+        trap_ip::TrapIp,
     },
     memory::Content,
     pt_regs::PtRegs,
@@ -82,7 +83,7 @@ struct World {
 impl World {
     fn new() -> &'static Self {
         let world = share(Self {
-            site: Site::sentinel(0xffff_ffff_8000_1001),
+            site: Site::sentinel(TrapIp(0xffff_ffff_8000_1001)),
             probes: [(); 2].map(|()| Probe {
                 kprobe: Kprobe::new().pre(nothing),
                 content: Content::new(),

@@ -8,7 +8,10 @@ use core::sync::atomic::{
 use super::{Cpu, Filled, share, start};
 use crate::{
     Weakness,
-    data::address_table::{AddressTable, Fill},
+    data::{
+        address_table::{AddressTable, Fill},
+        no_grace::NoGrace,
+    },
     explore::is_weak,
 };
 
@@ -54,7 +57,11 @@ impl World {
     /// A breakpoint exception at the address of site `n`. The search in `kprobe_breakpoint` has the
     /// same loads: each entry once, then the key of the site that it points to.
     fn search(&self, n: usize) -> Option<&Filled> {
-        self.table.find(self.sites[n].site.key).map(Filled::of)
+        // SAFETY: the model's sites live as long as its execution; it notices freed ones itself.
+        let grace = unsafe { NoGrace::assume() };
+        self.table
+            .find(self.sites[n].site.key, grace)
+            .map(Filled::of)
     }
 }
 
