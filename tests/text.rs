@@ -13,8 +13,8 @@ use regex::Regex;
 
 /// Directories and files that are not clean yet. Shorten this list, and never add to it.
 const NOT_YET: [&str; 4] = [
-    "docs/architecture.md",
-    "kernel/probes/",
+    "kernel/probes/src/asm/",
+    "kernel/probes/tests/",
     "kernel/src/",
     "tests/guest/",
 ];

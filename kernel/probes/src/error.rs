@@ -141,8 +141,12 @@ impl ProbeError {
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SymbolAndAddress => f.write_str("both a symbol and an address are given; give one of them"),
-            Self::NoTarget => f.write_str("neither a symbol nor an address is given; give one of them"),
+            Self::SymbolAndAddress => {
+                f.write_str("both a symbol and an address are given; give one of them")
+            }
+            Self::NoTarget => {
+                f.write_str("neither a symbol nor an address is given; give one of them")
+            }
             Self::UnknownSymbol { name, .. } if name.is_empty() => {
                 f.write_str("the name of the symbol is empty; give that of a function")
             }
@@ -150,47 +154,90 @@ impl fmt::Display for ProbeError {
                 write!(f, "no symbol is called {name}; {hint}")
             }
             Self::AmbiguousSymbol { name, candidates } => {
-                write!(f, "several functions are called {name}; give a full name or an address: {candidates}")
+                write!(
+                    f,
+                    "several functions are called {name}; give a full name or an address: \
+                    {candidates}"
+                )
             }
             Self::NoSymbolAt { addr } => {
-                write!(f, "{addr:#x} belongs to no symbol of the kernel; give an address inside a function")
+                write!(
+                    f,
+                    "{addr:#x} belongs to no symbol of the kernel; give an address inside a \
+                    function"
+                )
             }
             Self::OffsetTooLarge { name, size, offset } => {
-                write!(f, "{name}+{offset:#x} belongs to no symbol of the kernel; {name} has {size} bytes, so give an offset below that")
+                write!(
+                    f,
+                    "{name}+{offset:#x} belongs to no symbol of the kernel; {name} has \
+                    {size} bytes, so give an offset below that"
+                )
             }
             Self::NotText { addr } => {
-                write!(f, "{addr:#x} is not executable kernel text; give an address inside a function")
+                write!(
+                    f,
+                    "{addr:#x} is not executable kernel text; give an address inside a function"
+                )
             }
             Self::AlreadyRegistered { addr } => {
-                write!(f, "this probe is registered already, at {addr:#x}; unregister it first or use another one")
+                write!(
+                    f,
+                    "this probe is registered already, at {addr:#x}; unregister it first or \
+                    use another one"
+                )
             }
             Self::NotRegistered => f.write_str("this probe is not registered; register it first"),
             Self::Gone { addr } => {
-                write!(f, "the text at {addr:#x} was freed; unregister the probe, it can never fire again")
+                write!(
+                    f,
+                    "the text at {addr:#x} was freed; unregister the probe, it can never fire again"
+                )
             }
             Self::Blacklisted { addr, reason } => {
-                write!(f, "{addr:#x} may not be probed ({reason}); probe a caller of it instead")
+                write!(
+                    f,
+                    "{addr:#x} may not be probed ({reason}); probe a caller of it instead"
+                )
             }
             Self::MidInstruction { addr, start } => {
-                write!(f, "{addr:#x} is inside an instruction; the nearest start is {start:#x}")
+                write!(
+                    f,
+                    "{addr:#x} is inside an instruction; the nearest start is {start:#x}"
+                )
             }
             Self::Undecodable { addr, cause } => {
-                write!(f, "whether {addr:#x} starts an instruction cannot be told: {cause}")
+                write!(
+                    f,
+                    "whether {addr:#x} starts an instruction cannot be told: {cause}"
+                )
             }
-            Self::Instruction { addr, refusal } => write!(f, "the instruction at {addr:#x}: {refusal}"),
+            Self::Instruction { addr, refusal } => {
+                write!(f, "the instruction at {addr:#x}: {refusal}")
+            }
             Self::NotFunctionEntry { addr, entry } => {
-                write!(f, "{addr:#x} is not the entry of a function; the function starts at {entry:#x}")
+                write!(
+                    f,
+                    "{addr:#x} is not the entry of a function; the function starts at {entry:#x}"
+                )
             }
             Self::ReturnBlacklisted { addr, reason } => {
-                write!(f, "the function at {addr:#x} may not be return-probed ({reason}); use a kprobe")
+                write!(
+                    f,
+                    "the function at {addr:#x} may not be return-probed ({reason}); use a kprobe"
+                )
             }
             Self::NotExternC { addr } => write!(
                 f,
-                "the function at {addr:#x} has the Rust calling convention, which a jprobe cannot mirror; \
-                 export it as extern \"C\" under its plain name, or use a kprobe"
+                "the function at {addr:#x} has the Rust calling convention, which a jprobe cannot \
+                    mirror; export it as extern \"C\" under its plain name, or use a kprobe"
             ),
             Self::SecondJprobe { addr } => {
-                write!(f, "the function at {addr:#x} has a jprobe already; unregister it first, or use a kprobe")
+                write!(
+                    f,
+                    "the function at {addr:#x} has a jprobe already; unregister it first, \
+                    or use a kprobe"
+                )
             }
             Self::MixedReturnMethods { addr } => write!(
                 f,
@@ -199,20 +246,32 @@ impl fmt::Display for ProbeError {
             ),
             Self::DataTooLarge { bytes } => write!(
                 f,
-                "{bytes} bytes of data per call are more than {MAX_INSTANCE_DATA}; keep a reference instead"
+                "{bytes} bytes of data per call are more than {MAX_INSTANCE_DATA}; keep a \
+                    reference instead"
             ),
             Self::HandlerNotFunction { handler } => write!(
                 f,
-                "a jprobe's handler must be a function of the kernel, but {handler:#x} is not the first byte of one; make it with jprobe!"
+                "a jprobe's handler must be a function of the kernel, but {handler:#x} is not the \
+                    first byte of one; make it with jprobe!"
             ),
-            Self::NoHandler => f.write_str("a jprobe needs a handler; make one with jprobe! and give it with entry()"),
+            Self::NoHandler => f.write_str(
+                "a jprobe needs a handler; make one with jprobe! and give it with entry()",
+            ),
             Self::EmptyBatch => f.write_str("the batch is empty; give at least one probe"),
-            Self::OutOfMemory => f.write_str("out of memory for the probe; unregister others or free memory"),
-            Self::TooManySites { limit } => write!(f, "{limit} addresses are probed, and no more can be; unregister others"),
-            Self::AtomicContext => f.write_str(
-                "probes cannot be changed with interrupts or preemption off or in a handler; do it from a task",
+            Self::OutOfMemory => {
+                f.write_str("out of memory for the probe; unregister others or free memory")
+            }
+            Self::TooManySites { limit } => write!(
+                f,
+                "{limit} addresses are probed, and no more can be; unregister others"
             ),
-            Self::NotReady => f.write_str("probes are not initialised yet; register later in the boot"),
+            Self::AtomicContext => f.write_str(
+                "probes cannot be changed with interrupts or preemption off or in a handler; do \
+                    it from a task",
+            ),
+            Self::NotReady => {
+                f.write_str("probes are not initialised yet; register later in the boot")
+            }
         }
     }
 }

@@ -1,11 +1,12 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # What it owns, and what not
-//! This crate owns everything between the trap and the handler: the table of probed addresses, the execution of the displaced
-//! instruction, the way back of a probed call, the patching of text under running processors, and
-//! the waiting before memory is freed that a hit may still use. It knows no kernel. A kernel
-//! implements [`Platform`] and [`Host`], lays a [`PerCpu`] into its per-CPU data, routes its traps
-//! to [`Probes`] and expands [`entry_points!`] once: see [`your_kernel`].
+//! This crate owns everything between the trap and the handler: the table of probed addresses, the
+//! execution of the displaced instruction, the way back of a probed call, the patching of text
+//! under running processors, and the waiting before memory is freed that a hit may still use. It
+//! knows no kernel. A kernel implements [`Platform`] and [`Host`], lays a [`PerCpu`] into its
+//! per-CPU data, routes its traps to [`Probes`] and expands [`entry_points!`] once: see
+//! [`your_kernel`].
 //!
 //! # Principles
 //! 1. A hit takes no lock, allocates nothing, formats nothing and never panics.

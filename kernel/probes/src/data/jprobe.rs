@@ -186,7 +186,10 @@ impl JprobeFrame {
 /// ```
 #[macro_export]
 macro_rules! jprobe {
-    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block
+    ) => {
         $(#[$attribute])*
         #[allow(non_upper_case_globals, reason = "named like the function that it stands for")]
         $visibility const $name: $crate::JprobeEntry = {

@@ -8,8 +8,8 @@ use core::marker::PhantomData;
 pub struct NoGrace<'a>(PhantomData<&'a ()>);
 
 impl NoGrace<'_> {
-    /// A proof by other means than a value: interrupts are off, the guard is held, or the caller holds
-    /// the registry's lock and frees nothing itself.
+    /// A proof by other means than a value: interrupts are off, the guard is held, or the caller
+    /// holds the registry's lock and frees nothing itself.
     ///
     /// # Safety
     /// No grace period ends while the value, or a reference that was got with it, is used.

@@ -76,8 +76,8 @@ impl PackedPosition {
     }
 }
 
-/// The positions of a slot. A slot that ends in a jump back needs 4 at the most, any other 7. What
-/// comes before the first one is the probed address, with nothing to add to RSP.
+/// The positions of a slot. A slot that ends in a jump back needs 4 at the most, any other 7. Before
+/// the first one the position is the probed address, with nothing to add to RSP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Positions<const N: usize>([PackedPosition; N]);
 

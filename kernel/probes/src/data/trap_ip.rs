@@ -1,7 +1,7 @@
 //! The address that a trap reports.
 
-/// The instruction pointer that the processor reports after the breakpoint at a probed address: that
-/// address + 1. It is the key of the address table.
+/// The instruction pointer that the processor reports after the breakpoint at a probed address:
+/// that address + 1. It is the key of the address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct TrapIp(pub u64);

@@ -10,16 +10,16 @@
 //!          the handlers, newest probe first (a jprobe last: control leaves to its        │
 //!            │            handler and comes back by the breakpoint in `jprobe_return`)   │
 //!            ▼                                                                           ▼
-//!          post handler here? ─ no ─► drop the guard ────────────────────────────► the slot ─► back
+//!          post handler here? ─ no ─► drop the guard ──────────────────────────► the slot ─► back
 //!            │ yes: drop the guard, note the site, interrupts off
 //!            ▼
 //!          the post slot ─► kprobe_post_stub: take the guard, post handlers, drop it ─► back
 //! ```
 //!
 //! The gate of #BP leads to assembly, and nearly all hits never leave it. The assembly is there for
-//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the same
-//! for any probe, in any state. It is the slow path of the assembly, and the part to read first. For
-//! a kernel that does not expand `breakpoint_entry!`, it is the whole path: the host tests are one.
+//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the
+//! same for any probe, in any state. It is the slow path of the assembly, and the part to read
+//! first. It is the whole path where nobody expands `breakpoint_entry!`, as in the host tests.
 //!
 //! ```text
 //!   step                   Rust                     assembly              slow path when
@@ -30,7 +30,7 @@
 //!   one probe              breakpoint: serve_probe  kprobe_handle_kprobe  an old return method
 //!   borrow a return        calls: enter_call        kretprobe_handle      no instance is free, or
 //!     address                                                               the slot is borrowed
-//!   return of a call       calls: leave_call        kretprobe_trampoline  it is not the newest call
+//!   return of a call       calls: leave_call        kretprobe_trampoline  it is not the newest
 //!   post handlers          breakpoint: run_post     kprobe_run_posts      never
 //!   resume                 breakpoint: finish       each stub             the instruction is done
 //!                                                                           on the frame
@@ -172,8 +172,8 @@ impl<P: Platform> Hits<P> {
     /// ends.
     #[inline(always)]
     fn no_grace(&self) -> NoGrace<'_> {
-        // SAFETY: clause 7 of `Platform`: interrupts are off, the guard is held, or code stands where
-        // the grace period waits for it.
+        // SAFETY: clause 7 of `Platform`: interrupts are off, the guard is held, or code stands
+        // where the grace period waits for it.
         unsafe { NoGrace::assume() }
     }
 

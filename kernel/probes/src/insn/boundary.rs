@@ -9,7 +9,8 @@ use super::{
     refusal::errno,
 };
 
-/// The instructions of a piece of code, in order. Ends after the last byte, or after the first error.
+/// The instructions of a piece of code, in order. It ends after the last byte, or after the first
+/// error.
 #[derive(Clone, Debug)]
 pub struct Instructions<'a> {
     bytes: &'a [u8],
@@ -17,7 +18,8 @@ pub struct Instructions<'a> {
 }
 
 impl<'a> Instructions<'a> {
-    /// Decodes `bytes`, the original code at `start`: breakpoints and jumps of probes must have been undone.
+    /// Decodes `bytes`, the original code at `start`. Breakpoints and jumps of probes must have
+    /// been undone.
     pub const fn new(bytes: &'a [u8], start: u64) -> Self {
         Self { bytes, ip: start }
     }
@@ -68,7 +70,8 @@ impl fmt::Display for BoundaryError {
         match self {
             Self::Outside { at, start, end } => write!(
                 f,
-                "{at:#x} is outside the function at {start:#x}..{end:#x}; give an offset below {:#x}",
+                "{at:#x} is outside the function at {start:#x}..{end:#x}; give an offset below \
+                    {:#x}",
                 end.wrapping_sub(*start)
             ),
             Self::MidInstruction { at, start } => write!(
@@ -87,11 +90,11 @@ impl fmt::Display for BoundaryError {
 
 impl core::error::Error for BoundaryError {}
 
-/// Returns the instruction that starts at `target`, found by decoding `function_bytes` (original code,
-/// whose first byte is at `function_start`) from its start.
+/// Returns the instruction that starts at `target`. It is found by decoding `function_bytes`
+/// (original code, whose first byte is at `function_start`) from the start.
 ///
-/// `int3` padding counts as instructions of one byte. The instruction behind a forced-emulation prefix belongs
-/// to the prefix.
+/// `int3` padding counts as instructions of one byte. The instruction behind a forced-emulation
+/// prefix belongs to the prefix.
 ///
 /// # Errors
 /// [`BoundaryError`]; `MidInstruction` names the nearest start before `target`.
@@ -105,8 +108,8 @@ pub fn find_boundary(
         .copied()
 }
 
-/// [`find_boundary`] for several targets in one function. It goes on where it stopped, so that targets in ascending order cost one
-/// decoding of the function altogether.
+/// [`find_boundary`] for several targets in one function. It goes on where it stopped, so targets
+/// in ascending order cost one decoding of the function altogether.
 #[derive(Clone, Debug, Default)]
 pub struct BoundaryWalk {
     /// The instruction found last.
@@ -190,8 +193,9 @@ impl BoundaryWalk {
     }
 }
 
-/// Length of the landing pad at the start of a function: 4 for `endbr64`, or for the 4-byte no-op that replaces
-/// it in functions that are never called indirectly; else 0. A probe of the function's entry goes behind it.
+/// The length of the landing pad at the start of a function: 4 for `endbr64`, or for the 4-byte
+/// no-op that replaces it in functions that are never called indirectly. Else 0. A probe of the
+/// function's entry goes behind it.
 pub fn landing_pad_len(function_bytes: &[u8]) -> usize {
     match function_bytes {
         [0xf3, 0x0f, 0x1e, 0xfa, ..] | [0x66, 0x0f, 0x1f, 0x00, ..] => 4,

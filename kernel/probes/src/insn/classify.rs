@@ -11,10 +11,11 @@ use super::{
 /// With more prefixes a branch's replacement does not fit into a slot. No assembler writes so many.
 const MOST_PREFIXES: u8 = 9;
 
-/// What the replacement of an instruction has to care about.
+/// The one thing that the replacement of an instruction has to care about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Depends on its own address at most by a RIP-relative operand, and goes on with the next instruction.
+    /// Depends on its own address at most by a RIP-relative operand, and goes on with the next
+    /// instruction.
     Ordinary,
     /// `jmp rel`.
     Jump,
@@ -69,15 +70,16 @@ impl Class {
         Ok(class)
     }
 
-    /// Whether 0x66 has no meaning of which one could be sure: Intel ignores it on a near branch, AMD truncates the target to 16
-    /// bits and shortens the immediate. REX.W overrides it on both.
+    /// Whether the meaning of 0x66 is unclear. Intel ignores it on a near branch, AMD truncates the
+    /// target to 16 bits and shortens the immediate. REX.W overrides it on both.
     const fn refuses_operand_size(self) -> bool {
         !matches!(self, Self::Flags(_) | Self::Ordinary)
     }
 
-    /// Whether the replacement cannot keep all of the prefixes. A copy keeps them, and so does a branch that is its own kind of
-    /// branch elsewhere, so whatever a processor makes of them happens there, too: AMD takes the condition of `loope` and
-    /// `loopne` from a repeat prefix, Intel from the opcode. Other replacements are other instructions.
+    /// Whether the replacement cannot keep all of the prefixes. A copy keeps them. So does a branch
+    /// that is replaced by its own kind of branch: whatever a processor makes of the prefixes
+    /// happens there, too. For example AMD takes the condition of `loope` and `loopne` from a
+    /// repeat prefix, Intel from the opcode. Other replacements are other instructions.
     const fn refuses(self, prefixes: Prefixes) -> bool {
         match self {
             Self::Ordinary => false,
@@ -100,11 +102,11 @@ impl Class {
     }
 }
 
-/// Says whether `insn` may be probed, and what its replacement has to care about.
+/// Says whether `insn` may be probed, and which kind of care its replacement needs.
 ///
-/// `following` is the instruction behind it in memory, if there is one. Only `sti` needs it: when the
-/// instruction after it relies on the one-instruction interrupt shadow (`sti; hlt` and the like), or is not
-/// known, the `sti` is refused.
+/// `following` is the instruction behind it in memory, if there is one. Only `sti` needs it. `sti`
+/// is refused if the instruction after it is not known, or if it relies on the interrupt shadow of
+/// one instruction, as in `sti; hlt`.
 ///
 /// # Errors
 /// The reason why it may not be probed.
@@ -116,7 +118,7 @@ pub fn classify(insn: &Insn, following: Option<&Insn>) -> Result<Class, Refusal>
     Ok(class)
 }
 
-/// Instructions that idle and exit paths put behind an `sti` so that no interrupt comes between the two.
+/// Instructions that idle and exit paths put behind an `sti` so that no interrupt comes between.
 fn relies_on_shadow(insn: &Insn) -> bool {
     match Class::of(insn) {
         Ok(class) => {

@@ -25,7 +25,8 @@ pub struct Insn {
     prefixes: Prefixes,
 }
 
-/// What precedes the opcode of a legacy-encoded instruction. Meaningless for VEX, EVEX and XOP.
+/// The prefixes before the opcode of a legacy-encoded instruction. Meaningless for VEX, EVEX and
+/// XOP.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prefixes {
     /// 0x66 is present.
@@ -36,7 +37,8 @@ pub(super) struct Prefixes {
     pub others: bool,
     /// The REX prefix in force, or 0.
     pub rex: u8,
-    /// A prefix follows a REX prefix, which is void then (Intel SDM vol. 2A, 2.2.1): not so in each emulator.
+    /// A prefix follows a REX prefix, which is void then (Intel SDM vol. 2A, 2.2.1). Some emulators
+    /// do not treat it so.
     pub void_rex: bool,
     /// Number of bytes before the opcode (or before VEX, EVEX, XOP, REX2).
     pub len: u8,
@@ -116,11 +118,13 @@ impl fmt::Display for DecodeError {
             ),
             Self::Invalid { ip } => write!(
                 f,
-                "the bytes at {ip:#x} are no instruction; if another tool has patched them, remove its patch first"
+                "the bytes at {ip:#x} are no instruction; if another tool has patched them, \
+                    remove its patch first"
             ),
             Self::Apx { ip } => write!(
                 f,
-                "the instruction at {ip:#x} uses an APX encoding, which cannot be executed out of line; probe a neighbour"
+                "the instruction at {ip:#x} uses an APX encoding, which cannot be executed out of \
+                    line; probe a neighbour"
             ),
         }
     }
@@ -130,8 +134,8 @@ impl core::error::Error for DecodeError {}
 
 /// Decodes the instruction at the start of `bytes`, whose address is `ip`.
 ///
-/// Looks at no byte beyond the instruction, save that a `ud2` is looked at together with the three bytes
-/// that may follow it, so `bytes` may end where the instruction ends.
+/// Looks at no byte beyond the instruction, so `bytes` may end where the instruction ends. The
+/// exception is `ud2`: it is looked at together with the three bytes that may follow it.
 ///
 /// # Errors
 /// [`DecodeError`], which says why.
@@ -198,7 +202,7 @@ impl Insn {
         self.instruction.next_ip()
     }
 
-    /// Where a direct branch or call leads to (of a conditional one: if taken); `None` for everything else.
+    /// The target of a direct branch or call (of a conditional one: if taken). `None` for all else.
     pub fn branch_target(&self) -> Option<u64> {
         match self.instruction.op0_kind() {
             OpKind::NearBranch64 => Some(self.instruction.near_branch64()),
@@ -228,7 +232,8 @@ impl Insn {
         })
     }
 
-    /// Whether it gives RSP a value that is neither its own, moved or aligned, nor that of the frame pointer.
+    /// Whether it gives RSP a value that is neither its own, moved or aligned, nor that of the
+    /// frame pointer.
     pub fn switches_stacks(&self) -> bool {
         let instruction = &self.instruction;
         let is_rsp = |register: Register| register.full_register() == Register::RSP;
@@ -259,7 +264,8 @@ impl Insn {
         matches!(self.code(), Code::Wrmsr | Code::Wrmsrns | Code::Wrmsrlist)
     }
 
-    /// How many bytes of arguments a near return discards behind the return address; 0 for anything else.
+    /// How many bytes of arguments a near return discards behind the return address. 0 for all
+    /// else.
     pub fn discarded_arguments(&self) -> u16 {
         match self.opcode_bytes() {
             [0xc2, low, high] => u16::from_le_bytes([*low, *high]),
@@ -267,8 +273,8 @@ impl Insn {
         }
     }
 
-    /// The number of the 64-bit register that it pushes, if it is `push` of one (Intel SDM vol. 2, "PUSH"), without a prefix that
-    /// one has no use for.
+    /// The number of the 64-bit register that it pushes, if it is `push` of one (Intel SDM vol. 2,
+    /// "PUSH") without a useless prefix.
     pub fn pushed_register(&self) -> Option<usize> {
         let plain = !self.prefixes.others && !self.prefixes.operand_size;
         (plain && self.code() == Code::Push_r64).then(|| self.instruction.op0_register().number())
@@ -279,7 +285,8 @@ impl Insn {
         self.code() == Code::Endbr64
     }
 
-    /// Whether this is a forced-emulation prefix: `ud2` and a signature, which belong to the next instruction.
+    /// Whether this is a forced-emulation prefix: `ud2` and a signature, which belong to the next
+    /// instruction.
     pub fn is_forced_emulation_prefix(&self) -> bool {
         self.code() == Code::Ud2 && self.len() == 5
     }

@@ -1,8 +1,9 @@
 //! The instructions that observe or change the interrupt flag, as functions on an RFLAGS image.
 //!
-//! Whoever completes a hit with interrupts off must not let such an instruction run on the processor's own
-//! flags: `pushf` would store IF=0, `popf` and `sti` would let interrupts in too early. These functions say what
-//! the flags of the probed code become (Intel SDM vol. 2, "PUSHF", "POPF", "CLI", "STI" at CPL 0).
+//! Code that completes a hit with interrupts off must not let such an instruction run on the
+//! processor's own flags: `pushf` would store IF=0, and `popf` and `sti` would let interrupts in
+//! too early. These functions say how the flags of the probed code change (Intel SDM vol. 2,
+//! "PUSHF", "POPF", "CLI", "STI" at CPL 0).
 
 /// Bits of RFLAGS (Intel SDM vol. 1, 3.4.3).
 pub mod bits {
@@ -73,8 +74,9 @@ pub enum FlagsOp {
 impl FlagsOp {
     /// RFLAGS after the instruction.
     ///
-    /// `flags` is RFLAGS of the probed code before it, `popped` the word (or quad word) at the top of its
-    /// stack, which only `popf` looks at. RF comes out clear, as after any completed instruction.
+    /// `flags` is RFLAGS of the probed code before it. `popped` is the word (or quad word) at the
+    /// top of its stack. Only `popf` looks at it. RF comes out clear, as after any completed
+    /// instruction.
     pub const fn apply(self, flags: u64, popped: u64) -> u64 {
         let after = match self {
             Self::Push(_) => flags,
@@ -88,7 +90,7 @@ impl FlagsOp {
         (after & !RF) | FIXED
     }
 
-    /// What the instruction adds to RSP.
+    /// The number that the instruction adds to RSP.
     pub const fn rsp_delta(self) -> i64 {
         match self {
             Self::Push(size) => -(size.bytes() as i64),

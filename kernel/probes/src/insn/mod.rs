@@ -1,25 +1,27 @@
-//! What the probes know about x86-64 instructions: where one starts, whether it may be probed, and what
-//! to execute in its place.
+//! The probes' knowledge of x86-64 instructions: where one starts, whether it may be probed, and
+//! which code to execute in its place.
 //!
-//! A breakpoint destroys the first byte of the instruction that it sits on, so a hit needs another way to
-//! execute it. Everything here works on bytes and addresses alone, at registration, in this order:
+//! A breakpoint destroys the first byte of the instruction that it sits on, so a hit needs another
+//! way to execute it. Everything here works on bytes and addresses alone, at registration, in this
+//! order:
 //!
 //! ```text
 //!   find_boundary ─► classify ─┬─► translate   out-of-line code with explicit exits (the default)
-//!   (decode)                   └─► step_copy   copy to be single-stepped, and its fix-up
+//!   (decode)                   └─► step_copy   copy to be single-stepped, and its correction
 //! ```
 //!
-//! [`translate()`] states where the processor may stand inside its code and what that means for the probed
-//! code ([`Position`]), so that a fault can be rewound and a backtrace be right. [`flags`] holds the semantics
-//! of the few instructions that look at or change the interrupt flag.
+//! [`translate()`] states where the processor may stand inside its code, and where the probed code
+//! is then ([`Position`]). So a fault can be rewound, and a backtrace is right. [`flags`] has the
+//! semantics of the few instructions that look at or change the interrupt flag.
 //!
-//! Every decision keys on the decoded operation (map, opcode, ModRM, prefixes), never on an opcode byte: a
-//! `vpor` has the opcode byte of a `jmp`.
+//! Every decision depends on the decoded operation (map, opcode, ModRM, prefixes), never on an
+//! opcode byte alone: a `vpor` has the opcode byte of a `jmp`.
 //!
 //! # Contexts
-//! Pure functions: callable anywhere, no lock, no global state of ours. The decoder crate builds its tables
-//! on the heap at its first use; [`init`] does that at a chosen moment, later calls allocate nothing. The functions a
-//! hit needs ([`Translation::position`], [`StepCopy::finish`], [`FlagsOp::apply`]) do not decode.
+//! Pure functions: callable anywhere, no lock, no global state of ours. The decoder crate builds
+//! its tables on the heap at its first use. [`init`] does that at a chosen moment, and later calls
+//! allocate nothing. The functions that a hit needs ([`Translation::position`],
+//! [`StepCopy::finish`], [`FlagsOp::apply`]) do not decode.
 
 #![deny(unsafe_code)]
 
@@ -44,8 +46,8 @@ pub use sequence::{Position, ResumeIp};
 pub use step::{StepCopy, StepProgress, step_copy};
 pub use translate::{Block, Ending, SLOT_BYTES, SavedFlagsOperand, Translation, translate};
 
-/// Builds the decoder's tables (about 330 KiB of heap), so that no later call into this module allocates.
-/// Call once, when the heap is up and before the first registration.
+/// Builds the decoder's tables (about 330 KiB of heap), so that no later call into this module
+/// allocates. Call it once, when the heap is up and before the first registration.
 pub fn init() {
     let nop = decode(&[0x90], 0);
     debug_assert!(nop.is_ok());

@@ -7,8 +7,8 @@ use super::{
 
 /// Bytes of `insn` for execution at `to`, equal in length to the original.
 ///
-/// Only a displacement relative to the instruction pointer changes: new = old + (original − copy). As both
-/// have the same length, an immediate behind the displacement does not matter.
+/// Only a displacement relative to the instruction pointer changes: new = old + (original − copy).
+/// Both have the same length, so an immediate behind the displacement does not matter.
 pub(super) fn rebased(insn: &Insn, to: u64) -> Result<([u8; MAX_INSN_BYTES], usize), Refusal> {
     let len = insn.len();
     let mut bytes = [0; MAX_INSN_BYTES];
@@ -20,7 +20,8 @@ pub(super) fn rebased(insn: &Insn, to: u64) -> Result<([u8; MAX_INSN_BYTES], usi
     Ok((bytes, len))
 }
 
-/// The displacement by which an instruction that ends at `next_ip` reaches the RIP-relative operand of `insn`.
+/// The displacement by which an instruction that ends at `next_ip` reaches the RIP-relative operand
+/// of `insn`.
 pub(super) fn displacement(insn: &Insn, next_ip: u64) -> Result<i32, Refusal> {
     let operand = insn.instruction().ip_rel_memory_address();
     let distance = operand.wrapping_sub(next_ip);

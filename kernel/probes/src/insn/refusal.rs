@@ -33,7 +33,8 @@ pub enum Refusal {
     SystemCall,
     /// `swapgs`, `wrgsbase`, `vmload` and loads of GS: per-CPU data would not be found after it.
     GsBase,
-    /// `wrmsr` and its kin under a post handler: it may write the GS base, and the post handler's hit would not find its per-CPU data.
+    /// `wrmsr` and its kin under a post handler. It may write the GS base, and then the post
+    /// handler's hit would not find its per-CPU data.
     MsrWrite,
     /// `xbegin`: its abort target is relative to itself.
     Transaction,
@@ -49,7 +50,8 @@ pub enum Refusal {
     ShadowStack,
     /// 0x66 on a near branch: processors disagree about its length and effect.
     OperandSizeBranch,
-    /// A prefix that may mean different things to processors, where the replacement cannot leave it to the one at hand.
+    /// A prefix that may mean different things to processors, where the replacement cannot leave
+    /// the choice to the processor at hand.
     Prefix,
     /// `sti` whose one-instruction interrupt shadow the next instruction relies on.
     InterruptShadow,
@@ -145,9 +147,12 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Breakpoint => {
-                "it is a breakpoint already; remove the other debugger's breakpoint, or probe the instruction before it if this is padding"
+                "it is a breakpoint already; remove the other debugger's breakpoint, or probe the \
+                    instruction before it if this is padding"
             }
-            Self::SoftwareInterrupt => "it raises an interrupt by itself; probe the interrupt's handler instead",
+            Self::SoftwareInterrupt => {
+                "it raises an interrupt by itself; probe the interrupt's handler instead"
+            }
             Self::Undefined => {
                 "it is meant to trap (a panic or unreachable end); probe the instruction before it"
             }
@@ -155,27 +160,39 @@ impl fmt::Display for Refusal {
                 "it asks the hypervisor to emulate the instruction after it; probe a neighbour"
             }
             Self::StackSegmentLoad => {
-                "loading SS holds off debug traps for one instruction; probe the instruction after it"
+                "loading SS holds off debug traps for one instruction; probe the instruction \
+                    after it"
             }
             Self::FarTransfer => {
-                "far calls, jumps and returns do not run out of line; probe the target or the caller"
+                "far calls, jumps and returns do not run out of line; probe the target or the \
+                    caller"
             }
             Self::InterruptReturn => {
                 "it returns from an interrupt; probe the handler before that point"
             }
-            Self::Wait => "it waits for an interrupt, which must not happen out of line; probe the instruction before it",
-            Self::SystemCall => "it enters or leaves the kernel; probe the system call's function instead",
+            Self::Wait => {
+                "it waits for an interrupt, which must not happen out of line; probe \
+                the instruction before it"
+            }
+            Self::SystemCall => {
+                "it enters or leaves the kernel; probe the system call's function instead"
+            }
             Self::GsBase => {
-                "it changes the GS base, through which the probes find their per-CPU data; probe a neighbour"
+                "it changes the GS base, through which the probes find their per-CPU data; probe \
+                    a neighbour"
             }
             Self::MsrWrite => {
-                "it may write the GS base, through which a post handler is found; leave the post handler out, or probe the instruction after it"
+                "it may write the GS base, through which a post handler is found; leave the post \
+                    handler out, or probe the instruction after it"
             }
             Self::Transaction => {
-                "its abort address is relative to itself; probe the fallback path or the instruction before it"
+                "its abort address is relative to itself; probe the fallback path or the \
+                    instruction before it"
             }
             Self::VirtualMachineEntry => "it enters a virtual machine; probe the code around it",
-            Self::SystemManagementReturn => "it leaves system management mode; there is nothing to probe there",
+            Self::SystemManagementReturn => {
+                "it leaves system management mode; there is nothing to probe there"
+            }
             Self::ControlRegister => {
                 "it may unmap the code that follows it out of line; probe the instruction after it"
             }
@@ -186,16 +203,20 @@ impl fmt::Display for Refusal {
                 "it works on the shadow stack, which the probes do not maintain; probe a neighbour"
             }
             Self::OperandSizeBranch => {
-                "processors disagree about a near branch with an operand-size prefix; remove the 0x66 from the code, or probe a neighbour"
+                "processors disagree about a near branch with an operand-size prefix; remove the \
+                    0x66 from the code, or probe a neighbour"
             }
             Self::Prefix => {
-                "it has a prefix without a meaning there, which processors may take differently; remove the prefix from the code, or probe a neighbour"
+                "it has a prefix without a meaning there, which processors may take differently; \
+                    remove the prefix from the code, or probe a neighbour"
             }
             Self::InterruptShadow => {
-                "the instruction after this sti relies on interrupts staying off until it has begun; probe the instruction before the sti"
+                "the instruction after this sti relies on interrupts staying off until it has \
+                    begun; probe the instruction before the sti"
             }
             Self::DisplacementRange => {
-                "its RIP-relative operand is more than 2 GiB away from every slot; allocate slots nearer to the code"
+                "its RIP-relative operand is more than 2 GiB away from every slot; allocate slots \
+                    nearer to the code"
             }
             Self::NoRoom => "its replacement does not fit into a slot; probe a neighbour",
         })

@@ -1,14 +1,17 @@
 //! The instructions that a jump displaces, and whether it may.
 //!
-//! A jump is longer than most instructions: [`JUMP_BYTES`] replace the first instruction and the beginning of those behind it. That is
-//! sound only if nobody ever enters what the jump covers but by its first byte. The whole function is decoded to find out:
-//! where it branches to, what addresses of its own code it takes, and whether it jumps to where nobody can tell.
+//! A jump is longer than most instructions: [`JUMP_BYTES`] replace the first instruction and the
+//! beginning of those behind it. That is sound only if control enters the covered bytes by the
+//! first one alone. To find out, the whole function is decoded: which addresses it branches to,
+//! which addresses of its own code it takes, and whether it jumps to an address that cannot be
+//! told.
 //!
-//! Code behind an unconditional branch is displaced, too, because a handler may say that a hit goes on
-//! there. Only padding is not: no code goes on in it.
+//! Code behind an unconditional branch is displaced, too, because a handler may say that a hit goes
+//! on there. Padding is not, because no code goes on in it.
 //!
-//! What a function's bytes cannot say is left to the caller: other probes in the region, entries of an exception table, and code
-//! that was interrupted in the region before the jump was there.
+//! A function's bytes do not tell everything. The caller looks at the rest: other probes in the
+//! region, entries of an exception table, and code that was interrupted in the region before the
+//! jump was there.
 
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
@@ -146,7 +149,8 @@ impl FunctionCode {
         self.start
     }
 
-    /// The instructions that a jump at `addr` would displace. `behind` is what follows the function and belongs to nobody.
+    /// The instructions that a jump at `addr` would displace. `behind` are the bytes that follow
+    /// the function and belong to no symbol.
     ///
     /// # Errors
     /// An [`Obstacle`].
@@ -209,7 +213,8 @@ impl FunctionCode {
     }
 }
 
-/// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it. An error if it cannot be displaced.
+/// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it.
+/// An error if it cannot be displaced.
 fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstacle> {
     let at = insn.ip();
     let class = classify(insn, following).map_err(|refusal| Obstacle::Unmovable { at, refusal })?;
@@ -222,7 +227,8 @@ fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstac
     Ok(class.falls_through())
 }
 
-/// Every address of code that `insn` names: as a branch target, as an operand relative to itself, as a number.
+/// Every address of code that `insn` names: as a branch target, as an operand relative to itself,
+/// as a number.
 fn references(insn: &Insn) -> impl Iterator<Item = u64> {
     let instruction = *insn.instruction();
     let relative = instruction
@@ -236,7 +242,8 @@ fn references(insn: &Insn) -> impl Iterator<Item = u64> {
     operands.chain(relative)
 }
 
-/// How many bytes at the start of `bytes`, which are at `at`, do nothing: whole breakpoints and no-operations.
+/// How many bytes at the start of `bytes`, which are at `at`, do nothing: whole breakpoints and
+/// no-operations.
 fn padding(bytes: &[u8], at: u64) -> usize {
     Instructions::new(bytes, at)
         .map_while(Result::ok)

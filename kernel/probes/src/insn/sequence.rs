@@ -1,9 +1,9 @@
-//! A buffer of machine code that knows, for each of its instructions, what the probed code looks like
-//! when the processor stands there.
+//! A buffer of machine code that knows the [`Position`] of the probed code for each of its
+//! instructions.
 //!
-//! Code grows at the end. Addresses that an instruction's own fields cannot hold go to a pool of 8-byte
-//! literals behind the code, which [`Sequence::finish`] places. In a kernel linked in the top 2 GiB every address
-//! fits and the pool stays empty.
+//! Code grows at the end. An address that does not fit into an instruction's own field goes to a
+//! pool of 8-byte literals behind the code. [`Sequence::finish`] places the pool. In a kernel
+//! linked in the top 2 GiB every address fits and the pool stays empty.
 
 use super::{
     classify::has_memory_operand,
@@ -12,7 +12,7 @@ use super::{
     refusal::Refusal,
 };
 
-/// The instruction pointer of the probed code at some place of its replacement.
+/// The instruction pointer of the probed code, while the processor stands in its replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeIp {
     /// This address.
@@ -21,14 +21,15 @@ pub enum ResumeIp {
     Stacked(i32),
 }
 
-/// What the probed code looks like when the processor stands at some place of its replacement.
+/// The probed code, as seen while the processor stands at some instruction of its replacement.
 ///
-/// Flags and all registers but RIP and RSP are the probed code's own at every place.
+/// Flags and all registers but RIP and RSP are always the probed code's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The probed code's instruction pointer.
     pub ip: ResumeIp,
-    /// What to add to RSP to get the probed code's stack pointer. Below that only dead stack was written.
+    /// The number to add to RSP to get the probed code's stack pointer. Only dead stack was written
+    /// below that.
     pub rsp_correction: i32,
 }
 
@@ -53,7 +54,7 @@ struct Mark {
     position: Position,
 }
 
-/// A 32-bit RIP-relative field that waits for the place of its literal.
+/// A 32-bit RIP-relative field whose literal has no address yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reference {
     field: u8,
@@ -132,7 +133,8 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
             .map(|mark| mark.position)
     }
 
-    /// The positions that were stated, and from which offset on they hold. One that holds for no byte is superseded by the next one.
+    /// The positions that were stated, and the offset from which each holds. One that holds for no
+    /// byte is superseded by the next one.
     pub fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
         let marks = &self.marks[..self.mark_count];
         let next = marks.iter().skip(1).map(|mark| Some(mark.offset));
@@ -217,7 +219,8 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
         Ok(())
     }
 
-    /// `jcc target`, or `None` and no code if the target is out of reach. `condition` is the low nibble of the opcode.
+    /// `jcc target`, or `None` and no code if the target is out of reach. `condition` is the low
+    /// nibble of the opcode.
     pub fn conditional_jump(
         &mut self,
         prefixes: &[u8],
@@ -248,7 +251,8 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
         Ok(())
     }
 
-    /// `push` of the register or memory operand of an indirect branch, with its prefixes but for that of the branch.
+    /// `push` of the register or memory operand of an indirect branch, with its prefixes but for
+    /// that of the branch.
     pub fn push_branch_operand(&mut self, insn: &Insn) -> Result<(), Refusal> {
         let [0xff, modrm, tail @ ..] = insn.opcode_bytes() else {
             unreachable!("near indirect branches have the opcode 0xff and a ModRM byte")

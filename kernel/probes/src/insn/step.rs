@@ -1,12 +1,13 @@
-//! Single-stepping a copy: the seed era's way to execute a probed instruction (`kprobes.step=tf`).
+//! Single-stepping a copy: the way of 2005 to execute a probed instruction (`kprobes.step=tf`).
 //!
-//! The hit resumes in a copy of the instruction with EFLAGS.TF set and IF clear; the #DB after it puts right what
-//! went wrong by the copy standing elsewhere: the instruction pointer, a return address that a call has pushed,
-//! flags that a `pushf` has stored, TF and IF themselves. A `nop` follows the copy, because the processor may (QEMU 7.2)
-//! or may not (Bochs) hold off the #DB after `sti` until one more instruction is executed.
+//! The hit resumes in a copy of the instruction with EFLAGS.TF set and IF clear. The copy stands at
+//! another address, so some of its effects are wrong, and the #DB after it corrects them: the
+//! instruction pointer, a return address that a call has pushed, flags that a `pushf` has stored,
+//! TF and IF themselves. A `nop` follows the copy, because after `sti` the processor may hold off
+//! the #DB until one more instruction is executed (QEMU 7.2 does, Bochs does not).
 //!
-//! Relative branches are copied as they are: taken, they arrive at a wrong address, but nothing is fetched
-//! from there before the #DB.
+//! Relative branches are copied as they are. When taken, they arrive at a wrong address, but
+//! nothing is fetched from there before the #DB.
 
 use super::{
     classify::Class,
@@ -28,7 +29,7 @@ pub struct StepCopy {
     branches_to_itself: bool,
 }
 
-/// What is to be put right after the step, besides TF and IF.
+/// The correction that is due after the step, besides TF and IF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fixup {
     /// The ip becomes that of the next instruction.
@@ -51,8 +52,8 @@ enum Fixup {
 pub enum StepProgress {
     /// The instruction is complete and the registers are those of the probed code.
     Done,
-    /// A string instruction has iterations left (there is a #DB after each, and may be one before the first). Nothing was
-    /// changed: resume with TF still set.
+    /// A string instruction has iterations left (there is a #DB after each, and may be one before
+    /// the first). Nothing was changed: resume with TF still set.
     Unfinished,
 }
 
@@ -72,8 +73,9 @@ impl StepCopy {
 
     /// Completes the step at the #DB that follows it.
     ///
-    /// `regs` is the frame of the #DB, `flags` RFLAGS of the probed code before the step. `store` writes bytes
-    /// to the probed code's stack, at addresses that the instruction itself has just written.
+    /// `regs` is the frame of the #DB, `flags` RFLAGS of the probed code before the step. `store`
+    /// writes bytes to the probed code's stack, at addresses that the instruction itself has just
+    /// written.
     pub fn finish(
         &self,
         regs: &mut PtRegs,
@@ -113,7 +115,8 @@ impl StepCopy {
         StepProgress::Done
     }
 
-    /// Goes back to the probed address after a fault in the copy. `flags`: RFLAGS of the probed code before the step.
+    /// Goes back to the probed address after a fault in the copy. `flags`: RFLAGS of the probed
+    /// code before the step.
     pub fn abandon(&self, regs: &mut PtRegs, flags: u64) {
         let kept = bits::TF | bits::IF;
         regs.ip = self.ip;

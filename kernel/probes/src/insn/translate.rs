@@ -1,42 +1,53 @@
-//! Out-of-line replacements of instructions: code that has the effect of the original from another place
-//! and leaves by explicit exits.
+//! Out-of-line replacements of instructions: code that has the effect of the original from another
+//! address, and leaves by explicit exits.
 //!
 //! Rules that every replacement keeps:
 //!
-//! 1. Before its commit point only RSP and dead stack below it differ from the state before the original.
-//! 2. It touches no flag and no register that the original does not touch; scratch space is the stack below RSP.
-//! 3. At each of its instructions the [`Position`] tells the probed code's ip and stack pointer: a fault is
-//!    rewound by it, a backtrace shown by it. An interrupt needs neither; it resumes in the code.
-//! 4. A fault of the original happens in the replacement, too, at a place whose position is the probed address.
-//! 5. It holds no data of a hit: any number of CPUs may execute it at once.
+//! 1. Before its commit point only RSP and dead stack below it differ from the state before the
+//!    original.
+//! 2. It touches no flag and no register that the original does not touch. Scratch space is the
+//!    stack below RSP.
+//! 3. At each of its instructions the [`Position`] tells the probed code's ip and stack pointer. A
+//!    fault is rewound by it, a backtrace shown by it. An interrupt needs neither, because it
+//!    resumes in the code.
+//! 4. A fault of the original happens in the replacement, too, at an instruction whose position is
+//!    the probed address.
+//! 5. It holds no data of a hit, so any number of CPUs may execute it at once.
 //!
 //! # Endings
-//! With [`Ending::Resume`] the exits are jumps to the original code: nothing is held while the code runs, and it
-//! may be interrupted anywhere. With [`Ending::Post`] it runs with IF=0, and every exit pushes the address at which to go on
-//! and jumps to a stub, which finds that address at `[rsp]` and the final stack pointer at `rsp + 8`. Instructions that set or
-//! clear IF do not suit that: see [`Translation::emulated`].
+//! With [`Ending::Resume`] the exits are jumps to the original code. Nothing is held while the code
+//! runs, and it may be interrupted anywhere. With [`Ending::Post`] it runs with IF=0. Every exit
+//! pushes the address at which to go on and jumps to a stub. The stub finds that address at `[rsp]`
+//! and the final stack pointer at `rsp + 8`. Instructions that set or clear IF do not suit that:
+//! see [`Translation::emulated`].
 //!
-//! | original    | `Resume`                                                       | `Post`                                               |
-//! |-------------|----------------------------------------------------------------|------------------------------------------------------|
-//! | ordinary    | `copy; jmp next`                                               | `copy; push next; jmp stub`                          |
-//! | `jmp rel`   | `jmp target`                                                   | `push target; jmp stub`                              |
-//! | `jcc rel`   | `jcc target; jmp next`                                         | `jcc 1f; push next; jmp stub; 1: push target; jmp stub` |
-//! | `loop rel`  | `loop 1f; jmp next; 1: jmp target`                             | likewise                                             |
-//! | `call rel`  | `push ret; jmp target`                                         | `push ret; push target; jmp stub`                    |
-//! | `call reg`  | `push ret; jmp reg`                                            | `push ret; push reg; jmp stub`                       |
-//! | `call mem`, `call rsp` | `push op; push [rsp]; mov [rsp+8], ret; ret`        | `push op; push [rsp]; mov [rsp+8], ret; jmp stub`    |
-//! | `jmp r/m`   | `copy`                                                         | `push op; jmp stub`                                  |
-//! | `ret`       | `copy`                                                         | `jmp stub`                                           |
-//! | `ret n`     | `copy`                                                         | `push [rsp]; pop [rsp+n]; lea rsp, [rsp+n]; jmp stub` |
-//! | `pushf`     | `copy; jmp next`                                               | `push gs:[saved]; push next; jmp stub`               |
+//! ```text
+//!   original    Resume                             Post
+//!   ordinary    copy; jmp next                     copy; push next; jmp stub
+//!   jmp rel     jmp target                         push target; jmp stub
+//!   jcc rel     jcc target; jmp next               jcc 1f; push next; jmp stub;
+//!                                                    1: push target; jmp stub
+//!   loop rel    loop 1f; jmp next; 1: jmp target   likewise
+//!   call rel    push ret; jmp target               push ret; push target; jmp stub
+//!   call reg    push ret; jmp reg                  push ret; push reg; jmp stub
+//!   call mem,   push op; push [rsp];               push op; push [rsp];
+//!   call rsp      mov [rsp+8], ret; ret              mov [rsp+8], ret; jmp stub
+//!   jmp r/m     copy                               push op; jmp stub
+//!   ret         copy                               jmp stub
+//!   ret n       copy                               push [rsp]; pop [rsp+n]; lea rsp, [rsp+n];
+//!                                                    jmp stub
+//!   pushf       copy; jmp next                     push gs:[saved]; push next; jmp stub
+//! ```
 //!
-//! Prefixes are kept, all of them and in their order, by the instruction that takes the original's place: what a processor makes of them is
-//! its own business. Those of an operand (segment, 0x67, 0x66 with REX.W, REX) go to the `push` of it, BND to the branch behind that. Prefixes that no
-//! replacement can keep are refused by the class ([`Refusal::Prefix`]).
+//! The instruction that takes the original's place keeps all prefixes in their order, so that each
+//! processor reads them in its own way. Those of an operand (segment, 0x67, 0x66 with REX.W, REX)
+//! go to the `push` of it, BND to the branch behind that. Prefixes that no replacement can keep are
+//! refused by the class ([`Refusal::Prefix`]).
 //!
-//! `call mem` reads its operand with the original RSP and before anything is written; its `ret` is the commit point, so
-//! a target that cannot be fetched from is reported as the call's own fault. Where an address does not fit into a
-//! 32-bit field (never in a kernel in the top 2 GiB) `push`, `jmp` and `mov` take it from a literal behind the code.
+//! `call mem` reads its operand with the original RSP and before anything is written. Its `ret` is
+//! the commit point, so a target that cannot be fetched from is reported as the call's own fault.
+//! Where an address does not fit into a 32-bit field (never in a kernel in the top 2 GiB), `push`,
+//! `jmp` and `mov` take it from a literal behind the code.
 
 use super::{
     classify::{Class, has_memory_operand},
@@ -46,7 +57,8 @@ use super::{
     sequence::{Position, ResumeIp, Sequence},
 };
 
-/// Bytes that a slot needs when original code, slot and stub all lie in the top (or the lowest) 2 GiB.
+/// Bytes that a slot needs when original code, slot and stub all lie in the top (or the lowest) 2
+/// GiB.
 pub const SLOT_BYTES: usize = 32;
 
 /// How the replacement goes on when the instruction is done.
@@ -60,12 +72,14 @@ pub enum Ending {
     Post {
         /// Address of the stub.
         stub: u64,
-        /// Where `pushf` finds the probed code's flags. Without it `pushf` is left to the caller, too.
+        /// Where `pushf` finds the probed code's flags. Without it `pushf` is left to the caller,
+        /// too.
         saved_flags: Option<SavedFlagsOperand>,
     },
 }
 
-/// Where the core keeps [`pushed_image`](super::flags::pushed_image) of the probed code's flags while a slot runs with IF=0.
+/// Where the core keeps [`pushed_image`](super::flags::pushed_image) of the probed code's flags
+/// while a slot runs with IF=0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedFlagsOperand {
     /// Offset from the GS base, below 2 GiB.
@@ -81,7 +95,8 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// The longest replacement, with all its addresses in literals. With none of them it is [`SLOT_BYTES`].
+    /// The longest replacement, with all its addresses in literals. With none it is
+    /// [`SLOT_BYTES`].
     pub const MAX_BYTES: usize = 64;
 
     /// The code, to be placed at the `slot_addr` for which it was made.
@@ -104,32 +119,35 @@ impl Translation {
         address.wrapping_sub(self.slot_addr()) < self.code().len() as u64
     }
 
-    /// What the probed code looks like when the processor stands at `offset` into the code, as it does for a
-    /// fault or an interrupt there. `offset` below the code's length.
+    /// The position of the probed code when the processor stands at `offset` into the code, as for
+    /// a fault or an interrupt there. `offset` is below the code's length.
     pub fn position(&self, offset: usize) -> Position {
         self.sequence
             .position(offset)
             .unwrap_or(Position::known(self.ip, 0))
     }
 
-    /// The offsets at which the position changes, in ascending order, and the positions from there on.
+    /// The offsets at which the position changes, in ascending order, and the positions from there
+    /// on.
     pub fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
         self.sequence.positions()
     }
 
-    /// What to add to RSP at `offset` to get the probed code's stack pointer.
+    /// The number to add to RSP at `offset` to get the probed code's stack pointer.
     pub fn rsp_correction(&self, offset: usize) -> i32 {
         self.position(offset).rsp_correction
     }
 
-    /// Whether the original's effect is complete at `offset`, so that going back to the probed address would
-    /// execute it twice. No fault can occur at such an offset, save one of a `push` that finds no stack.
+    /// Whether the original's effect is complete at `offset`, so that going back to the probed
+    /// address would execute it twice. No fault can occur at such an offset, except that of a
+    /// `push` that finds no stack.
     pub fn is_committed(&self, offset: usize) -> bool {
         self.position(offset).ip != ResumeIp::Known(self.ip)
     }
 
-    /// The instruction that the caller must carry out on the saved registers before it enters the code (see
-    /// [`FlagsOp::apply`]), which then only takes the exit. Only with [`Ending::Post`].
+    /// The instruction that the caller must carry out on the saved registers before it enters the
+    /// code (see [`FlagsOp::apply`]). The code then only takes the exit. Only with
+    /// [`Ending::Post`].
     pub fn emulated(&self) -> Option<FlagsOp> {
         self.emulated
     }
@@ -151,7 +169,8 @@ pub fn translate(insn: &Insn, slot_addr: u64, ending: Ending) -> Result<Translat
     Ok(translation)
 }
 
-/// Replacements of several instructions, one after the other in one buffer, such as the original code of a detour.
+/// Replacements of several instructions, one after the other in one buffer, such as the original
+/// code of a detour.
 #[derive(Clone, Debug)]
 pub struct Block {
     sequence: Sequence<{ Block::MAX_BYTES }, 48>,
@@ -171,7 +190,8 @@ impl Block {
     /// Appends the replacement of `insn`. All but the last instruction take [`Ending::Fall`].
     ///
     /// # Errors
-    /// As [`translate`]; [`Refusal::NoRoom`] if the block is full. The block is of no use afterwards.
+    /// As [`translate`]; [`Refusal::NoRoom`] if the block is full. The block is of no use
+    /// afterwards.
     pub fn append(&mut self, insn: &Insn, ending: Ending) -> Result<(), Refusal> {
         append(&mut self.sequence, insn, ending).map(|_| ())
     }
@@ -199,13 +219,15 @@ impl Block {
         self.sequence.len()
     }
 
-    /// What the probed code looks like when the processor stands at `offset` into the code; `None` for an empty block.
+    /// The position of the probed code when the processor stands at `offset` into the code. `None`
+    /// for an empty block.
     pub fn position(&self, offset: usize) -> Option<Position> {
         self.sequence.position(offset)
     }
 }
 
-/// Appends the replacement of one instruction. Returns what is left to the caller (see [`Translation::emulated`]).
+/// Appends the replacement of one instruction. Returns the part that is left to the caller (see
+/// [`Translation::emulated`]).
 fn append<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
     insn: &Insn,
@@ -362,7 +384,8 @@ fn exit_next<const B: usize, const M: usize>(
     exit(seq, next, ending)
 }
 
-/// A branch over the exit to the next instruction to the exit to the target. `opcode`: of its short form. It has the prefixes of `insn`.
+/// A branch over the exit to the next instruction to the exit to the target. `opcode`: of its short
+/// form. It has the prefixes of `insn`.
 fn two_exits<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
     opcode: u8,
@@ -419,7 +442,7 @@ fn discard_arguments<const B: usize, const M: usize>(
     seq.mark(Position::known(insn.ip(), 8))?;
     seq.put(&[0x8f, 0x84, 0x24])?; // pop [rsp + imm], addressed after the increment
     seq.put(&distance.to_le_bytes())?;
-    // The old place of the return address may be overwritten from here on.
+    // From here on the word that held the return address may be overwritten.
     seq.mark(Position {
         ip: ResumeIp::Stacked(distance),
         rsp_correction: distance + 8,
