@@ -20,12 +20,6 @@ impl<P: Platform> Hits<P> {
         !in_slot_region::<P>(ip) && !P::this_cpu().is_in_hit() && !self.is_covered(ip)
     }
 
-    /// The question of the grace period. The same as [`Hits::may_preempt`].
-    #[inline]
-    pub fn is_quiescent(&self, ip: u64) -> bool {
-        self.may_preempt(ip)
-    }
-
     /// Whether a #BP that left `ip` in its frame is a probe's. Any context.
     pub fn is_breakpoint(&self, ip: u64) -> bool {
         self.table.find(TrapIp(ip), self.no_grace()).is_some()

@@ -135,7 +135,7 @@ impl Cpu {
     /// `ip` and nothing else.
     pub fn look(&self, ip: u64) {
         let request = REQUEST.load(Acquire);
-        if self.watched.load(Relaxed) && PROBES.is_quiescent(ip) {
+        if self.watched.load(Relaxed) && PROBES.may_preempt(ip) {
             self.watched.store(false, Relaxed);
             self.quiescent.store(request, Release);
             futex(&self.quiescent, libc::FUTEX_WAKE, 1);
