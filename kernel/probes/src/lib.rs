@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What it owns, and what not
+//! # The part that it owns
 //! This crate owns everything between the trap and the handler: the table of probed addresses, the
 //! execution of the displaced instruction, the way back of a probed call, the patching of text
 //! under running processors, and the waiting before memory is freed that a hit may still use. It

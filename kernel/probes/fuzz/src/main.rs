@@ -1,11 +1,11 @@
 //! Coverage-guided fuzzing of the decoder, the translator and the analysis of regions.
 //!
-//! libFuzzer looks for inputs that reach new code, in `probes::insn` and in the decoder crate, and stops at the first one that
-//! [`arbitrary_bytes::examine`] panics at. In this directory:
+//! libFuzzer looks for inputs that reach new code, in `probes::insn` and in the decoder crate. It
+//! stops at the first one that makes [`arbitrary_bytes::examine`] panic. In this directory:
 //!
 //! ```text
 //!   mkdir -p found smaller
-//!   cargo run --release -- found corpus -max_len=48         until interrupted; new inputs go to found
+//!   cargo run --release -- found corpus -max_len=48     until interrupted; new inputs go to found
 //!   cargo run --release -- -merge=1 -set_cover_merge=1 -use_counters=0 smaller corpus found
 //! ```
 //!

@@ -12,7 +12,7 @@ pub(crate) struct PackedPosition {
     /// How far the probed code's instruction pointer is from the probed address. If `stacked`: how
     /// far from RSP the word is that holds it.
     ip: i32,
-    /// What to add to RSP to get the probed code's stack pointer.
+    /// The number to add to RSP to get the probed code's stack pointer.
     pub(crate) rsp_correction: i16,
     /// The first offset that this is for. 0: this is unused.
     from: u8,
@@ -76,8 +76,8 @@ impl PackedPosition {
     }
 }
 
-/// The positions of a slot. A slot that ends in a jump back needs 4 at the most, any other 7. Before
-/// the first one the position is the probed address, with nothing to add to RSP.
+/// The positions of a slot. A slot that ends in a jump back needs 4 at the most, any other 7.
+/// Before the first one the position is the probed address, with nothing to add to RSP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Positions<const N: usize>([PackedPosition; N]);
 
