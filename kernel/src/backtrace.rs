@@ -215,6 +215,12 @@ fn is_hit(code: u64) -> bool {
         matches!(
             symbol.name,
             "kprobe_breakpoint"
+                | "kprobe_hit"
+                | "kprobe_hit_post"
+                | "kprobe_any_hit"
+                | "kprobe_one_kretprobe"
+                | "kprobe_kretprobes"
+                | "jprobe_leave"
                 | "asm_breakpoint_other"
                 | "kprobe_detour"
                 | "kprobe_detour_at_entry"

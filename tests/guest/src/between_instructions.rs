@@ -81,7 +81,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 28] = [
+const PLACES: [&str; 29] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
@@ -90,21 +90,22 @@ const PLACES: [&str; 28] = [
     "kprobe_one_kretprobe",
     "kprobe_kretprobes",
     "kprobe_hit_pushed",
-    "kprobe_serve_count",
-    "kprobe_serve_kprobe",
-    "kprobe_serve_nothing",
-    "kprobe_serve_chain",
-    "kprobe_serve_unusual",
+    "kprobe_handle_count",
+    "kprobe_handle_kprobe",
+    "kprobe_handle_nothing",
+    "kprobe_handle_chain",
+    "kprobe_handle_slow_path",
     "kprobe_run_posts",
     "kprobe_post_stub",
-    "kretprobe_serve",
-    "kretprobe_serve_entry",
+    "kretprobe_handle",
+    "kretprobe_handle_entry",
     "kretprobe_decline",
     "kretprobe_give_back",
     "kretprobe_trampoline",
     "kretprobe_trampoline_trap3",
     "kretprobe_trampoline_trap4",
-    "jprobe_serve",
+    "jprobe_handle",
+    "jprobe_leave",
     "jprobe_return",
     "kprobe_detour_at_entry",
     "kprobe_detour",
@@ -115,37 +116,13 @@ const SLOT: &str = "a slot";
 
 static AT: [AtomicU64; PLACES.len()] = [const { AtomicU64::new(0) }; PLACES.len()];
 
-unsafe extern "C" {
-    static kprobe_hit: u8;
-    static kprobe_hit_post: u8;
-    static kprobe_any_hit: u8;
-    static kprobe_one_kretprobe: u8;
-    static kprobe_kretprobes: u8;
-}
-
 /// The name of the place, if `ip` is at one of the probes.
 fn place_of(ip: u64) -> Option<&'static str> {
     let described = PROBES.described_ip(ip);
     if described == ip && Kernel::slots().contains(&ip) {
         return Some(SLOT);
     }
-    let name = symbols::lookup_addr(described)?.name;
-    if name != "kprobe_breakpoint" {
-        return Some(name);
-    }
-    // Its stubs have no symbols of their own.
-    let stubs = [
-        (&raw const kprobe_hit, "kprobe_hit"),
-        (&raw const kprobe_hit_post, "kprobe_hit_post"),
-        (&raw const kprobe_any_hit, "kprobe_any_hit"),
-        (&raw const kprobe_one_kretprobe, "kprobe_one_kretprobe"),
-        (&raw const kprobe_kretprobes, "kprobe_kretprobes"),
-    ];
-    let before = stubs
-        .iter()
-        .rev()
-        .find(|(start, _)| start.addr() as u64 <= ip);
-    Some(before.map_or(name, |(_, stub)| stub))
+    Some(symbols::lookup_addr(described)?.name)
 }
 
 /// An NMI at this step, and a walk from it.
@@ -400,7 +377,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         &[
             "kprobe_breakpoint",
             "kprobe_hit",
-            "kprobe_serve_kprobe",
+            "kprobe_handle_kprobe",
             SLOT,
         ],
     );
@@ -409,7 +386,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         vec![kprobe(Kprobe::new())],
         1,
         (0, 0),
-        &["kprobe_hit", "kprobe_serve_count", SLOT],
+        &["kprobe_hit", "kprobe_handle_count", SLOT],
     );
     case(
         "pre and post at a push",
@@ -439,7 +416,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         ],
         1,
         (3, 1),
-        &["kprobe_hit_post", "kprobe_serve_chain", "kprobe_run_posts"],
+        &["kprobe_hit_post", "kprobe_handle_chain", "kprobe_run_posts"],
     );
     case(
         "a return probe",
@@ -455,7 +432,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         (1, 1),
         &[
             "kprobe_hit",
-            "kretprobe_serve_entry",
+            "kretprobe_handle_entry",
             SLOT,
             "kretprobe_trampoline",
         ],
@@ -466,7 +443,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         0,
         (0, 0),
         &[
-            "kretprobe_serve_entry",
+            "kretprobe_handle_entry",
             "kretprobe_decline",
             "kretprobe_give_back",
         ],
@@ -477,8 +454,8 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         1,
         (1, 1),
         &[
-            "kprobe_serve_chain",
-            "kretprobe_serve",
+            "kprobe_handle_chain",
+            "kretprobe_handle",
             "kretprobe_trampoline",
         ],
     );
@@ -494,7 +471,13 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         vec![jprobe()],
         1,
         (1, 0),
-        &["kprobe_hit", "jprobe_serve", "jprobe_return", SLOT],
+        &[
+            "kprobe_hit",
+            "jprobe_handle",
+            "jprobe_return",
+            "jprobe_leave",
+            SLOT,
+        ],
     );
     case(
         "a jprobe with a post handler",
@@ -503,7 +486,7 @@ fn an_nmi_between_any_two_instructions_of_a_breakpoint_is_a_hit_or_miss() {
         (2, 1),
         &[
             "kprobe_hit_post",
-            "jprobe_serve",
+            "jprobe_handle",
             "jprobe_return",
             "kprobe_run_posts",
         ],
@@ -557,14 +540,14 @@ fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
         vec![kprobe(plain())],
         1,
         (1, 0),
-        &["kprobe_detour_at_entry", "kprobe_serve_kprobe", SLOT],
+        &["kprobe_detour_at_entry", "kprobe_handle_kprobe", SLOT],
     );
     case(
         "elsewhere",
         vec![kprobe(plain().offset(1))],
         1,
         (1, 0),
-        &["kprobe_detour", "kprobe_serve_kprobe", SLOT],
+        &["kprobe_detour", "kprobe_handle_kprobe", SLOT],
     );
     case(
         "siblings",
@@ -573,8 +556,8 @@ fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
         (2, 1),
         &[
             "kprobe_detour_at_entry",
-            "kprobe_serve_chain",
-            "kretprobe_serve",
+            "kprobe_handle_chain",
+            "kretprobe_handle",
             "kretprobe_trampoline",
         ],
     );

@@ -16,8 +16,13 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 27] = [
+pub const ROOTS: [(&str, &str); 32] = [
     ("kprobe_breakpoint", "a hit begins in it"),
+    ("kprobe_hit", "the site's first probe names it"),
+    ("kprobe_hit_post", "the site's first probe names it"),
+    ("kprobe_any_hit", "the site's first probe names it"),
+    ("kprobe_one_kretprobe", "the site's first probe names it"),
+    ("kprobe_kretprobes", "the site's first probe names it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -70,15 +75,15 @@ pub const ROOTS: [(&str, &str); 27] = [
         "kretprobe_detour_entry",
         "hits of optimised return probes run through copies of it",
     ),
-    ("kprobe_serve_nothing", "serves a probe of a hit"),
-    ("kprobe_serve_count", "serves a probe of a hit"),
-    ("kprobe_serve_kprobe", "serves a probe of a hit"),
-    ("kretprobe_serve", "serves a probe of a hit"),
-    ("kretprobe_serve_entry", "serves a probe of a hit"),
-    ("jprobe_serve", "serves a probe of a hit"),
-    ("kprobe_serve_unusual", "serves a probe of a hit"),
-    ("kprobe_serve_chain", "serves the probes of a hit"),
-    ("kprobe_serve_far_chain", "serves the probes of a hit"),
+    ("kprobe_handle_nothing", "handles a probe of a hit"),
+    ("kprobe_handle_count", "handles a probe of a hit"),
+    ("kprobe_handle_kprobe", "handles a probe of a hit"),
+    ("kretprobe_handle", "handles a probe of a hit"),
+    ("kretprobe_handle_entry", "handles a probe of a hit"),
+    ("jprobe_handle", "handles a probe of a hit"),
+    ("kprobe_handle_slow_path", "handles a probe of a hit"),
+    ("kprobe_handle_chain", "handles the probes of a hit"),
+    ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     (
         "preempt_before_hit",
@@ -132,10 +137,14 @@ pub const ENDS: [(&str, &str); 10] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-pub const CALLERS: [(&str, &str); 23] = [
+pub const CALLERS: [(&str, &str); 24] = [
     (
         "kprobe_breakpoint",
-        "jumps to the stub that the site's first probe names, and calls the routine that it names",
+        "jumps to the stub that the site's first probe names",
+    ),
+    (
+        "kprobe_hit",
+        "calls the routine that the site's first probe names",
     ),
     (
         "kprobe_detour_at_entry",
@@ -149,15 +158,18 @@ pub const CALLERS: [(&str, &str); 23] = [
         "kretprobe_detour_entry",
         "calls an entry handler, or the routine that the site's first probe names",
     ),
-    ("kprobe_serve_kprobe", "jumps to a pre handler"),
-    ("kretprobe_serve_entry", "calls an entry handler"),
+    ("kprobe_handle_kprobe", "jumps to a pre handler"),
+    ("kretprobe_handle_entry", "calls an entry handler"),
     (
-        "kprobe_serve_chain",
+        "kprobe_handle_chain",
         "calls the routines that a site's probes name",
     ),
     ("kprobe_run_posts", "calls post handlers"),
     ("kretprobe_trampoline", "calls a return handler"),
-    ("probes::asm::serve_unusual", "calls pre and entry handlers"),
+    (
+        "probes::asm::handle_slow_path",
+        "calls pre and entry handlers",
+    ),
     ("probes::asm::finish", "calls post handlers"),
     ("probes::asm::serve", "calls pre and entry handlers"),
     ("probes::asm::on_return", "calls return handlers"),

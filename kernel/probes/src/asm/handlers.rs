@@ -1,371 +1,259 @@
-//! The assembly that runs the handlers of one hit: what breakpoints and detours call once they have built a frame.
+//! The assembly that runs the handlers of one hit: stubs and detours call it once they have built a
+//! frame.
 //!
-//! Each [`Kprobe`](crate::Kprobe) names two routines. `serve` does what this probe alone wants done; `chain` does that for it and every older probe
-//! of its site, so a hit calls the `chain` of the site's first probe and is done. [`Site::choose_stubs`](crate::data::site::Site) chooses both:
+//! Each [`Kprobe`](crate::Kprobe) names two routines. `serve` does what this probe alone wants
+//! done; `chain` does that for it and every older probe of its site. So a hit calls the `chain` of
+//! the site's first probe and is done. [`Site::choose_stubs`](crate::data::site::Site) chooses
+//! both:
 //!
 //! ```text
 //!   chain ─┬─ a single probe: its `serve`
-//!          ├─ several: kprobe_serve_chain, the `serve` of each in turn, until one says where to go on
-//!          └─ an address that a detour cannot push: kprobe_serve_far_chain, which puts it into the frame first
+//!          ├─ several: kprobe_handle_chain, the `serve` of each in turn
+//!          └─ far from a detour: kprobe_handle_far_chain, which sets the frame's ip first
 //!
-//!   serve ─┬─ kprobe_serve_nothing           disabled
-//!          ├─ kprobe_serve_count             a kprobe without a pre handler
-//!          ├─ kprobe_serve_kprobe            a pre handler
-//!          ├─ kretprobe_serve                take an instance, borrow the return address
-//!          ├─ kretprobe_serve_entry          the same, and run the entry handler
-//!          ├─ jprobe_serve                   save registers and stack, go to the handler (see `breakpoint`)
-//!          └─ kprobe_serve_unusual           any probe, in Rust
+//!   serve ─┬─ kprobe_handle_nothing           disabled
+//!          ├─ kprobe_handle_count             a kprobe without a pre handler
+//!          ├─ kprobe_handle_kprobe            a pre handler
+//!          ├─ kretprobe_handle                take an instance, borrow the return address
+//!          ├─ kretprobe_handle_entry          the same, and run the entry handler
+//!          ├─ jprobe_handle                   save registers and stack, go to the handler
+//!          └─ kprobe_handle_slow_path         any probe, in Rust: `Hits::serve_probe`
 //! ```
+//!
+//! # Calling convention In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard
+//! held, DF and AC clear. Out: al, a [`Flow`](crate::hit::Flow). All registers are in the frame
+//! already, so these routines keep rbp alone: `kprobe_handle_chain` has r15, what it calls rbx and
+//! r12 to r14.
 
-/// The beginning of `kretprobe_serve` and `kretprobe_serve_entry`: takes an instance and fills it in. Leaves rax, the
-/// instance; r13, the return slot; r8, the task's cell; r11, the trampoline. Where another kretprobe has taken up the call already it goes by
-/// way of [`join_call!`](crate::join_call).
+/// The routines; part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
 #[macro_export]
-macro_rules! take_up_call {
+macro_rules! handlers {
     () => {
-        ::core::concat!(
-            // r12: the frame of the return; r9: the task's newest call; r10: the return address.
-            "mov r13, [rsi + {sp}]; ",
-            "lea r12, [r13 - {below_slot}]; ",
-            "mov r8, gs:[{cell}]; ",
-            "mov r9, [r8 + {cell_head}]; ",
-            "mov r10, [r13]; ",
-            "lea r11, [rip + {trampoline}]; ",
-            "cmp [r9 + {frame}], r12; ",
-            "jbe 8f; ",
-            "cmp r10, r11; ",
-            "je 8f; ",
-            "9: ",
-            "mov r14, [rdi + {holder}]; ",
-            $crate::pop_instance!("r14", "kprobe_serve_unusual"),
-            "; ",
-            "mov [rax + {ret_addr}], r10; ",
-            "mov [rax + {frame}], r12; ",
-            "mov [rax + {next}], r9",
-        )
-    };
-}
+        r#"
+.macro count_hit probe, scratch
+    mov rax, [\probe + {hits}]
+    mov \scratch, gs:[{counter_part}]
+    inc qword ptr [rax + \scratch]
+.endm
 
-/// The end of what [`take_up_call!`](crate::take_up_call) begins: if the slot is that of the task's newest call, and borrowed, takes the return
-/// address from there.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! join_call {
-    () => {
-        "8: \
-         mov rcx, [r9 + {frame}]; \
-         add rcx, {shared}; \
-         and rcx, ~{shared}; \
-         cmp rcx, r12; \
-         jne kprobe_serve_unusual; \
-         cmp r10, r11; \
-         jne kprobe_serve_unusual; \
-         mov r10, [r9 + {ret_addr}]; \
-         sub r12, {shared}; \
-         jmp 9b"
-    };
-}
+# A disabled probe.
+    function kprobe_handle_nothing
+    called
+    xor eax, eax
+    ret
+    end_function kprobe_handle_nothing
 
-/// Defines the routines for a [`Platform`](crate::Platform); part of [`entry_points!`](crate::entry_points).
-#[doc(hidden)]
-#[macro_export]
-macro_rules! serve_routines {
-    ($platform:ty) => {
-        /// Serves a disabled probe. See `probes::asm`, as for all of these.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_nothing() {
-            ::core::arch::naked_asm!(".cfi_startproc", "xor eax, eax", "ret", ".cfi_endproc")
-        }
+# A kprobe without a pre handler.
+    function kprobe_handle_count
+    called
+    count_hit rdi, rdx
+    xor eax, eax
+    ret
+    end_function kprobe_handle_count
 
-        /// Serves a kprobe without a pre handler.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_count() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rax, [rdi + {hits}]",
-                "mov rdx, gs:[{counter_part}]",
-                "inc qword ptr [rax + rdx]",
-                "xor eax, eax",
-                "ret",
-                ".cfi_endproc",
-                hits = const $crate::asm::layout::PROBE_HITS,
-                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
-            )
-        }
+# A kprobe: counts the hit, notes the running probe for its fault handler, runs the pre handler.
+    function kprobe_handle_kprobe
+    called
+    count_hit rdi, rdx
+    mov gs:[{running}], rdi
+    jmp [rdi + {pre}]
+    end_function kprobe_handle_kprobe
 
-        /// Serves a kprobe: counts the hit, notes the running probe for its fault handler, runs the pre handler.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_kprobe() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rax, [rdi + {hits}]",
-                "mov rdx, gs:[{counter_part}]",
-                "inc qword ptr [rax + rdx]",
-                "mov gs:[{running}], rdi",
-                "jmp [rdi + {pre}]",
-                ".cfi_endproc",
-                pre = const $crate::asm::layout::PROBE_PRE,
-                hits = const $crate::asm::layout::PROBE_HITS,
-                counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
-                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
-            )
-        }
+# Any probe, in Rust.
+    function kprobe_handle_slow_path
+    called
+    jmp {handle_slow_path}
+    end_function kprobe_handle_slow_path
 
-        /// Serves a kretprobe without entry handler and data. What is unusual about the call is left to Rust: the task has no cell, its
-        /// newest call was abandoned, the return slot is borrowed for a call that is not the newest, no instance is free.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kretprobe_serve() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                $crate::take_up_call!(),
-                // The ledger first: a stack walk in an NMI that finds the trampoline asks it.
-                "mov [r8 + {cell_head}], rax",
-                "mov [r13], r11",
-                "xor eax, eax",
-                "ret",
-                $crate::join_call!(),
-                ".cfi_endproc",
-                shared = const $crate::asm::layout::SHARED,
-                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
-                holder = const $crate::asm::layout::KRETPROBE_HOLDER,
-                next = const $crate::asm::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::asm::layout::INSTANCE_FRAME,
-                below_slot = const $crate::asm::layout::BELOW_SLOT,
-                cell_head = const $crate::asm::layout::CELL_HEAD,
-                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-                trampoline = sym kretprobe_trampoline,
-            )
-        }
+# As `kprobe_handle_chain`, for an address that did not fit into the `push` of the detour: puts it
+# into the frame first.
+    function kprobe_handle_far_chain
+    called
+    mov rax, [rdi + {probe_site}]
+    mov rax, [rax + {key}]
+    mov [rsi + {ip}], rax
+    jmp kprobe_handle_chain
+    end_function kprobe_handle_far_chain
 
-        /// Serves a kretprobe with an entry handler or data, as `kretprobe_serve`. The handler finds the call in the ledger and the return
-        /// slot as the caller left it.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kretprobe_serve_entry() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                $crate::take_up_call!(),
-                "mov [r8 + {cell_head}], rax",
-                "mov gs:[{running}], rdi",
-                "push r11",
-                ".cfi_adjust_cfa_offset 8",
-                // rdi: the instance; rax: the probe.
-                "xchg rdi, rax",
-                "call [rax + {enter}]",
-                "pop r11",
-                ".cfi_adjust_cfa_offset -8",
-                "test al, al",
-                "jnz 3f",
-                "mov [r13], r11",
-                "ret",
-                "3:",
-                "call kretprobe_decline",
-                "xor eax, eax",
-                "ret",
-                $crate::join_call!(),
-                ".cfi_endproc",
-                shared = const $crate::asm::layout::SHARED,
-                sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
-                holder = const $crate::asm::layout::KRETPROBE_HOLDER,
-                enter = const $crate::asm::layout::KRETPROBE_ENTER,
-                next = const $crate::asm::layout::INSTANCE_NEXT,
-                ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
-                frame = const $crate::asm::layout::INSTANCE_FRAME,
-                below_slot = const $crate::asm::layout::BELOW_SLOT,
-                cell_head = const $crate::asm::layout::CELL_HEAD,
-                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
-                trampoline = sym kretprobe_trampoline,
-            )
-        }
+# A probe and all older ones of its site: as the loop in `hit/breakpoint.rs::serve`, but each
+# probe's routine skips it if it is disabled.
+    function kprobe_handle_chain
+    called
+    push_word rsi
+.Lchain_next:
+    mov r15, rdi
+    call [rdi + {probe_serve}]
+    test al, al
+    jnz .Lchain_end
+    mov rdi, [r15 + {next_probe}]
+    mov rsi, [rsp]
+    test rdi, rdi
+    jnz .Lchain_next
+.Lchain_end:
+    pop rsi
+    .cfi_adjust_cfa_offset -8
+    ret
+    end_function kprobe_handle_chain
 
-        /// Takes the newest call of the current task off the ledger and gives its instance back: an entry handler has declined it. Ends
-        /// in `kretprobe_give_back`.
-        ///
-        /// # Safety
-        /// Hits only, by the CPU that has just chained the instance.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kretprobe_decline() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rdx, gs:[{cell}]",
-                "mov rax, [rdx + {cell_head}]",
-                "mov rcx, [rax + {next}]",
-                "mov [rdx + {cell_head}], rcx",
-                "jmp kretprobe_give_back",
-                ".cfi_endproc",
-                next = const $crate::asm::layout::INSTANCE_NEXT,
-                cell_head = const $crate::asm::layout::CELL_HEAD,
-                cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
-            )
-        }
+# The post handlers of a site: as `hit/breakpoint.rs::run_post`. In: rdi, the site; rsi, the frame.
+# Changes rbx and r12, too.
+    function kprobe_run_posts
+    called
+    sub rsp, 8
+    .cfi_adjust_cfa_offset 8
+    mov rbx, [rdi + {head}]
+    mov r12, rsi
+.Lposts_next:
+    mov rax, [rbx + {post}]
+    test rax, rax
+    jz .Lposts_skip
+    test dword ptr [rbx + {probe_flags}], {silent}
+    jnz .Lposts_skip
+    lea rdx, [rbx + {in_post}]
+    mov gs:[{running}], rdx
+    mov rdi, rbx
+    mov rsi, r12
+    xor edx, edx
+    call rax
+.Lposts_skip:
+    mov rbx, [rbx + {next_probe}]
+    test rbx, rbx
+    jnz .Lposts_next
+    mov gs:[{running}], rbx
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    ret
+    end_function kprobe_run_posts
 
-        /// Gives an instance back, as `FreeList::push`. In: rax, the instance. Changes rax, rdx, rdi.
-        ///
-        /// # Safety
-        /// Hits only; the instance is in hand.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kretprobe_give_back() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rdi, [rax + {holder}]",
-                "mov rdx, rax",
-                "mov rax, [rdi]",
-                "2:",
-                "mov [rdx + {next}], rax",
-                "lock cmpxchg [rdi], rdx",
-                "jne 2b",
-                "ret",
-                ".cfi_endproc",
-                holder = const $crate::asm::layout::INSTANCE_HOLDER,
-                next = const $crate::asm::layout::INSTANCE_NEXT,
-            )
-        }
+# The beginning of the next two. Leaves rax, the instance; rbx, its frame; r11, the trampoline; r13,
+# the return slot.
+.macro take_call name
+    mov r13, [rsi + {sp}]
+    mov r14, [rdi + {kretprobe_holder}]
+    pop_instance r14, kprobe_handle_slow_path
+    lea rbx, [r13 - {below_slot}]
+    lea r11, [rip + kretprobe_trampoline]
+    borrow_return r14, rbx, r11, .L\name\()_borrowed
+.endm
 
-        /// Serves any probe, in Rust.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_unusual() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "jmp {serve}",
-                ".cfi_endproc",
-                serve = sym $crate::asm::serve_unusual::<$platform>,
-            )
-        }
+# Where the slot is borrowed for the task's newest call, by another kretprobe: joins it, as
+# `Hits::sibling` in `hit/calls.rs` has it joined. Everything else is for Rust. Goes on as behind
+# `take_call`.
+.macro join_call name
+.L\name\()_borrowed:
+    mov rcx, [rdx + {frame}]
+    add rcx, {shared}
+    and rcx, ~{shared}
+    cmp rcx, rbx
+    jne .L\name\()_slow_path
+    cmp [r13], r11
+    jne .L\name\()_slow_path
+    mov rcx, [rdx + {ret_addr}]
+    sub rbx, {shared}
+    fill_instance rbx
+    mov [r14 + {cell_head}], rax
+    jmp .L\name\()_taken
+.L\name\()_slow_path:
+    call kretprobe_give_back
+    jmp kprobe_handle_slow_path
+.endm
 
-        /// As `kprobe_serve_chain`, for an address that did not fit into the `push` of the detour: puts it into the frame first.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_far_chain() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov rax, [rdi + {site}]",
-                "mov rax, [rax + {key}]",
-                "mov [rsi + {ip}], rax",
-                "jmp kprobe_serve_chain",
-                ".cfi_endproc",
-                site = const $crate::asm::layout::PROBE_SITE,
-                key = const $crate::asm::layout::SITE_KEY,
-                ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
-            )
-        }
+# A kretprobe without entry handler and data.
+    function kretprobe_handle
+    called
+    take_call kretprobe_handle
+.Lkretprobe_handle_taken:
+    mov [r13], r11
+    xor eax, eax
+    ret
+    join_call kretprobe_handle
+    end_function kretprobe_handle
 
-        /// Serves a probe and all older ones of its site.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_serve_chain() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "2:",
-                "mov r15, rdi",
-                "call [rdi + {serve}]",
-                "test al, al",
-                "jnz 3f",
-                "mov rdi, [r15 + {next}]",
-                "mov rsi, [rsp]",
-                "test rdi, rdi",
-                "jnz 2b",
-                "3:",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "ret",
-                ".cfi_endproc",
-                serve = const $crate::asm::layout::PROBE_SERVE,
-                next = const $crate::asm::layout::PROBE_NEXT,
-            )
-        }
+# A kretprobe with an entry handler or data. The handler finds the call in the instance list and the
+# return slot as the caller left it.
+    function kretprobe_handle_entry
+    called
+    take_call kretprobe_handle_entry
+.Lkretprobe_handle_entry_taken:
+    mov gs:[{running}], rdi
+    push_word r11
+    # rdi: the instance; rax: the probe.
+    xchg rdi, rax
+    call [rax + {enter}]
+    pop r11
+    .cfi_adjust_cfa_offset -8
+    test al, al
+    jnz .Lentry_declined
+    mov [r13], r11
+    ret
+.Lentry_declined:
+    call kretprobe_decline
+    xor eax, eax
+    ret
+    join_call kretprobe_handle_entry
+    end_function kretprobe_handle_entry
 
-        /// Runs the post handlers of a site, in the order of the pre handlers. In: rdi the site, rsi the frame. Changes rbx and r12, too.
-        ///
-        /// # Safety
-        /// Hits only.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn kprobe_run_posts() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "mov rbx, [rdi + {head}]",
-                "mov r12, rsi",
-                "2:",
-                "mov rax, [rbx + {post}]",
-                "test rax, rax",
-                "jz 3f",
-                "test dword ptr [rbx + {flags}], {silent}",
-                "jnz 3f",
-                "lea rdx, [rbx + {in_post}]",
-                "mov gs:[{running}], rdx",
-                "mov rdi, rbx",
-                "mov rsi, r12",
-                "xor edx, edx",
-                "call rax",
-                "3:",
-                "mov rbx, [rbx + {next}]",
-                "test rbx, rbx",
-                "jnz 2b",
-                "mov gs:[{running}], rbx",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "ret",
-                ".cfi_endproc",
-                head = const $crate::asm::layout::SITE_HEAD,
-                post = const $crate::asm::layout::PROBE_POST,
-                flags = const $crate::asm::layout::PROBE_FLAGS,
-                silent = const $crate::asm::layout::SILENT,
-                in_post = const $crate::asm::IN_POST,
-                next = const $crate::asm::layout::PROBE_NEXT,
-                running = const $crate::PerCpu::running_gs_offset::<$platform>(),
-            )
-        }
+# A jprobe: as `Hits::enter_jprobe`, but near the end of a page, where the stack might end, it
+# leaves that to Rust.
+    function jprobe_handle
+    called
+    mov r8, [rsi + {sp}]
+    mov eax, r8d
+    and eax, 4095
+    cmp eax, 4096 - 8 * {stack_words}
+    ja kprobe_handle_slow_path
+    count_hit rdi, rdx
+    mov rax, [rdi + {probe_site}]
+    mov gs:[{jprobe} + {jprobe_site}], rax
+    mov gs:[{jprobe} + {jprobe_kprobe}], rdi
+    mov qword ptr gs:[{jprobe} + {jprobe_words}], {stack_words}
+    mov byte ptr gs:[{jprobe} + {jprobe_plain}], 1
+    mov qword ptr gs:[{running}], 0
+    mov rdx, [rdi + {jprobe_entry}]
+    mov r9, rsi
+    mov rdi, gs:[{this}]
+    add rdi, {jprobe_in_cpu} + {jprobe_regs}
+    mov ecx, {frame_bytes} / 8
+    rep movsq
+    # The saved words of the stack follow the registers.
+    mov rsi, r8
+    mov ecx, {stack_words}
+    rep movsq
+    mov [r9 + {ip}], rdx
+    and dword ptr [r9 + {flags}], ~{if_and_tf}
+    mov eax, {flow_jprobe}
+    ret
+    end_function jprobe_handle
 
-        fn serve_routines() -> $crate::asm::Routines {
-            $crate::asm::Routines {
-                nothing: kprobe_serve_nothing as *const () as u64,
-                count: kprobe_serve_count as *const () as u64,
-                kprobe: kprobe_serve_kprobe as *const () as u64,
-                kretprobe: kretprobe_serve as *const () as u64,
-                kretprobe_entry: kretprobe_serve_entry as *const () as u64,
-                jprobe: 0,
-                unusual: kprobe_serve_unusual as *const () as u64,
-                chain: kprobe_serve_chain as *const () as u64,
-                far_chain: kprobe_serve_far_chain as *const () as u64,
-            }
-        }
+# Takes the newest call of the current task off the instance list and gives its instance back: an
+# entry handler has declined it.
+    function kretprobe_decline
+    called
+    mov rdx, gs:[{cell}]
+    mov rax, [rdx + {cell_head}]
+    mov rcx, [rax + {next}]
+    mov [rdx + {cell_head}], rcx
+    jmp kretprobe_give_back
+    end_function kretprobe_decline
+
+# As `FreeList::push`: puts an instance on the list that `list` points to. In: rax, the list's head.
+.macro push_instance instance, list
+.Lpush_again\@:
+    mov [\instance + {next}], rax
+    lock cmpxchg [\list], \instance
+    jne .Lpush_again\@
+.endm
+
+# Gives an instance back. In: rax, the instance. Changes rax, rcx and rdx.
+    function kretprobe_give_back
+    called
+    mov rcx, [rax + {instance_holder}]
+    mov rdx, rax
+    mov rax, [rcx]
+    push_instance rdx, rcx
+    ret
+    end_function kretprobe_give_back
+"#
     };
 }

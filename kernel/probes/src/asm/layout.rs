@@ -11,8 +11,8 @@ use crate::{
         kretprobe::KretprobeCore,
         site::Site,
     },
-    insn::flags::bits,
     limits::TABLE_BITS,
+    pt_regs::PtRegs,
 };
 
 pub const MULTIPLIER: u32 = address_table::MULTIPLIER;
@@ -55,15 +55,10 @@ pub const JPROBE_KPROBE: usize = offset_of!(JprobeFrame, kprobe);
 pub const JPROBE_PLAIN: usize = offset_of!(JprobeFrame, plain);
 pub const JPROBE_WORDS: usize = offset_of!(JprobeFrame, words);
 pub const JPROBE_REGS: usize = offset_of!(JprobeFrame, regs);
-pub const JPROBE_STACK: usize = offset_of!(JprobeFrame, stack);
 
 // A probe's address is that of its kprobe.
 const _: () = assert!(offset_of!(KretprobeCore, kprobe) == 0 && offset_of!(Jprobe, kprobe) == 0);
 // The saved words of the stack follow the registers.
-const _: () = assert!(JPROBE_STACK == JPROBE_REGS + size_of::<crate::PtRegs>());
-
-/// RFLAGS.DF and RFLAGS.AC.
-pub const DF_AND_AC: u64 = bits::DF | bits::AC;
-
-// The templates give the offsets in a frame by number.
-const _: () = assert!(size_of::<crate::PtRegs>() == 168);
+const _: () = assert!(offset_of!(JprobeFrame, stack) == JPROBE_REGS + size_of::<PtRegs>());
+// The call frame information gives the offsets in a frame by number.
+const _: () = assert!(size_of::<PtRegs>() == 168);

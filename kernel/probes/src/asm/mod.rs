@@ -1,25 +1,26 @@
-//! The assembly: where control comes back to the probes without an exception.
+//! The assembly: what [`entry_points!`](crate::entry_points!) and
+//! [`breakpoint_entry!`](crate::breakpoint_entry!) expand to.
 //!
-//! [`entry_points!`](crate::entry_points!) defines a few functions in the crate that implements the platform, so that
-//! they carry plain names in backtraces and lists. None of them is called like a function: a return
-//! trampoline is entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a handler that will not
-//! be returned to.
+//! Both define functions in the crate that implements the platform, so that these carry plain names
+//! in backtraces and lists. `breakpoint` has what the gate of #BP leads to, `handlers` what runs
+//! the probes of a site, `returns` where control comes back without an exception, `detours` what
+//! the jump of an optimised probe leads to. They are written with the assembler macros of
+//! `stub_macros`, with offsets from `layout`. Each function has call frame information for every
+//! instruction, because an NMI may come at any and take a backtrace.
 //!
-//! All of them run Rust on the probed code's stack, with DF and AC clear and the stack 16-byte aligned.
+//! They do the usual without Rust, which would cost a hit some hundred instructions. Each step that
+//! exists in Rust, too, names it.
 //!
-//! # Calling convention
-//! In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard held, DF and AC clear. Out: al, a [`Flow`]. All registers are in
-//! the frame already, so these routines keep rbp alone: `kprobe_serve_chain` has r15, what it calls rbx and r12 to r14.
-//!
-//! # Contexts
-//! Breakpoints: interrupts off. Detours: with the interrupt flag of the probed code; the guard keeps the CPU.
+//! # Contexts All call Rust on the probed code's stack, with DF and AC clear and the stack 16-byte
+//! aligned. Breakpoints: interrupts off. Detours and returns: with the interrupt flag of the probed
+//! code; the guard keeps the CPU.
 
 mod breakpoint;
 mod detours;
 mod handlers;
 pub mod layout;
-mod registers;
 mod returns;
+mod stub_macros;
 
 use core::mem::ManuallyDrop;
 
@@ -42,24 +43,114 @@ pub use crate::{
 };
 
 unsafe extern "C" {
-    /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and traps.
+    /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and
+    /// traps.
     ///
-    /// # Safety
-    /// Only at the end of a jprobe handler, with nothing left to drop: the frames in between vanish.
+    /// # Safety Only at the end of a jprobe handler, with nothing left to drop: the frames in
+    /// between vanish.
     pub unsafe fn jprobe_return() -> !;
 }
 
-/// Defines what a hit jumps to and calls, for a [`Platform`](crate::Platform), and `probe_entry_points`, which has the addresses. Once a program.
+/// Defines what a hit jumps to and calls, for a [`Platform`](crate::Platform), and
+/// `probe_entry_points`, which has the addresses. Once a program.
 #[macro_export]
 macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
-        $crate::return_stubs! { $platform, cs = $cs, ss = $ss }
-        $crate::serve_routines! { $platform }
-        $crate::detour_templates! { $platform, cs = $cs, ss = $ss }
+        ::core::arch::global_asm!(
+            $crate::stub_macros!(),
+            $crate::handlers!(),
+            $crate::returns!(),
+            $crate::detours!(),
+            $crate::end_of_stub_macros!(),
+            // A site.
+            key = const $crate::asm::layout::SITE_KEY,
+            head = const $crate::asm::layout::SITE_HEAD,
+            site_slot = const $crate::asm::layout::SITE_SLOT,
+            // A probe.
+            chain = const $crate::asm::layout::PROBE_CHAIN,
+            probe_serve = const $crate::asm::layout::PROBE_SERVE,
+            next_probe = const $crate::asm::layout::PROBE_NEXT,
+            probe_site = const $crate::asm::layout::PROBE_SITE,
+            probe_flags = const $crate::asm::layout::PROBE_FLAGS,
+            silent = const $crate::asm::layout::SILENT,
+            hits = const $crate::asm::layout::PROBE_HITS,
+            pre = const $crate::asm::layout::PROBE_PRE,
+            post = const $crate::asm::layout::PROBE_POST,
+            // A kretprobe, and the holder of its instances.
+            enter = const $crate::asm::layout::KRETPROBE_ENTER,
+            handler = const $crate::asm::layout::KRETPROBE_HANDLER,
+            kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
+            lone_holder = const $crate::asm::layout::KRETPROBE_LONE_HOLDER,
+            holder_kretprobe = const $crate::asm::layout::HOLDER_KRETPROBE,
+            // An instance, and a task's cell.
+            instance_holder = const $crate::asm::layout::INSTANCE_HOLDER,
+            next = const $crate::asm::layout::INSTANCE_NEXT,
+            ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+            frame = const $crate::asm::layout::INSTANCE_FRAME,
+            below_slot = const $crate::asm::layout::BELOW_SLOT,
+            shared = const $crate::asm::layout::SHARED,
+            cell_head = const $crate::asm::layout::CELL_HEAD,
+            // A jprobe, and what its hit saves.
+            jprobe_entry = const $crate::asm::layout::JPROBE_ENTRY,
+            jprobe_site = const $crate::asm::layout::JPROBE_SITE,
+            jprobe_kprobe = const $crate::asm::layout::JPROBE_KPROBE,
+            jprobe_words = const $crate::asm::layout::JPROBE_WORDS,
+            jprobe_plain = const $crate::asm::layout::JPROBE_PLAIN,
+            jprobe_regs = const $crate::asm::layout::JPROBE_REGS,
+            stack_words = const $crate::asm::STACK_WORDS,
+            flow_jprobe = const $crate::asm::Flow::Jprobe as u8,
+            // A frame, and its flags.
+            cs = const $cs as i32,
+            ss = const $ss as i32,
+            ip = const ::core::mem::offset_of!($crate::PtRegs, ip),
+            flags = const ::core::mem::offset_of!($crate::PtRegs, flags),
+            sp = const ::core::mem::offset_of!($crate::PtRegs, sp),
+            ss_at = const ::core::mem::offset_of!($crate::PtRegs, ss),
+            frame_bytes = const ::core::mem::size_of::<$crate::PtRegs>(),
+            df_and_ac = const $crate::asm::bits::DF | $crate::asm::bits::AC,
+            if_and_tf = const $crate::asm::bits::IF | $crate::asm::bits::TF,
+            // This CPU's data.
+            guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
+            running = const $crate::PerCpu::running_gs_offset::<$platform>(),
+            in_post = const $crate::asm::IN_POST,
+            cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+            counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
+            finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
+            saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
+            saved_sp = const $crate::PerCpu::saved_sp_gs_offset::<$platform>(),
+            jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
+            jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
+            this = const $crate::PerCpu::this_gs_offset::<$platform>(),
+            // What a detour's copy has in place of these.
+            site_mark = const $crate::asm::SITE_MARK,
+            kretprobe_mark = const $crate::asm::KRETPROBE_MARK,
+            trampoline_mark = const $crate::asm::TRAMPOLINE_MARK,
+            // Rust.
+            handle_slow_path = sym $crate::asm::handle_slow_path::<$platform>,
+            on_return = sym $crate::asm::on_return::<$platform>,
+            miss = sym $crate::asm::miss_in_detour::<$platform>,
+            resume = sym $crate::asm::resume_at::<$platform>,
+        );
+
+        unsafe extern "C" {
+            fn kprobe_handle_nothing();
+            fn kprobe_handle_count();
+            fn kprobe_handle_kprobe();
+            fn kprobe_handle_slow_path();
+            fn kprobe_handle_chain();
+            fn kprobe_handle_far_chain();
+            fn kretprobe_handle();
+            fn kretprobe_handle_entry();
+            fn jprobe_handle();
+            fn kretprobe_trampoline();
+            fn kretprobe_trampoline_trap3();
+            fn kretprobe_trampoline_trap4();
+            fn kprobe_post_stub();
+            static jprobe_return_breakpoint: u8;
+        }
 
         fn probe_entry_points() -> $crate::asm::EntryPoints {
             $crate::asm::EntryPoints {
-                detours: detour_templates(),
                 trampoline: kretprobe_trampoline as *const () as u64,
                 historic_trampolines: [
                     kretprobe_trampoline_trap3 as *const () as u64,
@@ -67,7 +158,35 @@ macro_rules! entry_points {
                 ],
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
-                routines: serve_routines(),
+                detours: $crate::asm::Templates {
+                    at_entry: $crate::detour_template!(
+                        kprobe_detour_at_entry
+                        kprobe_detour_at_entry_enter
+                        kprobe_detour_at_entry_end
+                    ),
+                    anywhere: $crate::detour_template!(
+                        kprobe_detour kprobe_detour_enter kprobe_detour_end
+                    ),
+                    lone_entry: $crate::detour_template!(
+                        kretprobe_detour_entry
+                        kretprobe_detour_entry_enter
+                        kretprobe_detour_entry_end
+                    ),
+                    lone_return: $crate::detour_template!(
+                        kretprobe_detour kretprobe_detour_enter kretprobe_detour_end
+                    ),
+                },
+                routines: $crate::asm::Routines {
+                    nothing: kprobe_handle_nothing as *const () as u64,
+                    count: kprobe_handle_count as *const () as u64,
+                    kprobe: kprobe_handle_kprobe as *const () as u64,
+                    kretprobe: kretprobe_handle as *const () as u64,
+                    kretprobe_entry: kretprobe_handle_entry as *const () as u64,
+                    jprobe: jprobe_handle as *const () as u64,
+                    slow_path: kprobe_handle_slow_path as *const () as u64,
+                    chain: kprobe_handle_chain as *const () as u64,
+                    far_chain: kprobe_handle_far_chain as *const () as u64,
+                },
                 any_hit: 0,
                 hit: 0,
                 hit_post: 0,
@@ -78,13 +197,17 @@ macro_rules! entry_points {
     };
 }
 
-/// Serves one probe of any kind. Called by `kprobe_serve_unusual`.
+/// Handles one probe of any kind. Called by `kprobe_handle_slow_path`.
 ///
 /// # Safety
 /// 1. `probe` is linked to a site that was hit, and the guard is held.
 /// 2. `regs` is the frame of the hit.
-pub unsafe extern "C" fn serve_unusual<P: Host>(probe: *const Kprobe, regs: *mut PtRegs) -> Flow {
-    // SAFETY: by the contract: linked probes live until a grace period, which the guard holds up, and the frame is on this stack.
+pub unsafe extern "C" fn handle_slow_path<P: Host>(
+    probe: *const Kprobe,
+    regs: *mut PtRegs,
+) -> Flow {
+    // SAFETY: by the contract: linked probes live until a grace period, which the guard holds up,
+    // and the frame is on this stack.
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
     // SAFETY: by the contract; the assembly drops the guard itself.
     let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
@@ -93,11 +216,11 @@ pub unsafe extern "C" fn serve_unusual<P: Host>(probe: *const Kprobe, regs: *mut
 
 /// Called by `kprobe_any_hit`.
 ///
-/// # Safety
-/// `site` was found in the address table for the address of the trap whose frame is `regs`; interrupts are off.
+/// # Safety `site` was found in the address table for the address of the trap whose frame is
+/// `regs`; interrupts are off.
 pub unsafe extern "C" fn serve<P: Host>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off hold up, and the frame is on this
-    // stack.
+    // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off
+    // hold up, and the frame is on this stack.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().serve(P::this_cpu(), site, regs);
 }
@@ -131,12 +254,14 @@ pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
 /// 1. `regs` is the frame that the detour has built.
 /// 2. `site` is the detour's.
 pub unsafe extern "C" fn miss_in_detour<P: Host>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site outlives its detour.
+    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site
+    // outlives its detour.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().miss(P::this_cpu(), site, regs);
 }
 
-/// Called by detours, and by the entry of breakpoints, when a handler has set where to go on, with the guard still up.
+/// Called by detours and breakpoint stubs when a handler has set where to go on, with the guard
+/// still up.
 ///
 /// # Safety
 /// `regs` is the frame of the hit.

@@ -22,7 +22,7 @@
 //! general way.
 //!
 //! `start` to `block` are a copy of one of four templates, which
-//! [`detour_templates!`](crate::detour_templates) defines as functions with their call frame
+//! [`detours!`](crate::detours) defines as functions with their call frame
 //! information. A stack walk that meets code in a detour asks the template about it
 //! ([`Detour::described`]).
 //!

@@ -19,7 +19,7 @@ pub(crate) enum Service {
     Kretprobe,
     KretprobeEntry,
     Jprobe,
-    Unusual,
+    SlowPath,
 }
 
 impl Service {
@@ -32,7 +32,7 @@ impl Service {
             Self::Kretprobe => routines.kretprobe,
             Self::KretprobeEntry => routines.kretprobe_entry,
             Self::Jprobe => routines.jprobe,
-            Self::Unusual => routines.unusual,
+            Self::SlowPath => routines.slow_path,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Kprobe {
                 Some(kretprobe)
                     if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
                 {
-                    Service::Unusual
+                    Service::SlowPath
                 }
                 Some(kretprobe) if kretprobe.enter.is_some() => Service::KretprobeEntry,
                 _ => Service::Kretprobe,

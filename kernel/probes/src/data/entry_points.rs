@@ -38,9 +38,9 @@ pub struct Routines {
     pub kprobe: u64,
     pub kretprobe: u64,
     pub kretprobe_entry: u64,
-    /// 0 where a kernel has its own entry for breakpoints: detours have no jprobes.
+    /// For breakpoints only: detours have no jprobes.
     pub jprobe: u64,
-    pub unusual: u64,
+    pub slow_path: u64,
     pub chain: u64,
     pub far_chain: u64,
 }

@@ -56,7 +56,7 @@ const ENTRY: EntryPoints = EntryPoints {
         kretprobe: OTHER,
         kretprobe_entry: OTHER,
         jprobe: OTHER,
-        unusual: OTHER,
+        slow_path: OTHER,
         chain: CHAIN,
         far_chain: FAR_CHAIN,
     },

@@ -16,7 +16,10 @@ pub const PARTS: [Part; 15] = [
         name: "breakpoint",
         functions: &[
             "kprobe_breakpoint",
-            "kprobe_hit_pushed",
+            "kprobe_hit",
+            "kprobe_any_hit",
+            "kprobe_one_kretprobe",
+            "kprobe_kretprobes",
             "kprobe_run_posts",
             "kprobe_post_stub",
         ],
@@ -31,10 +34,10 @@ pub const PARTS: [Part; 15] = [
         ],
     },
     Part {
-        name: "serve",
+        name: "handlers",
         functions: &[
-            "kprobe_serve_",
-            "kretprobe_serve",
+            "kprobe_handle_",
+            "kretprobe_handle",
             "kretprobe_give_back",
             "kretprobe_decline",
             "jprobe_",
