@@ -195,8 +195,8 @@ fn what_is_wrong_with_a_line_is_told() {
             "disas: 0xffffffffffffffff belongs to no function",
         ),
         (
-            "disas kernel::log::RING",
-            "disas: kernel::log::RING is data, not a function; those that /proc/kallsyms",
+            "disas kernel::log::ring::RING",
+            "disas: kernel::log::ring::RING is data, not a function; those that /proc/kallsyms",
         ),
         (
             "disas kernel::time::measure",

@@ -1,7 +1,7 @@
 //! The two facts that the kernel needs from the ACPI tables: the number of CPUs, and the place
 //! where the line of a device arrives.
 
-use crate::mm::paging::phys_to_virt;
+use crate::mm::phys_map::phys_to_virt;
 use acpi::{
     AcpiHandler, AcpiTables, PhysicalMapping,
     madt::{Madt, MadtEntry},

@@ -47,7 +47,7 @@
 use crate::{
     arch::percpu,
     errno::Errno,
-    log::{Prefix, RING, SLOTS},
+    log::ring::{Level, Prefix, RING, SLOTS},
     serial::SerialPort,
     sync::SpinLock,
     task::{
@@ -98,7 +98,7 @@ const SEIZED: u32 = 1 << 31;
 
 static CONSOLE: Console = Console {
     owner: AtomicU32::new(NOBODY),
-    level: AtomicU8::new(crate::log::Level::Debug as u8),
+    level: AtomicU8::new(Level::Debug as u8),
     started: AtomicBool::new(false),
     unsent: AtomicBool::new(false),
     paused: AtomicBool::new(false),

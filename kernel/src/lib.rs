@@ -31,7 +31,7 @@ pub mod time;
 
 use arch::{apic, cpu, entry, gdt, idt, percpu, pit, start_up, syscall as syscall_entry};
 use bootloader_api::BootInfo;
-use mm::{frame, kernel_stack, paging};
+use mm::{frame, kernel_stack, paging, phys_map};
 use probes::{PROBES, preempt_at_breakpoint};
 use task::{idle, scheduler};
 
@@ -53,7 +53,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     preempt_at_breakpoint::init(entry::stub);
     cpu::init(); // control registers
     syscall_entry::init();
-    paging::init_phys_map(info);
+    phys_map::init(info);
     frame::init(&info.memory_regions); // frame allocator
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();

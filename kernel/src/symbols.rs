@@ -11,7 +11,7 @@ use kallsyms::Table;
 use spin::Once;
 use x86_64::PhysAddr;
 
-use crate::mm::paging;
+use crate::mm::phys_map;
 
 /// The file.
 static FILE: Once<&'static [u8]> = Once::new();
@@ -21,7 +21,7 @@ static TABLE: Once<Table<'static>> = Once::new();
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn init(info: &BootInfo) {
-    let at = paging::phys_to_virt(PhysAddr::new(info.kernel_addr));
+    let at = phys_map::phys_to_virt(PhysAddr::new(info.kernel_addr));
     // SAFETY: the loader has left the file there, in memory that is never handed out as usable.
     let file: &'static [u8] =
         unsafe { core::slice::from_raw_parts(at.as_ptr(), info.kernel_len as usize) };

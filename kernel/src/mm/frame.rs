@@ -16,7 +16,7 @@
 
 use crate::{
     errno::Errno,
-    mm::{allocation_faults, paging::phys_to_virt},
+    mm::{allocation_faults, phys_map::phys_to_virt},
     sync::SpinLock,
 };
 use bootloader_api::info::{MemoryRegion, MemoryRegionKind};
@@ -159,7 +159,7 @@ fn usable(regions: &[MemoryRegion]) -> impl Iterator<Item = Range<usize>> + Clon
 }
 
 /// Takes over the memory that the firmware and the loader left. The regions may come in any order.
-/// Call once, after [`super::paging::init_phys_map`].
+/// Call once, after [`super::phys_map::init`].
 ///
 /// # Panics
 /// If no region can hold the bitmap.

@@ -7,6 +7,7 @@ pub mod heap;
 pub mod init_text;
 pub mod kernel_stack;
 pub mod paging;
+pub mod phys_map;
 pub mod uaccess;
 pub mod user_space;
 

@@ -26,9 +26,11 @@
 //! before the frame is used again. [`translate_kernel`] and [`text_alias`] read without a lock.
 //! Their answer holds as long as the caller keeps the page mapped.
 
-use super::frame::{Frame, OutOfMemory};
+use super::{
+    frame::{Frame, OutOfMemory},
+    phys_map::phys_to_virt,
+};
 use crate::sync::SpinLock;
-use bootloader_api::BootInfo;
 use core::{
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
@@ -99,33 +101,11 @@ impl From<OutOfMemory> for MapError {
     }
 }
 
-/// Where the physical map starts. Set once, by [`init_phys_map`].
-static PHYS_MAP: AtomicU64 = AtomicU64::new(0);
-
 /// Physical address of the kernel's own root table, whose lower half is empty.
 static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
 
 /// Serialises changes of the kernel's half.
 static KERNEL_TABLES: SpinLock<()> = SpinLock::new(());
-
-/// Learns where the loader mapped physical memory.
-///
-/// # Panics
-/// If it did not.
-#[unsafe(link_section = ".init.text")]
-#[inline(never)]
-pub fn init_phys_map(info: &BootInfo) {
-    let offset = info.physical_memory_offset.into_option();
-    PHYS_MAP.store(
-        offset.expect("the loader maps physical memory"),
-        Ordering::Relaxed,
-    );
-}
-
-/// The address in the physical map of `phys`: writable, not executable.
-pub fn phys_to_virt(phys: PhysAddr) -> VirtAddr {
-    VirtAddr::new(PHYS_MAP.load(Ordering::Relaxed) + phys.as_u64())
-}
 
 struct TableFrames;
 

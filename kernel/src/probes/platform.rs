@@ -13,7 +13,7 @@ use x86_64::{VirtAddr, instructions::interrupts};
 use super::{PROBES, blacklist, names, text_poke};
 use crate::{
     arch::{gdt, percpu, smp},
-    mm::{frame::Frame, init_text, kernel_stack, paging, uaccess},
+    mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
     symbols::{self, Kind},
     sync::RawMutex,
     task,
@@ -123,7 +123,7 @@ unsafe impl Platform for Kernel {
     fn slot_page(index: usize) -> Option<SlotPage> {
         let exec = Self::slots().start + index as u64 * 4096;
         let frame = Frame::alloc_zeroed().ok()?;
-        let alias = paging::phys_to_virt(frame.phys()).as_mut_ptr();
+        let alias = phys_map::phys_to_virt(frame.phys()).as_mut_ptr();
         paging::map_kernel_rx(VirtAddr::new(exec), frame).ok()?;
         Some(SlotPage { exec, alias })
     }

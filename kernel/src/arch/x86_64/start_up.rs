@@ -26,7 +26,8 @@ use crate::{
     mm::{
         frame::{self, FRAME_SIZE, OutOfMemory},
         kernel_stack::{KernelStack, STACK_BYTES},
-        paging::{self, phys_to_virt},
+        paging,
+        phys_map::phys_to_virt,
     },
     pr_info, pr_warn,
     task::{idle, scheduler},

@@ -20,30 +20,19 @@
 //! - A message that does not fit in the ring is dropped. The console reports in its place how many
 //!   were.
 
+pub(crate) mod ring;
+
+pub use ring::Level;
+
 use crate::{
     console::{self, MAX_DEPTH, SILENT, Seized},
     time::ktime_get,
 };
 use core::fmt::{self, Write};
-use log_ring::{Dropped, Record, Ring, Stamp};
+use log_ring::{Dropped, Record, Stamp};
 use params::Value;
+use ring::{Prefix, RING};
 use x86_64::instructions::interrupts::without_interrupts;
-
-/// How urgent a message is. Numbers are those of Linux.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// The system is unusable.
-    Emerg = 0,
-    /// Something failed.
-    Err = 3,
-    /// Something is odd, and goes on.
-    Warn = 4,
-    /// Something happened.
-    Info = 6,
-    /// For a person who looks for a fault. Not on the console by default.
-    Debug = 7,
-}
 
 /// Logs a formatted message at the level `emerg`: the system is unusable.
 #[macro_export]
@@ -68,21 +57,6 @@ macro_rules! __printk {
     ($level:ident, $($arg:tt)+) => {
         { $crate::log::printk($crate::log::Level::$level, &::core::format_args!($($arg)+)); }
     };
-}
-
-/// Slots of the ring: 512 KiB in `.bss`.
-pub(crate) const SLOTS: usize = 2048;
-
-pub(crate) static RING: Ring<SLOTS> = Ring::new();
-
-/// The beginning of a line: the time in nanoseconds since boot, printed in seconds.
-pub(crate) struct Prefix(pub u64);
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = self.0 / 1000;
-        write!(f, "[{:5}.{:06}] ", micros / 1_000_000, micros % 1_000_000)
-    }
 }
 
 /// Takes the value of `loglevel=N` on the command line: records of level N and less urgent ones
