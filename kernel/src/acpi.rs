@@ -68,7 +68,7 @@ pub fn cpu_count() -> Option<usize> {
     Some(enabled.count())
 }
 
-/// Where a device's line arrives, and what it looks like.
+/// The place where a device's line arrives, and the kind of its signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLine {
     /// The registers of the I/O APIC.

@@ -49,16 +49,16 @@ pub struct Walk {
 }
 
 /// Walks up from the registers that a probe handler gets, or from those of a trap or an interrupt
-/// of other code. Nothing if they are of ring 3.
+/// of other code. Gives nothing for registers of ring 3.
 pub fn walk(regs: &PtRegs) -> Walk {
     let mut probed = *regs;
     probed.ip = hooks::probed_ip(regs.ip);
     walk_interrupted(&probed)
 }
 
-/// Walks up from the registers of an exception, an interrupt or an NMI on this CPU, which may have
-/// come upon a probe handler: unlike those that the handler gets, their ip is what is executed
-/// next. Nothing if they are of ring 3.
+/// Walks up from the registers of an exception, an interrupt or an NMI on this CPU. It may have
+/// interrupted a probe handler. The ip of such registers is the next instruction to be executed, unlike
+/// the ip of the registers that a handler gets. Gives nothing for registers of ring 3.
 pub fn walk_interrupted(regs: &PtRegs) -> Walk {
     Walk::new((!regs.user_mode()).then(|| frame_of(regs)), current())
 }
@@ -175,7 +175,7 @@ impl Walk {
                 PROBES.return_address(self.task, slot, above.ip())
             };
         }
-        // Above an entry stub may be ring 3; 0 ends a chain of frame pointers.
+        // The frame above an entry stub may be of ring 3. A 0 ends a chain of frame pointers.
         let is_kernel = above.ip() >> 63 != 0;
         is_kernel.then(|| as_probed(above))
     }
@@ -242,7 +242,7 @@ impl Iterator for Walk {
 
 /// A backtrace that has been taken and can be printed: a line for each function.
 pub struct Trace {
-    /// Address, and whether it was interrupted there rather than that it waits there for a call.
+    /// The address, and whether the code was interrupted there. Otherwise it waits there for a call.
     frames: [(u64, bool); MAX_FRAMES],
     len: usize,
 }

@@ -17,10 +17,10 @@ use core::{
 };
 use params::{Arg, Args};
 
-/// Longest command line in bytes; what is longer is cut.
+/// Longest command line in bytes; a longer one is cut.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// How many arguments can be told apart when unknown ones are reported. Later ones count as known.
+/// How many arguments are tracked for the report of unknown ones. Later ones count as known.
 const MAX_TRACKED: usize = 256;
 
 static LINE: Line = Line {
@@ -104,7 +104,8 @@ pub fn text() -> &'static str {
     LINE.text()
 }
 
-/// The value of `name`, `Some("")` where it stands without one. The last of several counts.
+/// The value of `name`, or `Some("")` if it has none. If `name` comes several times, the last one
+/// counts.
 pub fn get(name: &str) -> Option<&'static str> {
     matching(|arg| arg.is(name))
         .last()

@@ -64,7 +64,8 @@ use core::{
 };
 use log_ring::{Record, TEXT_BYTES, Text};
 
-/// How deep records may be: 1 is what is logged because a message is printed.
+/// The greatest depth of a record that is kept. A message that is logged because another one is
+/// printed has depth 1.
 pub(crate) const MAX_DEPTH: u8 = 1;
 
 /// The depth of messages that are logged while the console reports dropped ones.
@@ -84,7 +85,7 @@ const LAST_PATIENCE_NS: u64 = 2 * NSEC_PER_SEC;
 
 /// Room for the terminal's text.
 const TEXT_ROOM: usize = 16 * 1024;
-/// The part of it that is left to what is typed, however much a command says.
+/// The part of it that is kept for the echo of typed text, however much a command says.
 pub(crate) const ECHO_ROOM: usize = 4 * 1024;
 /// Places between records in which there may be text.
 const TEXT_PLACES: usize = 256;
@@ -150,7 +151,7 @@ struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,
     sent: usize,
-    /// How deep is what is logged while these are sent.
+    /// The depth of messages that are logged while these are sent.
     depth: u8,
 }
 
@@ -234,7 +235,7 @@ impl Owned {
 }
 
 impl Screen {
-    /// Puts what comes next into the line, which has been sent. False if there is nothing.
+    /// Puts the next text into the line, which has been sent. False if there is none.
     fn fill(&mut self) -> bool {
         self.line.clear();
         if TEXT_WAITS.load(Ordering::Relaxed)
@@ -300,7 +301,7 @@ impl Screen {
         let _ = write!(self.line, "{}", Prefix(time_ns));
     }
 
-    /// Sends what the port takes of the line, and returns how many bytes that is.
+    /// Sends as much of the line as the port takes, and returns how many bytes that is.
     fn send(&mut self) -> usize {
         let line = &mut self.line;
         let sent = self.port.write(&line.bytes[line.sent..line.len]);
@@ -323,7 +324,7 @@ fn this_cpu() -> u32 {
     percpu::cpu_id() as u32
 }
 
-/// The depth of what the running task logs now; `None` before there are tasks. Any context.
+/// The depth of the running task's messages now; `None` before there are tasks. Any context.
 fn printing() -> Option<&'static AtomicU8> {
     // SAFETY: the running task is alive (T1), and runs as long as the caller uses what is returned.
     unsafe { task::current_raw().as_ref() }.map(Task::printing)
@@ -335,7 +336,7 @@ fn set_printing(depth: u8) {
     }
 }
 
-/// The depth of what is logged now. Any context.
+/// The depth of a message that is logged now. Any context.
 pub(crate) fn depth() -> u8 {
     printing().map_or(0, |printing| printing.load(Ordering::Relaxed))
 }
@@ -459,7 +460,7 @@ impl Patience {
 
 /// Whether all records before number `end` are on the line.
 fn is_printed(end: u64) -> bool {
-    // Later ones come into the line when it has been sent.
+    // A later record comes into the line only when the line has been sent.
     let tail = RING.tail();
     tail > end || (tail == end && !CONSOLE.unsent.load(Ordering::Relaxed))
 }

@@ -62,7 +62,7 @@ impl Input {
     fn receive(&mut self) {
         loop {
             if self.len == ROOM {
-                // Or the interrupt would come again and again.
+                // Otherwise the interrupt would come again and again.
                 self.port.interrupt(false);
                 return;
             }
@@ -136,7 +136,7 @@ pub fn read() -> u8 {
     byte.expect("it has been waited for")
 }
 
-/// Shows what the prompt and the editor say.
+/// Shows text of the prompt and the editor.
 pub fn echo(text: &[u8]) {
     console::show(text, 0, || false);
 }
@@ -158,7 +158,7 @@ impl Command {
         INTERRUPTED.load(Ordering::SeqCst)
     }
 
-    /// Shows what the command says. False if it is to stop.
+    /// Shows output of the command. False if it is to stop.
     pub fn say(text: &str) -> bool {
         !Self::is_interrupted() && console::show(text.as_bytes(), ECHO_ROOM, Self::is_interrupted)
     }

@@ -128,18 +128,19 @@ pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Takes away what was installed at the absolute `path`; a directory must be empty.
+/// Takes away the file or directory at the absolute `path`; a directory must be empty.
 pub fn uninstall(path: &[u8]) -> Result<(), Errno> {
     Ok(TREE.lock().uninstall(path)?)
 }
 
-/// Looks up what `path` names, from the directory `cwd` on.
+/// Looks up `path`, relative to the directory `cwd`.
 pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
     let tree = TREE.lock();
     Ok(tree.attributes(tree.walk(cwd.0, path)?)?)
 }
 
-/// Returns the directory that `path` names, as a working directory: it must allow looking up names.
+/// Returns the directory that `path` names, as a working directory. Its mode must allow looking up
+/// names.
 pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     let mut tree = TREE.lock();
     let id = tree.walk(cwd.0, path)?;

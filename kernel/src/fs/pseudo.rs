@@ -27,7 +27,7 @@ pub trait VirtualFile: Send + Sync + 'static {
 
 /// Makes the text of a virtual file.
 pub type Show = fn(&mut dyn fmt::Write) -> fmt::Result;
-/// Obeys what was written to a virtual file.
+/// Obeys a command that was written to a virtual file.
 pub type Store = fn(&[u8]) -> Result<(), Errno>;
 
 /// A virtual file from two plain functions, either of which may be missing.

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use crate::arch::percpu;
 
-/// The task that is short of memory; null: none. Only this task uses what follows.
+/// The task whose allocations fail; null: none. Only this task uses the statics below.
 static TASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// How many allocations it has left.
 static LEFT: AtomicU64 = AtomicU64::new(0);
@@ -37,7 +37,7 @@ pub struct Outcome<T> {
 /// Runs `work` with room for `count` allocations of this task: later ones fail.
 ///
 /// # Panics
-/// If a task is short of memory already.
+/// If another task is in this function.
 pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> Outcome<T> {
     LEFT.store(count, Relaxed);
     REFUSED.store(0, Relaxed);

@@ -27,7 +27,8 @@ pub fn fix_up(regs: &mut PtRegs) -> bool {
     uaccess::fix_up(regs)
 }
 
-/// Handles a page fault; called with interrupts off, returns so. False: a bug of the kernel.
+/// Handles a page fault. Interrupts are off at the call and at the return. False: a bug of the
+/// kernel.
 pub fn page_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
     let outcome = if address < USER_END && (regs.user_mode() || uaccess::may_fault(regs.ip)) {
         resolve(regs, error_code, address)

@@ -53,7 +53,7 @@ impl From<OutOfMemory> for Errno {
 pub struct Frame(PhysAddr);
 
 impl Frame {
-    /// Takes any free frame. Its contents are what its last owner left.
+    /// Takes any free frame, with the contents that its last owner left.
     pub fn alloc() -> Result<Self, OutOfMemory> {
         Self::alloc_below(u64::MAX)
     }

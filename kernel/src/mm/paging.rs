@@ -125,7 +125,7 @@ unsafe impl FrameAllocator<Size4KiB> for TableFrames {
 ///    changes.
 unsafe fn tables(root: PhysAddr) -> OffsetPageTable<'static> {
     let map = phys_to_virt(PhysAddr::zero());
-    // SAFETY: (1) and (2) are what `new` asks for.
+    // SAFETY: (1) and (2) are the requirements of `new`.
     unsafe { OffsetPageTable::new(&mut *phys_to_virt(root).as_mut_ptr::<PageTable>(), map) }
 }
 
@@ -457,7 +457,7 @@ pub fn for_each_kernel_mapping(mut f: impl FnMut(Mapping)) {
     });
 }
 
-/// A page table on the way of [`walk`].
+/// A page table that [`walk`] has come to.
 struct Table {
     phys: PhysAddr,
     /// 4 for the root, 1 for one whose entries are pages.

@@ -44,7 +44,8 @@ use alloc::{collections::BTreeMap, sync::Arc};
 use core::ops::Range;
 use x86_64::{PhysAddr, VirtAddr};
 
-/// First address that a program may use: null pointers, with an offset, hit nothing.
+/// First address that a program may use. Nothing is mapped below it, so a null pointer with a small
+/// offset faults.
 pub const USER_START: u64 = 0x1_0000;
 
 /// Frames that user memory leaves to the kernel.

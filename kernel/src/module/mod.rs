@@ -142,11 +142,11 @@ pub struct Module {
     exit: fn(),
     /// A [`State`].
     state: AtomicU8,
-    /// When it was last loaded: the number of that load since boot.
+    /// The number of its last load, counted since boot.
     load_number: AtomicU32,
 }
 
-/// Where a module is in its life.
+/// The state of a module.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -208,7 +208,7 @@ impl Module {
 
     /// Moves from one state to another, or says which state it is in.
     fn advance(&self, from: State, to: State) -> Result<(), State> {
-        // Acquire and Release: who finds a state finds what was done before it was entered.
+        // Acquire and Release: a task that finds a state also finds all stores made before it was set.
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed)
             .map(drop)

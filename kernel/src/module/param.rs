@@ -107,7 +107,7 @@ impl<T: ParamType> AnyParam for Param<T> {
 pub trait ParamType: Copy + Display + Send + Sync + 'static {
     /// Whether `text` stands for this value.
     fn is(&self, text: Option<&str>) -> bool;
-    /// Reads a value from text that does not last.
+    /// Makes a value from text, and copies the text if the value needs it.
     fn keep(text: Option<&str>) -> Result<Self, BadValue>;
 }
 

@@ -102,7 +102,7 @@ impl Image for Running {
     }
 
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
-        // All that is asked for lies in one symbol, or is a word that the linker has filled in.
+        // Each request lies in one symbol, or is a word that the linker has filled in.
         let len = range.end.checked_sub(range.start)?;
         let known = symbols::is_constant(range.start) && symbols::is_constant(range.end - 1);
         // SAFETY: the range lies between the first and the last address of the image's text and

@@ -118,7 +118,7 @@ fn show_stats(out: &mut dyn Write) -> fmt::Result {
     })
 }
 
-/// Writes a line for each registered probe: what it is, then what `rest` adds.
+/// Writes a line for each registered probe: its address, kind and symbol, then the text of `rest`.
 fn show_each(
     out: &mut dyn Write,
     mut rest: impl FnMut(&mut dyn Write, &Listed<'_>) -> fmt::Result,

@@ -28,7 +28,7 @@
 //! Registration: tasks that may sleep. Each hook says for itself. A grace period ends when each
 //! CPU was seen outside slots and handlers once. One look at a CPU is enough, because interrupt
 //! handlers of this kernel run with interrupts off throughout, and because no task is switched
-//! away while [`may_preempt`](::probes::Probes::may_preempt) is false.
+//! away while `PROBES.may_preempt` is false.
 
 mod blacklist;
 pub mod debugfs;

@@ -161,7 +161,7 @@ impl Host for Kernel {
 ///
 /// Text that is found under the registry's lock stays there as long as the lock is held. The
 /// reason: [`init_text::free`] first marks init text as freed, then takes that lock in
-/// [`text_freed`](::probes::Probes::text_freed), and only then unmaps the text.
+/// `PROBES.text_freed`, and only then unmaps the text.
 fn text_of(kind: Kind) -> Text {
     match kind {
         Kind::Text => Text::Kernel,

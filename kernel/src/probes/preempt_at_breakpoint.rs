@@ -2,7 +2,7 @@
 //!
 //! A hit is served with interrupts off. An interrupt that comes meanwhile is taken at the first
 //! instruction of the slot, and there no task may be switched away from
-//! ([`Probes::may_preempt`](::probes::Probes::may_preempt)). Where each instruction is probed,
+//! (`PROBES.may_preempt`). Where each instruction is probed,
 //! nearly every interrupt is taken in a slot. A loop of such instructions would keep its CPU.
 //!
 //! So the exit of such an interrupt loads another interrupt table on its CPU. The gate of #BP

@@ -31,7 +31,7 @@ pub struct Judged {
 /// Judges the instructions of a function, in order.
 ///
 /// # Errors
-/// [`ProbeError`] where the function's bytes cannot be had: its text was freed, or memory is out.
+/// [`ProbeError`] if the function's bytes cannot be read: its text was freed, or memory is out.
 pub fn function(symbol: &Symbol<'_>) -> Result<Vec<Judged>, ProbeError> {
     let end = symbol.start + symbol.size;
     let bytes = PROBES.original_text(symbol.start..end)?;

@@ -1,5 +1,4 @@
-//! A command of the prompt: what it is, what comes after it, and what can be wrong with it, in
-//! sentences that say what to do.
+//! A command of the prompt, and the failures of commands, in sentences that say what to do.
 
 use alloc::{boxed::Box, string::String};
 use core::fmt::{self, Write};
@@ -22,7 +21,7 @@ pub struct Command {
     pub arguments: &'static str,
     /// Its effect, in a few words.
     pub help: &'static str,
-    /// Does it, with what follows its name; writes what it has to say.
+    /// Carries it out, with the words behind its name, and writes its output.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
 }
 
@@ -47,7 +46,7 @@ pub fn no_arguments(arguments: &[&str]) -> Result<(), Failure> {
 pub enum Failure {
     /// The line cannot be read.
     Syntax(SyntaxError),
-    /// A file for the output of nothing.
+    /// A file for output, but no command.
     NoCommand,
     /// There is no such command.
     UnknownCommand {
@@ -87,7 +86,7 @@ pub enum Failure {
     NotTraced,
     /// The probes have no answer.
     Probe(ProbeError),
-    /// There is no memory for what the command says.
+    /// There is no memory for the output of the command.
     Output,
     /// It was stopped by Ctrl-C.
     Interrupted,

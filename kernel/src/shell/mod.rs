@@ -189,7 +189,7 @@ fn obey(line: &str) -> Result<Next, Failure> {
             failure => failure.of(command),
         });
     };
-    // All of it first: a command that fails leaves the file as it is.
+    // The whole output is collected first, so that a command that fails leaves the file as it is.
     let mut output = String::new();
     let next = (command.run)(arguments, &mut output).map_err(|failure| failure.of(command))?;
     files::write(&redirect.path, output.as_bytes(), redirect.append)

@@ -38,7 +38,7 @@ impl fmt::Display for ValueOf {
     }
 }
 
-/// Lists the modules with their parameters, and what those are for.
+/// Lists the modules with their parameters and the help texts of those.
 pub fn lsmod(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     no_arguments(arguments)?;
     for module in module::list() {

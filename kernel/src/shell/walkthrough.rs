@@ -44,7 +44,7 @@ use crate::{
     time::ktime_get,
 };
 
-/// Functions that can be called from here: name, with what, the call. None of them sleeps, and with
+/// Functions that can be called from here: name, arguments, the call. None of them sleeps. With
 /// these arguments none changes anything.
 pub static CALLABLE: [(&str, &str, extern "C" fn()); 7] = [
     (
@@ -99,7 +99,7 @@ extern "C" fn call_copy_user() {
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static SHELL: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
-/// A function of its own, so that what is shown does not depend on what is inlined.
+/// Not inlined, so that the output does not depend on the compiler's choice.
 #[inline(never)]
 fn handle(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
     if percpu::current_raw() == SHELL.load(Relaxed) {
@@ -147,7 +147,7 @@ const FORMS: [Form; 4] = [
     },
 ];
 
-/// Room for stops: many times what a call makes whose callees carry no probes.
+/// Room for stops. A call whose callees carry no probes makes only a small part of them.
 const STOPS: usize = 256;
 
 /// Width of a column.
@@ -209,7 +209,7 @@ fn column(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Colu
     column
 }
 
-/// Probes, calls, traces; describes what there was, as long as the probe is there.
+/// Probes, calls and traces. Describes the stops while the probe is still there.
 fn watch(form: &Form, name: &'static str, call: extern "C" fn()) -> Result<Column, Failure> {
     let probe = Kretprobe::new()
         .symbol(name)

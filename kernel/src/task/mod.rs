@@ -52,7 +52,7 @@ use intrusive_queue::{Link, Linked};
 use process::Process;
 use x86_64::PhysAddr;
 
-/// A reference to a task that keeps it in memory, though not from ending.
+/// A reference that keeps a task in memory. The task may end all the same.
 pub type TaskRef = Arc<Task>;
 
 /// The number of a task. 0 for the idle tasks, 1 for the first real one, then rising.
@@ -141,7 +141,7 @@ pub struct Task {
     /// The task is to end: its waits give up if they may be interrupted, and it ends on its way to
     /// ring 3. Never taken back.
     interrupted: AtomicBool,
-    /// How deep in the printing of messages is what it logs; see [`crate::console`].
+    /// How deep in the printing its messages are; see [`crate::console`].
     printing: AtomicU8,
     /// The part that belongs to its program.
     pub process: Process,
@@ -212,7 +212,7 @@ impl Task {
         Ok(task)
     }
 
-    /// The idle task of CPU `cpu`, which is what the CPU is running now, on the stack at `stack`.
+    /// The idle task of CPU `cpu`. It is the code that the CPU is running now, on the stack at `stack`.
     pub(crate) fn new_idle(cpu: usize, stack: Range<u64>) -> Self {
         let mut task = Self::with_stack("swapper", stack, IDLE);
         task.on_cpu = AtomicBool::new(true);

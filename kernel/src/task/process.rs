@@ -60,7 +60,7 @@ pub struct Process {
 
 const NO_REQUEST: u32 = u32::MAX;
 
-/// The processes that come from one, which gave its number to all.
+/// The processes that come from one process. They all have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(u32);
 
@@ -274,7 +274,7 @@ pub fn pids() -> Vec<Pid> {
     PROCESSES.lock().keys().copied().collect()
 }
 
-/// The pid of the parent of process `pid`: [`INIT`] for an orphan, 0 for what is no process.
+/// The pid of the parent of process `pid`: [`INIT`] for an orphan, 0 if there is no such process.
 pub fn parent_pid(pid: Pid) -> Pid {
     match PROCESSES.lock().get(&pid) {
         Some(entry) => entry.parent.as_ref().map_or(INIT, |parent| parent.pid()),

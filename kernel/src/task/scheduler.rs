@@ -32,7 +32,7 @@
 //! A running task is preempted in two places, both only when `need_resched` is set:
 //!
 //! 1. On the way out of an interrupt that it took with interrupts on and with `preempt_count` 0.
-//!    The probes must allow it ([`may_preempt`](::probes::Probes::may_preempt)): they forbid it
+//!    The probes must allow it (`PROBES.may_preempt`): they forbid it
 //!    inside a slot or detour. If they forbid it, the task is preempted in front of its next
 //!    breakpoint ([`preempt_at_breakpoint`]).
 //! 2. Where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
@@ -134,7 +134,7 @@ pub fn init_cpu(stack: Range<u64>) {
     percpu
         .current
         .store(ptr::from_ref(idle).cast_mut().cast(), Ordering::Relaxed);
-    // Return probes need to know it, too, before it has ever been switched away from.
+    // Return probes need to know the task, too, before its first switch.
     PROBES.task_switched(idle.key());
 }
 
@@ -150,7 +150,7 @@ pub fn start(task: Arc<Task>) {
 /// Makes a sleeping task runnable. True if it was asleep, or about to be.
 pub fn wake(task: &Task) -> bool {
     let mut queue = RUN_QUEUE.lock();
-    // Not a plain store: the task itself may leave its wait meanwhile, and even end.
+    // Not a plain store, because the task itself may leave its wait meanwhile, and even end.
     let was_asleep = task.change_state(State::Sleeping, State::Runnable);
     // A task on a CPU finds itself runnable when it calls `schedule`. A queued one was preempted
     // before it called that (S4).
@@ -197,7 +197,7 @@ pub extern "C" fn preempt_schedule() {
     reschedule(true);
 }
 
-/// Called last in an interrupt handler, with the frame of what it interrupted.
+/// Called last in an interrupt handler, with the frame of the interrupted code.
 pub fn preempt_on_interrupt_exit(regs: &PtRegs) {
     if !is_preemption_due(regs) {
         return;
@@ -348,7 +348,7 @@ fn release(dead: Option<*const Task>) {
     }
 }
 
-/// Where a new task begins, called by its first stack frame: ends the switch that led to it.
+/// Called by the first stack frame of a new task: ends the switch that led to the task.
 pub(crate) extern "C" fn begin_task(last: *const Task) {
     let dead = finish_switch(last);
     // SAFETY: the task before took the lock and left its release to us (S1).

@@ -158,7 +158,7 @@ pub(super) fn wait(
     limits: Limits,
     mut condition: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    // Also where the condition holds already: it will not the next time.
+    // Checked also if the condition is true already, because it may not be the next time.
     handler_rules::check(Rule::Sleep);
     if condition() {
         return Ok(());

@@ -50,7 +50,7 @@ pub struct PerCpu {
     self_ptr: AtomicPtr<PerCpu>,
     /// The running task. Written by the switch alone.
     pub(crate) current: AtomicPtr<()>,
-    /// Where the stack of the running task starts: rsp for entries from ring 3.
+    /// The start of the running task's stack: rsp for entries from ring 3.
     pub(crate) kernel_stack_top: AtomicU64,
     /// Holds the user's rsp for the two instructions of the system call entry that have no stack.
     user_rsp: AtomicU64,

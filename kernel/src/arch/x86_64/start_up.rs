@@ -219,7 +219,7 @@ pub fn start_others() {
     pr_info!("smp: {let_in} of {present} CPUs");
 }
 
-/// Ends of the stacks on which the others start, which become their idle tasks'.
+/// Ends of the stacks on which the others start. Their idle tasks keep them.
 static STACKS: [AtomicU64; MAX_CPUS - 1] = [const { AtomicU64::new(0) }; MAX_CPUS - 1];
 
 /// Installs the start-up page with a stack for each of `others` CPUs.
@@ -254,7 +254,8 @@ fn start(wanted: usize) {
     }
 }
 
-/// Where another CPU arrives from the start-up page, on its own stack, interrupts off.
+/// The first Rust code of another CPU, called from the start-up page, on its own stack, interrupts
+/// off.
 extern "C" fn ap_main(ticket: usize) -> ! {
     let Some(number) = smp::take_number() else {
         smp::halt()

@@ -150,7 +150,7 @@ impl<F: Copy> Hook<F> {
 /// An exception that the kernel would end by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
-    /// Which (Intel SDM vol. 3A, table 6-1).
+    /// Its vector (Intel SDM vol. 3A, table 6-1).
     pub vector: u8,
     /// The error code, all ones if the exception has none.
     pub error_code: u64,
@@ -338,7 +338,7 @@ pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     regs.cx == regs.ip && regs.r11 == regs.flags && !flags.contains(RFlags::RESUME_FLAG)
 }
 
-/// The flags that ring 3 may have as it likes.
+/// The flags that ring 3 may set freely.
 const USER_FLAGS: RFlags = RFlags::CARRY_FLAG
     .union(RFlags::PARITY_FLAG)
     .union(RFlags::AUXILIARY_CARRY_FLAG)
