@@ -57,8 +57,8 @@ pub fn walk(regs: &PtRegs) -> Walk {
 }
 
 /// Walks up from the registers of an exception, an interrupt or an NMI on this CPU. It may have
-/// interrupted a probe handler. The ip of such registers is the next instruction to be executed, unlike
-/// the ip of the registers that a handler gets. Gives nothing for registers of ring 3.
+/// interrupted a probe handler. The ip of such registers is the next instruction to be executed,
+/// unlike the ip of the registers that a handler gets. Gives nothing for registers of ring 3.
 pub fn walk_interrupted(regs: &PtRegs) -> Walk {
     Walk::new((!regs.user_mode()).then(|| frame_of(regs)), current())
 }
@@ -242,7 +242,7 @@ impl Iterator for Walk {
 
 /// A backtrace that has been taken and can be printed: a line for each function.
 pub struct Trace {
-    /// The address, and whether the code was interrupted there. Otherwise it waits there for a call.
+    /// The address, and whether the code was interrupted there. Otherwise it waits for a call.
     frames: [(u64, bool); MAX_FRAMES],
     len: usize,
 }

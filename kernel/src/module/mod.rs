@@ -208,7 +208,7 @@ impl Module {
 
     /// Moves from one state to another, or says which state it is in.
     fn advance(&self, from: State, to: State) -> Result<(), State> {
-        // Acquire and Release: a task that finds a state also finds all stores made before it was set.
+        // Acquire and Release: a task that sees a state also sees all stores made before it.
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed)
             .map(drop)

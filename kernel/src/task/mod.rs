@@ -212,7 +212,7 @@ impl Task {
         Ok(task)
     }
 
-    /// The idle task of CPU `cpu`. It is the code that the CPU is running now, on the stack at `stack`.
+    /// The idle task of CPU `cpu`: the code that the CPU is running now, on the stack at `stack`.
     pub(crate) fn new_idle(cpu: usize, stack: Range<u64>) -> Self {
         let mut task = Self::with_stack("swapper", stack, IDLE);
         task.on_cpu = AtomicBool::new(true);

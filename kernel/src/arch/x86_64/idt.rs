@@ -134,7 +134,7 @@ const GATES: usize = 256;
 
 /// A table.
 #[repr(C, align(16))]
-pub struct Idt(UnsafeCell<[Gate; GATES]>);
+pub(crate) struct Idt(UnsafeCell<[Gate; GATES]>);
 
 // SAFETY: written while no CPU uses it, as `fill` demands; else only the processors read it.
 unsafe impl Sync for Idt {}
@@ -143,7 +143,7 @@ static IDT: Idt = Idt::new();
 
 impl Idt {
     /// A table without gates.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(UnsafeCell::new([Gate::MISSING; GATES]))
     }
 
@@ -151,7 +151,7 @@ impl Idt {
     ///
     /// # Safety
     /// 1. No CPU has the table loaded, and no other code fills it.
-    pub unsafe fn fill(&self, entry_of: impl Fn(u8) -> VirtAddr) {
+    pub(crate) unsafe fn fill(&self, entry_of: impl Fn(u8) -> VirtAddr) {
         // SAFETY: no other code reads or writes it, by (1).
         let gates = unsafe { &mut *self.0.get() };
         for (vector, gate) in (0..=u8::MAX).zip(gates) {
@@ -173,7 +173,7 @@ impl Idt {
     /// # Safety
     /// 1. It was filled, each gate names an entry that expects it, and it stays as long as it is
     ///    loaded.
-    pub unsafe fn load(&'static self) {
+    pub(crate) unsafe fn load(&'static self) {
         let pointer = DescriptorTablePointer {
             limit: (GATES * size_of::<Gate>() - 1) as u16,
             // A pointer is canonical. The constructor that checks it could panic, and a hit may
