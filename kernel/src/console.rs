@@ -12,7 +12,7 @@
 //!   show (the prompt) ► TEXT ┘
 //! ```
 //!
-//! # Who prints
+//! # The code that prints
 //! | who | how much |
 //! |---|---|
 //! | a task that logs and could sleep there | all up to its own message |
