@@ -1,4 +1,30 @@
 //! Which assembly serves the hits of a site.
+//!
+//! Each probe names three pieces of assembly. They fit the list that begins with this probe, so a
+//! hit reads the site's first probe and has all it needs.
+//!
+//! ```text
+//!   the stub: takes a breakpoint, while this probe is the first of its site
+//!     no probe is enabled, a single step, `popf`             any_hit        all in Rust
+//!     one kretprobe without entry handler, nothing else      one_kretprobe  no frame
+//!     several such kretprobes, nothing else                  kretprobes     no frame
+//!     a probe with a post handler                            hit_post
+//!     anything else                                          hit
+//!
+//!   the chain: called by the stub or a detour, for this probe and all older ones
+//!     the address does not fit into 32 bits                  far_chain
+//!     this probe is the oldest                               its routine, at once
+//!     there are older ones                                   chain
+//!
+//!   the routine: does the work of this probe alone
+//!     disabled                                               nothing
+//!     a kprobe without a pre handler                         count
+//!     a kprobe with one                                      kprobe
+//!     a jprobe                                               jprobe
+//!     a kretprobe with an entry handler or data              kretprobe_entry
+//!     a kretprobe without                                    kretprobe
+//!     a kretprobe with an old return method                  in Rust
+//! ```
 
 use core::sync::atomic::{Ordering, fence};
 

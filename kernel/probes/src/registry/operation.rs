@@ -47,11 +47,13 @@ impl<P: Host> Probes<P> {
         let mut touched = Touched::new();
         let mut function = Function::default();
         let entry = P::entry_points();
+        // 1. Where a post handler or a jprobe comes, a jump becomes a breakpoint again.
         let breakpoints =
             state.optimizer.on && probes.iter().any(|probe| needs_breakpoint(probe.kprobe()));
         if breakpoints {
             self.prepare_breakpoints(&mut state, probes);
         }
+        // 2. Check, take memory, link to the site, publish the site.
         let linked = probes.iter().enumerate().try_for_each(|(index, probe)| {
             self.link(&mut state, &entry, *probe, &mut touched, &mut function)
                 .map_err(|error| (index, error))
@@ -60,6 +62,7 @@ impl<P: Host> Probes<P> {
             self.existing_sites(probes, |site| site.keeps_breakpoint.store(false, Relaxed));
         }
         if let Err((index, error)) = linked {
+            // 3. If one is refused, all is as it was.
             touched.clear();
             if index > 0 {
                 self.remove(&mut state, &probes[..index], Removal::Rollback);
@@ -70,6 +73,7 @@ impl<P: Host> Probes<P> {
             });
             return Err(error);
         }
+        // 4. Arm: breakpoints come into the text, and become jumps where they may.
         for site in touched.iter() {
             let arm = state.enabled && site.wants_arming() && !site.armed.load(Relaxed);
             site.to_write.store(arm, Relaxed);
@@ -204,6 +208,38 @@ impl<P: Host> Probes<P> {
 
     /// Takes probes away; waits once. Cannot fail and allocates nothing.
     fn remove<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T], removal: Removal) {
+        // 1. New hits do not find the probes.
+        let touched = Self::unlink_all(probes);
+        if touched.is_empty() {
+            return;
+        }
+        // 2. The text is as it was, and new hits do not find the empty sites.
+        let enabled = state.enabled;
+        let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
+        self.deoptimize(&mut state.optimizer, enabled, visit_touched);
+        self.write_text(touched.iter());
+        for site in touched.iter().filter(|site| site.is_empty()) {
+            self.table.remove(&mut state.fill, site);
+        }
+        // 3. Hits that had found them are over.
+        P::synchronize_hits();
+        // 4. Their memory is free, and breakpoints beside them may become jumps.
+        self.log_abandoned_calls(state);
+        self.free_detours(&mut state.optimizer);
+        probes
+            .iter()
+            .for_each(|probe| Self::release(state, *probe, removal));
+        self.optimize(&mut state.optimizer, enabled, &|visit| {
+            touched.iter().for_each(visit)
+        });
+        state.in_flight.free_returned();
+        self.free_unused(state, touched);
+    }
+
+    /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
+    /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
+    /// now on.
+    fn unlink_all<T: Probe + ?Sized>(probes: &[&T]) -> Touched {
         let mut touched = Touched::new();
         let entry = P::entry_points();
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
@@ -214,9 +250,6 @@ impl<P: Host> Probes<P> {
             };
             site.unlink(kprobe, &entry);
             touched.add(site);
-        }
-        if touched.is_empty() {
-            return;
         }
         for site in touched.iter() {
             site.to_write
@@ -236,40 +269,34 @@ impl<P: Host> Probes<P> {
             // SAFETY: a registered kretprobe has a live holder.
             unsafe { (*core.holder.load(Relaxed)).retire() };
         }
-        let enabled = state.enabled;
-        let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
-        self.deoptimize(&mut state.optimizer, enabled, visit_touched);
-        self.write_text(touched.iter());
-        for site in touched.iter().filter(|site| site.is_empty()) {
-            self.table.remove(&mut state.fill, site);
+        touched
+    }
+
+    /// Gives back the memory of one probe, and makes it ready to be registered again. A grace
+    /// period is over since it was unlinked.
+    fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
+        if let Some(core) = registered_kretprobe(probe) {
+            let holder = core.holder.swap(null_mut(), Relaxed);
+            // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+            unsafe { state.in_flight.push(holder) };
         }
-        P::synchronize_hits();
-        self.log_abandoned_calls(state);
-        self.free_detours(&mut state.optimizer);
-        for probe in probes {
-            if let Some(core) = registered_kretprobe(*probe) {
-                let holder = core.holder.swap(null_mut(), Relaxed);
-                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
-                unsafe { state.in_flight.push(holder) };
-            }
-            let kprobe = probe.kprobe();
-            if let Some(counter) = kprobe.hits.stop() {
-                state.counters.give_back(counter);
-            }
-            kprobe.next.store(null_mut(), Relaxed);
-            if kprobe.is_registered() {
-                match removal {
-                    // A probe that is registered again starts as it did at first.
-                    Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
-                    Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
-                }
-            }
-            kprobe.site.store(null_mut(), Release);
+        let kprobe = probe.kprobe();
+        if let Some(counter) = kprobe.hits.stop() {
+            state.counters.give_back(counter);
         }
-        self.optimize(&mut state.optimizer, enabled, &|visit| {
-            touched.iter().for_each(visit)
-        });
-        state.in_flight.free_returned();
+        kprobe.next.store(null_mut(), Relaxed);
+        if kprobe.is_registered() {
+            match removal {
+                // A probe that is registered again starts as it did at first.
+                Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
+                Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
+            }
+        }
+        kprobe.site.store(null_mut(), Release);
+    }
+
+    /// Frees the sites that have no probe left, and the post slots that nobody needs any more.
+    fn free_unused(&self, state: &mut State, mut touched: Touched) {
         touched.drain(|site| {
             // SAFETY: registered sites are live.
             let this = unsafe { site.as_ref() };
