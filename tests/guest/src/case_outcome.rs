@@ -14,11 +14,6 @@ use crate::case_runner::Ending;
 /// Words of a window, and of the stack that is compared.
 pub const WORDS: usize = 64;
 
-/// Trap after each instruction.
-pub const TF: u64 = 1 << 8;
-/// CF, PF, AF, ZF, SF and OF.
-pub const STATUS_FLAGS: u64 = 0x8d5;
-
 /// The memory of a case.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Memory {

@@ -8,6 +8,7 @@
 //! # Contexts
 //! One task at a time on a machine with one CPU: a slot is written by a plain store.
 
+use crate::suite::flags;
 use core::{
     arch::{global_asm, naked_asm},
     ops::Range,
@@ -170,7 +171,7 @@ fn end(regs: &mut PtRegs, exception: &Exception) -> bool {
     });
     regs.ip = leave_case as *const () as u64;
     regs.sp = exchange.sp;
-    regs.flags = 0b10;
+    regs.flags = flags::MASKED;
     true
 }
 

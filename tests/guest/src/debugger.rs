@@ -3,7 +3,10 @@
 //! The exception handler of the kernel stands for a debugger: it notes the registers that each #DB comes with and goes on. Handlers note how
 //! many stops there were before them, so it is known which stop they have kept waiting.
 
-use crate::optimization::{Optimization, byte_at};
+use crate::{
+    optimization::{Optimization, byte_at},
+    suite::flags::TF,
+};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -27,8 +30,6 @@ use kernel::{
     symbols,
 };
 use x86_64::registers::debug::Dr6;
-
-const TF: u64 = 1 << 8;
 
 /// Jumps fit at +0, over two instructions, and at +7, over three.
 #[unsafe(naked)]

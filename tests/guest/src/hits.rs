@@ -1,6 +1,9 @@
 //! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
 
-use crate::handlers::{Deed, after, at_entry, at_return, before};
+use crate::{
+    handlers::{Deed, after, at_entry, at_return, before},
+    suite::flags::{AC, CF, DF, DF_AND_AC, IF, MASKED, PLAIN, STATUS},
+};
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
@@ -400,7 +403,7 @@ static FLAGS_SEEN: [[AtomicU64; 2]; 6] = [const { [const { AtomicU64::new(0) }; 
 
 fn note_interrupt_flag(probe: &Kprobe, regs: &PtRegs, when: usize) {
     let at = probe.addr() - switches_interrupts as *const () as u64;
-    FLAGS_SEEN[at as usize][when].store(regs.flags & 0x200, SeqCst);
+    FLAGS_SEEN[at as usize][when].store(regs.flags & IF, SeqCst);
     HANDLERS.fetch_add(
         u64::from(!rflags::read().contains(rflags::RFlags::INTERRUPT_FLAG)),
         SeqCst,
@@ -420,7 +423,7 @@ fn post_handlers_see_the_interrupt_flag() {
             register(Box::new(probe)).unwrap()
         })
         .collect();
-    for on in [0x200, 0] {
+    for on in [IF, 0] {
         HANDLERS.store(0, SeqCst);
         let were_on = interrupts::are_enabled();
         if on == 0 {
@@ -432,14 +435,7 @@ fn post_handlers_see_the_interrupt_flag() {
         let seen = FLAGS_SEEN
             .each_ref()
             .map(|seen| seen.each_ref().map(|flag| flag.load(SeqCst)));
-        let expected = [
-            [on, on],
-            [on, 0],
-            [0, 0],
-            [0, 0x200],
-            [0x200; 2],
-            [0x200; 2],
-        ];
+        let expected = [[on, on], [on, 0], [0, 0], [0, IF], [IF; 2], [IF; 2]];
         assert_eq!(
             seen, expected,
             "before and after nop, cli, nop, sti, nop, ret"
@@ -473,14 +469,10 @@ struct CheckFlags;
 
 impl Deed for CheckFlags {
     fn done() {
-        const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
         HANDLERS.fetch_add(1, SeqCst);
         SPOILT.fetch_add(u64::from(rflags::read_raw() & DF_AND_AC != 0), SeqCst);
     }
 }
-
-const PLAIN: u64 = 0x202;
-const AC: u64 = 1 << 18;
 
 /// Functions that are called with interrupts off, that switch them off or on, and that leave
 /// other flags: the caller finds the flags that it finds without probes, and no handler sees DF
@@ -489,17 +481,17 @@ const AC: u64 = 1 << 18;
 fn a_caller_finds_its_flags_after_a_probed_return() {
     flags_survive_probes(&[
         PLAIN,
-        PLAIN & !0x200,
-        PLAIN | 0x8d5,
+        MASKED,
+        PLAIN | STATUS,
         PLAIN | AC,
-        PLAIN | 0xcd5 | AC,
+        PLAIN | STATUS | DF | AC,
     ]);
 }
 
 /// The same with jumps: at a function's entry a detour takes AC as it finds it.
 #[guest_test]
 fn a_caller_finds_its_flags_after_a_jump() {
-    flags_survive_probes(&[PLAIN, PLAIN & !0x200, PLAIN | 0x8d5, PLAIN | 0xcd5]);
+    flags_survive_probes(&[PLAIN, MASKED, PLAIN | STATUS, PLAIN | STATUS | DF]);
 }
 
 /// Calls `changes_flags` with these flags, bare and with probes of every kind.
@@ -514,8 +506,8 @@ fn flags_survive_probes(flags: &[u64]) {
         |&(which, flags): &(u64, u64)| unsafe { flags_after(black_box(which), black_box(flags)) };
     let bare: Vec<_> = cases.iter().map(run).collect();
     assert!(
-        bare.iter().any(|flags| flags & 0x200 == 0)
-            && bare.iter().any(|flags| flags & 0x401 == 0x401)
+        bare.iter().any(|flags| flags & IF == 0)
+            && bare.iter().any(|flags| flags & (CF | DF) == CF | DF)
     );
     let calls = [
         register(Box::new(

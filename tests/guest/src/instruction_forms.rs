@@ -4,6 +4,7 @@
 //! and the state that it leaves behind (registers, flags, memory) is compared: unprobed, under a kprobe with
 //! a pre handler, with a post handler too, and under both at once.
 
+use crate::suite::flags::{PLAIN, STATUS};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
     arch::{global_asm, naked_asm},
@@ -390,7 +391,7 @@ fn compare(kind: &str, probe_of: impl Fn(u64) -> Vec<Kprobe>, runs: impl Fn() ->
     for form in table() {
         // SAFETY: a string of the assembly above.
         let name = unsafe { CStr::from_ptr(form.name) }.to_str().unwrap_or("?");
-        for (flags, seed) in [(0x202, 1), (0xad7, 0xfedc_ba98)] {
+        for (flags, seed) in [(PLAIN, 1), (PLAIN | STATUS, 0xfedc_ba98)] {
             let plain = outcome(form, flags, seed);
             let before = runs();
             let probes: Result<Vec<_>, _> = probe_of(form.at)

@@ -12,8 +12,9 @@
 
 use crate::{
     case_methods::{AFTER, BEFORE, Method},
-    case_outcome::{Memory, Outcome, STATUS_FLAGS, System, TF, WORDS, same_registers, start},
+    case_outcome::{Memory, Outcome, System, WORDS, same_registers, start},
     case_runner::{self, Runner, SLOTS},
+    suite::flags::{STATUS, TF},
 };
 use alloc::{format, string::String, vec::Vec};
 use core::{arch::asm, cell::UnsafeCell, ops::Range, ptr};
@@ -327,7 +328,7 @@ impl Fuzz {
                 &expected,
                 &after,
                 unpredictable.registers,
-                if unpredictable.flags { STATUS_FLAGS } else { 0 },
+                if unpredictable.flags { STATUS } else { 0 },
             )?;
         }
         Ok(())
@@ -343,7 +344,7 @@ impl Fuzz {
             &plain.ending.regs,
             &probed.ending.regs,
             unpredictable.registers,
-            if unpredictable.flags { STATUS_FLAGS } else { 0 },
+            if unpredictable.flags { STATUS } else { 0 },
         )?;
         if plain.system != probed.system {
             return Err("system registers".into());

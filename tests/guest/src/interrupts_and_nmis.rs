@@ -1,6 +1,6 @@
 //! Interrupts and NMIs leave what they come upon as it was: registers, flags, CR2, and hits of probes.
 
-use crate::nmi;
+use crate::{nmi, suite::flags::DF};
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -102,7 +102,7 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "cmp r15, -115",
         "jne 4f",
         "pushfq",
-        "test dword ptr [rsp], 0x400",
+        "test dword ptr [rsp], {df}",
         "lea rsp, [rsp + 8]",
         "jz 4f",
         "cmp byte ptr [rdi], 0",
@@ -118,6 +118,7 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "pop rbp",
         "pop rbx",
         "ret",
+        df = const DF,
     )
 }
 

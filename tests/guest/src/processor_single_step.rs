@@ -4,6 +4,7 @@
 //! manual says is always accepted; what an emulator is known to do in its place is named beside it. The log tells what this one
 //! did: `cargo test processor_single_step:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs processor_single_step:: -- --nocapture` in Bochs.
 
+use crate::suite::flags::{IF, RF, TF};
 use alloc::vec::Vec;
 use core::{
     arch::global_asm,
@@ -21,9 +22,6 @@ use kernel::{
     probes::PtRegs,
 };
 
-const TF: u64 = 1 << 8;
-const RF: u64 = 1 << 16;
-
 global_asm!(
     r#"
     /* Each of these: TF comes on with the popfq before the label, so the first trap is due after the first instruction behind it. */
@@ -36,8 +34,8 @@ global_asm!(
     .cfi_adjust_cfa_offset 8
     pushfq
     .cfi_adjust_cfa_offset 8
-    or qword ptr [rsp], 0x100
-    and qword ptr [rsp], ~0x200
+    or qword ptr [rsp], {tf}
+    and qword ptr [rsp], ~{interrupts}
     popfq
     .cfi_adjust_cfa_offset -8
     .globl \name\()_code
@@ -91,7 +89,9 @@ global_asm!(
     stepped_end step_into_a_fault
 
     .popsection
-    "#
+    "#,
+    tf = const TF,
+    interrupts = const IF,
 );
 
 unsafe extern "C" {

@@ -16,6 +16,7 @@
 //! # Invariants
 //! S1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a time.
 
+use crate::suite::flags::TF;
 use ::probes::Platform;
 use core::{
     arch::naked_asm,
@@ -37,8 +38,6 @@ use x86_64::{
     registers::debug::Dr6,
     structures::DescriptorTablePointer,
 };
-
-const TF: u64 = 1 << 8;
 
 /// The gates of all vectors (Intel SDM vol. 3A, figure 6-8).
 type Gates = [[u8; 16]; 256];

@@ -17,11 +17,7 @@ use std::{
 use probes::PtRegs;
 
 use super::{PROBES, cpu, symbols, text};
-
-/// RFLAGS.TF.
-pub const TF: u64 = 1 << 8;
-/// RFLAGS.IF.
-pub const IF: u64 = 1 << 9;
+use crate::suite::flags::{IF, TF};
 
 /// The vector of a debug trap.
 pub const DEBUG: u8 = 1;

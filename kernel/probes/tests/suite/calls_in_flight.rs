@@ -301,7 +301,7 @@ fn calls_on_another_stack_make_none_stale_here() {
             ABOVE.fetch_add((bench.sp() > here).into(), Relaxed);
             let registers = Registers {
                 di: 4,
-                flags: 0x202,
+                flags: flags::PLAIN,
                 ..Registers::default()
             };
             journal::note(bench.run(caller.start, registers).registers.ax);

@@ -2,12 +2,13 @@
 
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 
+use super::flags::{IF, TF};
 use super::{
     code::{self, Bench, Code, End, Outcome, Registers},
     targets::*,
     *,
 };
-use crate::platform::traps::{IF, PAGE_FAULT, PROTECTION, TF};
+use crate::platform::traps::{PAGE_FAULT, PROTECTION};
 
 /// An address at which nothing is mapped.
 const NOWHERE: u64 = 0x10;
@@ -51,7 +52,7 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
         let registers = Registers {
             di,
             cx: 0xc1,
-            flags: 0x202 | 0x8d5,
+            flags: flags::PLAIN | flags::STATUS,
             ..Registers::default()
         };
         let bare = bench.run(code.start, registers);
@@ -345,7 +346,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
             let code = Code::with_exit(&[setup, branch].concat());
             let registers = Registers {
                 di: target,
-                flags: 0x202 | 0x8d5,
+                flags: flags::PLAIN | flags::STATUS,
                 ..Registers::default()
             };
             let bare = bench.run(code.start, registers);

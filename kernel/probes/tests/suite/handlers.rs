@@ -6,18 +6,10 @@ use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
 use super::{
     code::{Bench, Code, End, Registers, exit},
+    flags::{AC, CF, DF, IF, PLAIN, STATUS},
     targets::*,
     *,
 };
-use crate::platform::traps::IF;
-
-/// RFLAGS.DF.
-const DF: u64 = 1 << 10;
-/// RFLAGS.AC.
-const AC: u64 = 1 << 18;
-
-/// RFLAGS with which code in tests runs: nothing set but what is always set.
-const PLAIN_FLAGS: u64 = 0x202;
 
 #[test]
 fn handlers_see_the_registers_before_and_after_the_instruction() {
@@ -40,7 +32,7 @@ fn handlers_see_the_registers_before_and_after_the_instruction() {
         registers.set(n, 0x1111_0000_0000_0000 + n as u64);
     }
     registers.sp = bench.sp();
-    for flags in [PLAIN_FLAGS, PLAIN_FLAGS | 0x8d5 | DF] {
+    for flags in [PLAIN, PLAIN | STATUS | DF] {
         registers.flags = flags;
         let outcome = bench.run(code.start, registers);
         assert_eq!(outcome.end, End::Exit(1));
@@ -76,7 +68,7 @@ fn flags_survive_a_hit() {
         PROBES.register(probe).unwrap();
         // CF, PF, AF, ZF, SF, OF, DF: each alone, and all.
         for bit in [0, 2, 4, 6, 7, 11, 10] {
-            for flags in [PLAIN_FLAGS, PLAIN_FLAGS | 1 << bit, PLAIN_FLAGS | 0xcd5] {
+            for flags in [PLAIN, PLAIN | 1 << bit, PLAIN | STATUS | DF] {
                 let registers = Registers {
                     flags,
                     ..Registers::default()
@@ -116,7 +108,7 @@ fn handlers_find_an_aligned_stack_and_clean_flags() {
     });
     for misaligned in 0..16 {
         let registers = Registers {
-            flags: PLAIN_FLAGS | DF,
+            flags: PLAIN | DF,
             sp: bench.sp() - 64 + misaligned,
             ..Registers::default()
         };
@@ -129,7 +121,7 @@ fn handlers_find_an_aligned_stack_and_clean_flags() {
     let probe = leak(Kprobe::new().at(code.start).pre(check_pre));
     PROBES.register(probe).unwrap();
     let registers = Registers {
-        flags: PLAIN_FLAGS | AC,
+        flags: PLAIN | AC,
         sp: bench.sp() - 64,
         ..Registers::default()
     };
@@ -299,7 +291,7 @@ fn a_post_handlers_changes_are_taken_after_a_push_too() {
             bp: 0x1234,
             r12: 0x1234,
             sp: bench.sp(),
-            flags: PLAIN_FLAGS,
+            flags: PLAIN,
             ..Registers::default()
         };
         // Where the push has left it, where it was, above and below.
@@ -313,7 +305,7 @@ fn a_post_handlers_changes_are_taken_after_a_push_too() {
                 bx: 6,
                 di: 77,
                 sp: (registers.sp - 8).wrapping_add_signed(by),
-                flags: PLAIN_FLAGS | 1,
+                flags: PLAIN | CF,
                 ..registers
             };
             assert_eq!((outcome.end, outcome.registers), (End::Exit(1), expected));
@@ -542,7 +534,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         let registers = Registers {
             cx: 2,
             di: code.start + 32,
-            flags: PLAIN_FLAGS | carry,
+            flags: PLAIN | carry,
             ..Registers::default()
         };
         let bare = bench.run(code.start, registers);
@@ -622,7 +614,7 @@ fn a_nested_hit_leaves_the_registers_of_the_outer_one_alone() {
     for n in 0..16 {
         registers.set(n, 0x3333_0000_0000_0000 + n as u64);
     }
-    (registers.sp, registers.flags) = (bench.sp(), PLAIN_FLAGS);
+    (registers.sp, registers.flags) = (bench.sp(), PLAIN);
     let outcome = bench.run(code.start, registers);
     assert_eq!(outcome.end, End::Exit(1));
     assert_eq!(

@@ -62,17 +62,20 @@ fn a_call_by_trap4_goes_home_behind_the_step() {
         let mut regs = PtRegs {
             ip: trampoline + 1,
             sp: frame + 8,
-            flags: 0x202,
+            flags: flags::PLAIN,
             ..PtRegs::default()
         };
         assert!(PROBES.on_breakpoint(&mut regs));
         assert_eq!(journal::take(), [7], "the handler has run");
         assert_eq!((known(), regs.sp), (home, frame + 8));
         assert_ne!(regs.ip, home);
-        assert_ne!(regs.flags & traps::TF, 0, "to step the no-op");
+        assert_ne!(regs.flags & flags::TF, 0, "to step the no-op");
         regs.ip += 1;
         assert!(PROBES.on_debug(&mut regs, SINGLE_STEP));
-        assert_eq!((regs.ip, regs.sp, regs.flags), (home, frame + 8, 0x202));
+        assert_eq!(
+            (regs.ip, regs.sp, regs.flags),
+            (home, frame + 8, flags::PLAIN)
+        );
         assert_eq!(known(), trampoline, "nobody knows the call any more");
         // SAFETY: the return address of the call that runs this, which really comes back here.
         unsafe { (frame as *mut u64).write(home) };

@@ -4,12 +4,13 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
+use super::flags::TF;
 use super::{
     code::{Bench, Code, Registers},
     targets::*,
     *,
 };
-use crate::platform::traps::{DEBUG, TF};
+use crate::platform::traps::DEBUG;
 
 /// How often something else than the right result came out of a call.
 static WRONG: AtomicU64 = AtomicU64::new(0);

@@ -201,7 +201,7 @@ fn the_function_runs_as_if_its_handler_had_not() {
     for n in 0..16 {
         registers.set(n, 0x4444_0000 + n as u64);
     }
-    (registers.sp, registers.flags) = (bench.sp(), 0xad7);
+    (registers.sp, registers.flags) = (bench.sp(), flags::PLAIN | flags::STATUS);
     let bare = bench.run(caller.start, registers);
     let jprobe = leak(Jprobe::new().symbol("sum").entry(by_hand(spoil_everything)));
     PROBES.register(jprobe).unwrap();
@@ -242,8 +242,15 @@ fn the_function_runs_as_if_its_handler_had_not() {
             .entry(by_hand(spoil_everything)),
     );
     PROBES.register(jprobe).unwrap();
-    let without_interrupts = cfg!(not(target_os = "linux")).then_some(0x002);
-    for flags in [0x202, 0xad7, 0x602].into_iter().chain(without_interrupts) {
+    let without_interrupts = cfg!(not(target_os = "linux")).then_some(flags::MASKED);
+    for flags in [
+        flags::PLAIN,
+        flags::PLAIN | flags::STATUS,
+        flags::PLAIN | flags::DF,
+    ]
+    .into_iter()
+    .chain(without_interrupts)
+    {
         let registers = Registers { flags, ..registers };
         assert_eq!(bench.run(nothing.start, registers).registers, registers);
     }
@@ -269,7 +276,7 @@ fn the_last_words_of_a_stack_are_saved_and_none_behind_them() {
         // The call takes one.
         let registers = Registers {
             sp: top - 8 * words + 8,
-            flags: 0x202,
+            flags: flags::PLAIN,
             ..Registers::default()
         };
         let bare = bench.run(caller.start, registers);

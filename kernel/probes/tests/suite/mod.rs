@@ -8,6 +8,7 @@ mod calls_in_flight;
 mod code;
 mod concurrency;
 mod faults;
+pub mod flags;
 mod handlers;
 mod historic;
 mod interrupts;
@@ -53,12 +54,9 @@ fn post<const N: u64>(_: &Kprobe, _: &mut PtRegs, zero: u64) {
     note(N + zero);
 }
 
-/// The flags that a handler runs with must have these clear: DF and AC.
-const DF_AND_AC: u64 = 1 << 10 | 1 << 18;
-
 /// Whether a handler finds the world as Rust code wants it: an aligned stack, DF and AC clear.
 fn in_good_order() -> bool {
-    targets::alignment() == 8 && targets::current_flags() & DF_AND_AC == 0
+    targets::alignment() == 8 && targets::current_flags() & flags::DF_AND_AC == 0
 }
 
 /// An entry handler that notes `N`.

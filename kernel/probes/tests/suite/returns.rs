@@ -48,7 +48,7 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
     for n in 0..16 {
         registers.set(n, 0x2222_0000_0000_0000 + n as u64);
     }
-    (registers.sp, registers.flags) = (bench.sp(), 0xad7);
+    (registers.sp, registers.flags) = (bench.sp(), flags::PLAIN | flags::STATUS);
     let outcome = bench.run(caller.start, registers);
     assert_eq!(outcome.end, End::Exit(1));
     assert_eq!(outcome.registers.ax, registers.si + registers.di);
@@ -271,14 +271,14 @@ fn the_caller_sees_what_a_return_handler_has_changed() {
     let registers = Registers {
         di: 3,
         si: 4,
-        flags: 0x202,
+        flags: flags::PLAIN,
         ..Registers::default()
     };
     let outcome = bench.run(caller.start, registers);
     let expected = Registers {
         ax: 70,
         dx: 0x1234,
-        flags: 0x203,
+        flags: flags::PLAIN | flags::CF,
         sp: bench.sp(),
         ..registers
     };

@@ -4,6 +4,7 @@ use super::{
     HITS, Optimization, address, breakpoints, byte_at, count, is_jump, opt_add, opt_load,
     opt_recursion, opt_rust,
 };
+use crate::suite::flags::{DF, IF, MASKED, PLAIN, STATUS};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -163,9 +164,6 @@ fn observe(name: &'static str, offset: u32, flags: u64, on: bool) -> (PtRegs, St
     (*SEEN.lock(), state)
 }
 
-const IF: u64 = 1 << 9;
-const DF: u64 = 1 << 10;
-
 /// Registers, flags, stack and results are those of the breakpoint, bit for bit.
 #[guest_test]
 fn a_detour_shows_and_leaves_what_a_breakpoint_does() {
@@ -189,7 +187,7 @@ fn a_detour_shows_and_leaves_what_a_breakpoint_does() {
     ];
     for (name, offset) in cases {
         // CF, PF, AF, ZF, SF, OF set or clear, interrupts on or off.
-        for flags in [0x2, 0x8d7, 0x2 | IF, 0x8d7 | IF] {
+        for flags in [MASKED, MASKED | STATUS, PLAIN, PLAIN | STATUS] {
             let with_trap = observe(name, offset, flags, false);
             let own = OWN_FLAGS.load(SeqCst);
             let without = observe(name, offset, flags, true);
@@ -223,7 +221,7 @@ fn a_jprobes_handler_leaves_no_trace_in_any_register() {
         unsafe { run(&mut state) };
         state
     };
-    for flags in [0x2, 0x8d7, 0x2 | IF, 0x8d7 | IF] {
+    for flags in [MASKED, MASKED | STATUS, PLAIN, PLAIN | STATUS] {
         let plain = leaves(flags);
         let jprobe = register(Box::new(Jprobe::new().symbol("opt_add").entry(SPOILER))).unwrap();
         assert_eq!(leaves(flags), plain, "flags {flags:#x}");

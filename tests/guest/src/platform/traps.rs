@@ -17,11 +17,6 @@ use kernel::{
 };
 use x86_64::instructions::interrupts;
 
-/// RFLAGS.TF.
-pub const TF: u64 = 1 << 8;
-/// RFLAGS.IF.
-pub const IF: u64 = 1 << 9;
-
 /// The vector of a debug trap.
 pub const DEBUG: u8 = 1;
 /// The vector of a breakpoint.
