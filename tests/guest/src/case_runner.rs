@@ -8,9 +8,10 @@
 //! # Contexts
 //! One task at a time on a machine with one CPU: a slot is written by a plain store.
 
-use crate::suite::flags;
+use crate::preserved_registers::{pop_preserved, push_preserved};
+use crate::{code_places::code_places, suite::flags};
 use core::{
-    arch::{global_asm, naked_asm},
+    arch::naked_asm,
     ops::Range,
     ptr::{self, null_mut},
     sync::atomic::{AtomicPtr, Ordering},
@@ -32,38 +33,8 @@ pub const SLOT_BYTES: usize = 88;
 
 const INT3: u8 = 0xcc;
 
-global_asm!(
-    r#"
-    .macro case_slot
-    .type case_slot_\@, @function
-case_slot_\@:
-    .cfi_startproc
-    .skip {slot_bytes}, 0xcc
-    .cfi_endproc
-    .size case_slot_\@, . - case_slot_\@
-    .endm
-
-    .pushsection .text.case_slots, "ax", @progbits
-    .balign 64
-    .globl case_slots
-case_slots:
-    .rept {slots}
-    case_slot
-    .endr
-
-    .globl case_landing
-    .type case_landing, @function
-case_landing:
-    .cfi_startproc
-    .skip {landing_bytes}, 0xcc
-    .cfi_endproc
-    .size case_landing, . - case_landing
-    .popsection
-    "#,
-    slots = const SLOTS,
-    slot_bytes = const SLOT_BYTES,
-    landing_bytes = const LANDING_BYTES,
-);
+code_places!("case_slots", align: 64, count: SLOTS, bytes: SLOT_BYTES);
+code_places!("case_landing", align: 1, count: 1, bytes: LANDING_BYTES);
 
 const LANDING_BYTES: usize = 256;
 
@@ -188,7 +159,7 @@ fn end(regs: &mut PtRegs, exception: &Exception) -> bool {
 #[unsafe(naked)]
 unsafe extern "C" fn enter_case(regs: *const PtRegs, sp: *mut u64) {
     naked_asm!(
-        "push rbx; push rbp; push r12; push r13; push r14; push r15",
+        push_preserved!(),
         "mov [rsi], rsp",
         "lea rsi, [rdi + 160]",
         "mov ecx, 21",
@@ -207,9 +178,5 @@ unsafe extern "C" fn enter_case(regs: *const PtRegs, sp: *mut u64) {
 /// Returns to the caller of [`enter_case`], from the stack pointer that it noted. Interrupts come on.
 #[unsafe(naked)]
 extern "C" fn leave_case() {
-    naked_asm!(
-        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
-        "sti",
-        "ret",
-    )
+    naked_asm!(pop_preserved!(), "sti", "ret",)
 }

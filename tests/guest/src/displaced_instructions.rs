@@ -3,6 +3,7 @@
 //! A hit whose post handler waits is not over while the instruction runs. The kernel's own code asks in many places whether a handler
 //! runs, by one read of per-CPU data, and any of these reads may be the probed instruction.
 
+use crate::preserved_registers::{pop_preserved, push_preserved};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::{asm, naked_asm},
@@ -132,23 +133,13 @@ unsafe extern "C" {
 unsafe extern "C" fn execute_alone(at: u64, stack: *mut u64) {
     naked_asm!(
         ".cfi_startproc",
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
+        push_preserved!(),
         ".cfi_adjust_cfa_offset 48",
         "mov [rsi], rsp",
         "jmp rdi",
         ".globl executed_alone",
         "executed_alone:",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
+        pop_preserved!(),
         ".cfi_adjust_cfa_offset -48",
         "ret",
         ".cfi_endproc",

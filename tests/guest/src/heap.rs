@@ -1,5 +1,6 @@
 //! The kernel's heap: what it gives out, and that what comes back is enough for the next time.
 
+use crate::numbered_targets::numbered_targets;
 use alloc::{boxed::Box, vec::Vec};
 use core::hint::black_box;
 use kernel::{
@@ -7,25 +8,16 @@ use kernel::{
     probes::{Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, register},
 };
 
-macro_rules! targets {
-    ($($name:ident $value:literal)+) => {
-        $(
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $name(a: u64) -> u64 {
-                black_box(a + $value)
-            }
-        )+
-        const TARGETS: &[&str] = &[$(stringify!($name)),+];
+numbered_targets! { heap_one 201 heap_two 202 heap_three 203 heap_four 204 }
 
-        /// Calls all of them, which also keeps them in the image.
-        fn call_targets() {
-            $(let _ = black_box($name(black_box(1)));)+
-        }
-    };
+const TARGETS: [&str; 4] = ["heap_one", "heap_two", "heap_three", "heap_four"];
+
+/// Calls all targets, which also keeps them in the image.
+fn call_targets() {
+    for target in [heap_one, heap_two, heap_three, heap_four] {
+        let _ = black_box(target(black_box(1)));
+    }
 }
-
-targets! { heap_one 201 heap_two 202 heap_three 203 heap_four 204 }
 
 fn nothing(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute

@@ -4,6 +4,7 @@
 //! and the state that it leaves behind (registers, flags, memory) is compared: unprobed, under a kprobe with
 //! a pre handler, with a post handler too, and under both at once.
 
+use crate::preserved_registers::{pop_preserved, push_preserved};
 use crate::suite::flags::{PLAIN, STATUS};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
@@ -98,7 +99,7 @@ impl State {
 #[unsafe(naked)]
 unsafe extern "C" fn run_form(state: *mut State, code: u64) {
     naked_asm!(
-        "push rbx; push rbp; push r12; push r13; push r14; push r15",
+        push_preserved!(),
         "push rdi",
         "push rsp",
         "push rsi",
@@ -123,7 +124,7 @@ unsafe extern "C" fn run_form(state: *mut State, code: u64) {
         "pop rax",
         "sub rax, rsp; mov [rdi + 128], rax",
         "pop rdi",
-        "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
+        pop_preserved!(),
         "sti",
         "ret",
     )

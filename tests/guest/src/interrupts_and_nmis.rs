@@ -1,5 +1,6 @@
 //! Interrupts and NMIs leave what they come upon as it was: registers, flags, CR2, and hits of probes.
 
+use crate::preserved_registers::{pop_preserved, push_preserved};
 use crate::{nmi, suite::flags::DF};
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
@@ -36,12 +37,7 @@ fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
 #[unsafe(naked)]
 unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
     naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
+        push_preserved!(),
         "mov rax, -101",
         "mov rbx, -102",
         "mov rcx, -103",
@@ -111,12 +107,7 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "jmp 5f",
         "4: mov eax, 1",
         "5: cld",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
+        pop_preserved!(),
         "ret",
         df = const DF,
     )

@@ -1,5 +1,6 @@
 //! The probes as files: exact texts of the lists, the knob, and reading while probes come and go.
 
+use crate::numbered_targets::numbered_targets;
 use abi::open;
 use alloc::{
     boxed::Box,
@@ -56,20 +57,7 @@ fn write(path: &str, text: &[u8]) -> Result<usize, Errno> {
     fs::open(path, open::WRONLY)?.write_at(0, text)
 }
 
-/// Functions to be probed: each sets a flag by an instruction of its own, so that no two are folded into one.
-macro_rules! targets {
-    ($($name:ident $value:literal)+) => {
-        $(
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $name(a: u64) -> u64 {
-                black_box(a + $value)
-            }
-        )+
-    };
-}
-
-targets! { listed_one 1 listed_two 2 listed_three 3 listed_recursion_end 4 }
+numbered_targets! { listed_one 1 listed_two 2 listed_three 3 listed_recursion_end 4 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]

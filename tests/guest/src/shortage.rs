@@ -3,6 +3,7 @@
 //! What the crate itself allocates is tried in a process, too; here the kernel's part of it comes in: names, symbols,
 //! frames and page tables for slots, the heap.
 
+use crate::numbered_targets::numbered_targets;
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::hint::black_box;
 use kernel::{
@@ -15,19 +16,7 @@ use kernel::{
     symbols,
 };
 
-macro_rules! targets {
-    ($($name:ident $value:literal)+) => {
-        $(
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $name(a: u64) -> u64 {
-                black_box(a + $value)
-            }
-        )+
-    };
-}
-
-targets! { short_one 101 short_two 102 short_three 103 }
+numbered_targets! { short_one 101 short_two 102 short_three 103 }
 
 const TARGETS: [&str; 3] = ["short_one", "short_two", "short_three"];
 

@@ -282,18 +282,7 @@ impl Drop for Machine {
             PROBES.set_enabled(true).expect("tests end in task context");
             return;
         }
-        let in_flight = PROBES
-            .reap()
-            .expect("the test runs in task context at its end");
-        let mut registered = Vec::new();
-        PROBES.for_each(|listed| registered.push(symbols::describe(listed.probe.addr())));
-        assert!(registered.is_empty(), "still registered: {registered:?}");
-        assert_eq!(
-            in_flight, 0,
-            "calls in flight of kretprobes that were unregistered"
-        );
-        assert_eq!(PROBES.slots_in_use(), self.slots, "slots in use");
-        assert!(PROBES.enabled(), "the knob was left off");
+        crate::suite::assert_nothing_is_left(self.slots);
         for (number, cpu) in cpu::CPUS.iter().enumerate() {
             assert!(!cpu.probes.is_busy(), "CPU {number} was left busy");
         }

@@ -391,19 +391,24 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     PROBES.unregister(call).unwrap();
 }
 
+/// Returns to the trampoline from a stack on which no call has left its address.
+fn return_to_the_trampoline() {
+    let code = Code::with_exit(
+        &[
+            &[0x48, 0xb8][..], // mov rax, trampoline
+            &trampoline().to_le_bytes(),
+            &[0x50, 0xc3], // push rax; ret
+        ]
+        .concat(),
+    );
+    Bench::new().run(code.start, Registers::default());
+}
+
 dies! {
     #[test]
     fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() saying "kretprobe BUG!: Processing kretprobe 0x0 @ 0x" => {
         let _machine = boot();
-        let trampoline = Code::with_exit(
-            &[
-                &[0x48, 0xb8][..], // mov rax, trampoline
-                &trampoline().to_le_bytes(),
-                &[0x50, 0xc3], // push rax; ret
-            ]
-            .concat(),
-        );
-        Bench::new().run(trampoline.start, Registers::default());
+        return_to_the_trampoline();
     }
 }
 
@@ -422,16 +427,7 @@ dies! {
     fn an_unbalanced_return_names_the_probe_of_the_newest_call() saying "kretprobe BUG!: Processing kretprobe 0x", names_the_newest => {
         let _machine = boot();
         extern "C" fn return_twice(_: u64) {
-            // The trampoline's address where no call has left it, on a stack of its own.
-            let trampoline = Code::with_exit(
-                &[
-                    &[0x48, 0xb8][..], // mov rax, trampoline
-                    &trampoline().to_le_bytes(),
-                    &[0x50, 0xc3], // push rax; ret
-                ]
-                .concat(),
-            );
-            Bench::new().run(trampoline.start, Registers::default());
+            return_to_the_trampoline();
         }
         extern "C" fn within(_: u64) {
             calls_back_then_jumps(return_twice, 1);

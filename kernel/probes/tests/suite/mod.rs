@@ -70,6 +70,20 @@ fn returned<const N: u64, D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {
     note(N);
 }
 
+/// Checks that a test has unregistered all it registered; before it, so many slots were in use.
+pub fn assert_nothing_is_left(slots: usize) {
+    let in_flight = PROBES.reap().expect("tests end in task context");
+    let mut registered = Vec::new();
+    PROBES.for_each(|listed| registered.push(symbols::describe(listed.probe.addr())));
+    assert!(registered.is_empty(), "still registered: {registered:?}");
+    assert_eq!(
+        in_flight, 0,
+        "calls in flight of kretprobes that were unregistered"
+    );
+    assert_eq!(PROBES.slots_in_use(), slots, "slots in use");
+    assert!(PROBES.enabled(), "the knob was left off");
+}
+
 /// A probe that lives for ever, made at run time.
 fn leak<T: Probe + Send>(probe: T) -> &'static T {
     tidied(Box::leak(Box::new(probe)))

@@ -4,6 +4,7 @@ use super::{
     HITS, Optimization, address, breakpoints, byte_at, count, is_jump, opt_add, opt_load,
     opt_recursion, opt_rust,
 };
+use crate::preserved_registers::{pop_preserved, push_preserved};
 use crate::suite::flags::{DF, IF, MASKED, PLAIN, STATUS};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
@@ -36,12 +37,7 @@ type State = [u64; 17];
 #[unsafe(naked)]
 unsafe extern "C" fn run(state: &mut State) {
     naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
+        push_preserved!(),
         "push rdi",
         "mov rax, rdi",
         "push [rax + 128]",
@@ -87,12 +83,7 @@ unsafe extern "C" fn run(state: &mut State) {
         "sti",
         "add rsp, 16",
         "pop rdi",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
+        pop_preserved!(),
         "ret",
     )
 }

@@ -162,19 +162,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let in_flight = PROBES
-            .reap()
-            .expect("the test runs in task context at its end");
-        let mut registered = Vec::new();
-        PROBES.for_each(|listed| registered.push(symbols::describe(listed.probe.addr())));
-        assert!(registered.is_empty(), "still registered: {registered:?}");
-        assert_eq!(
-            in_flight, 0,
-            "calls in flight of kretprobes that were unregistered"
-        );
-        assert_eq!(PROBES.slots_in_use(), self.slots, "slots in use");
+        crate::suite::assert_nothing_is_left(self.slots);
         assert_eq!(PROBES.detours_in_use(), self.detours, "detours in use");
-        assert!(PROBES.enabled(), "the knob was left off");
         for number in 0..smp::online_cpus() {
             assert!(
                 !percpu::of(number).probes.is_busy(),

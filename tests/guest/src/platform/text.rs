@@ -1,11 +1,9 @@
 //! The kernel's text, and places in it for code that tests make.
 //!
-//! A place is a function of nothing but breakpoints, with a symbol and call frame information of its own, so what is written there can be
-//! probed like any other. It is as long as the place, not as what was written: breakpoints follow.
+//! What is written to a place is followed by breakpoints: the function there is as long as the place.
 
 use alloc::vec::Vec;
 use core::{
-    arch::global_asm,
     ops::Range,
     ptr, slice,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -16,6 +14,7 @@ use probes::kprobe::flags::OPTIMIZED;
 use x86_64::VirtAddr;
 
 use super::PROBES;
+use crate::code_places::code_places;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -26,29 +25,7 @@ pub const PLACE_BYTES: u64 = 256;
 /// How many there are.
 const PLACES: u64 = 64;
 
-global_asm!(
-    r#"
-    .macro suite_place
-    .type suite_place_\@, @function
-suite_place_\@:
-    .cfi_startproc
-    .skip {bytes}, 0xcc
-    .cfi_endproc
-    .size suite_place_\@, . - suite_place_\@
-    .endm
-
-    .pushsection .text.suite_places, "ax", @progbits
-    .balign 256
-    .globl suite_places
-suite_places:
-    .rept {places}
-    suite_place
-    .endr
-    .popsection
-    "#,
-    places = const PLACES,
-    bytes = const PLACE_BYTES,
-);
+code_places!("suite_places", align: 256, count: PLACES, bytes: PLACE_BYTES);
 
 unsafe extern "C" {
     static suite_places: [u8; 0];

@@ -17,14 +17,10 @@ use kernel::{
 };
 use x86_64::instructions::interrupts;
 
-/// The vector of a debug trap.
-pub const DEBUG: u8 = 1;
-/// The vector of a breakpoint.
-pub const BREAKPOINT: u8 = 3;
-/// The vector of a general protection fault.
-pub const PROTECTION: u8 = 13;
-/// The vector of a page fault.
-pub const PAGE_FAULT: u8 = 14;
+pub use kernel::arch::idt::vector::{
+    BREAKPOINT, DEBUG, GENERAL_PROTECTION as PROTECTION, PAGE_FAULT,
+};
+
 /// The vector of the interrupts here.
 const INTERRUPT: u8 = traps::SPARE_INTERRUPT;
 
