@@ -15,7 +15,7 @@ use core::{
     },
 };
 use kernel::{
-    arch::{percpu, smp},
+    arch::{percpu, smp, traps},
     backtrace,
     mm::paging::{self, TEXT_POOL_END, TEXT_POOL_START},
     probes::{
@@ -23,6 +23,7 @@ use kernel::{
         PtRegs, jprobe, register, survey,
     },
     symbols,
+    sync::SpinLock,
     task::{exec::run_program, kthread::spawn_kthread_on, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
 };
@@ -458,6 +459,52 @@ fn post_handlers_see_the_interrupt_flag_as_it_will_be() {
 #[guest_test(cmdline = "kprobes.step=tf")]
 fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
     post_handlers_see_the_interrupt_flag();
+}
+
+/// What happened around a `cli`, in order: its post handler, a hit behind it, an interrupt.
+static AROUND_CLI: SpinLock<Vec<&str>> = SpinLock::new(Vec::new());
+
+/// An interrupt that becomes due in the pre handler of a `cli` comes when interrupts are on again: neither
+/// between the instruction and its post handler nor at the hit behind it.
+fn no_interrupt_comes_behind_a_probed_cli() {
+    fn due(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
+        PreVerdict::Execute
+    }
+    fn note(what: &'static str) {
+        AROUND_CLI.lock().push(what);
+    }
+    *AROUND_CLI.lock() = Vec::with_capacity(8);
+    traps::set_interrupt_handler(Some(|_| note("interrupt")));
+    let cli = Kprobe::new().symbol("switches_interrupts").offset(1);
+    let cli = cli.pre(due).post(|_, _, _| note("post handler"));
+    let behind = Kprobe::new().symbol("switches_interrupts").offset(2);
+    let behind = behind.pre(|_, _| {
+        note("hit behind it");
+        PreVerdict::Execute
+    });
+    let probes = [cli, behind].map(|probe| register(Box::new(probe)).unwrap());
+    percpu::preempt_disable();
+    // SAFETY: it ends with interrupts on, as they were.
+    unsafe { switches_interrupts() };
+    while AROUND_CLI.lock().len() < 3 {
+        hint::spin_loop();
+    }
+    percpu::preempt_enable();
+    drop(probes);
+    traps::set_interrupt_handler(None);
+    let order = core::mem::take(&mut *AROUND_CLI.lock());
+    assert_eq!(order, ["post handler", "hit behind it", "interrupt"]);
+}
+
+#[guest_test]
+fn no_interrupt_comes_between_a_probed_cli_and_what_follows() {
+    no_interrupt_comes_behind_a_probed_cli();
+}
+
+#[guest_test(cmdline = "kprobes.step=tf")]
+fn no_interrupt_comes_between_a_single_stepped_cli_and_what_follows() {
+    no_interrupt_comes_behind_a_probed_cli();
 }
 
 /// Handlers that ran, and those that found DF or AC set.

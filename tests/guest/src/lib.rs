@@ -76,6 +76,7 @@ mod processor_single_step;
 mod program_probes;
 mod programs;
 mod protection;
+mod rare_exceptions;
 mod registration_errors;
 mod registry;
 mod regressions;

@@ -309,6 +309,39 @@ fn blacklist_names_each_function_that_may_not_be_probed() {
             "{name} is not in {names:?}"
         );
     }
+    // The compiler has made copies of functions; those that a hit runs through are there by their own names.
+    assert!(text.contains(".llvm."), "no copy of a function is listed");
+}
+
+/// No function is refused as one that a hit runs through and yet missing in the file.
+#[guest_test(timeout = 120)]
+fn blacklist_leaves_out_no_function_that_is_refused() {
+    let text = read(BLACKLIST);
+    let listed: BTreeMap<u64, u64> = text
+        .lines()
+        .map(|line| {
+            let number = |text: &str| u64::from_str_radix(&text[2..], 16).unwrap();
+            (number(&line[..18]), number(&line[19..37]))
+        })
+        .collect();
+    let is_listed = |at: u64| {
+        let before = listed.range(..=at).next_back();
+        before.is_some_and(|(_, end)| at < *end)
+    };
+    let mut refused = 0;
+    for symbol in symbols::functions() {
+        // Of freed text nothing can be said.
+        let Ok(judged) = kernel::probes::survey::function(&symbol) else {
+            continue;
+        };
+        for judged in judged {
+            if matches!(&judged.verdict, Err(error) if error.name() == "Blacklisted") {
+                refused += 1;
+                assert!(is_listed(judged.insn.ip()), "{symbol} is not in the file");
+            }
+        }
+    }
+    assert!(refused > 1_000, "{refused} instructions are refused");
 }
 
 /// Each spelling that Linux takes, and what it does not take; only the first letters count.

@@ -330,7 +330,11 @@ fn probe_everything() {
     assert!(hits > 0 && returns > 0);
     let accounted = hits + misses + stale + forks;
     if jumps {
-        assert!(traps <= accounted, "a trap is unaccounted for");
+        // Hits that came by jump are no traps. How many they were is not counted one by one.
+        assert!(
+            traps < accounted,
+            "a trap is unaccounted for, or no hit came by jump"
+        );
     } else {
         assert_eq!(traps, accounted, "a trap is unaccounted for");
     }

@@ -148,6 +148,59 @@ fn a_pre_handlers_changes_are_taken_but_for_the_ip() {
     PROBES.unregister(probe).unwrap();
 }
 
+// A replaced branch that reads the ip from the saved registers would go on at the handler's address.
+#[test]
+fn an_ip_that_a_pre_handler_changes_does_not_leak_into_a_branch() {
+    let _machine = boot();
+    fn change(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        journal::note(1);
+        regs.ip = 0xdead;
+        PreVerdict::Execute
+    }
+    let mut bench = Bench::new();
+    // What precedes the branch, the branch, the flags before it. It leads to +32 or behind itself.
+    let table: [(&[u8], &[u8], u64); 12] = [
+        (&[], &[0xeb, 0x1e], PLAIN),                     // jmp +32
+        (&[], &[0xe9, 0x1b, 0, 0, 0], PLAIN),            // jmp +32
+        (&[], &[0x72, 0x1e], PLAIN | CF),                // jc +32, taken
+        (&[], &[0x72, 0x1e], PLAIN),                     // jc +32, not taken
+        (&[], &[0x0f, 0x82, 0x1a, 0, 0, 0], PLAIN | CF), // jc +32, taken
+        (&[], &[0xe2, 0x1e], PLAIN),                     // loop +32, with rcx = 2
+        (&[], &[0xe3, 0x1e], PLAIN),                     // jrcxz +32, not taken
+        (&[], &[0xe8, 0x1b, 0, 0, 0], PLAIN),            // call +32
+        (&[], &[0xff, 0xd7], PLAIN),                     // call rdi
+        (&[], &[0xff, 0xe7], PLAIN),                     // jmp rdi
+        (&[0x57], &[0xc3], PLAIN),                       // push rdi; ret
+        (&[0x57], &[0xff, 0x24, 0x24], PLAIN),           // push rdi; jmp [rsp]
+    ];
+    for (setup, branch, flags) in table {
+        let code = Code::new(|start| {
+            let mut code = [setup, branch].concat();
+            code.extend(exit(start + code.len() as u64, 1));
+            assert!(code.len() <= 32);
+            code.resize(32, 0xcc);
+            code.extend(exit(start + 32, 2));
+            code
+        });
+        let registers = Registers {
+            cx: 2,
+            di: code.start + 32,
+            flags,
+            ..Registers::default()
+        };
+        let bare = bench.run(code.start, registers);
+        let at = code.start + setup.len() as u64;
+        let with_post = Kprobe::new().pre(change).post(post::<2>);
+        for (shape, noted) in [(Kprobe::new().pre(change), &[1][..]), (with_post, &[1, 2])] {
+            let probe = leak(shape.at(at));
+            PROBES.register(probe).unwrap();
+            assert_eq!(bench.run(code.start, registers), bare, "{branch:x?}");
+            assert_eq!(journal::take(), noted, "{branch:x?}");
+            PROBES.unregister(probe).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_pre_handler_may_say_where_to_go_on() {
     let _machine = boot();
