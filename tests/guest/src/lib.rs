@@ -84,6 +84,7 @@ mod runner;
 mod self_test;
 mod several_returns;
 mod shortage;
+mod single_stepped_hits;
 mod stepping;
 mod stores_to_text;
 mod stress;

@@ -18,6 +18,7 @@ use kernel::{
     arch::{percpu, smp},
     errno::Errno,
     fs,
+    mm::paging::{TEXT_POOL_END, TEXT_POOL_START},
     probes::{
         Kprobe, PROBES, PreVerdict, PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
     },
@@ -338,6 +339,27 @@ fn siblings_share_the_detour() {
     drop(first);
     assert!(!is_jump("opt_rust"));
     drop(second);
+}
+
+/// A jump has 32 bits for its distance: wherever in the pool a detour lies, all of the kernel's text is within
+/// 2 GiB of it.
+#[guest_test]
+fn every_detour_is_in_reach_of_all_text() {
+    const REACH: u64 = i32::MAX as u64;
+    let text = crate::platform::text::range();
+    assert!(
+        TEXT_POOL_END.abs_diff(text.start) <= REACH && text.end.abs_diff(TEXT_POOL_START) <= REACH
+    );
+    let probe = register(Box::new(Kprobe::new().symbol("opt_add").pre(count))).unwrap();
+    assert!(is_jump("opt_add"));
+    let distance = crate::platform::text::read(address("opt_add") + 1, 4);
+    let distance = i32::from_le_bytes(distance.try_into().unwrap());
+    let detour = (address("opt_add") + 5).wrapping_add_signed(distance.into());
+    assert!(
+        (TEXT_POOL_START..TEXT_POOL_END).contains(&detour),
+        "{detour:#x}"
+    );
+    drop(probe);
 }
 
 /// Where the code does not allow a jump the breakpoint stays, and works.

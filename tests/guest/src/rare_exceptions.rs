@@ -10,10 +10,7 @@ use core::{
     mem::transmute,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
-use kernel::{
-    probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs, register},
-    symbols,
-};
+use kernel::probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs, register};
 use x86_64::{
     VirtAddr,
     instructions::{
@@ -31,7 +28,6 @@ const X87_ERROR: u8 = 16;
 
 /// Instructions that raise an exception each.
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
 extern "C" fn rarely_faulting(_: u64) -> u64 {
     naked_asm!(
         ".cfi_startproc",
@@ -59,9 +55,9 @@ fn skip(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
 
 /// Executes the instruction of `len` bytes at `offset` with probes of both shapes. `prepared` runs
 /// what it is given on a processor on which the instruction raises `vector`.
-fn raises(offset: u32, len: u64, vector: u8, argument: u64, prepared: impl Fn(&dyn Fn() -> u64)) {
+fn raises(offset: u64, len: u64, vector: u8, argument: u64, prepared: impl Fn(&dyn Fn() -> u64)) {
     COMPLETED.store(0, SeqCst);
-    let at = symbols::lookup_name("rarely_faulting").unwrap().start + u64::from(offset);
+    let at = (rarely_faulting as *const ()).addr() as u64 + offset;
     // SAFETY: an instruction that the fault handler skips, and a `ret`.
     let run: extern "C" fn(u64) -> u64 = unsafe { transmute(at) };
     let plain = || Kprobe::new().pre(|_, _| PreVerdict::Execute).fault(skip);
@@ -69,7 +65,7 @@ fn raises(offset: u32, len: u64, vector: u8, argument: u64, prepared: impl Fn(&d
         COMPLETED.fetch_add(1, SeqCst);
     });
     for probe in [plain(), with_post] {
-        let probe = register(Box::new(probe.symbol("rarely_faulting").offset(offset))).unwrap();
+        let probe = register(Box::new(probe.at(at))).unwrap();
         LEN.store(len, SeqCst);
         SEEN[0].store(0, SeqCst);
         prepared(&|| run(black_box(argument)));
