@@ -1,6 +1,7 @@
-//! The closing lines of a test binary: how this processor was seen to behave where processors differ, and what was left out because it
-//! cannot do it. They are written when the process ends, whatever became of the tests, and past the harness, which swallows
-//! what tests that pass have printed.
+//! The closing lines of a test binary: how this processor was seen to behave where processors
+//! differ, and what was left out because it cannot do it. They are written when the process ends,
+//! whatever became of the tests, and past the harness, which swallows what tests that pass have
+//! printed.
 
 use std::{
     collections::BTreeSet,

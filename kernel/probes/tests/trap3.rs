@@ -1,5 +1,6 @@
-//! The probes on a Linux process as they were in 2005: displaced instructions single-stepped (`StepMethod::TrapFlag`), calls coming back
-//! through a breakpoint (`ReturnMethod::Trap3`). See `process/mod.rs`.
+//! The probes on a Linux process as they were in 2005: displaced instructions single-stepped
+//! (`StepMethod::TrapFlag`), calls coming back through a breakpoint (`ReturnMethod::Trap3`). See
+//! `process/mod.rs`.
 
 extern crate alloc;
 

@@ -1,4 +1,5 @@
-//! The probes on a Linux process, displaced instructions single-stepped (`StepMethod::TrapFlag`). See `process/mod.rs`.
+//! The probes on a Linux process, displaced instructions single-stepped (`StepMethod::TrapFlag`).
+//! See `process/mod.rs`.
 
 extern crate alloc;
 

@@ -1,4 +1,5 @@
-//! Which instructions can be probed: nearly all of them, and all in the functions that people look for first.
+//! Which instructions can be probed: nearly all of them, and all in the functions that people look
+//! for first.
 
 use crate::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, vec::Vec};
@@ -61,7 +62,7 @@ fn sought_after_functions_can_be_probed_from_the_first_instruction_to_the_last()
         assert!(!functions.is_empty(), "there is no {name}");
         for symbol in functions {
             for judged in survey::function(&symbol).unwrap() {
-                // What is meant to trap is no place for anybody's probe.
+                // An instruction that is meant to trap is no place for a probe.
                 let traps = judged.insn.bytes() == [0x0f, 0x0b];
                 assert!(
                     judged.verdict.is_ok() || traps,

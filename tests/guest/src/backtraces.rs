@@ -1,4 +1,5 @@
-//! Backtraces: the caller is right from every instruction, in every handler, and through borrowed return addresses.
+//! Backtraces: the caller is right from every instruction, in every handler, and through borrowed
+//! return addresses.
 
 use crate::nmi;
 use alloc::{

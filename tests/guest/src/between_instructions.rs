@@ -58,7 +58,7 @@ extern "C" fn stepped_in_handler(a: u64) -> u64 {
     black_box(a + 3)
 }
 
-/// What the stepped call is given.
+/// The argument of the stepped call.
 const ARGUMENT: u64 = 0x5_7e99_ed00;
 
 /// The call that is stepped through.
@@ -190,7 +190,7 @@ fn in_nmi(_: &PtRegs) {
 /// How often each call in an NMI is made.
 const CALLS: u64 = 2;
 
-/// What a probe has counted.
+/// The counts of a probe.
 trait Counts {
     fn hits(&self) -> u64;
     fn misses(&self) -> u64;

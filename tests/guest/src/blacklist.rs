@@ -1,4 +1,4 @@
-//! What may not be probed, from the other side: whatever a hit must not find in its way is refused.
+//! The blacklist from the other side: whatever a hit must not find in its way is refused.
 
 use crate::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
@@ -63,8 +63,8 @@ fn loads_stack_pointer(instruction: &Instruction) -> bool {
     }
 }
 
-/// Functions that may be probed although refused ones lead to them: there a hit is over, or the kernel is, or an entry stub
-/// has saved the registers and goes on as ordinary code.
+/// Functions that may be probed although refused ones lead to them: there a hit is over, or the
+/// kernel is, or an entry stub has saved the registers and goes on as ordinary code.
 const ENDS: [&str; 15] = [
     "do_syscall",
     "kernel::arch::x86_64::traps::do_double_fault",
@@ -83,7 +83,8 @@ const ENDS: [&str; 15] = [
     "kernel::task::scheduler::preempt_before_breakpoint",
 ];
 
-/// Whoever switches stacks may not be probed: the hit would find neither its frame nor its task again.
+/// Code that switches stacks may not be probed, because the hit would find neither its frame nor
+/// its task again.
 #[guest_test]
 fn what_switches_stacks_is_refused() {
     let mut found = 0;
@@ -122,7 +123,8 @@ fn places_that_the_boot_patches_are_refused() {
     }
 }
 
-/// Functions that refused ones call or jump to are refused as well, up to those at which the hit is over.
+/// Functions that refused ones call or jump to are refused as well, up to those at which the hit is
+/// over.
 #[guest_test]
 fn what_a_hit_reaches_is_refused() {
     let mut edges = 0;

@@ -17,10 +17,11 @@ use kernel::{
     sync::SpinLock,
 };
 
-/// What handlers saw, in order.
+/// The values that handlers saw, in order.
 static SEEN: SpinLock<Vec<u64>> = SpinLock::new(Vec::new());
 
-/// Takes what was seen. The handlers themselves only append within the capacity made here: no allocation in a handler.
+/// Takes what was seen. The handlers themselves only append within the capacity made here: no
+/// allocation in a handler.
 fn seen() -> Vec<u64> {
     let fresh = Vec::with_capacity(256);
     core::mem::replace(&mut *SEEN.lock(), fresh)
@@ -53,7 +54,9 @@ targets! {
     args_2(a: u64, b: u64) -> u64 { black_box(100 + a + 2 * b) }
     args_3(a: u64, b: u64, c: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c) }
     args_4(a: u64, b: u64, c: u64, d: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c + 4 * d) }
-    args_5(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 { black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e) }
+    args_5(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 {
+        black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e)
+    }
     args_6(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
         black_box(100 + a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f)
     }
@@ -96,7 +99,8 @@ const NAMES: [&str; 9] = [
     "args_0", "args_1", "args_2", "args_3", "args_4", "args_5", "args_6", "args_7", "args_8",
 ];
 
-/// A return probe sees the result of a function with any number of arguments, and the caller gets it unchanged.
+/// A return probe sees the result of a function with any number of arguments, and the caller gets
+/// it unchanged.
 #[guest_test]
 fn return_probe_sees_the_result_of_0_to_8_arguments() {
     for (count, name) in (0u64..).zip(NAMES) {
@@ -114,7 +118,8 @@ fn see_arguments(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         see(value);
     }
     for n in 1..=2 {
-        // SAFETY: the seventh and the eighth argument lie above the return address (System V psABI, 3.2.3).
+        // SAFETY: the seventh and the eighth argument lie above the return address (System V psABI,
+        // 3.2.3).
         see(unsafe { (regs.sp as *const u64).add(n).read() });
     }
     PreVerdict::Execute
@@ -171,7 +176,7 @@ fn jprobe_sees_0_to_8_arguments() {
     assert_eq!(seen(), [1, 11, 22, 33, 44, 55, 66, 77, 88]);
 }
 
-/// What a jprobe's handler does to its arguments, the function does not feel.
+/// A jprobe's handler may change its arguments, and the function still gets its own.
 #[guest_test]
 fn jprobe_handler_cannot_spoil_the_arguments() {
     let expected = call(8);
@@ -286,7 +291,8 @@ fn see_return_second(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
     see(20);
 }
 
-/// Two return probes on one function: entries newest first, returns oldest first, both with the true return address.
+/// Two return probes on one function: entries newest first, returns oldest first, both with the
+/// true return address.
 #[guest_test]
 fn two_return_probes_on_one_function_both_run() {
     let first = register(Box::new(
@@ -309,7 +315,7 @@ fn two_return_probes_on_one_function_both_run() {
     assert_eq!(seen(), [2, 1, 10, 20]);
 }
 
-/// What the return slot held at the function's entry.
+/// The word in the return slot at the function's entry.
 static SLOT: AtomicU64 = AtomicU64::new(0);
 
 fn see_slot(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
@@ -431,7 +437,8 @@ fn a_declined_call_leaves_no_trace() {
     drop(probe);
 }
 
-/// Calls `left_or_returning`, `below` bytes deeper than where this was entered, an odd number of words; returns what that does, or 5 if it was left by a jump.
+/// Calls `left_or_returning`, `below` bytes deeper than where this was entered, an odd number of
+/// words; returns what that does, or 5 if it was left by a jump.
 #[unsafe(naked)]
 extern "C" fn call_below(leave: u64, below: u64) -> u64 {
     naked_asm!(
@@ -488,8 +495,8 @@ extern "C" fn another(n: u64) -> u64 {
     )
 }
 
-/// A call that is left by a jump never returns. Its instance goes back when the next call uses the same stack or more of it, and only
-/// that call's return is seen.
+/// A call that is left by a jump never returns. Its instance goes back when the next call uses the
+/// same stack or more of it, and only that call's return is seen.
 #[guest_test]
 fn calls_that_never_return_cost_no_instance() {
     let probe = register(Box::new(
@@ -620,7 +627,8 @@ jprobe! {
     }
 }
 
-/// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its age.
+/// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its
+/// age.
 #[guest_test]
 fn handlers_run_newest_first_and_the_jprobe_last() {
     let jprobe = register(Box::new(Jprobe::new().symbol("args_1").entry(order_mirror))).unwrap();

@@ -1,7 +1,8 @@
 //! The ways in which a probed instruction is executed, and what handlers see meanwhile.
 //!
 //! # Contexts
-//! Handlers run on the one CPU of the machine; whoever asks what they saw does so in a task, while no probe is hit.
+//! Handlers run on the one CPU of the machine; whoever asks what they saw does so in a task, while
+//! no probe is hit.
 
 use core::{
     cell::UnsafeCell,
@@ -61,7 +62,7 @@ static STEP: [Kprobe; SLOTS] = [const {
         .step_method(StepMethod::TrapFlag)
 }; SLOTS];
 
-/// What handlers saw first since the run began, and how many did.
+/// The registers that handlers saw first since the run began, and how many handlers there were.
 pub struct Seen {
     regs: UnsafeCell<PtRegs>,
     count: AtomicU32,
@@ -85,16 +86,16 @@ impl Seen {
         }
     }
 
-    /// What was seen, and how often; forgets it.
+    /// Takes the registers that were seen, and how often.
     pub fn take(&self) -> (PtRegs, u32) {
         // SAFETY: no probe is hit now.
         (unsafe { *self.regs.get() }, self.count.swap(0, Relaxed))
     }
 }
 
-/// What pre handlers saw.
+/// The view of pre handlers.
 pub static BEFORE: Seen = Seen::new();
-/// What post handlers saw.
+/// The view of post handlers.
 pub static AFTER: Seen = Seen::new();
 
 fn see_before(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {

@@ -1,4 +1,5 @@
-//! What a case starts from and what it leaves behind: registers, how it ended, its memory, and what it may change of the machine.
+//! The state before and after a case: registers, its end, its memory, and the parts of the machine
+//! that it may change.
 
 use alloc::{format, string::String};
 use core::arch::asm;
@@ -21,7 +22,7 @@ pub struct Memory {
     pub stack: [u64; WORDS],
 }
 
-/// What an instruction may change beside registers and memory.
+/// State that an instruction may change beside registers and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
     pub ds: u16,
@@ -36,7 +37,7 @@ pub struct System {
 const TSC_AUX: Msr = Msr::new(0xc000_0103);
 
 impl System {
-    /// What is in force.
+    /// The state that is in force.
     pub fn now() -> Self {
         let (ds, es, fs): (u16, u16, u16);
         let cr8;
@@ -73,7 +74,7 @@ impl System {
     }
 }
 
-/// What an execution leaves behind.
+/// The results of an execution.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub ending: Ending,

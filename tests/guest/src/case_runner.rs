@@ -1,8 +1,9 @@
 //! Runs code from any state of the registers, in ring 0, and tells how it ended.
 //!
-//! The code lies in slots: functions of nothing but breakpoints, with symbols and call frame information of their own, so that it can be
-//! probed like any other. It ends by an exception, be it the breakpoint behind it or a fault, which neither a
-//! probe nor the kernel knows of: [`traps::set_exception_handler`] has [`end`] asked, which notes the registers and goes back to
+//! The code lies in slots: functions of nothing but breakpoints, with symbols and call frame
+//! information of their own, so that it can be probed like any other. It ends by an exception, be
+//! it the breakpoint behind it or a fault, which neither a probe nor the kernel knows of:
+//! [`traps::set_exception_handler`] has [`end`] asked, which notes the registers and goes back to
 //! whoever started it.
 //!
 //! # Contexts
@@ -55,7 +56,8 @@ pub fn landing() -> Range<u64> {
     start..start + LANDING_BYTES as u64
 }
 
-/// Places `code` at `at` in slot number `number`, between breakpoints. No probe is on it and nobody executes it.
+/// Places `code` at `at` in slot number `number`, between breakpoints. No probe is on it and nobody
+/// executes it.
 pub fn write(number: usize, at: u64, code: &[u8]) {
     assert_eq!(
         smp::online_cpus(),
@@ -72,7 +74,8 @@ pub fn write(number: usize, at: u64, code: &[u8]) {
     for (address, part) in [(slot.start, head), (page_end, tail)] {
         if !part.is_empty() {
             let alias = paging::text_alias(VirtAddr::new(address));
-            // SAFETY: the alias of live text is writable to the end of its page, and the caller says that nobody executes it.
+            // SAFETY: the alias of live text is writable to the end of its page, and the caller
+            // says that nobody executes it.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), alias, part.len()) };
         }
     }
@@ -109,7 +112,8 @@ impl Runner {
     /// Executes from `start` until an exception.
     ///
     /// # Safety
-    /// 1. At `start.sp` there is a stack with room for exceptions below it, and so there is wherever the code moves it.
+    /// 1. At `start.sp` there is a stack with room for exceptions below it, and so there is
+    ///    wherever the code moves it.
     /// 2. The code changes nothing that others rely on, and does raise an exception.
     pub unsafe fn run(&mut self, start: &PtRegs) -> Ending {
         let mut exchange = Exchange {
@@ -175,7 +179,8 @@ unsafe extern "C" fn enter_case(regs: *const PtRegs, sp: *mut u64) {
     )
 }
 
-/// Returns to the caller of [`enter_case`], from the stack pointer that it noted. Interrupts come on.
+/// Returns to the caller of [`enter_case`], from the stack pointer that it noted. Interrupts come
+/// on.
 #[unsafe(naked)]
 extern "C" fn leave_case() {
     naked_asm!(pop_preserved!(), "sti", "ret",)

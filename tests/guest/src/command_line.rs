@@ -1,4 +1,4 @@
-//! What the host hands to the kernel.
+//! The command line, as the host hands it to the kernel.
 
 use kernel::cmdline;
 

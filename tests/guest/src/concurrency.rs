@@ -321,8 +321,8 @@ fn a_handler_runs_on_all_cpus_at_once() {
     );
 }
 
-/// Arming and disarming under a CPU that executes the instruction: it always has its effect, and while the probe is
-/// registered every execution is seen.
+/// Arming and disarming under a CPU that executes the instruction: it always has its effect, and
+/// while the probe is registered every execution is seen.
 #[guest_test(timeout = 180)]
 fn a_probe_comes_and_goes_1000_times_under_fire() {
     RUNS.store(0, SeqCst);
@@ -438,7 +438,8 @@ fn a_probe_in_the_timer_interrupt_fires() {
     assert_eq!(RUNS.load(SeqCst), PROBE.hits());
 }
 
-/// Return probes on the scheduler and on the exit of tasks lose no instance to tasks that never return.
+/// Return probes on the scheduler and on the exit of tasks lose no instance to tasks that never
+/// return.
 #[guest_test(timeout = 120)]
 fn exiting_tasks_give_their_instances_back() {
     let schedule = register(Box::new(
@@ -670,7 +671,8 @@ fn a_probed_call_may_sleep_and_migrate() {
     drop(probe);
 }
 
-/// Unregistering under calls in flight: they return quietly, and what they used is freed afterwards.
+/// Unregistering under calls in flight: they return quietly, and what they used is freed
+/// afterwards.
 #[guest_test]
 fn calls_in_flight_outlive_their_probe() {
     static GATE: WaitQueue = WaitQueue::new();

@@ -1,7 +1,9 @@
-//! Somebody steps through probed code with RFLAGS.TF set: what he is told is what he is told without probes.
+//! Somebody steps through probed code with RFLAGS.TF set: what he is told is what he is told
+//! without probes.
 //!
-//! The exception handler of the kernel stands for a debugger: it notes the registers that each #DB comes with and goes on. Handlers note how
-//! many stops there were before them, so it is known which stop they have kept waiting.
+//! The exception handler of the kernel stands for a debugger: it notes the registers that each #DB
+//! comes with and goes on. Handlers note how many stops there were before them, so it is known
+//! which stop they have kept waiting.
 
 use crate::{
     optimization::{Optimization, byte_at},
@@ -59,7 +61,8 @@ extern "C" fn debugged_callee() {
     naked_asm!(".cfi_startproc", "neg rdx", "ret", ".cfi_endproc")
 }
 
-/// Calls `debugged(a)` and has it stepped through, from flags, rax and rdx that are always the same.
+/// Calls `debugged(a)` and has it stepped through, from flags, rax and rdx that are always the
+/// same.
 ///
 /// ```text
 ///   S       return address
@@ -89,7 +92,7 @@ extern "C" fn step_through(a: u64) -> u64 {
     )
 }
 
-/// What the debugger is told at a stop.
+/// The debugger's view of a stop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stop {
     ip: u64,
@@ -174,7 +177,7 @@ jprobe! {
     }
 }
 
-/// What a call of [`debugged`] has brought about.
+/// The outcome of a call of [`debugged`].
 #[derive(Debug, PartialEq)]
 struct Seen {
     result: u64,
@@ -219,7 +222,7 @@ impl Seen {
     }
 }
 
-/// What is told without any probe.
+/// The outcome without any probe.
 fn plain() -> Seen {
     let (seen, handlers) = step();
     assert_eq!((seen.result, handlers), (42, Vec::new()));
@@ -243,7 +246,8 @@ fn kprobe(offset: u32) -> Kprobe {
     Kprobe::new().symbol("debugged").offset(offset).pre(pre)
 }
 
-/// The trap behind an instruction with a post handler comes behind it, not behind the next one, and when the handler has run.
+/// The trap behind an instruction with a post handler comes behind it, not behind the next one, and
+/// when the handler has run.
 #[guest_test]
 fn a_post_handler_runs_before_the_trap_of_its_instruction() {
     let plain = plain();
@@ -268,7 +272,8 @@ fn a_post_handler_runs_before_the_trap_of_its_instruction() {
     drop(probes);
 }
 
-/// A jump and its detour are not stepped through: told is each displaced instruction, at its own address.
+/// A jump and its detour are not stepped through: told is each displaced instruction, at its own
+/// address.
 #[guest_test]
 fn a_jump_shows_the_instructions_that_it_displaces() {
     let plain = plain();
@@ -303,7 +308,8 @@ fn a_debugger_may_resume_under_a_jump() {
     drop(probe);
 }
 
-/// Neither what has a call return to the probes is stepped through, nor that return, whatever serves them.
+/// Neither what has a call return to the probes is stepped through, nor that return, whatever
+/// serves them.
 #[guest_test]
 fn a_return_probe_shows_neither_its_entry_nor_its_trampoline() {
     let plain = plain();

@@ -1,7 +1,9 @@
-//! What a displaced instruction finds while a hit is under way, and what comes on top of it: the same as without a probe.
+//! The world as a displaced instruction finds it during a hit, and whatever comes on top of it: the
+//! same as without a probe.
 //!
-//! A hit whose post handler waits is not over while the instruction runs. The kernel's own code asks in many places whether a handler
-//! runs, by one read of per-CPU data, and any of these reads may be the probed instruction.
+//! A hit whose post handler waits is not over while the instruction runs. The kernel's own code
+//! asks in many places whether a handler runs, by one read of per-CPU data, and any of these reads
+//! may be the probed instruction.
 
 use crate::preserved_registers::{pop_preserved, push_preserved};
 use alloc::{boxed::Box, vec::Vec};
@@ -33,7 +35,7 @@ use x86_64::instructions::interrupts::without_interrupts;
 /// An instruction that reads per-CPU data and writes nothing but a register or the flags.
 struct Read {
     instruction: Instruction,
-    /// What is read: offset from the GS base, bytes.
+    /// The word that is read: offset from the GS base, bytes.
     offset: usize,
     len: usize,
 }
@@ -66,16 +68,18 @@ impl Read {
         })
     }
 
-    /// What the calling CPU has there. Interrupts off.
+    /// The word that the calling CPU has there. Interrupts off.
     fn value(&self) -> u64 {
         let mut bytes = [0; 8];
         let from = ptr::from_ref(percpu::this()).cast::<u8>();
-        // SAFETY: inside the CPU's own data, as an instruction of the kernel reads it there, and nothing else runs on the CPU.
+        // SAFETY: inside the CPU's own data, as an instruction of the kernel reads it there, and
+        // nothing else runs on the CPU.
         unsafe { ptr::copy_nonoverlapping(from.add(self.offset), bytes.as_mut_ptr(), self.len) };
         u64::from_le_bytes(bytes)
     }
 
-    /// What the instruction leaves behind if it finds `value`, and what it has left behind in `regs`.
+    /// The effect of the instruction if it finds `value`, and the effect that it has had in
+    /// `regs`.
     fn outcome(&self, value: u64, regs: &PtRegs) -> (u64, u64) {
         const ZF: u64 = 1 << 6;
         if self.instruction.mnemonic() == Mnemonic::Cmp {
@@ -113,14 +117,15 @@ fn reads() -> Vec<Read> {
 
 /// The stack pointer of the one that executes an instruction alone; 0: nobody does.
 static STACK: AtomicU64 = AtomicU64::new(0);
-/// What the instruction has left behind.
+/// The effect of the instruction.
 static LEFT: kernel::sync::SpinLock<PtRegs> = kernel::sync::SpinLock::new(PtRegs::new());
 
 unsafe extern "C" {
     static executed_alone: u8;
 }
 
-/// Goes to the instruction at `at`, behind which [`come_back`] leads back. `stack` is told the stack pointer there.
+/// Goes to the instruction at `at`, behind which [`come_back`] leads back. `stack` is told the
+/// stack pointer there.
 ///
 /// ```text
 ///   S       return address
@@ -128,7 +133,8 @@ unsafe extern "C" {
 /// ```
 ///
 /// # Safety
-/// The instruction changes general registers and flags only, and has a probe with that post handler.
+/// The instruction changes general registers and flags only, and has a probe with that post
+/// handler.
 #[unsafe(naked)]
 unsafe extern "C" fn execute_alone(at: u64, stack: *mut u64) {
     naked_asm!(
@@ -171,8 +177,8 @@ fn with_probes(reads: &[Read], step: StepMethod, body: impl FnOnce(&[&'static Kp
         .for_each(|probe| unsafe { drop(Box::from_raw(ptr::from_ref(*probe).cast_mut())) });
 }
 
-/// Each instruction of the kernel that reads per-CPU data reads the same with a post handler as without a probe: the check for handlers
-/// finds none, as none runs.
+/// Each instruction of the kernel that reads per-CPU data reads the same with a post handler as
+/// without a probe: the check for handlers finds none, as none runs.
 #[guest_test(timeout = 120)]
 fn reads_of_per_cpu_data_find_what_they_find_without_a_probe() {
     let reads = reads();
@@ -199,7 +205,8 @@ fn reads_of_per_cpu_data_find_what_they_find_without_a_probe() {
     }
 }
 
-/// The same while the kernel goes about its work, which ends if a displaced check takes itself for a handler.
+/// The same while the kernel goes about its work, which ends if a displaced check takes itself for
+/// a handler.
 #[guest_test(timeout = 120)]
 fn the_kernel_works_with_a_post_handler_on_each_check_for_handlers() {
     let reads = reads();
@@ -286,7 +293,7 @@ extern "C" fn writes_watched(value: u64, to: *mut u64) -> u64 {
     )
 }
 
-/// What is called on top of a displaced instruction. Its hits are paused, too.
+/// The function that is called on top of a displaced instruction. Its hits are paused, too.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn called_on_top(value: u64) -> u64 {
@@ -309,7 +316,13 @@ fn watching(at: u64, body: impl FnOnce()) {
     // DR7: DR0, for writes of 8 bytes (Intel SDM vol. 3B, 17.2.4).
     // SAFETY: the debug registers only have the processor raise #DB, which `debugger` takes.
     unsafe {
-        asm!("mov dr0, {}", "mov dr7, {}", in(reg) at, in(reg) 0x9_0402_u64, options(nostack, preserves_flags));
+        asm!(
+            "mov dr0, {}",
+            "mov dr7, {}",
+            in(reg) at,
+            in(reg) 0x9_0402_u64,
+            options(nostack, preserves_flags)
+        );
         body();
         asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags));
         asm!("mov dr6, {}", in(reg) 0xffff_0ff0_u64, options(nostack, preserves_flags));
@@ -324,7 +337,7 @@ fn nmi(regs: &PtRegs) {
     WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 7), SeqCst);
 }
 
-/// What is hit on top of a displaced instruction: by a breakpoint, in a post slot, stepped.
+/// The ways of a hit on top of a displaced instruction: by a breakpoint, in a post slot, stepped.
 fn probes_on_top() -> [Registered<Box<Kprobe>>; 3] {
     let at = called_on_top as *const () as u64;
     let symbol = symbols::lookup_addr(at).unwrap();
@@ -338,9 +351,10 @@ fn probes_on_top() -> [Registered<Box<Kprobe>>; 3] {
     .map(|probe| register(Box::new(probe)).unwrap())
 }
 
-/// A watchpoint matches in a displaced instruction whose post handler waits. What the debugger then does hits probes as anything else
-/// does, with post handlers, and the hit below it ends as it should. Not while it is stepped: QEMU tells of the match alone, and
-/// never of the step, where a processor tells of both at once.
+/// A watchpoint matches in a displaced instruction whose post handler waits. The hits that the
+/// debugger then does hits probes as anything else does, with post handlers, and the hit below it
+/// ends as it should. Not while it is stepped: QEMU tells of the match alone, and never of the
+/// step, where a processor tells of both at once.
 #[guest_test]
 fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
     let at = WATCHED.as_ptr() as u64;

@@ -1,4 +1,5 @@
-//! What comes in the middle of hits: faults, NMIs, nesting, lost ways back; in [`interrupts_in_slots`] interrupts of code in slots.
+//! Events in the middle of hits: faults, NMIs, nesting, lost ways back; in
+//! [`interrupts_in_slots`] interrupts of code in slots.
 
 mod interrupts_in_slots;
 
@@ -37,7 +38,8 @@ fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "troubled", body).expect("memory for a thread")
 }
 
-/// The registers that the handler of an exception or an interrupt was given, from a probe on its first instruction.
+/// The registers that the handler of an exception or an interrupt was given, from a probe on its
+/// first instruction.
 fn frame_of(regs: &PtRegs) -> &PtRegs {
     // SAFETY: its first argument, a frame on the stack below which it runs.
     unsafe { &*(regs.di as *const PtRegs) }
@@ -114,8 +116,8 @@ fn reset() {
     }
 }
 
-/// A probe at the very entry of `do_page_fault` finds the fault of a probed instruction where it belongs, and is a hit of its
-/// own: the hit that the fault has ended is over.
+/// A probe at the very entry of `do_page_fault` finds the fault of a probed instruction where it
+/// belongs, and is a hit of its own: the hit that the fault has ended is over.
 #[guest_test]
 fn a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address() {
     reset();
@@ -150,8 +152,8 @@ fn a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address() {
     drop(entry);
 }
 
-/// Programs have pages brought in and copied by a probed instruction. After each fault the instruction begins anew, with its
-/// pre handler; its post handler runs when it is done.
+/// Programs have pages brought in and copied by a probed instruction. After each fault the
+/// instruction begins anew, with its pre handler; its post handler runs when it is done.
 #[guest_test(timeout = 120)]
 fn a_probed_instruction_that_faults_pages_in_is_completed() {
     reset();
@@ -223,14 +225,15 @@ jprobe! {
     }
 }
 
-/// The last four bytes of the calling task's stack: a word there crosses into the guard page of the next one.
+/// The last four bytes of the calling task's stack: a word there crosses into the guard page of the
+/// next one.
 fn end_of_this_stack() -> u64 {
     let here = 0u8;
     kernel_stack::bounds((&raw const here).addr() as u64).end - 4
 }
 
-/// Reads from handlers of every kind and from an NMI end in a value or in an error. The functions that their faults run
-/// through are probed: missed in a handler, counted always.
+/// Reads from handlers of every kind and from an NMI end in a value or in an error. The functions
+/// that their faults run through are probed: missed in a handler, counted always.
 #[guest_test]
 fn reads_in_handlers_never_fault_for_good() {
     reset();
@@ -376,7 +379,8 @@ fn mend_read(_: &Kprobe, regs: &mut PtRegs, _: u8) -> FaultVerdict {
     FaultVerdict::Handled
 }
 
-/// An NMI that a handler sends to its own CPU, from handlers of every kind: what it hits is missed, the hit goes on.
+/// An NMI that a handler sends to its own CPU, from handlers of every kind: what it hits is missed,
+/// the hit goes on.
 #[guest_test]
 fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
     reset();
@@ -438,8 +442,8 @@ fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
     drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
 }
 
-/// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too, are followed or
-/// counted as missed.
+/// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too,
+/// are followed or counted as missed.
 #[guest_test(timeout = 120)]
 fn the_count_law_holds_under_nmis_from_another_cpu() {
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -548,8 +552,9 @@ fn the_count_law_holds_under_nmis_from_another_cpu() {
     drop((jumping_call, jumps, jprobe, call, plain, kprobe));
 }
 
-/// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault handler: hits three and
-/// four deep. Only the outermost one has handlers; each instruction has its effect.
+/// A handler runs into a probed instruction, which faults, and an NMI comes in the probed fault
+/// handler: hits three and four deep. Only the outermost one has handlers; each instruction has its
+/// effect.
 #[guest_test]
 fn hits_nest_as_deep_as_they_come() {
     static DEPTH: AtomicU64 = AtomicU64::new(0);
@@ -655,7 +660,8 @@ fn hits_nest_as_deep_as_they_come() {
     drop((last, call, fault, copy, outer));
 }
 
-/// Has the function that is entered return to that trampoline, although no return probe has taken up the call.
+/// Has the function that is entered return to that trampoline, although no return probe has taken
+/// up the call.
 fn forge_return(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     // SAFETY: the return address at a function's entry; that the way back is lost is the test.
     unsafe { (regs.sp as *mut u64).write(TRAMPOLINE.load(Relaxed)) };
@@ -717,7 +723,8 @@ fn a_kernel_thread_that_returns_to_nowhere_by_trap3_ends_the_kernel() {
     troubled_target(black_box(1));
 }
 
-/// The same with displaced instructions single-stepped: the guard is held and interrupts are off until the step is done.
+/// The same with displaced instructions single-stepped: the guard is held and interrupts are off
+/// until the step is done.
 #[guest_test(timeout = 120, cmdline = "kprobes.step=tf")]
 fn single_stepped_hits_stand_the_same_trouble() {
     a_probe_at_the_entry_of_the_page_fault_handler_sees_the_probed_address();

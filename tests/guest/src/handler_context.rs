@@ -1,5 +1,6 @@
-//! A handler cannot wait, whatever kind it is, however its probe is hit, and whether or not its interrupts are on: the kernel says so,
-//! and a page that a program has not touched yet is not brought in for it.
+//! A handler cannot wait, whatever kind it is, however its probe is hit, and whether or not its
+//! interrupts are on: the kernel says so, and a page that a program has not touched yet is not
+//! brought in for it.
 
 use crate::optimization::{Optimization, byte_at};
 use alloc::{boxed::Box, sync::Arc};

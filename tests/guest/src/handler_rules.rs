@@ -1,4 +1,5 @@
-//! What a probe handler must not do ends the kernel, with the handler's name; and what a handler may do, though it looks as if it must not.
+//! A probe handler that breaks a rule ends the kernel, which names the handler. Some deeds are
+//! allowed that look as if they were not.
 
 use alloc::boxed::Box;
 use core::{
@@ -17,7 +18,8 @@ use kernel::{
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-// Its body is like no other: functions with equal code may be folded into one, and then have each other's names.
+// Its body is like no other: functions with equal code may be folded into one, and then have each
+// other's names.
 extern "C" fn ruled_target(a: u64) -> u64 {
     black_box(a ^ 0x0bed)
 }
@@ -57,9 +59,8 @@ jprobe! {
     }
 }
 
-#[guest_test(
-    should_panic = "probe handler guest_tests::handler_rules::allocates_before of the kprobe at ruled_target+0x0"
-)]
+#[guest_test(should_panic = "probe handler guest_tests::handler_rules::\
+        allocates_before of the kprobe at ruled_target+0x0")]
 fn a_pre_handler_that_allocates_is_named() {
     forget(
         register(Box::new(
@@ -70,9 +71,8 @@ fn a_pre_handler_that_allocates_is_named() {
     ruled_target(black_box(1));
 }
 
-#[guest_test(
-    should_panic = "probe handler guest_tests::handler_rules::sleeps_after of the kprobe at ruled_target+0x0"
-)]
+#[guest_test(should_panic = "probe handler guest_tests::handler_rules::\
+        sleeps_after of the kprobe at ruled_target+0x0")]
 fn a_post_handler_that_sleeps_is_named() {
     forget(
         register(Box::new(
@@ -83,9 +83,8 @@ fn a_post_handler_that_sleeps_is_named() {
     ruled_target(black_box(1));
 }
 
-#[guest_test(
-    should_panic = "probe handler guest_tests::handler_rules::gives_way_at_entry of the kretprobe at ruled_target+0x0"
-)]
+#[guest_test(should_panic = "probe handler guest_tests::handler_rules::\
+        gives_way_at_entry of the kretprobe at ruled_target+0x0")]
 fn an_entry_handler_that_gives_way_is_named() {
     let probe = Kretprobe::new()
         .symbol("ruled_target")
@@ -94,9 +93,8 @@ fn an_entry_handler_that_gives_way_is_named() {
     ruled_target(black_box(1));
 }
 
-#[guest_test(
-    should_panic = "probe handler guest_tests::handler_rules::locks_at_return of the kretprobe at ruled_target+0x0"
-)]
+#[guest_test(should_panic = "probe handler guest_tests::handler_rules::\
+        locks_at_return of the kretprobe at ruled_target+0x0")]
 fn a_return_handler_that_takes_a_sleeping_lock_is_named() {
     let probe = Kretprobe::new()
         .symbol("ruled_target")
@@ -105,9 +103,8 @@ fn a_return_handler_that_takes_a_sleeping_lock_is_named() {
     ruled_target(black_box(1));
 }
 
-#[guest_test(
-    should_panic = "probe handler guest_tests::handler_rules::mirror_that_frees::mirror_that_frees of the jprobe at ruled_target+0x0"
-)]
+#[guest_test(should_panic = "probe handler guest_tests::handler_rules::\
+        mirror_that_frees::mirror_that_frees of the jprobe at ruled_target+0x0")]
 fn a_jprobe_handler_that_frees_is_named() {
     forget(
         register(Box::new(
@@ -135,8 +132,8 @@ fn nothing(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more, alone or among others, and is
-/// unregistered by the next call that may wait.
+/// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more,
+/// alone or among others, and is unregistered by the next call that may wait.
 #[guest_test]
 fn a_handle_dropped_in_a_handler_silences_its_probe_at_once() {
     for with_sibling in [false, true] {

@@ -5,7 +5,7 @@
 
 use kernel::probes::{EntryVerdict, Kprobe, KretprobeInstance, PreVerdict, PtRegs};
 
-/// What the handlers do.
+/// The deed of the handlers.
 pub trait Deed {
     /// Does it, in a handler.
     fn done();

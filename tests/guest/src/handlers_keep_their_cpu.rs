@@ -65,7 +65,7 @@ impl Deed for Linger {
             }
         } else {
             percpu::this().set_need_resched();
-            // What ends a reason against a switch makes the switch, if it may.
+            // The end of a reason against a switch makes the switch, if it may.
             percpu::preempt_disable();
             percpu::preempt_enable();
         }

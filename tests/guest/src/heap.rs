@@ -25,7 +25,8 @@ fn nothing(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
 
 fn returned(_call: &mut KretprobeInstance<[u64; 32]>, _regs: &mut PtRegs) {}
 
-/// Rounds of registering need no more memory than the first few, which fill the pools: neither in use nor mapped.
+/// Rounds of registering need no more memory than the first few, which fill the pools: neither in
+/// use nor mapped.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn a_hundred_rounds_of_registering_need_no_more_memory() {
     let mut after_the_first = None;
@@ -53,7 +54,8 @@ fn a_hundred_rounds_of_registering_need_no_more_memory() {
     }
 }
 
-/// A vector that grows and shrinks through blocks of all sizes keeps what is in it, and leaves nothing.
+/// A vector that grows and shrinks through blocks of all sizes keeps what is in it, and leaves
+/// nothing.
 #[guest_test]
 fn a_vector_keeps_its_bytes_through_all_sizes() {
     let (before, _) = heap::usage();

@@ -48,7 +48,8 @@ extern "C" fn historic_caller(callee: extern "C" fn()) -> u64 {
     black_box(7)
 }
 
-/// Runs `body` on one CPU and tells the #BP and the #DB that the CPU's stubs have counted meanwhile.
+/// Runs `body` on one CPU and tells the #BP and the #DB that the CPU's stubs have counted
+/// meanwhile.
 fn interruptions(body: impl FnOnce()) -> (u64, u64) {
     without_interrupts(|| {
         let count = || {
@@ -117,7 +118,8 @@ extern "C" fn turn_the_knob_off() {
     PROBES.set_enabled(false).expect("in task context");
 }
 
-/// Four interruptions, three, two, one: as many as the methods promise, and the call is none the wiser.
+/// Four interruptions, three, two, one: as many as the methods promise, and the call is none the
+/// wiser.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn each_form_costs_its_interruptions() {
     for (step, method, breakpoints, steps) in FORMS {
@@ -160,7 +162,8 @@ fn recursion_pays_for_each_call() {
     }
 }
 
-/// Recursion deeper than there are instances: those that have none are counted, and pay at the entry only.
+/// Recursion deeper than there are instances: those that have none are counted, and pay at the
+/// entry only.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn calls_without_an_instance_do_not_come_back_by_trap() {
     let probe = registered(
@@ -173,7 +176,8 @@ fn calls_without_an_instance_do_not_come_back_by_trap() {
     assert_eq!(cost, (21 + 5, 21));
 }
 
-/// Several kretprobes on a function share the interruptions of one; of different methods they are refused.
+/// Several kretprobes on a function share the interruptions of one; of different methods they are
+/// refused.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn kretprobes_on_one_function_share_their_interruptions() {
     for (step, method, breakpoints, steps) in FORMS {
@@ -201,7 +205,8 @@ fn kretprobes_on_one_function_share_their_interruptions() {
     }
 }
 
-/// The knob disarms entries. Calls that are in flight still come home, through a trampoline that stays armed.
+/// The knob disarms entries. Calls that are in flight still come home, through a trampoline that
+/// stays armed.
 #[guest_test]
 fn calls_in_flight_come_home_with_the_knob_off() {
     for method in [Trap3, Trap4] {
@@ -243,7 +248,8 @@ fn calls_in_flight_outlive_a_historic_kretprobe() {
     assert_eq!(PROBES.reap().unwrap(), 0);
 }
 
-/// Calls of different functions, on all CPUs at once, by both methods: each goes back to where it came from.
+/// Calls of different functions, on all CPUs at once, by both methods: each goes back to where it
+/// came from.
 #[guest_test(timeout = 120)]
 fn every_cpu_returns_to_its_own_callers() {
     const CALLS: u64 = 5_000;
@@ -283,7 +289,8 @@ fn every_cpu_returns_to_its_own_callers() {
     );
 }
 
-/// A program is killed inside calls that would have come back by breakpoints: their instances come back without.
+/// A program is killed inside calls that would have come back by breakpoints: their instances come
+/// back without.
 #[guest_test]
 fn a_killed_program_gives_instances_of_all_methods_back() {
     ENTERED.store(0, SeqCst);

@@ -67,7 +67,8 @@ fn a_programs_breakpoint_is_no_hit() {
     assert_eq!(asked(), before + 1);
 }
 
-/// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up; sleepers come back.
+/// Every instruction of the idle loop that can be probed is, while the CPUs fall idle and wake up;
+/// sleepers come back.
 #[guest_test]
 fn the_idle_loop_can_be_probed() {
     let idle = symbols::lookup_name("kernel::task::idle::run").expect("it is not inlined");
@@ -89,8 +90,8 @@ fn the_idle_loop_can_be_probed() {
     drop(probes);
 }
 
-/// With probes of every kind in place no page is writable and executable, and all that the probes execute lies within
-/// 2 GiB of the text.
+/// With probes of every kind in place no page is writable and executable, and all that the probes
+/// execute lies within 2 GiB of the text.
 #[guest_test]
 fn slots_are_near_the_text_and_never_writable_where_executed() {
     let probes = [
@@ -150,11 +151,11 @@ fn depth_at_fault(probe: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict
     skip_faulting_instruction(probe, regs, vector)
 }
 
-/// The bytes of stack that a hit may use before its handler begins: two levels of re-entry are then a small part of the
-/// smallest stack, and handlers have the rest.
+/// The bytes of stack that a hit may use before its handler begins: two levels of re-entry are then
+/// a small part of the smallest stack, and handlers have the rest.
 const MOST_STACK: u64 = 1024;
 
-/// What a hit puts on the stack of the probed code is bounded, for each kind of handler.
+/// The bytes that a hit puts on the stack of the probed code are bounded, for each kind of handler.
 #[guest_test]
 fn a_hit_takes_little_of_the_stack() {
     let kprobe = register(Box::new(
@@ -180,7 +181,8 @@ fn a_hit_takes_little_of_the_stack() {
     .unwrap();
     assert_eq!(hit_target(black_box(1)), 2);
     LEN.store(3, SeqCst);
-    // SAFETY: the fault handler has it go on behind the first instruction, which loads from nowhere, at a `ret`.
+    // SAFETY: the fault handler has it go on behind the first instruction, which loads from
+    // nowhere, at a `ret`.
     unsafe { faulting_instructions(0x10, 0, 0, 0) };
     drop((faults, call, kprobe));
     let depths = DEEPEST.each_ref().map(|depth| depth.load(SeqCst));
@@ -212,7 +214,7 @@ unsafe extern "C" fn faulting_instructions(_: u64, _: u64, _: u64, _: u64) -> u6
     )
 }
 
-/// What one of the instructions raises.
+/// One of the instructions, and the exception that it raises.
 struct Faulting {
     offset: u32,
     len: u64,
@@ -302,7 +304,8 @@ fn a_report_names_the_displaced_instruction_not_the_detour() {
     end_the_kernel(Kprobe::new().pre(pass));
 }
 
-/// Whatever a probed instruction raises, its fault handler is told the vector and the probed address, and may go on.
+/// Whatever a probed instruction raises, its fault handler is told the vector and the probed
+/// address, and may go on.
 #[guest_test]
 fn each_exception_of_a_probed_instruction_reaches_its_fault_handler() {
     let start = symbols::lookup_name("faulting_instructions").unwrap().start;
@@ -399,7 +402,8 @@ global_asm!(
     ".popsection",
 );
 
-/// The interrupt flag in the registers of the pre and of the post handler, at each of the instructions above.
+/// The interrupt flag in the registers of the pre and of the post handler, at each of the
+/// instructions above.
 static FLAGS_SEEN: [[AtomicU64; 2]; 6] = [const { [const { AtomicU64::new(0) }; 2] }; 6];
 
 fn note_interrupt_flag(probe: &Kprobe, regs: &PtRegs, when: usize) {
@@ -461,11 +465,11 @@ fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
     post_handlers_see_the_interrupt_flag();
 }
 
-/// What happened around a `cli`, in order: its post handler, a hit behind it, an interrupt.
+/// The events around a `cli`, in order: its post handler, a hit behind it, an interrupt.
 static AROUND_CLI: SpinLock<Vec<&str>> = SpinLock::new(Vec::new());
 
-/// An interrupt that becomes due in the pre handler of a `cli` comes when interrupts are on again: neither
-/// between the instruction and its post handler nor at the hit behind it.
+/// An interrupt that becomes due in the pre handler of a `cli` comes when interrupts are on again:
+/// neither between the instruction and its post handler nor at the hit behind it.
 fn no_interrupt_comes_behind_a_probed_cli() {
     fn due(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
         smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
@@ -671,7 +675,8 @@ fn a_running_task_shows_nothing() {
     spinner.wait_released();
 }
 
-/// The debug status register does not tell of the probes' own steps: its next reader would take them for a debugger's.
+/// The debug status register does not tell of the probes' own steps: its next reader would take
+/// them for a debugger's.
 #[guest_test(cmdline = "kprobes.step=tf")]
 fn a_step_of_the_probes_leaves_no_debug_status() {
     let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();

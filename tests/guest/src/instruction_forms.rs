@@ -1,8 +1,8 @@
 //! One probe on each form of instruction: what it does is the same with and without.
 //!
-//! Each form is a little function whose instruction under test carries a label. It runs from a given machine state,
-//! and the state that it leaves behind (registers, flags, memory) is compared: unprobed, under a kprobe with
-//! a pre handler, with a post handler too, and under both at once.
+//! Each form is a little function whose instruction under test carries a label. It runs from a
+//! given machine state, and the state that it leaves behind (registers, flags, memory) is compared:
+//! unprobed, under a kprobe with a pre handler, with a post handler too, and under both at once.
 
 use crate::preserved_registers::{pop_preserved, push_preserved};
 use crate::suite::flags::{PLAIN, STATUS};
@@ -21,7 +21,7 @@ use kernel::{
 /// Quad words of memory that forms may use, by rsi, rdi and rbx.
 const SCRATCH_WORDS: usize = 64;
 
-/// What a form starts from and what it leaves.
+/// The state before a form and behind it.
 #[repr(C, align(64))]
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct State {
@@ -42,7 +42,8 @@ const REGISTERS: [&str; 15] = [
 ];
 
 impl State {
-    /// A state in which every register is different, and addresses point into the scratch memory at `scratch`.
+    /// A state in which every register is different, and addresses point into the scratch memory at
+    /// `scratch`.
     fn new(flags: u64, seed: u64, scratch: u64) -> Self {
         let mut state = Self {
             registers: core::array::from_fn(|n| 0x0101_0101_0101_0100 * (n as u64 + 1) + seed),
@@ -59,7 +60,7 @@ impl State {
         state
     }
 
-    /// What is different in `other`.
+    /// The differences of `other`.
     fn difference(&self, other: &Self) -> String {
         let mut text = String::new();
         for (name, (a, b)) in REGISTERS
@@ -104,8 +105,10 @@ unsafe extern "C" fn run_form(state: *mut State, code: u64) {
         "push rsp",
         "push rsi",
         "push qword ptr [rdi + 120]",
-        "mov rax, [rdi + 0]; mov rcx, [rdi + 8]; mov rdx, [rdi + 16]; mov rbx, [rdi + 24]; mov rbp, [rdi + 32]",
-        "mov rsi, [rdi + 40]; mov r8, [rdi + 56]; mov r9, [rdi + 64]; mov r10, [rdi + 72]; mov r11, [rdi + 80]",
+        "mov rax, [rdi + 0]; mov rcx, [rdi + 8]; mov rdx, [rdi + 16]; mov rbx, [rdi + 24]",
+        "mov rbp, [rdi + 32]",
+        "mov rsi, [rdi + 40]; mov r8, [rdi + 56]; mov r9, [rdi + 64]; mov r10, [rdi + 72]",
+        "mov r11, [rdi + 80]",
         "mov r12, [rdi + 88]; mov r13, [rdi + 96]; mov r14, [rdi + 104]; mov r15, [rdi + 112]",
         "mov rdi, [rdi + 48]",
         "popfq",
@@ -115,8 +118,10 @@ unsafe extern "C" fn run_form(state: *mut State, code: u64) {
         "cld",
         "push rdi",
         "mov rdi, [rsp + 32]",
-        "mov [rdi + 0], rax; mov [rdi + 8], rcx; mov [rdi + 16], rdx; mov [rdi + 24], rbx; mov [rdi + 32], rbp",
-        "mov [rdi + 40], rsi; mov [rdi + 56], r8; mov [rdi + 64], r9; mov [rdi + 72], r10; mov [rdi + 80], r11",
+        "mov [rdi + 0], rax; mov [rdi + 8], rcx; mov [rdi + 16], rdx; mov [rdi + 24], rbx",
+        "mov [rdi + 32], rbp",
+        "mov [rdi + 40], rsi; mov [rdi + 56], r8; mov [rdi + 64], r9; mov [rdi + 72], r10",
+        "mov [rdi + 80], r11",
         "mov [rdi + 88], r12; mov [rdi + 96], r13; mov [rdi + 104], r14; mov [rdi + 112], r15",
         "pop rax; mov [rdi + 48], rax",
         "pop rax; mov [rdi + 120], rax",
@@ -138,7 +143,8 @@ struct Form {
     name: *const c_char,
 }
 
-/// Defines forms: a name, and the code before, of and after the instruction under test. `2` is its label, `3` the one behind it.
+/// Defines forms: a name, and the code before, of and after the instruction under test. `2` is its
+/// label, `3` the one behind it.
 macro_rules! forms {
     ($($name:literal: $before:literal, $insn:literal, $after:literal;)+) => {
         global_asm!(
@@ -277,8 +283,10 @@ forms! {
     "call_67": "", ".byte 0x67, 0xe8, 2, 0, 0, 0", "jmp 5f\npop rax\npush rax\nret\n5:";
     "call_reg": "lea rax, [rip + 4f]", "call rax", "jmp 5f\n4: mov rdx, [rsp]\nret\n5:";
     "call_r12": "lea r12, [rip + 4f]", "call r12", "jmp 5f\n4: mov rdx, [rsp]\nret\n5:";
-    "call_mem": "lea rax, [rip + 4f]\nmov [rdi], rax", "call [rdi]", "jmp 5f\n4: mov rdx, [rsp]\nret\n5:";
-    "call_stack_mem": "lea rax, [rip + 4f]\npush rax", "call [rsp]", "pop rax\njmp 5f\n4: mov rdx, [rsp]\nret\n5:";
+    "call_mem": "lea rax, [rip + 4f]\nmov [rdi], rax", "call [rdi]",
+        "jmp 5f\n4: mov rdx, [rsp]\nret\n5:";
+    "call_stack_mem": "lea rax, [rip + 4f]\npush rax", "call [rsp]",
+        "pop rax\njmp 5f\n4: mov rdx, [rsp]\nret\n5:";
     "ret": "lea rax, [rip + 4f]\npush rax", "ret", "ud2\n4:";
     "ret_imm": "push 9\nlea rax, [rip + 4f]\npush rax", "ret 8", "ud2\n4:";
     "rep_ret": "lea rax, [rip + 4f]\npush rax", ".byte 0xf3, 0xc3", "ud2\n4:";
@@ -308,10 +316,12 @@ forms! {
     "nop5": "", ".byte 0x0f, 0x1f, 0x44, 0, 0", "";
     "nop9": "", ".byte 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
     "nop14": "", ".byte 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
-    "nop15": "", ".byte 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
+    "nop15": "",
+        ".byte 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "";
     "endbr64": "nop", "endbr64", "";
     // Long ones, across a page, and what depends on its neighbours
-    "lock_or_14": "push 1", ".byte 0x3e, 0xf0, 0x48, 0x81, 0x8c, 0x24, 0, 0, 0, 0, 0x10, 0x20, 0x30, 0x40", "pop rax";
+    "lock_or_14": "push 1",
+        ".byte 0x3e, 0xf0, 0x48, 0x81, 0x8c, 0x24, 0, 0, 0, 0, 0x10, 0x20, 0x30, 0x40", "pop rax";
     "across_pages": "jmp 2f\n.balign 4096\n.skip 4094", "mov rax, 0x11223344", "";
     "after_mov_ss": "mov eax, ss\nmov ss, eax", "inc rdx", "";
     "after_sti": "cli\nsti", "inc rdx", "";
@@ -330,7 +340,8 @@ forms! {
     "ds_jz": "cmp eax, eax", ".byte 0x3e, 0x74, 0x05", "mov edx, 1\n4:";
     "bnd_jmp": "", ".byte 0xf2, 0xeb, 0x02", "ud2\nmov eax, 1";
     "cs_call": "", ".byte 0x2e, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
-    "data16_rex_call": "", ".byte 0x66, 0x66, 0x48, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
+    "data16_rex_call": "",
+        ".byte 0x66, 0x66, 0x48, 0xe8, 2, 0, 0, 0", "jmp 5f\nmov rdx, [rsp]\nret\n5:";
     "notrack_jmp_reg": "lea rax, [rip + 4f]", ".byte 0x3e, 0xff, 0xe0", "ud2\n4:";
     "push_reg_67": "", ".byte 0x67, 0x52", "pop rax";
     "push_reg_cs": "", ".byte 0x2e, 0x52", "pop rax";
@@ -366,12 +377,13 @@ static ARENA: SpinLock<State> = SpinLock::new(State {
     scratch: [0; SCRATCH_WORDS],
 });
 
-/// The state that `form` leaves when it starts from `flags`, with addresses of the stack made relative.
+/// The state that `form` leaves when it starts from `flags`, with addresses of the stack made
+/// relative.
 #[inline(never)]
 fn outcome(form: &Form, flags: u64, seed: u64) -> State {
     let arena = &raw mut *ARENA.lock();
-    // SAFETY: tests run one at a time, and no other use of the arena begins before this one ends; the forms above keep to the
-    // rules of `run_form`. Interrupts are on, as some forms need them.
+    // SAFETY: tests run one at a time, and no other use of the arena begins before this one ends;
+    // the forms above keep to the rules of `run_form`. Interrupts are on, as some forms need them.
     let mut state = unsafe {
         *arena = State::new(flags, seed, (&raw const (*arena).scratch) as u64);
         run_form(arena, form.start);

@@ -1,14 +1,15 @@
 //! Random instructions in ring 0, plain and probed: what they leave behind is the same.
 //!
-//! Each case ([`instruction_cases::Case`]) is executed from its registers, flags and memory: plain, by a breakpoint with a pre handler
-//! (out of line in its slot), with a post handler too, single-stepped, and by a jump where it can be displaced.
-//! Registers, flags, memory and the exception that ended it (vector, error code, address) must be equal, and handlers must have seen the
-//! registers before and after. Flags that the manual leaves undefined are compared too.
+//! Each case ([`instruction_cases::Case`]) is executed from its registers, flags and memory: plain,
+//! by a breakpoint with a pre handler (out of line in its slot), with a post handler too,
+//! single-stepped, and by a jump where it can be displaced. Registers, flags, memory and the
+//! exception that ended it (vector, error code, address) must be equal, and handlers must have seen
+//! the registers before and after. Flags that the manual leaves undefined are compared too.
 //!
 //! # Replaying a case
-//! A failure names the seed and the case. `fuzz.seed=S fuzz.case=N` on the kernel command line executes that one alone,
-//! `fuzz.count=N` sets how many are executed from case `fuzz.case` on, and `fuzz.list=1` logs each before it is executed, to tell which one it
-//! was that ended the kernel.
+//! A failure names the seed and the case. `fuzz.seed=S fuzz.case=N` on the kernel command line
+//! executes that one alone, `fuzz.count=N` sets how many are executed from case `fuzz.case` on, and
+//! `fuzz.list=1` logs each before it is executed, to tell which one it was that ended the kernel.
 
 use crate::{
     case_methods::{AFTER, BEFORE, Method},
@@ -61,11 +62,11 @@ struct Drawn {
     memory: Memory,
     /// How many instructions drawn before may not be probed.
     refused: u64,
-    /// What it leaves behind unprobed.
+    /// The outcome unprobed.
     plain: Option<Outcome>,
 }
 
-/// What was executed, by method, and what was not.
+/// The cases that were executed, by method, and those that were not.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     slot: u64,
@@ -76,8 +77,8 @@ struct Counts {
     refused: u64,
 }
 
-/// Whether replacements fit into each slot. Many prefixes and a target beyond the kernel's 2 GiB do not,
-/// nor does an operand relative to RIP that is out of a slot's reach.
+/// Whether replacements fit into each slot. Many prefixes and a target beyond the kernel's 2 GiB do
+/// not, nor does an operand relative to RIP that is out of a slot's reach.
 fn fits_slots(insn: &Insn) -> bool {
     let post = Ending::Post {
         stub: insn.ip(),
@@ -170,7 +171,7 @@ impl Fuzz {
             let mut code = case.code.to_vec();
             code.extend(NOP);
             let mut instructions = Instructions::new(&code, at);
-            // What the probes cannot decode, they refuse.
+            // The probes refuse an instruction that they cannot decode.
             let Some(Ok(insn)) = instructions.next() else {
                 refused += 1;
                 continue;
@@ -204,18 +205,21 @@ impl Fuzz {
             pr_info!("fuzz: case {}: {:x?}", drawn.number, drawn.case);
         }
         for port in 0..4 {
-            // As wide as an access may be: what an earlier case wrote there may be read by this one.
-            // SAFETY: nobody uses these ports, nor the memory access that they once belonged to.
+            // As wide as an access may be: what an earlier case wrote there may be read by this
+            // one. SAFETY: nobody uses these ports, nor the memory access that they once belonged
+            // to.
             unsafe { PortWriteOnly::new(u16::from(HARMLESS_PORT) + port).write(0u8) };
         }
-        // SAFETY: the debug status only reports, and what an earlier case's trap has left there may be read by this one.
+        // SAFETY: the debug status only reports, and what an earlier case's trap has left there may
+        // be read by this one.
         unsafe {
             asm!("mov dr6, {}", in(reg) NO_DEBUG_STATUS, options(nomem, nostack, preserves_flags))
         };
         let window = self.windows()[drawn.case.window].start as *mut [u64; WORDS];
         let stack = self.live_stack().start as *mut [u64; WORDS];
-        // SAFETY: windows and stack are memory of this test, mapped and aligned, that nobody refers to. A case keeps to them, and has
-        // the rest of its stack below the live part; see `instruction_cases`.
+        // SAFETY: windows and stack are memory of this test, mapped and aligned, that nobody refers
+        // to. A case keeps to them, and has the rest of its stack below the live part; see
+        // `instruction_cases`.
         let (ending, memory) = unsafe {
             ptr::copy_nonoverlapping(&drawn.memory.window, window, 1);
             ptr::copy_nonoverlapping(&drawn.memory.stack, stack, 1);
@@ -273,7 +277,7 @@ impl Fuzz {
         unregister_kprobes(&probes).unwrap();
     }
 
-    /// What is different between `probed` and the same unprobed.
+    /// The differences between `probed` and the same unprobed.
     fn judge(
         &self,
         drawn: &Drawn,
@@ -298,7 +302,8 @@ impl Fuzz {
         let is_stepped = end.exception.vector == vector::DEBUG;
         let faults =
             end.exception.vector != vector::BREAKPOINT && !is_stepped && end.regs.ip == start.ip;
-        // A branch to no address is the branch's own fault, but the emulator tells it of the target.
+        // A branch to no address is the branch's own fault, but the emulator tells it of the
+        // target.
         let goes_nowhere = VirtAddr::try_new(end.regs.ip).is_err();
         let faults = faults || goes_nowhere;
         let expected_hits = if method.has_post_handler() && !faults {
@@ -377,7 +382,8 @@ impl Fuzz {
         }
         let plain = drawn.plain.as_ref().expect("it was executed plain first");
         self.failures.push(format!(
-            "case {} by {method:?}: {difference}\n  {listing}\n  {:x?}\n  plain: {}\n  probed: {}\n  \
+            "case {} by {method:?}: {difference}\n  {listing}\n  {:x?}\n  plain: {}\n  \
+             probed: {}\n  \
              replay: fuzz.seed={:#x} fuzz.case={} on the kernel command line",
             drawn.number,
             drawn.case,

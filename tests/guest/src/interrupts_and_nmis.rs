@@ -1,4 +1,5 @@
-//! Interrupts and NMIs leave what they come upon as it was: registers, flags, CR2, and hits of probes.
+//! Interrupts and NMIs leave what they come upon as it was: registers, flags, CR2, and hits of
+//! probes.
 
 use crate::preserved_registers::{pop_preserved, push_preserved};
 use crate::{nmi, suite::flags::DF};
@@ -32,8 +33,8 @@ fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
 }
 
-/// Fills every general register but rdi and rsp, the status flags and DF with values of their own and checks them until
-/// the byte at `stop` is set. Returns 0, or 1 if one of them has changed.
+/// Fills every general register but rdi and rsp, the status flags and DF with values of their own
+/// and checks them until the byte at `stop` is set. Returns 0, or 1 if one of them has changed.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
     naked_asm!(
@@ -54,7 +55,8 @@ unsafe extern "C" fn hold_registers(stop: *const AtomicBool) -> u64 {
         "mov r15, -115",
         "std",
         "2:",
-        // Carry and sign set, zero and overflow clear: `stc` after a comparison whose outcome is known.
+        // Carry and sign set, zero and overflow clear: `stc` after a comparison whose outcome is
+        // known.
         "cmp rax, 0",
         "stc",
         "nop",
@@ -143,13 +145,14 @@ extern "C" fn probed_in_nmi(regs: &PtRegs) -> u64 {
     NMIS.fetch_add(1, SeqCst) ^ regs.ip
 }
 
-/// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register must hold. The kernel's own code
-/// runs with DF clear then.
+/// Timer ticks, reschedule and synchronising IPIs and NMIs hit a loop that knows what each register
+/// must hold. The kernel's own code runs with DF clear then.
 #[guest_test]
 fn interrupts_preserve_every_register_and_flag() {
     BACKWARDS.store(0, SeqCst);
     TICKED.store(0, SeqCst);
-    // The flags with which the function is entered, as a breakpoint shows them: with a post handler it is one.
+    // The flags with which the function is entered, as a breakpoint shows them: with a post handler
+    // it is one.
     let tick = Kprobe::new()
         .symbol("timer_interrupt")
         .pre(look_at_tick)
@@ -256,8 +259,8 @@ fn nmi_arrives_with_interrupts_off() {
     traps::set_nmi_handler(None);
 }
 
-/// The `iretq` of a probe hit unmasks NMIs while the handler of one still runs: the next comes on top of it, and in a
-/// storm one on top of the other.
+/// The `iretq` of a probe hit unmasks NMIs while the handler of one still runs: the next comes on
+/// top of it, and in a storm one on top of the other.
 #[guest_test]
 fn storm_of_nmis_passes_over_a_probe_in_their_handler() {
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -352,7 +355,8 @@ fn an_nmi_on_top_of_another_is_noted_and_handled_after_it() {
     drop(probe);
 }
 
-/// The same with probes on all instructions of what leads to the handler, as far as they can be probed.
+/// The same with probes on all instructions of what leads to the handler, as far as they can be
+/// probed.
 #[guest_test]
 fn storm_of_nmis_passes_over_probes_on_their_way() {
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -394,8 +398,8 @@ fn storm_of_nmis_passes_over_probes_on_their_way() {
     );
 }
 
-/// Two programs make system calls, which yield too, while NMIs come at any instruction: also at those of the entry
-/// that still have the program's stack pointer or its GS.
+/// Two programs make system calls, which yield too, while NMIs come at any instruction: also at
+/// those of the entry that still have the program's stack pointer or its GS.
 #[guest_test]
 fn registers_survive_system_calls_under_nmis() {
     static STOP: AtomicBool = AtomicBool::new(false);

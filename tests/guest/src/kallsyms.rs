@@ -103,8 +103,8 @@ fn addresses_print_as_symbol_offset_and_size() {
     assert_eq!(Address::of_instruction(0x1234).to_string(), "0x1234");
 }
 
-/// So that a backtrace is right from any instruction of any function. Left out are this crate's routines in assembly, and
-/// labels that only mark an end.
+/// So that a backtrace is right from any instruction of any function. Left out are this crate's
+/// routines in assembly, and labels that only mark an end.
 #[guest_test]
 fn every_function_has_call_frame_information() {
     let mut missing = 0;

@@ -2,16 +2,17 @@
 //!
 //! # Writing one
 //! ```ignore
-//! /// What a failure of this test would mean.
+//! /// The meaning of a failure of this test.
 //! #[guest_test(smp = 4, cmdline = "kprobes.step=tf")]
 //! fn handler_order_is_newest_first() {
 //!     assert_eq!(calls, [2, 1]);
 //! }
 //! ```
-//! in a module of this crate, one for each subject. The test runs in task context, in the kernel thread `kernel_init`,
-//! after a complete boot. It passes if it returns and fails by panicking. As a panic ends the kernel, a test that passes
-//! leaves things as it found them: probes unregistered, threads ended. `cargo test handler_order` runs it;
-//! `cargo test handler_order -- --nocapture` shows the guest's log too.
+//! in a module of this crate, one for each subject. The test runs in task context, in the kernel
+//! thread `kernel_init`, after a complete boot. It passes if it returns and fails by panicking. As
+//! a panic ends the kernel, a test that passes leaves things as it found them: probes unregistered,
+//! threads ended. `cargo test handler_order` runs it; `cargo test handler_order -- --nocapture`
+//! shows the guest's log too.
 //!
 //! The attribute takes options, in any order:
 //!
@@ -22,15 +23,16 @@
 //! | `cmdline = "a=b c=d"` | arguments for the kernel command line | none |
 //! | `icount` | time counts instructions, the same in each run | off |
 //! | `timeout = 120` | seconds after which the test counts as hanging | 60 |
-//! | `should_panic = "text"` | passes if the kernel panics and the log since the test began holds this text | off |
+//! | `should_panic = "text"` | passes if the kernel panics and its log holds this text | off |
 //! | `ignore` | runs only with `cargo test -- --ignored` | off |
 //! | `hidden` | not in the ordinary list: a test for the harness itself | off |
 //!
-//! Tests with the same machine and command line share a boot, in the order of their names; a test that needs a boot of
-//! its own gets one by a command line of its own. After a test that panics, resets the machine or hangs, the harness boots
-//! again and goes on with the rest.
+//! Tests with the same machine and command line share a boot, in the order of their names; a test
+//! that needs a boot of its own gets one by a command line of its own. After a test that panics,
+//! resets the machine or hangs, the harness boots again and goes on with the rest.
 //!
-//! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this crate: `platform` has what it needs.
+//! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this
+//! crate: `platform` has what it needs.
 #![no_std]
 
 extern crate alloc;

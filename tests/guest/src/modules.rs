@@ -13,7 +13,7 @@ kernel::module! {
     params: {
         /// How often it counts.
         times: u32 = 1,
-        /// What it is told.
+        /// Its parameters.
         word: &str = "default",
         /// Whether its init function fails.
         fail: bool = false,

@@ -1,5 +1,5 @@
-//! Jump optimisation: which breakpoints become jumps, and when they become breakpoints again. [`detours`] has what they do then,
-//! [`under_fire`] the change under running CPUs.
+//! Jump optimisation: which breakpoints become jumps, and when they become breakpoints again.
+//! [`detours`] has what they do then, [`under_fire`] the change under running CPUs.
 
 mod detours;
 mod under_fire;
@@ -85,7 +85,7 @@ fn write(path: &str, text: &str) -> Result<usize, Errno> {
     fs::open(path, open::WRONLY)?.write_at(0, text.as_bytes())
 }
 
-/// What the list says behind the name of the probe at `symbol`+`offset`.
+/// The list's words behind the name of the probe at `symbol`+`offset`.
 fn marks(symbol: &str, offset: u64) -> String {
     let at = format!("{symbol}+{offset:#x}    ");
     let list = read(LIST);
@@ -139,7 +139,15 @@ static ASSEMBLY_WITH_OPERANDS: extern "C" fn() -> u64 = opt_relative;
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn opt_relative() -> u64 {
-    naked_asm!(".cfi_startproc", "nop", "mov rax, [rip + {word}]", "add rax, 1", "ret", ".cfi_endproc", word = sym WORD)
+    naked_asm!(
+        ".cfi_startproc",
+        "nop",
+        "mov rax, [rip + {word}]",
+        "add rax, 1",
+        "ret",
+        ".cfi_endproc",
+        word = sym WORD,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -167,7 +175,8 @@ fn after(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
     HITS.fetch_add(1000, SeqCst);
 }
 
-/// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who asks for them.
+/// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who
+/// asks for them.
 #[guest_test]
 fn an_optimized_probe_traps_never_and_says_so() {
     let start = address("opt_rust");
@@ -198,7 +207,8 @@ fn an_optimized_probe_traps_never_and_says_so() {
     assert_eq!(PROBES.detours_in_use(), 0);
 }
 
-/// The knob as a file: 0 brings every breakpoint back before the write returns, 1 every jump; anything else is refused.
+/// The knob as a file: 0 brings every breakpoint back before the write returns, 1 every jump;
+/// anything else is refused.
 #[guest_test]
 fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
     let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
@@ -229,7 +239,8 @@ fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
     drop(probe);
 }
 
-/// A probe under another's jump, a post handler and a jprobe each take the jump away, and give it back when they go.
+/// A probe under another's jump, a post handler and a jprobe each take the jump away, and give it
+/// back when they go.
 #[guest_test]
 fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
     jprobe! {
@@ -303,8 +314,8 @@ fn a_batch_that_fails_leaves_the_jump() {
     drop(probe);
 }
 
-/// Several probes of one address run newest first from one detour; a disabled one is passed over, and with the last one the jump
-/// goes.
+/// Several probes of one address run newest first from one detour; a disabled one is passed over,
+/// and with the last one the jump goes.
 #[guest_test]
 fn siblings_share_the_detour() {
     static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -341,8 +352,8 @@ fn siblings_share_the_detour() {
     drop(second);
 }
 
-/// A jump has 32 bits for its distance: wherever in the pool a detour lies, all of the kernel's text is within
-/// 2 GiB of it.
+/// A jump has 32 bits for its distance: wherever in the pool a detour lies, all of the kernel's
+/// text is within 2 GiB of it.
 #[guest_test]
 fn every_detour_is_in_reach_of_all_text() {
     const REACH: u64 = i32::MAX as u64;

@@ -1,4 +1,4 @@
-//! What in the test kernel is the tests' own code, which holds instructions that no kernel has.
+//! Tells the tests' own code in the test kernel, which holds instructions that no kernel has.
 
 use alloc::format;
 use kernel::symbols::Symbol;
@@ -14,7 +14,8 @@ pub fn is_of_the_kernel(symbol: &Symbol<'_>) -> bool {
     !made_for_tests && !format!("{symbol}").contains("guest_tests")
 }
 
-/// Whether the function belongs to the probes' suite or to what it has of this platform. Task context.
+/// Whether the function belongs to the probes' suite or to what it has of this platform. Task
+/// context.
 pub fn is_of_the_suite(symbol: &Symbol<'_>) -> bool {
     let name = format!("{symbol}");
     targets::NAMES.contains(&symbol.name)

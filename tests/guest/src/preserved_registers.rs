@@ -1,4 +1,5 @@
-//! The registers that a called function leaves as they were (System V ABI), for functions in assembly.
+//! The registers that a called function leaves as they were (System V ABI), for functions in
+//! assembly.
 
 /// Pushes all six of them.
 macro_rules! push_preserved {

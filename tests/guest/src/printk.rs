@@ -1,4 +1,5 @@
-//! The kernel log under writers on all CPUs, in NMIs and in probe handlers, and its own code probed.
+//! The kernel log under writers on all CPUs, in NMIs and in probe handlers, and its own code
+//! probed.
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -141,8 +142,8 @@ fn probe_handler_in_printk_may_log() {
     assert!(hits >= 1 && missed >= 1, "{hits} hits, {missed} missed");
 }
 
-/// Each line printed makes the handler log a line, which is printed. The chain must end by itself, also where the lines
-/// that begin it are kept from the console.
+/// Each line printed makes the handler log a line, which is printed. The chain must end by itself,
+/// also where the lines that begin it are kept from the console.
 #[guest_test(cmdline = "log=probed_console")]
 fn probe_handler_in_the_console_may_log() {
     static HITS: AtomicU64 = AtomicU64::new(0);
@@ -178,8 +179,8 @@ fn probe_handler_in_the_console_may_log() {
     }
 }
 
-/// Messages from an interrupt handler are no part of what it interrupts, the printing of other messages included. None is lost
-/// but those that are refused, as they are while the ring is full.
+/// Messages from an interrupt handler are no part of what it interrupts, the printing of other
+/// messages included. None is lost but those that are refused, as they are while the ring is full.
 #[guest_test]
 fn interrupts_that_log_while_messages_are_printed_are_heard() {
     static TICKS: AtomicU64 = AtomicU64::new(0);

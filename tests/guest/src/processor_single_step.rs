@@ -1,8 +1,10 @@
-//! What the processor does where emulators differ, and where the probes rely on it.
+//! The processor's single steps: behaviour in which emulators differ and on which the probes rely.
 //!
-//! Each piece of code runs with TF set, and an exception handler notes where the processor stopped and with which flags. What the
-//! manual says is always accepted; what an emulator is known to do in its place is named beside it. The log tells what this one
-//! did: `cargo test processor_single_step:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs processor_single_step:: -- --nocapture` in Bochs.
+//! Each piece of code runs with TF set, and an exception handler notes where the processor stopped
+//! and with which flags. The manual's answer is always accepted; what an emulator is known to do
+//! in its place is named beside it. The log tells what this one did: `cargo test
+//! processor_single_step:: -- --nocapture` in QEMU, `cargo test -p tests --test bochs
+//! processor_single_step:: -- --nocapture` in Bochs.
 
 use crate::suite::flags::{IF, RF, TF};
 use alloc::vec::Vec;
@@ -24,7 +26,8 @@ use kernel::{
 
 global_asm!(
     r#"
-    /* Each of these: TF comes on with the popfq before the label, so the first trap is due after the first instruction behind it. */
+    /* TF comes on with the popfq before the label of each of these, so the first trap is due */
+    /* after the first instruction behind it. */
     .macro stepped name
     .globl \name
     .type \name, @function
@@ -128,7 +131,8 @@ fn note(regs: &mut PtRegs, exception: &Exception) -> bool {
     true
 }
 
-/// Runs `code` and returns its stops: vector, offset from `start`, and flags; those in its tail left out.
+/// Runs `code` and returns its stops: vector, offset from `start`, and flags; those in its tail
+/// left out.
 fn stops_of(start: unsafe extern "C" fn(), tail: u64, code: impl FnOnce()) -> Vec<(u8, u64, u64)> {
     COUNT.store(0, SeqCst);
     traps::set_exception_handler(Some(note));
@@ -189,7 +193,8 @@ fn a_step_over_mov_ss_traps_one_instruction_later() {
     judge("mov ss", &offsets(&stops), &[2, 5], None);
 }
 
-/// A trap for each iteration, the address being that of the instruction until the last one (SDM vol. 3B, 17.3.1.4).
+/// A trap for each iteration, the address being that of the instruction until the last one (SDM
+/// vol. 3B, 17.3.1.4).
 #[guest_test]
 fn a_step_over_a_repeated_instruction_traps_at_each_iteration() {
     let mut to = [0; 3];
@@ -212,8 +217,8 @@ fn a_stepped_pushf_stores_the_trap_flag() {
     assert_eq!(flags & TF, TF);
 }
 
-/// The frame of a fault has TF as the code had it, and RF set, so that an instruction breakpoint is not met again (SDM vol. 3B,
-/// 17.3.1.1). A trap's frame has it clear.
+/// The frame of a fault has TF as the code had it, and RF set, so that an instruction breakpoint is
+/// not met again (SDM vol. 3B, 17.3.1.1). A trap's frame has it clear.
 #[guest_test]
 fn a_fault_has_the_resume_flag_set_in_its_frame() {
     // SAFETY: as above; the exception is dealt with.

@@ -80,7 +80,8 @@ fn return_probes_on_fork_and_exec_are_followed() {
     drop((fork, exec));
 }
 
-/// A program is killed while return-probed functions are on its kernel stack: their instances come back.
+/// A program is killed while return-probed functions are on its kernel stack: their instances come
+/// back.
 #[guest_test]
 fn a_killed_program_gives_its_instances_back() {
     reset();
@@ -118,7 +119,8 @@ fn a_killed_program_gives_its_instances_back() {
     assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
 }
 
-/// What [`read_far_down`] was told by each read, as a bit that is set if the read was refused.
+/// The answers that [`read_far_down`] got to its reads, each as a bit that is set if the read was
+/// refused.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// How often it ran where a task might be switched away from.
 static IN_TASK_CONTEXT: AtomicU64 = AtomicU64::new(0);

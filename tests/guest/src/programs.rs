@@ -1,6 +1,7 @@
 //! Programs in ring 3: what they can do, and what they cannot do to the kernel or to each other.
 //!
-//! The programs' side of a test is an exercise of `/bin/exercise`, which checks what it sees and exits with 0.
+//! The programs' side of a test is an exercise of `/bin/exercise`, which checks what it sees and
+//! exits with 0.
 
 use abi::{WaitStatus, signal};
 use alloc::{boxed::Box, format, vec, vec::Vec};
@@ -248,8 +249,8 @@ fn kill_before_the_first_instruction_counts() {
 fn rounds_of_fork_and_exec_leak_nothing() {
     // The first rounds make the heap as large as it needs to be.
     expect_success(&["rounds", "20"]);
-    // Stacks that are kept to be used again count as free: how many there are at once is a matter of time.
-    // The heap keeps the frames that it has, and so do the tables that map them.
+    // Stacks that are kept to be used again count as free: how many there are at once is a matter
+    // of time. The heap keeps the frames that it has, and so do the tables that map them.
     let heap_frames = || {
         let mapped = heap::usage().1;
         mapped.div_ceil(4096) + mapped.div_ceil(2 << 20)

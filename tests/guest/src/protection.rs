@@ -1,4 +1,4 @@
-//! What the processor refuses on behalf of the kernel, and what of its protection the kernel leaves off.
+//! The processor's protection of the kernel, and the part of it that the kernel leaves off.
 
 use core::{
     arch::asm,

@@ -1,7 +1,7 @@
 //! Exceptions of probed instructions that a processor raises only when it is set up for them.
 //!
-//! [`hits`](crate::hits) has those that need no more than a register. QEMU raises neither #XF nor, for
-//! a stack address, #SS; #TS and #AC do not come in ring 0.
+//! [`hits`](crate::hits) has those that need no more than a register. QEMU raises neither #XF nor,
+//! for a stack address, #SS; #TS and #AC do not come in ring 0.
 
 use alloc::boxed::Box;
 use core::{
@@ -107,7 +107,8 @@ fn with_an_absent_segment(work: &dyn Fn() -> u64) {
 /// The selector behind those of the kernel.
 const ABSENT_SELECTOR: u16 = 0x38;
 
-/// Runs `work` with a division by zero pending in the x87 unit, which this kernel leaves off otherwise.
+/// Runs `work` with a division by zero pending in the x87 unit, which this kernel leaves off
+/// otherwise.
 fn with_a_pending_x87_error(work: &dyn Fn() -> u64) {
     without_interrupts(|| {
         let before = Cr0::read();

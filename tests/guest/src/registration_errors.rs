@@ -35,7 +35,8 @@ fn text(name: &str) -> &'static [u8] {
     unsafe { core::slice::from_raw_parts(symbol.start as *const u8, symbol.size as usize) }
 }
 
-/// Expects `result` to be an error with this name and errno, whose sentence says what to do, and the text untouched.
+/// Expects `result` to be an error with this name and errno, whose sentence says what to do, and
+/// the text untouched.
 fn refused<T>(result: Result<T, ProbeError>, name: &str, errno: i32) {
     match result {
         Ok(_) => panic!("accepted instead of refused with {name}"),
@@ -86,7 +87,8 @@ fn wrong_targets_are_refused() {
         "NoSymbolAt",
         2,
     );
-    // Exported: of a constant that nobody else knows the compiler may make one with an unnamed constant.
+    // Exported: of a constant that nobody else knows the compiler may make one with an unnamed
+    // constant.
     #[unsafe(no_mangle)]
     static ERROR_TARGET_DATA: u64 = 5;
     refused(
@@ -193,7 +195,8 @@ fn the_way_of_a_hit_is_refused() {
     }
 }
 
-/// Return probes and jprobes go to function entries; jprobes need the C calling convention and a handler, once.
+/// Return probes and jprobes go to function entries; jprobes need the C calling convention and a
+/// handler, once.
 #[guest_test]
 fn containers_are_checked() {
     refused(

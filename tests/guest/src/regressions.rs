@@ -1,5 +1,5 @@
-//! What has gone wrong in other designs: probes on the functions that registering, allocating and logging use, and the cost of
-//! one hit among many probes.
+//! Cases that have gone wrong in other designs: probes on the functions that registering,
+//! allocating and logging use, and the cost of one hit among many probes.
 
 use crate::nmi;
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
@@ -64,7 +64,7 @@ fn place(function: usize, instruction: usize) -> u64 {
 
 /// Where the address table looks first for a probe at `addr`.
 fn index(addr: u64) -> u32 {
-    // What a trap's frame says: behind the breakpoint.
+    // A trap's frame points behind the breakpoint.
     (addr as u32 + 1).wrapping_mul(layout::MULTIPLIER) >> layout::SHIFT
 }
 
@@ -95,7 +95,8 @@ fn leak(probe: Kprobe) -> &'static Kprobe {
     Box::leak(Box::new(probe))
 }
 
-/// Probes with both handlers on the first instruction of every function that `wanted` picks and that may be probed there.
+/// Probes with both handlers on the first instruction of every function that `wanted` picks and
+/// that may be probed there.
 fn probe_all(mut wanted: impl FnMut(&str) -> bool) -> Vec<&'static Kprobe> {
     let mut probes = Vec::new();
     for symbol in symbols::functions().filter(|symbol| symbol.kind == Kind::Text) {
@@ -112,7 +113,8 @@ fn probe_all(mut wanted: impl FnMut(&str) -> bool) -> Vec<&'static Kprobe> {
     probes
 }
 
-/// Registers a probe of one function while another CPU's NMIs come, calls the function, and unregisters it.
+/// Registers a probe of one function while another CPU's NMIs come, calls the function, and
+/// unregisters it.
 fn register_something() {
     static PROBE: Kprobe = Kprobe::new().symbol("meanwhile_registered").pre(count);
     register_kprobe(&PROBE).unwrap();
@@ -121,7 +123,8 @@ fn register_something() {
     unregister_kprobe(&PROBE).unwrap();
 }
 
-/// Instructions that 100 calls of the function take, at best of three: time counts instructions in this boot.
+/// Instructions that 100 calls of the function take, at best of three: time counts instructions in
+/// this boot.
 fn cost_of_100_calls() -> u64 {
     let once = || {
         interrupts::without_interrupts(|| {
@@ -137,8 +140,9 @@ fn cost_of_100_calls() -> u64 {
     once().min(once()).min(once())
 }
 
-/// The functions that register probes, write text, wait for CPUs and allocate all carry probes while probes are registered;
-/// so do those that log. Handlers run there, nothing hangs, and all of it works.
+/// The functions that register probes, write text, wait for CPUs and allocate all carry probes
+/// while probes are registered; so do those that log. Handlers run there, nothing hangs, and all of
+/// it works.
 #[guest_test(timeout = 120)]
 fn what_registering_and_logging_use_can_be_probed() {
     let probes = probe_all(|name| {
@@ -212,8 +216,8 @@ fn probes_come_and_go_under_nmis_that_hit_probes() {
     assert!(in_nmis.hits() > 0);
 }
 
-/// With ten thousand other probes registered, a hit takes the same instructions, but for a few where places of the table
-/// collide; and each of them takes much less memory than a page.
+/// With ten thousand other probes registered, a hit takes the same instructions, but for a few
+/// where places of the table collide; and each of them takes much less memory than a page.
 #[guest_test(icount, smp = 1, timeout = 180)]
 fn a_hit_costs_the_same_among_ten_thousand_probes() {
     let probe = register(Box::new(Kprobe::new().symbol("one_among_many").pre(count))).unwrap();
@@ -233,7 +237,8 @@ fn a_hit_costs_the_same_among_ten_thousand_probes() {
     assert_eq!(cost_of_100_calls(), alone);
     drop(probe);
     pr_info!(
-        "100 hits alone: {alone} instructions, among many: {among_many}; {each} bytes for each probe"
+        "100 hits alone: {alone} instructions, among many: {among_many}; \
+         {each} bytes for each probe"
     );
     assert!(
         among_many.abs_diff(alone) < 100 * 20,
@@ -242,7 +247,8 @@ fn a_hit_costs_the_same_among_ten_thousand_probes() {
     assert!(each < 1024, "{each} bytes for each probe");
 }
 
-/// Two probed places that the address table looks for at the same index: the hit of the one registered last is found as well.
+/// Two probed places that the address table looks for at the same index: the hit of the one
+/// registered last is found as well.
 #[guest_test]
 fn a_hit_whose_place_in_the_table_is_taken_is_found() {
     let places = (0..MANY_FUNCTIONS).flat_map(|function| {

@@ -1,4 +1,5 @@
-//! Tests for the harness: each ends in a way that it has to tell apart. They are hidden from the ordinary list.
+//! Tests for the harness: each ends in a way that it has to tell apart. They are hidden from the
+//! ordinary list.
 
 use core::{arch::asm, hint};
 use kernel::pr_info;
@@ -23,8 +24,8 @@ fn c_passes() {
 fn d_triple_faults() {
     pr_info!("self-test: in d");
     let empty_idt = [0_u8; 10];
-    // SAFETY: does not return: with an IDT of no entries the exception cannot be delivered, nor the double fault
-    // that follows, and the processor shuts down.
+    // SAFETY: does not return: with an IDT of no entries the exception cannot be delivered, nor the
+    // double fault that follows, and the processor shuts down.
     unsafe { asm!("lidt [{}]", "ud2", in(reg) &empty_idt, options(noreturn)) }
 }
 

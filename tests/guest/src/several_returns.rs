@@ -1,4 +1,5 @@
-//! Several return probes on one function: each is told of each call, by breakpoint and by jump, whatever the others are.
+//! Several return probes on one function: each is told of each call, by breakpoint and by jump,
+//! whatever the others are.
 
 use crate::optimization::Optimization;
 use alloc::{boxed::Box, vec, vec::Vec};
@@ -17,7 +18,8 @@ use kernel::{
     task::{self, kthread::spawn_kthread, wait_queue::WaitQueue},
 };
 
-/// What handlers have seen: the number of the probe, and 10 and more for returns. Recursion makes the calls of a round.
+/// The notes of the handlers: the number of the probe, and 10 and more for returns. Recursion makes
+/// the calls of a round.
 static SEEN: SpinLock<([u64; 64], usize)> = SpinLock::new(([0; 64], 0));
 
 fn see(what: u64) {
@@ -108,7 +110,8 @@ fn three(entries: u64) -> [Handle; 3] {
     .map(registered)
 }
 
-/// What is noted in a call `depth` deep with the probes in `probes`, oldest first; those in `entries` have entry handlers.
+/// The notes of a call `depth` deep with the probes in `probes`, oldest first; those in
+/// `entries` have entry handlers.
 fn expected(depth: u64, probes: &[u64], entries: u64) -> Vec<u64> {
     let newest_first = probes.iter().rev().copied();
     let entered: Vec<_> = newest_first
@@ -162,7 +165,8 @@ fn two_or_three_return_probes_are_told_of_each_call() {
     }
 }
 
-/// One of three that is disabled, declines or has no instance left out changes nothing for the others.
+/// One of three that is disabled, declines or has no instance left out changes nothing for the
+/// others.
 #[guest_test]
 fn a_return_probe_that_takes_no_part_leaves_the_others_alone() {
     for optimize in [false, true] {
@@ -226,7 +230,8 @@ fn a_return_probe_that_takes_no_part_leaves_the_others_alone() {
     }
 }
 
-/// One of three is unregistered while the function runs: its part of the return is quiet, the others' is not.
+/// One of three is unregistered while the function runs: its part of the return is quiet, the
+/// others' is not.
 #[guest_test]
 fn return_probes_that_stay_are_told_of_calls_that_outlive_another() {
     static GATE: WaitQueue = WaitQueue::new();
@@ -274,7 +279,8 @@ fn return_probes_that_stay_are_told_of_calls_that_outlive_another() {
     }
 }
 
-/// Several calls of `thrice_probed` never return; what is left of them goes with the next call, and no return is told twice.
+/// Several calls of `thrice_probed` never return; what is left of them goes with the next call, and
+/// no return is told twice.
 #[guest_test]
 fn abandoned_calls_with_several_return_probes_are_given_back() {
     #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
-//! Registrations while memory is short: every allocation of this kernel's fails once, and nothing comes of it.
+//! Registrations while memory is short: every allocation of this kernel's fails once, and nothing
+//! comes of it.
 //!
-//! What the crate itself allocates is tried in a process, too; here the kernel's part of it comes in: names, symbols,
-//! frames and page tables for slots, the heap.
+//! The allocations of the crate itself are tried in a process, too; here the kernel's part of it
+//! comes in: names, symbols, frames and page tables for slots, the heap.
 
 use crate::numbered_targets::numbered_targets;
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
@@ -43,7 +44,7 @@ jprobe! {
     fn mirror(_a: u64) {}
 }
 
-/// What a registration could leave behind besides memory: listed probes, slots, and text.
+/// The traces that a registration could leave besides memory: listed probes, slots, and text.
 fn state() -> (Vec<u64>, usize, Vec<u8>) {
     let mut listed = Vec::new();
     PROBES.for_each(|each| listed.push(each.probe.addr()));
@@ -55,8 +56,8 @@ fn state() -> (Vec<u64>, usize, Vec<u8>) {
     (listed, PROBES.slots_in_use(), text.concat())
 }
 
-/// Has `work` fail for want of memory at its first allocation, at its second, and so on until that is not its answer any more.
-/// Returns that answer, and how many allocations it took.
+/// Has `work` fail for want of memory at its first allocation, at its second, and so on until that
+/// is not its answer any more. Returns that answer, and how many allocations it took.
 fn with_ever_more_memory<T>(
     mut work: impl FnMut() -> Result<T, ProbeError>,
     mut kept: impl FnMut(u64, i64),
@@ -80,8 +81,8 @@ fn with_ever_more_memory<T>(
     unreachable!("memory is finite")
 }
 
-/// Registers with every allocation failing once in turn: first while pools grow, then, after that registration is undone,
-/// again; then no failure may keep a byte.
+/// Registers with every allocation failing once in turn: first while pools grow, then, after that
+/// registration is undone, again; then no failure may keep a byte.
 fn registered_at_last<T>(
     mut register: impl FnMut() -> Result<T, ProbeError>,
     undo: impl FnOnce(T),
@@ -150,8 +151,8 @@ fn each_allocation_of_an_owned_probe_may_fail() {
     drop(resident);
 }
 
-/// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals. Without memory that is the
-/// answer.
+/// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals.
+/// Without memory that is the answer.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn each_allocation_for_a_name_may_fail() {
     owned(
@@ -214,8 +215,8 @@ fn all_but_registering_needs_no_memory() {
     assert_eq!(state().0, []);
 }
 
-/// With jump optimisation memory for the detour may be short as well: the probe is registered then, with a breakpoint,
-/// and nothing is lost.
+/// With jump optimisation memory for the detour may be short as well: the probe is registered then,
+/// with a breakpoint, and nothing is lost.
 #[guest_test]
 fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
     static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
@@ -304,9 +305,9 @@ fn a_knob_goes_on_past_jumps_that_find_no_memory() {
     PROBES.unregister_batch(&probes).unwrap();
 }
 
-/// Return probes with large pools, until memory really is out: that one is refused, those before it work, and when they are gone
-/// there is room again. Not for as many, perhaps: what the first ones had the registry keep
-/// lies among the free memory.
+/// Return probes with large pools, until memory really is out: that one is refused, those before it
+/// work, and when they are gone there is room again. Not for as many, perhaps: what the first ones
+/// had the registry keep lies among the free memory.
 #[guest_test(timeout = 120)]
 fn memory_that_is_out_refuses_a_pool_and_comes_back() {
     const CALLS: i32 = 1000;

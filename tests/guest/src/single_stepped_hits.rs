@@ -72,8 +72,9 @@ fn note_stray(regs: &mut PtRegs, exception: &Exception) -> bool {
     stray
 }
 
-/// A million hits whose steps end in turn normally, by a nested hit, by a fault, by `popf` and by a handler
-/// that goes on elsewhere: the trap flag stays off, and no debug exception is left for anybody else.
+/// A million hits whose steps end in turn normally, by a nested hit, by a fault, by `popf` and by a
+/// handler that goes on elsewhere: the trap flag stays off, and no debug exception is left for
+/// anybody else.
 #[guest_test(cmdline = "kprobes.step=tf", timeout = 300)]
 fn a_million_mixed_steps_leave_no_trap_flag() {
     const ROUNDS: u64 = 1_000_000 / 6;

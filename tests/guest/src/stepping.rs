@@ -5,13 +5,16 @@
 //! its own:
 //!
 //! ```text
-//!   #DB ─► step_debug       asks the test, as an interrupt between these two instructions would, and goes on with TF set
-//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nobody were stepping; sets it again; kprobe_breakpoint
+//!   #DB ─► step_debug       asks the test, as an interrupt between these two instructions would,
+//!                           and goes on with TF set
+//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nobody were stepping; sets it again;
+//!                           kprobe_breakpoint
 //! ```
 //!
-//! So the handler of a breakpoint is stepped through as well, and does what it does without. Where it loads flags that it
-//! has stored before, by `popfq` or `iretq`, TF is put into them first: no instruction gets by. What the test itself runs at
-//! a step is not stepped; handlers of faults and of interrupts are not, as their gates clear TF.
+//! So the handler of a breakpoint is stepped through as well, and does what it does without. Where
+//! it loads flags that it has stored before, by `popfq` or `iretq`, TF is put into them first: no
+//! instruction gets by. The test's own code at a step is not stepped; handlers of faults and
+//! of interrupts are not, as their gates clear TF.
 //!
 //! # Invariants
 //! S1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a time.
@@ -51,7 +54,7 @@ unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(UnsafeCell::new([[0; 16]; 256]));
 
-/// What a test does between two instructions, given the registers of that moment. It must do
+/// The work of a test between two instructions, given the registers of that moment. It must do
 /// nothing that a handler of an NMI may not.
 pub type AtEach = fn(&PtRegs);
 

@@ -17,8 +17,8 @@ extern "C" fn stored_target() -> u64 {
     naked_asm!(".cfi_startproc", "mov eax, 0x5061", "ret", ".cfi_endproc")
 }
 
-/// What was seen: 0 for a time at which all CPUs have seen the stores before it, else the byte stored to [`stored_target`] and,
-/// above it, 1 + its offset.
+/// The stores that were seen: 0 for a time at which all CPUs have seen the stores before it, else
+/// the byte stored to [`stored_target`] and, above it, 1 + its offset.
 static SEEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,7 +39,8 @@ fn note_synchronisation(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// What is seen while `operation` runs: the stores between two synchronisations as one string.
+/// The stores that are seen while `operation` runs: those between two synchronisations as one
+/// string.
 fn order(operation: impl FnOnce()) -> Vec<String> {
     COUNT.store(0, SeqCst);
     operation();
@@ -54,8 +55,9 @@ fn order(operation: impl FnOnce()) -> Vec<String> {
         .collect()
 }
 
-/// First the breakpoint, then what lies behind it, then the first byte: each store is seen by all CPUs before the next kind comes,
-/// and is made twice, as an emulator may keep a translation of what was there during the first.
+/// First the breakpoint, then what lies behind it, then the first byte: each store is seen by all
+/// CPUs before the next kind comes, and is made twice, as an emulator may keep a translation of
+/// what was there during the first.
 #[guest_test]
 fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
     let at = |name| Kprobe::new().symbol(name);

@@ -1,19 +1,23 @@
 //! Random operations on probes from four threads, each held against a model.
 //!
-//! Each thread owns three functions, which nobody else calls, and all kinds of probes on them. In an order drawn from a seed it
-//! registers, unregisters, enables and disables them, alone and in batches, calls the functions, turns the knob and the optimisation switch. A
-//! model keeps what each probe has to have counted by then and whether it is to be in the text; it is asked after each operation. The functions
-//! return at once, recurse deeper than there are instances, and give way in the middle. The threads also share probes on a function that
-//! all of them and NMI handlers call, on the timer interrupt and on a system call in which programs are killed; what those count lies
-//! within bounds.
+//! Each thread owns three functions, which nobody else calls, and all kinds of probes on them. In
+//! an order drawn from a seed it registers, unregisters, enables and disables them, alone and in
+//! batches, calls the functions, turns the knob and the optimisation switch. A model keeps what
+//! each probe has to have counted by then and whether it is to be in the text; it is asked after
+//! each operation. The functions return at once, recurse deeper than there are instances, and give
+//! way in the middle. The threads also share probes on a function that all of them and NMI handlers
+//! call, on the timer interrupt and on a system call in which programs are killed; what those count
+//! lies within bounds.
 //!
 //! # Exactness
-//! Nothing but a call by the owner executes an owned function, so counts are predicted to the digit. The knob is turned off with the
-//! mutexes of all threads held, each of which holds its own while it calls. The switch of the optimisation may come at any time.
+//! Nothing but a call by the owner executes an owned function, so counts are predicted to the
+//! digit. The knob is turned off with the mutexes of all threads held, each of which holds its own
+//! while it calls. The switch of the optimisation may come at any time.
 //!
 //! # Replay
-//! A failure prints the seed and the last operations of each thread. `stress.seed=N` on the kernel command line repeats each thread's
-//! operations, though not how they interleave; `stress.operations=N` says how many each thread does, `stress.seconds=N` for how long.
+//! A failure prints the seed and the last operations of each thread. `stress.seed=N` on the kernel
+//! command line repeats each thread's operations, though not how they interleave;
+//! `stress.operations=N` says how many each thread does, `stress.seconds=N` for how long.
 
 use abi::WaitStatus;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
@@ -41,7 +45,8 @@ const THREADS: usize = 4;
 /// Instances of each return probe; recursion goes deeper.
 const INSTANCES: u64 = 4;
 
-/// Three functions of each thread: what they return is their argument and a number of the thread's own.
+/// Three functions of each thread: what they return is their argument and a number of the thread's
+/// own.
 macro_rules! owned_functions {
     ($($thread:literal: $leaf:ident $recursive:ident $yielding:ident;)+) => {
         $(
@@ -83,7 +88,7 @@ owned_functions! {
     3: stress_leaf_3 stress_recursive_3 stress_yielding_3;
 }
 
-/// What the functions of `thread` add to their argument.
+/// The number that the functions of `thread` add to their argument.
 const fn number(thread: u64) -> u64 {
     1000 * (thread + 1)
 }
@@ -170,7 +175,7 @@ impl Random {
     }
 }
 
-/// What executes a probe of the model.
+/// The functions that execute a probe of the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
     /// Each execution of the instruction.
@@ -327,7 +332,8 @@ impl Modelled {
 struct Shared {
     probe: &'static dyn Probe,
     registered: bool,
-    /// Whether its function is the shared one, and how often that had been called at the registration.
+    /// Whether its function is the shared one, and how often that had been called at the
+    /// registration.
     calls: Option<u64>,
 }
 
@@ -368,7 +374,7 @@ struct Worker {
     random: Random,
     functions: Vec<Function>,
     shared: Vec<Shared>,
-    /// What [`RUNS`] has to be.
+    /// The expected [`RUNS`].
     runs: u64,
     operations: u64,
 }
@@ -625,7 +631,8 @@ impl Worker {
                 let (result, calls) = (PROBES.unregister_batch(&[shared.probe]), shared.calls);
                 self.expect_ok(result);
                 if let Some(before) = calls {
-                    // Each call counts as a hit or as a miss, once; calls under way at the registration may, too.
+                    // Each call counts as a hit or as a miss, once; calls under way at the
+                    // registration may, too.
                     let most =
                         SHARED_CALLS.load(SeqCst) - before + (THREADS + smp::online_cpus()) as u64;
                     let seen = kprobe.hits() + kprobe.nmissed();

@@ -31,7 +31,8 @@ fn count_tick(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// Keeps CPU 0 busy for some ticks while the others have nothing to do, and looks at what they take meanwhile.
+/// Keeps CPU 0 busy for some ticks while the others have nothing to do, and looks at what they take
+/// meanwhile.
 fn ticks_rest_on_idle_cpus() {
     const BUSY: usize = 50;
     /// For what comes once: what the registration left to do, the end of this task's turn there.
@@ -57,7 +58,8 @@ fn ticks_rest_on_idle_cpus() {
     drop(probe);
 }
 
-/// A task on each CPU sleeps alone, and all of them at once: nothing but the alarm of its CPU wakes it.
+/// A task on each CPU sleeps alone, and all of them at once: nothing but the alarm of its CPU wakes
+/// it.
 fn sleepers_wake_on_idle_cpus() {
     for round in 1..=10 {
         let threads: Vec<TaskRef> = (0..smp::online_cpus())
@@ -210,8 +212,8 @@ fn ping_pong_across_cpus_loses_no_wake_up() {
     assert_eq!(TURN.load(SeqCst), 2 * ROUNDS);
 }
 
-/// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task which does not need
-/// it must be passed on.
+/// As many wake-ups as units, more tasks than units at any time: a wake-up that goes to a task
+/// which does not need it must be passed on.
 #[guest_test(smp = 4)]
 fn wake_one_reaches_a_task_that_needs_it() {
     const THREADS: usize = 8;
@@ -350,7 +352,8 @@ fn ended_threads_leave_no_memory_behind() {
         threads.iter().for_each(|thread| thread.wait_released());
     };
     run();
-    // A thread's own reference goes a moment after it is seen as released: this may be a little high.
+    // A thread's own reference goes a moment after it is seen as released: this may be a little
+    // high.
     let (frames, bytes) = (frame::free_frames(), heap::usage().0);
     for _ in 0..20 {
         run();
@@ -385,7 +388,8 @@ fn clock_never_goes_back_between_cpus() {
                 for _ in 0..20_000 {
                     let latest = LATEST.load(SeqCst);
                     let now = ktime_get();
-                    // What a CPU's TSC may be off, if it is, is less than reading another CPU's takes.
+                    // If a CPU's TSC is off, then by less than reading another CPU's
+                    // takes.
                     assert!(now + 1_000_000 > latest, "{now} came after {latest}");
                     LATEST.fetch_max(now, SeqCst);
                 }

@@ -1,5 +1,6 @@
-//! Instructions whose effect lies outside registers and memory, or depends on the CPU: a write of the GS base, one that is refused, locked
-//! ones from all CPUs at once, and long ones on per-CPU data.
+//! Instructions whose effect lies outside registers and memory, or depends on the CPU: a write of
+//! the GS base, one that is refused, locked ones from all CPUs at once, and long ones on per-CPU
+//! data.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
@@ -27,7 +28,8 @@ fn address(name: &str) -> u64 {
         .start
 }
 
-/// Has the GS base be `base` for two instructions, interrupts off, and returns the word there. Where the write is: [`GS_WRITE`].
+/// Has the GS base be `base` for two instructions, interrupts off, and returns the word there.
+/// Where the write is: [`GS_WRITE`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn unusual_gs_base(base: *const u64) -> u64 {
@@ -59,7 +61,8 @@ extern "C" fn unusual_gs_base(base: *const u64) -> u64 {
 /// Where in [`unusual_gs_base`] the GS base is written.
 const GS_WRITE: u32 = 0x18;
 
-/// Writes a value that no processor takes for the address of the host's save area: one that no page begins at. 1: it is refused.
+/// Writes a value that no processor takes for the address of the host's save area: one that no page
+/// begins at. 1: it is refused.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn unusual_refused() -> u64 {
@@ -102,8 +105,8 @@ extern "C" fn unusual_locked(times: u64) {
     )
 }
 
-/// Copies `len` bytes to `to` from the beginning of this CPU's data on, from the last one down to the first, by one instruction.
-/// Returns 1 + the CPU that the probe there says it is.
+/// Copies `len` bytes to `to` from the beginning of this CPU's data on, from the last one down to
+/// the first, by one instruction. Returns 1 + the CPU that the probe there says it is.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn unusual_per_cpu(to: *mut u8, len: u64) -> u64 {
@@ -146,8 +149,8 @@ fn note_fault(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
     FaultVerdict::Unhandled
 }
 
-/// Behind a write of the GS base no per-CPU data can be had. So nothing of a hit comes behind it, neither a step nor a post
-/// handler.
+/// Behind a write of the GS base no per-CPU data can be had. So nothing of a hit comes behind it,
+/// neither a step nor a post handler.
 #[guest_test]
 fn nothing_of_a_hit_comes_behind_a_write_of_the_gs_base() {
     let word = 0x5151_u64;
@@ -182,7 +185,8 @@ fn nothing_of_a_hit_comes_behind_a_write_of_the_gs_base() {
     call();
 }
 
-/// A register that takes no such value: the fault is one of the original, and goes on at its fix-up.
+/// A register that takes no such value: the fault is one of the original, and goes on at its
+/// fix-up.
 #[guest_test]
 fn a_refused_msr_write_goes_on_at_its_fix_up() {
     assert_eq!(unusual_refused(), 1, "the processor refuses it");
@@ -236,8 +240,8 @@ fn a_probed_locked_instruction_loses_no_update() {
     PROBES.set_optimization(true).unwrap();
 }
 
-/// A probed instruction on per-CPU data is not moved to another CPU in its middle, however long it takes: from its handler on
-/// to its end it works on the same CPU's.
+/// A probed instruction on per-CPU data is not moved to another CPU in its middle, however long it
+/// takes: from its handler on to its end it works on the same CPU's.
 #[guest_test(timeout = 120)]
 fn a_probed_instruction_works_on_one_cpus_data() {
     // As much as there is behind the last CPU in use, and no more than takes a fraction of a tick.

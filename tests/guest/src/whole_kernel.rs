@@ -1,15 +1,17 @@
-//! Probes on instructions all over the kernel and on the returns of its functions, all at once, while programs run.
+//! Probes on instructions all over the kernel and on the returns of its functions, all at once,
+//! while programs run.
 //!
-//! Afterwards the books must close: each breakpoint exception was a hit, a miss, a breakpoint that had just been removed, or
-//! the end of a jprobe's handler; the probes on system calls have counted what the program counted; and
-//! when all probes are gone, so is every trace of them. Where breakpoints become jumps there are fewer exceptions than hits.
+//! Afterwards the books must close: each breakpoint exception was a hit, a miss, a breakpoint that
+//! had just been removed, or the end of a jprobe's handler; the probes on system calls have counted
+//! what the program counted; and when all probes are gone, so is every trace of them. Where
+//! breakpoints become jumps there are fewer exceptions than hits.
 //!
 //! # Narrowing a failure down
 //! On the kernel command line:
 //!
 //! | argument | meaning |
 //! |---|---|
-//! | `whole_kernel.stride=N` | every Nth instruction and function; 1, the default: all of them, which takes minutes |
+//! | `whole_kernel.stride=N` | every Nth instruction and function; by default all, for minutes |
 //! | `whole_kernel.only=TEXT` | those of functions whose names hold TEXT |
 //! | `whole_kernel.returns=0` | no return probes |
 //! | `whole_kernel.work=TEXT` | only work whose name holds TEXT |
@@ -45,7 +47,7 @@ use kernel::{
     time::{NSEC_PER_MSEC, ktime_get},
 };
 
-/// What programs do meanwhile, by exercise.
+/// The work of programs meanwhile, by exercise.
 const EXERCISES: [&[&str]; 17] = [
     &["bad_pointers"],
     &["wild", "null_call"],
@@ -66,7 +68,8 @@ const EXERCISES: [&[&str]; 17] = [
     &["rounds", "3"],
 ];
 
-/// Guest tests that run meanwhile, too, by the beginnings of their names: those that count neither traps nor probes of their own.
+/// Guest tests that run meanwhile, too, by the beginnings of their names: those that count neither
+/// traps nor probes of their own.
 const GUEST_TESTS: [&str; 5] = [
     "programs::",
     "tasks::",
@@ -75,9 +78,10 @@ const GUEST_TESTS: [&str; 5] = [
     "protection::",
 ];
 
-/// Tests that are left out of those, by parts of their names: they fill the memory, which is ample here; they want no other
-/// probe to be there; they send NMIs faster than a probed handler deals with them; they do the same very often; they want things
-/// to happen in time, the end of a task before they measure the memory among them.
+/// Tests that are left out of those, by parts of their names: they fill the memory, which is ample
+/// here; they want no other probe to be there; they send NMIs faster than a probed handler deals
+/// with them; they do the same very often; they want things to happen in time, the end of a task
+/// before they measure the memory among them.
 const LEFT_OUT: [&str; 13] = [
     "memory_that_is_out",
     "full_file_system",
@@ -101,11 +105,12 @@ fn text() -> &'static [u8] {
         static __text_end: u8;
     }
     let (start, end) = (&raw const __text_start, &raw const __text_end);
-    // SAFETY: the linker puts the symbols around the text, which is mapped. Nobody writes it while no probe is registered.
+    // SAFETY: the linker puts the symbols around the text, which is mapped. Nobody writes it while
+    // no probe is registered.
     unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
-/// What is to be as before when all probes are gone.
+/// The traces that must be as before when all probes are gone.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     processes: usize,
@@ -169,7 +174,8 @@ fn end_of(pid: Pid) -> WaitStatus {
         .1
 }
 
-/// The exercises, each alone and then several side by side, the workload of the samples, and modules that come and go.
+/// The exercises, each alone and then several side by side, the workload of the samples, and
+/// modules that come and go.
 fn complete_workload() {
     for exercise in EXERCISES {
         work(exercise[0], || {
@@ -242,7 +248,8 @@ fn sum_over_cpus(count: impl Fn(&::probes::PerCpu) -> u64) -> u64 {
         .sum()
 }
 
-/// Exceptions that the entry stub gave to the probes, and those of them that found their breakpoint gone.
+/// Exceptions that the entry stub gave to the probes, and those of them that found their breakpoint
+/// gone.
 fn traps() -> (u64, u64) {
     let of = |field: fn(&::probes::PerCpu) -> &core::sync::atomic::AtomicU64| {
         sum_over_cpus(|cpu| field(cpu).load(Relaxed))
@@ -284,7 +291,8 @@ impl Drop for Switching {
 /// See the module's text.
 fn probe_everything() {
     let everything = Everything::find();
-    // Without probes first: what programs leave in the file system and in caches is there before the count.
+    // Without probes first: what programs leave in the file system and in caches is there before
+    // the count.
     run_calls(1);
     complete_workload();
     guest_tests();
@@ -322,7 +330,8 @@ fn probe_everything() {
         smp::online_cpus()
     );
     pr_info!(
-        "whole kernel: {traps} traps, {hits} hits + {misses} misses + {stale} stale + {forks} ends of jprobes; {returns} returns, {lost} not followed"
+        "whole kernel: {traps} traps, {hits} hits + {misses} misses + {stale} stale + \
+         {forks} ends of jprobes; {returns} returns, {lost} not followed"
     );
     if cmdline::get("whole_kernel.top") == Some("1") {
         everything.tell_most_hit();
@@ -341,8 +350,8 @@ fn probe_everything() {
     assert_eq!(Traces::at_rest(), before);
 }
 
-/// Every instruction that can be probed, and the return of every function, on two CPUs. By breakpoints: each hit is a trap then, so
-/// that the books close.
+/// Every instruction that can be probed, and the return of every function, on two CPUs. By
+/// breakpoints: each hit is a trap then, so that the books close.
 #[guest_test(
     cmdline = "whole_kernel.stride=1 kprobes.optimize=0 tick_ms=100",
     memory = 1024,

@@ -1,6 +1,7 @@
 //! Whatever the bytes are: what is decoded, refused, translated and displaced is consistent.
 //!
-//! [`examine`] is what the coverage-guided fuzzer (`kernel/probes/fuzz`) feeds; the test replays the corpus that it has found.
+//! [`examine`] is what the coverage-guided fuzzer (`kernel/probes/fuzz`) feeds; the test replays
+//! the corpus that it has found.
 
 use iced_x86::Instruction;
 use instruction_cases::encoding::decode_plainly;
@@ -182,7 +183,8 @@ fn examine_boundaries(function: &[u8], decoded: &[Insn], start: u64) {
     }
 }
 
-/// What a jump may displace is whole, can be moved, and is entered by nobody but from its start.
+/// The code that a jump may displace is whole, can be moved, and is entered by nobody but from its
+/// start.
 fn examine_region(
     function: &FunctionCode,
     behind: &[u8],

@@ -1,4 +1,4 @@
-//! What is refused, with which errno, and what is not.
+//! The instructions that are refused, with which errno, and those that are not.
 
 use std::collections::BTreeSet;
 
@@ -450,12 +450,14 @@ fn every_refusal_has_a_name_and_a_way_out() {
     }
 }
 
-/// What is wrong, and what to do about it: for each reason its own words, so that no reason can give another's advice.
+/// The sentence says where the fault lies and how to mend it: for each reason its own words, so
+/// that no reason can give another's advice.
 fn sentence(refusal: Refusal) -> (&'static str, &'static str) {
     match refusal {
         Breakpoint => (
             "it is a breakpoint already",
-            "remove the other debugger's breakpoint, or probe the instruction before it if this is padding",
+            "remove the other debugger's breakpoint, or probe the instruction before it if this is \
+             padding",
         ),
         SoftwareInterrupt => (
             "it raises an interrupt by itself",

@@ -1,4 +1,4 @@
-//! What the decoder tells of single instructions, beyond their class.
+//! The decoder's account of single instructions, beyond their class.
 
 use probes::insn::{IndirectBranch, Insn, decode, flags::bits};
 

@@ -1,4 +1,5 @@
-//! Executes one instruction in its place, through its replacements and by single steps, and compares.
+//! Executes one instruction in its place, through its replacements and by single steps, and
+//! compares.
 
 use iced_x86::{Decoder, DecoderOptions, Register};
 use probes::{
@@ -11,7 +12,8 @@ use probes::{
 
 use crate::machine::{Cpu, Machine, RSP, Stop};
 
-/// Where the test keeps the saved flags for `pushf`, relative to the GS base, which is the start of the data.
+/// Where the test keeps the saved flags for `pushf`, relative to the GS base, which is the start of
+/// the data.
 pub const SAVED_FLAGS_OFFSET: u32 = 0x18;
 
 /// Flags that user code controls and a run must reproduce.
@@ -21,7 +23,7 @@ const COMPARED_FLAGS: u64 =
 /// Stack below RSP on arrival that a replacement may overwrite.
 const SCRATCH_BYTES: u64 = 32;
 
-/// What the probed code sees after the instruction.
+/// The state that the probed code sees after the instruction.
 #[derive(Clone)]
 struct Outcome {
     cpu: Cpu,
@@ -38,8 +40,8 @@ pub enum Method {
     Step,
 }
 
-/// Runs `insn` natively and by each of `methods`, from `cpu`. Returns whether it completed without a fault; `Err` describes
-/// the first difference.
+/// Runs `insn` natively and by each of `methods`, from `cpu`. Returns whether it completed without
+/// a fault; `Err` describes the first difference.
 pub fn compare(
     machine: &mut Machine,
     insn: &Insn,
@@ -88,7 +90,8 @@ pub fn compare(
     Ok(native.fault.is_none())
 }
 
-/// As [`compare`], by all methods, panicking at a difference. Replacements that cannot reach the operand are left out.
+/// As [`compare`], by all methods, panicking at a difference. Replacements that cannot reach the
+/// operand are left out.
 pub fn check(machine: &mut Machine, insn: &Insn, cpu: &Cpu) {
     let methods = [Method::Resume, Method::Post, Method::Step];
     let reachable = reaches_operand(insn, machine.slot());
@@ -105,7 +108,8 @@ pub fn check(machine: &mut Machine, insn: &Insn, cpu: &Cpu) {
     }
 }
 
-/// Whether code at `slot` reaches the operand of `insn`, by the bytes and the layout, whatever `translate` says.
+/// Whether code at `slot` reaches the operand of `insn`, by the bytes and the layout, whatever
+/// `translate` says.
 fn reaches_operand(insn: &Insn, slot: u64) -> bool {
     let decoded = Decoder::with_ip(64, insn.bytes(), insn.ip(), DecoderOptions::NONE).decode();
     // An address of 32 bits wraps.
@@ -193,7 +197,7 @@ fn replacement(
     }
 }
 
-/// What a kernel does for [`Translation::emulated`](probes::insn::Translation::emulated).
+/// Does as a kernel does for [`Translation::emulated`](probes::insn::Translation::emulated).
 fn emulate(machine: &mut Machine, op: FlagsOp, cpu: &mut Cpu) {
     let popped = machine.read(cpu.gpr[RSP]).unwrap_or_default();
     cpu.gpr[RSP] = cpu.gpr[RSP].wrapping_add_signed(op.rsp_delta());
@@ -296,7 +300,8 @@ fn difference(
     if let Some(byte) = upper.clone().position(|(a, b)| a != b) {
         return Err(format!("vector registers beyond SSE differ at byte {byte}"));
     }
-    // Dead are the scratch space below RSP on arrival and on departure, as far as it lies below RSP on departure.
+    // Dead are the scratch space below RSP on arrival and on departure, as far as it lies below RSP
+    // on departure.
     let (start, end) = (before.gpr[RSP], native.cpu.gpr[RSP]);
     let dead = |address: u64| {
         address < end

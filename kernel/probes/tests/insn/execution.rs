@@ -55,7 +55,8 @@ impl Bench {
         decode(bytes, self.probed()).unwrap_or_else(|e| panic!("{bytes:02x?}: {e}"))
     }
 
-    /// Registers that point into the data at distances of 0x40, RCX = 3, RSP in the middle of the stack.
+    /// Registers that point into the data at distances of 0x40, RCX = 3, RSP in the middle of the
+    /// stack.
     fn cpu(&self) -> Cpu {
         let mut cpu = Cpu::new();
         for (i, register) in cpu.gpr.iter_mut().enumerate() {
@@ -71,8 +72,8 @@ impl Bench {
         check(&mut self.machine, &insn, cpu);
     }
 
-    /// Checks an instruction given in hexadecimal. `RIP` stands for a displacement to the cell, `TGT` for one to the
-    /// branch target.
+    /// Checks an instruction given in hexadecimal. `RIP` stands for a displacement to the cell,
+    /// `TGT` for one to the branch target.
     fn hex(&mut self, text: &str) {
         let cpu = self.cpu();
         self.hex_with(text, &cpu);

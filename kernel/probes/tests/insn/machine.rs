@@ -1,11 +1,14 @@
-//! Runs machine code in this process with every register chosen, and reports where and how it stopped.
+//! Runs machine code in this process with every register chosen, and reports where and how it
+//! stopped.
 //!
-//! A run starts at an `int3` in [`Machine::resume`]: its SIGTRAP handler saves the interrupted context and returns
-//! into the wanted one. Whatever stops the code (an `int3`, a fault, a single step) raises a signal again, whose
-//! handler records the registers and returns into the saved context. So the code under test runs natively, needs no
-//! entry or exit stub of its own, and may fault, lose its stack or step with TF.
+//! A run starts at an `int3` in [`Machine::resume`]: its SIGTRAP handler saves the interrupted
+//! context and returns into the wanted one. Whatever stops the code (an `int3`, a fault, a single
+//! step) raises a signal again, whose handler records the registers and returns into the saved
+//! context. So the code under test runs natively, needs no entry or exit stub of its own, and may
+//! fault, lose its stack or step with TF.
 //!
-//! The text and slot pages are full of `int3` but for the code under test, so every exit stops at its target.
+//! The text and slot pages are full of `int3` but for the code under test, so every exit stops at
+//! its target.
 
 use std::{
     mem, ptr,
@@ -52,12 +55,14 @@ const FX_LAST_INSTRUCTION: std::ops::Range<usize> = 6..24;
 /// Bytes that the processor leaves to software.
 const FX_SOFTWARE: std::ops::Range<usize> = 416..512;
 const FX_XMM0: usize = 160;
-/// Where the operating system says what follows in the frame, in the bytes left to software: a magic number, and which components.
+/// Where the operating system says what follows in the frame, in the bytes left to software: a
+/// magic number, and which components.
 const FX_MAGIC: usize = 464;
 const FX_COMPONENTS: usize = 472;
 
-/// The components of XSAVE that hold the rest of the vector registers (Intel SDM vol. 1, 13.1), with their sizes: upper halves of
-/// YMM0 to YMM15, K0 to K7, upper halves of ZMM0 to ZMM15, ZMM16 to ZMM31.
+/// The components of XSAVE that hold the rest of the vector registers (Intel SDM vol. 1, 13.1),
+/// with their sizes: upper halves of YMM0 to YMM15, K0 to K7, upper halves of ZMM0 to ZMM15, ZMM16
+/// to ZMM31.
 const COMPONENTS: [(u32, usize); 4] = [(2, 256), (5, 64), (6, 512), (7, 1024)];
 /// All of them, one behind the other.
 const UPPER_BYTES: usize = 256 + 64 + 512 + 1024;
@@ -69,7 +74,7 @@ pub struct Cpu {
     pub ip: u64,
     pub flags: u64,
     pub fx: [u8; FXSAVE_BYTES],
-    /// What [`COMPONENTS`] lists; zero where the processor or the signal frame lacks it.
+    /// The parts that [`COMPONENTS`] lists; zero where the processor or the signal frame lacks it.
     pub upper: [u8; UPPER_BYTES],
 }
 
@@ -100,7 +105,7 @@ impl Cpu {
     }
 }
 
-/// What ended a run. Addresses are those of the saved frame.
+/// The end of a run. Addresses are those of the saved frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// An `int3` at this address.
@@ -249,7 +254,8 @@ impl Machine {
 
     /// Data and stack as the last run left them.
     pub fn memory(&self) -> &[u8] {
-        // SAFETY: the arena is mapped readable until `self` is dropped, and only `&mut self` methods write to it.
+        // SAFETY: the arena is mapped readable until `self` is dropped, and only `&mut self`
+        // methods write to it.
         unsafe { std::slice::from_raw_parts(self.arena, self.arena_bytes) }
     }
 
@@ -268,7 +274,8 @@ impl Machine {
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = (address - self.data()) as usize;
         assert!(offset + bytes.len() <= self.arena_bytes);
-        // SAFETY: within the arena by the assertion; no other reference to it lives while `self` is borrowed mutably.
+        // SAFETY: within the arena by the assertion; no other reference to it lives while `self` is
+        // borrowed mutably.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.arena.add(offset), bytes.len()) }
     }
 
@@ -285,11 +292,13 @@ impl Machine {
                 }
             }
         }
-        // SAFETY: the snapshot is as long as the arena, which is mapped writable and not referenced.
+        // SAFETY: the snapshot is as long as the arena, which is mapped writable and not
+        // referenced.
         unsafe { ptr::copy_nonoverlapping(self.snapshot.as_ptr(), self.arena, self.arena_bytes) }
     }
 
-    /// Runs from `cpu` until something stops the code; leaves the registers of that moment in `cpu`.
+    /// Runs from `cpu` until something stops the code; leaves the registers of that moment in
+    /// `cpu`.
     pub fn resume(&mut self, cpu: &mut Cpu) -> Stop {
         let mut exchange = Exchange {
             cpu: cpu.clone(),
@@ -301,8 +310,9 @@ impl Machine {
         // SAFETY: gettid has no preconditions.
         OWNER.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         EXCHANGE.store(&mut exchange, Ordering::Release);
-        // SAFETY: the handler returns here with all registers as they were; memory may have changed, which `asm!`
-        // assumes. `exchange` outlives the run, and the handler forgets it before it returns here.
+        // SAFETY: the handler returns here with all registers as they were; memory may have
+        // changed, which `asm!` assumes. `exchange` outlives the run, and the handler forgets it
+        // before it returns here.
         unsafe { std::arch::asm!("int3", clobber_abi("sysv64")) };
         *cpu = exchange.cpu;
         exchange
@@ -327,7 +337,8 @@ fn map_pages(bytes: usize, low: bool) -> *mut u8 {
     let places = if low { 0x1000_0000..0x7000_0000 } else { 0..1 };
     for place in places.step_by(0x10_0000) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping, at an address that the kernel may refuse, so it replaces nothing.
+        // SAFETY: a fresh mapping, at an address that the kernel may refuse, so it replaces
+        // nothing.
         let start = unsafe {
             libc::mmap(
                 ptr::without_provenance_mut(place),
@@ -388,7 +399,8 @@ fn install_handlers() {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = signal_entry as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: `action` is fully initialised; the handler is for the signals that an instruction can raise.
+    // SAFETY: `action` is fully initialised; the handler is for the signals that an instruction can
+    // raise.
     unsafe {
         libc::sigfillset(&mut action.sa_mask);
         for signal in [
@@ -403,7 +415,8 @@ fn install_handlers() {
     }
 }
 
-/// Gives this thread a signal stack, since the code under test may have none. Never freed: the thread keeps using it.
+/// Gives this thread a signal stack, since the code under test may have none. Never freed: the
+/// thread keeps using it.
 fn install_signal_stack() {
     const BYTES: usize = 256 * 1024;
     let stack = Vec::leak(vec![0_u8; BYTES]);
@@ -417,8 +430,8 @@ fn install_signal_stack() {
     assert_eq!(result, 0);
 }
 
-/// Clears AC, which the kernel leaves set in a handler and Rust code does not survive, and aligns the stack, which QEMU's emulation
-/// of Linux does not; calls [`on_signal`].
+/// Clears AC, which the kernel leaves set in a handler and Rust code does not survive, and aligns
+/// the stack, which QEMU's emulation of Linux does not; calls [`on_signal`].
 #[unsafe(naked)]
 extern "C" fn signal_entry() {
     std::arch::naked_asm!(
@@ -445,7 +458,8 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }
-    // SAFETY: the kernel passes a valid context; `exchange` is alive until the run ends, and its thread is this one.
+    // SAFETY: the kernel passes a valid context; `exchange` is alive until the run ends, and its
+    // thread is this one.
     let (context, exchange) = unsafe { (&mut (*context).uc_mcontext, &mut *exchange) };
     // SAFETY: every signal frame on x86-64 has x87 and SSE state, at least in FXSAVE layout.
     let fx = unsafe { &mut *context.fpregs.cast::<[u8; FXSAVE_BYTES]>() };
@@ -490,11 +504,12 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     };
 }
 
-/// Calls `visit` for each of [`COMPONENTS`] that a signal frame has: with its place in the frame, its range in [`Cpu::upper`],
-/// the bitmap of what is present in the frame, and its bit there.
+/// Calls `visit` for each of [`COMPONENTS`] that a signal frame has: with its place in the frame,
+/// its range in [`Cpu::upper`], the bitmap of what is present in the frame, and its bit there.
 ///
 /// # Safety
-/// `frame` is the floating-point state of a signal frame, and nothing else refers to what lies behind its first 512 bytes.
+/// `frame` is the floating-point state of a signal frame, and nothing else refers to what lies
+/// behind its first 512 bytes.
 unsafe fn each_component(
     frame: *mut u8,
     mut visit: impl FnMut(&mut [u8], std::ops::Range<usize>, &mut u64, u64),
@@ -520,8 +535,9 @@ unsafe fn each_component(
         if components >> number & 1 == 0 {
             continue;
         }
-        // SAFETY: the magic says that an XSAVE header follows, whose first word is the bitmap of what is present, and behind it the
-        // components named, in the standard layout, which CPUID describes.
+        // SAFETY: the magic says that an XSAVE header follows, whose first word is the bitmap of
+        // what is present, and behind it the components named, in the standard layout, which CPUID
+        // describes.
         let (present, place) = unsafe {
             (
                 &mut *frame.add(FXSAVE_BYTES).cast::<u64>(),
@@ -532,13 +548,15 @@ unsafe fn each_component(
     }
 }
 
-/// Where a component of so many bytes lies in the standard layout of XSAVE (Intel SDM vol. 1, 13.4.3), if the processor has it.
+/// Where a component of so many bytes lies in the standard layout of XSAVE (Intel SDM vol. 1,
+/// 13.4.3), if the processor has it.
 fn component_offset(number: u32, bytes: usize) -> Option<usize> {
     let component = std::arch::x86_64::__cpuid_count(0xd, number);
     (component.eax as usize == bytes).then_some(component.ebx as usize)
 }
 
-/// Whether signal frames hold a component, so that runs begin with it as chosen, and tell what became of it.
+/// Whether signal frames hold a component, so that runs begin with it as chosen, and tell what
+/// became of it.
 pub fn keeps_component(number: u32) -> bool {
     let mut machine = Machine::new(Layout::Low, PAGE);
     let mut cpu = Cpu::new();
@@ -596,7 +614,8 @@ fn record(exchange: &mut Exchange, vector: u64, gregs: &[i64; 23], fx: &[u8; FXS
     exchange.stop = Some(match vector {
         3 => Stop::Int3 { at: cpu.ip - 1 },
         1 => Stop::Debug,
-        // The bit is not set by each emulator. No code reads its own first byte: that can be read, or it would not run.
+        // The bit is not set by each emulator. No code reads its own first byte: that can be read,
+        // or it would not run.
         14 if error & INSTRUCTION_FETCH != 0 || address == cpu.ip => Stop::Fetch { at: cpu.ip },
         14 => Stop::Fault {
             vector,

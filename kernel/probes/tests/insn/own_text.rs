@@ -68,7 +68,8 @@ fn nearly_every_instruction_of_a_real_program_can_be_probed() {
             refusal.name(),
             100.0 * count as f64 / total as f64
         );
-        // Padding and the ends of diverging functions are not instructions that anybody means to execute.
+        // Padding and the ends of diverging functions are not instructions that anybody means to
+        // execute.
         if !matches!(refusal, Refusal::Undefined | Refusal::Breakpoint) {
             others += count;
         }

@@ -121,8 +121,8 @@ fn differential(seed: u64, count: u64) {
     );
 }
 
-/// Whether the instruction gives the same result whenever it is executed in this process, and harms nothing but
-/// its memory operand.
+/// Whether the instruction gives the same result whenever it is executed in this process, and harms
+/// nothing but its memory operand.
 fn is_repeatable(instruction: &Instruction) -> bool {
     use Code as C;
     let volatile = matches!(

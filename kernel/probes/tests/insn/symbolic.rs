@@ -1,8 +1,8 @@
 //! Executes replacements symbolically.
 //!
-//! A replacement is decoded by another use of the decoder and walked with a symbolic stack, every branch
-//! both ways. Each exit must be one that the original has, with the original's stack, and at each step the replacement's own
-//! [`Position`] must describe the symbolic state.
+//! A replacement is decoded by another use of the decoder and walked with a symbolic stack, every
+//! branch both ways. Each exit must be one that the original has, with the original's stack, and at
+//! each step the replacement's own [`Position`] must describe the symbolic state.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const GS_OFFSET: u32 = 0x1230;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Known(u64),
-    /// What the operand of the original branch holds.
+    /// The value of the original branch's operand.
     Operand,
     /// The word that lies at this distance from the original RSP when the original starts.
     Original(i64),
@@ -93,7 +93,8 @@ impl Walk<'_> {
     fn check_position(&self, state: &State, instruction: &Instruction) {
         let position = self.translation.position(state.offset);
         if !state.done && position.ip == ResumeIp::Known(self.insn.ip()) {
-            // Not necessarily uncommitted by its own words: `jmp` to the target is the whole of a `jmp`.
+            // Not necessarily uncommitted by its own words: `jmp` to the target is the whole of a
+            // `jmp`.
             if i64::from(position.rsp_correction) == -state.rsp {
                 return;
             }
@@ -272,7 +273,8 @@ impl Walk<'_> {
             && self.original.op0_kind() == i.op0_kind()
     }
 
-    /// The instruction refers to the operand of the original branch, with the original RSP if it depends on that.
+    /// The instruction refers to the operand of the original branch, with the original RSP if it
+    /// depends on that.
     fn assert_branch_operand(&self, i: &Instruction, state: &State) {
         let original = &self.original;
         assert!(
@@ -363,7 +365,7 @@ fn assert_same_memory(a: &Instruction, b: &Instruction) {
     assert_eq!(operand(a), operand(b));
 }
 
-/// What the original does, by the manual.
+/// The effect of the original, by the manual.
 fn expected_exits(insn: &Insn, original: &Instruction, post: bool, emulated: bool) -> Vec<Exit> {
     let next = Value::Known(insn.next_ip());
     let exit = |taken, ip, rsp, live: &[(i64, Value)]| Exit {
@@ -403,7 +405,8 @@ fn expected_exits(insn: &Insn, original: &Instruction, post: bool, emulated: boo
     }
 }
 
-/// Checks every translation of the instruction in `bytes` at `ip`, for a slot at `slot`. None may be longer than `limit`.
+/// Checks every translation of the instruction in `bytes` at `ip`, for a slot at `slot`. None may
+/// be longer than `limit`.
 pub fn check(bytes: &[u8], ip: u64, slot: u64, stub: u64, limit: usize) {
     let insn = decode(bytes, ip).unwrap();
     let original = decode_plainly(bytes, ip).unwrap();

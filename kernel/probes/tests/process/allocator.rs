@@ -15,11 +15,13 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     /// How many this thread has made.
     static MADE: Cell<u64> = const { Cell::new(0) };
-    /// How many bytes this thread has taken and not given back; what other threads gave back for it counts as held.
+    /// How many bytes this thread has taken and not given back; what other threads gave back for it
+    /// counts as held.
     static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for more.
+/// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for
+/// more.
 pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(count);
     MADE.set(0);
@@ -28,7 +30,8 @@ pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     (result, MADE.get() > count)
 }
 
-/// As [`with_room_for`], and tells how many bytes this thread has taken meanwhile and not given back.
+/// As [`with_room_for`], and tells how many bytes this thread has taken meanwhile and not given
+/// back.
 pub fn kept_with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool, i64) {
     let before = HELD.get();
     let (result, short) = with_room_for(count, work);

@@ -1,17 +1,21 @@
 //! Threads as CPUs.
 //!
-//! A thread becomes a CPU by taking a [`Cpu`] and pointing its GS base at it. Code that hits probes runs on CPUs only.
+//! A thread becomes a CPU by taking a [`Cpu`] and pointing its GS base at it. Code that hits probes
+//! runs on CPUs only.
 //!
 //! # The two synchronisations
-//! Both send SIGUSR1 to every other online CPU and wait until it has answered. The signal is blocked while a CPU handles a
-//! trap (and while a jprobe handler runs), so an answer proves that the CPU has left every #BP handler that it
-//! had entered before. `synchronize_cores` adds a membarrier, after which every core has executed a serialising instruction.
-//! `synchronize_hits` waits until the code that the signal interrupted is outside every slot, with the guard not held: where it is not,
-//! the CPU steps on, instruction by instruction, and says when it is. (To ask again would not do: a CPU that is signalled faster
-//! than it returns from the signal gets nowhere.) SIGUSR2's handler blocks SIGUSR1, so there is no second frame below to look at.
+//! Both send SIGUSR1 to every other online CPU and wait until it has answered. The signal is
+//! blocked while a CPU handles a trap (and while a jprobe handler runs), so an answer proves that
+//! the CPU has left every #BP handler that it had entered before. `synchronize_cores` adds a
+//! membarrier, after which every core has executed a serialising instruction. `synchronize_hits`
+//! waits until the code that the signal interrupted is outside every slot, with the guard not held:
+//! where it is not, the CPU steps on, instruction by instruction, and says when it is. (To ask
+//! again would not do: a CPU that is signalled faster than it returns from the signal gets
+//! nowhere.) SIGUSR2's handler blocks SIGUSR1, so there is no second frame below to look at.
 //!
 //! # Going offline
-//! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nobody can send to it any more.
+//! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nobody can
+//! send to it any more.
 
 use std::{
     arch::asm,
@@ -131,8 +135,8 @@ impl Cpu {
         std::thread::yield_now();
     }
 
-    /// Tells those who wait for it if the CPU is outside every slot and handler. In a handler that has interrupted the code at
-    /// `ip` and nothing else.
+    /// Tells those who wait for it if the CPU is outside every slot and handler. In a handler that
+    /// has interrupted the code at `ip` and nothing else.
     pub fn look(&self, ip: u64) {
         let request = REQUEST.load(Acquire);
         if self.watched.load(Relaxed) && PROBES.may_preempt(ip) {
@@ -271,7 +275,8 @@ impl Online {
 
 impl Drop for Online {
     fn drop(&mut self) {
-        // The thread ends: another task, which never calls anything, takes the CPU over and buries the one that was here.
+        // The thread ends: another task, which never calls anything, takes the CPU over and buries
+        // the one that was here.
         self.run_task(std::ptr::from_ref(self.cpu).addr() as u64);
         PROBES.flush_task(self.task.key());
         let _online = ONLINE.lock();
@@ -298,12 +303,13 @@ pub fn can_sleep() -> bool {
     this().can_sleep()
 }
 
-/// What the probes count on this CPU.
+/// The probes' counters of this CPU.
 pub fn counts() -> &'static PerCpu {
     &this().probes
 }
 
-/// Sends a device interrupt to this CPU: the hook of [`super::traps`] has run on return, if interrupts are on.
+/// Sends a device interrupt to this CPU: the hook of [`super::traps`] has run on return, if
+/// interrupts are on.
 pub fn interrupt() {
     this().interrupt();
 }
@@ -352,7 +358,8 @@ pub fn scope<'env, T>(work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -
     std::thread::scope(|scope| work(Scope(scope)))
 }
 
-/// Runs `work` on `count` further CPUs at once, each with its number from 0, and waits for them all.
+/// Runs `work` on `count` further CPUs at once, each with its number from 0, and waits for them
+/// all.
 pub fn on_cpus(count: usize, work: impl Fn(usize) + Sync) {
     let start = std::sync::Barrier::new(count);
     scope(|scope| {

@@ -1,35 +1,41 @@
 //! A second kernel for the probes: one Linux process.
 //!
-//! The crate is meant to be taken into other kernels, so its tests do not run on ours. Here is all that a kernel has to
-//! bring, in the smallest form that has every property that matters: real breakpoints in real text, real concurrency, real
-//! faults.
+//! The crate is meant to be taken into other kernels, so its tests do not run on ours. Here is all
+//! that a kernel has to bring, in the smallest form that has every property that matters: real
+//! breakpoints in real text, real concurrency, real faults.
 //!
-//! | in a kernel              | here                                                                              |
-//! |--------------------------|-----------------------------------------------------------------------------------|
-//! | CPU                      | a thread whose GS base points to its [`Cpu`](cpu::Cpu)                            |
-//! | #BP, #DB                 | SIGTRAP, on the stack of the code that trapped ([`traps`])                        |
-//! | #PF, #GP, #DE, #UD, …    | SIGSEGV, SIGBUS, SIGFPE, SIGILL, with the vector that the context holds           |
-//! | IPI                      | SIGUSR1, which every synchronisation sends to every other CPU                     |
-//! | device interrupt         | SIGUSR2                                                                           |
-//! | interrupts off           | both are blocked; RFLAGS.IF of a [`PtRegs`](probes::PtRegs) says so               |
-//! | NMI                      | a hook between any two instructions, as code is single-stepped ([`traps`])        |
-//! | task                     | a thread, or a coroutine that any CPU may resume ([`task`])                       |
-//! | writable alias of text   | `/proc/self/mem`, a second mapping for slots ([`text`]): no page is ever RWX      |
-//! | kallsyms                 | the binary's own ELF symbol table, and code made at run time ([`symbols`])        |
+//! | in a kernel | here |
+//! |---|---|
+//! | CPU | a thread whose GS base points to its [`Cpu`](cpu::Cpu) |
+//! | #BP, #DB | SIGTRAP, on the stack of the code that trapped ([`traps`]) |
+//! | #PF, #GP, #DE, #UD, … | SIGSEGV, SIGBUS, SIGFPE, SIGILL, with the context's vector |
+//! | IPI | SIGUSR1, which every synchronisation sends to every other CPU |
+//! | device interrupt | SIGUSR2 |
+//! | interrupts off | both are blocked; RFLAGS.IF of a [`PtRegs`](probes::PtRegs) says so |
+//! | NMI | a hook between any two instructions, as code is single-stepped ([`traps`]) |
+//! | task | a thread, or a coroutine that any CPU may resume ([`task`]) |
+//! | writable alias of text | `/proc/self/mem`, a second mapping for slots ([`text`]), never RWX |
+//! | kallsyms | the binary's own ELF symbol table, and code made at run time ([`symbols`]) |
 //!
-//! # What is different from ring 0
-//! P1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post handler, and the stub behind it, run
-//!     with interrupts *on*: a signal there puts the rest of the hit aside ([`Probes::aside`]), as an NMI does in a kernel.
-//! P2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code is assembly that keeps nothing
+//! # Differences from ring 0
+//! P1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post
+//! handler, and the stub behind it, run
+//!     with interrupts *on*: a signal there puts the rest of the hit aside ([`Probes::aside`]), as
+//!     an NMI does in a kernel.
+//! P2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code is
+//! assembly that keeps nothing
 //!     below RSP, or is entered at its first instruction, where nothing is there yet.
-//! P3. Handlers that the trampoline or the post stub calls are host code, which may use vector registers, and nothing saves
+//! P3. Handlers that the trampoline or the post stub calls are host code, which may use vector
+//! registers, and nothing saves
 //!     them. So what runs across those two keeps to general registers.
-//! P4. `cli`, `sti` and other privileged instructions fault, as they do without a probe.
-//! P5. With RFLAGS.AC the processor checks alignment, which it does not in ring 0; the literals of slots are not aligned. So AC is
+//! P4. `cli`, `sti` and other privileged instructions fault, as they do without a probe. P5. With
+//! RFLAGS.AC the processor checks alignment, which it does not in ring 0; the literals of slots are
+//! not aligned. So AC is
 //!     tried with nops only.
 //!
 //! # One machine at a time
-//! [`boot`] gives the process to one test; when the test is over the machine checks that it has been left as it was found.
+//! [`boot`] gives the process to one test; when the test is over the machine checks that it has
+//! been left as it was found.
 
 pub mod allocator;
 pub mod cpu;
@@ -59,7 +65,7 @@ use probes::{
 /// The process, as a kernel.
 pub enum Process {}
 
-/// What the tests call the kernel that they run on.
+/// The name by which tests call the kernel that they run on.
 pub type Kernel = Process;
 
 /// The selectors of its code and its stacks.
@@ -84,8 +90,9 @@ pub static PROBES: Probes<Process> = Probes::new();
 
 probes::entry_points!(Process, cs = CS, ss = SS);
 
-// SAFETY: 1: `Cpu` is one per thread, and its `probes` are private to it and the crate. 2: symbols are sections of the mapped
-// binary, or code in `text::SCRATCH`. 3, 4: see `cpu`. 5: threads are never switched away from their CPU. 6: see `text`.
+// SAFETY: 1: `Cpu` is one per thread, and its `probes` are private to it and the crate. 2: symbols
+// are sections of the mapped binary, or code in `text::SCRATCH`. 3, 4: see `cpu`. 5: threads are
+// never switched away from their CPU. 6: see `text`.
 unsafe impl Platform for Process {
     type RawMutex = parking_lot::RawMutex;
 
@@ -193,7 +200,7 @@ static CORE_SYNCS: AtomicU32 = AtomicU32::new(0);
 static SLOT_PAGES: AtomicUsize = AtomicUsize::new(usize::MAX);
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What the probes have logged since the boot.
+/// The probes' messages since the boot.
 pub fn log() -> Vec<String> {
     LOG.lock().clone()
 }
@@ -296,7 +303,8 @@ impl Drop for Machine {
     }
 }
 
-/// What the registry asks of its kernel, in order, and what the world is like just before it is done.
+/// The registry's requests to its kernel, in order, and the state of the world just before each is
+/// done.
 pub mod events {
     use super::*;
 
@@ -320,7 +328,8 @@ pub mod events {
         }
     }
 
-    /// The events during `operation`, each with what `look` finds then. `look` may not take the registry's lock.
+    /// The events during `operation`, each with what `look` finds then. `look` may not take the
+    /// registry's lock.
     pub fn during<T: Send + 'static>(
         operation: impl FnOnce(),
         mut look: impl FnMut() -> T + Send + 'static,
@@ -340,7 +349,7 @@ pub fn say(message: fmt::Arguments<'_>) {
     println!("{message}");
 }
 
-/// What the machine says of a breakpoint that nobody expects, before it ends.
+/// The machine's last words about a breakpoint that nobody expects.
 pub const UNEXPECTED_BREAKPOINT: &str = "exception 3 that nobody expects";
 
 /// A function that may not be probed, and the reason.
@@ -369,8 +378,8 @@ macro_rules! dies {
 }
 pub(crate) use dies;
 
-/// Runs `test` in a process of its own, in which it must die. `name` is the calling test's. Returns what that process
-/// has printed; within it, runs `last_words` and does not return.
+/// Runs `test` in a process of its own, in which it must die. `name` is the calling test's. Returns
+/// what that process has printed; within it, runs `last_words` and does not return.
 pub fn in_doomed_process(name: &str, last_words: fn()) -> String {
     const MARK: &str = "PROBES_DOOMED_TEST";
     if std::env::var_os(MARK).is_some() {

@@ -1,7 +1,8 @@
 //! Tasks: what a kretprobe follows from call to return.
 //!
-//! Every thread is a task. A [`Coroutine`] is another one, with its own stack, which runs on whatever CPU resumes it, until it
-//! yields: a task that is preempted, migrates, and may never come back.
+//! Every thread is a task. A [`Coroutine`] is another one, with its own stack, which runs on
+//! whatever CPU resumes it, until it yields: a task that is preempted, migrates, and may never come
+//! back.
 
 use std::{
     arch::naked_asm,
@@ -68,7 +69,8 @@ impl Known {
     /// That of the calling thread.
     pub fn of_this_thread() -> Self {
         let (mut start, mut size) = (std::ptr::null_mut(), 0);
-        // SAFETY: the attributes are initialised by the first call, read by the second and destroyed by the third.
+        // SAFETY: the attributes are initialised by the first call, read by the second and
+        // destroyed by the third.
         unsafe {
             let mut attributes = std::mem::zeroed();
             assert_eq!(
@@ -124,7 +126,8 @@ impl Drop for Stack {
     }
 }
 
-/// A task with a stack of its own. Its body must not use thread-local data across a yield, and must not panic.
+/// A task with a stack of its own. Its body must not use thread-local data across a yield, and must
+/// not panic.
 pub struct Coroutine {
     identity: Box<Identity>,
     _stack: Stack,
@@ -140,7 +143,8 @@ impl Coroutine {
     /// A task that will run `body`.
     pub fn new(body: fn(&Coroutine)) -> Box<Self> {
         let mut stack = Stack::new();
-        // What `switch_stacks` pops at the first resumption: registers of no interest, the argument of `start`, its address.
+        // `switch_stacks` pops these at the first resumption: registers of no interest, the
+        // argument of `start`, its address.
         let [first, _, _, _, _, argument, entry, _] = stack.last_words(8) else {
             unreachable!("eight words were asked for");
         };
@@ -166,19 +170,22 @@ impl Coroutine {
         self.identity.key()
     }
 
-    /// Runs it on this CPU until it yields or ends. Returns whether it can be resumed. By one CPU at a time.
+    /// Runs it on this CPU until it yields or ends. Returns whether it can be resumed. By one CPU
+    /// at a time.
     pub fn resume(&self) -> bool {
         self.resume_as(self.key())
     }
 
-    /// As [`Coroutine::resume`], with `task` for the current task: its stack is then just another stack of that task.
+    /// As [`Coroutine::resume`], with `task` for the current task: its stack is then just another
+    /// stack of that task.
     pub fn resume_as(&self, task: u64) -> bool {
         assert!(!self.finished.load(Relaxed));
         let cpu = cpu::this();
         let outer = cpu.task.load(Relaxed);
         cpu.task.store(task, Relaxed);
         PROBES.task_switched(task);
-        // SAFETY: `sp` is where the task was switched away from, or what `new` has laid out, and nobody else runs it.
+        // SAFETY: `sp` is where the task was switched away from, or what `new` has laid out, and
+        // nobody else runs it.
         unsafe { switch_stacks(self.resumer.as_ptr(), self.sp.load(Relaxed)) };
         cpu.task.store(outer, Relaxed);
         PROBES.task_switched(outer);

@@ -1,9 +1,9 @@
 //! Executable memory and its writable aliases.
 //!
-//! A [`Region`] is a place in the binary's zero-initialised data, so that it is within 2 GiB of all text, over which a
-//! memory file is mapped to be executed; a second mapping of the same file, elsewhere, is where it is written. The binary's own
-//! text is written through `/proc/self/mem`, which gives the process its own copy of the page and leaves it
-//! executable and not writable.
+//! A [`Region`] is a place in the binary's zero-initialised data, so that it is within 2 GiB of all
+//! text, over which a memory file is mapped to be executed; a second mapping of the same file,
+//! elsewhere, is where it is written. The binary's own text is written through `/proc/self/mem`,
+//! which gives the process its own copy of the page and leaves it executable and not writable.
 
 use std::{
     fs::File,
@@ -79,8 +79,8 @@ impl Region {
 
     fn set_up(&self) {
         let at = std::ptr::with_exposed_provenance_mut((self.start)() as usize);
-        // SAFETY: the fixed mapping replaces pages that only this region knows, and that nobody uses yet; the other one goes
-        // where there is room.
+        // SAFETY: the fixed mapping replaces pages that only this region knows, and that nobody
+        // uses yet; the other one goes where there is room.
         unsafe {
             let file = libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC);
             assert!(file >= 0 && libc::ftruncate(file, self.bytes as i64) == 0);

@@ -1,9 +1,11 @@
-//! Exceptions and interrupts: signals, turned into the frames that a kernel's entry stubs would build.
+//! Exceptions and interrupts: signals, turned into the frames that a kernel's entry stubs would
+//! build.
 //!
-//! All handlers run on the stack of the code that they interrupt (no `SA_ONSTACK`), may nest in each other (`SA_NODEFER`), and
-//! block the two signals that are interrupts: they run with interrupts off. What a handler leaves in its
-//! [`PtRegs`] is loaded when it returns; its IF decides whether the interrupts stay blocked, save for an ip in a slot, whose
-//! exits could not unblock them again.
+//! All handlers run on the stack of the code that they interrupt (no `SA_ONSTACK`), may nest in
+//! each other (`SA_NODEFER`), and block the two signals that are interrupts: they run with
+//! interrupts off. A handler's [`PtRegs`] are loaded when it returns; its IF
+//! decides whether the interrupts stay blocked, save for an ip in a slot, whose exits could not
+//! unblock them again.
 
 use std::{
     arch::naked_asm,
@@ -28,7 +30,8 @@ pub const PROTECTION: u8 = 13;
 /// The vector of a page fault.
 pub const PAGE_FAULT: u8 = 14;
 
-/// The rest of the kernel, as far as exceptions are concerned: asked when the probes have not handled one. True: resume.
+/// The rest of the kernel, as far as exceptions are concerned: asked when the probes have not
+/// handled one. True: resume.
 pub type Hook = fn(&mut PtRegs, u8) -> bool;
 
 static EXCEPTION: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
@@ -40,8 +43,9 @@ pub fn on_exception(hook: Hook) {
     EXCEPTION.store(hook as *mut (), Release);
 }
 
-/// Runs `work` with an NMI after each of its instructions, wherever that is: slots, stubs, the trampoline, the handlers that it
-/// calls. The NMI's handler is `hook`, with the vector [`DEBUG`]; it may call anything. Handlers of traps are not interrupted.
+/// Runs `work` with an NMI after each of its instructions, wherever that is: slots, stubs, the
+/// trampoline, the handlers that it calls. The NMI's handler is `hook`, with the vector [`DEBUG`];
+/// it may call anything. Handlers of traps are not interrupted.
 ///
 /// The processor is made to step by a TF that neither the code's frames nor the probes see.
 pub fn nmi_storm(hook: Hook, work: impl FnOnce()) {
@@ -62,7 +66,8 @@ pub fn match_debug_registers(bits: u64) {
 
 static MATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is none of an exception.
+/// Sets what runs at [`cpu::Cpu::interrupt`], with interrupts off. The vector is none of an
+/// exception.
 pub fn on_interrupt(hook: Hook) {
     INTERRUPT.store(hook as *mut (), Release);
 }
@@ -98,7 +103,8 @@ pub fn set_up() {
         (libc::SIGUSR2, interrupt_entry),
     ];
     for (signal, handler) in routes {
-        // SAFETY: the handlers have the signature that SA_SIGINFO asks for, and touch only what their comments say.
+        // SAFETY: the handlers have the signature that SA_SIGINFO asks for, and touch only what
+        // their comments say.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as usize;
@@ -174,7 +180,8 @@ fn resume(context: &mut libc::ucontext_t, mut regs: PtRegs, on: Option<bool>) {
 /// The vector of an interrupt; a context has that of the last exception.
 const INTERRUPT_VECTOR: u8 = 32;
 
-/// Runs `handle` on the frame of `context`, with the vector: that of the exception, or [`INTERRUPT_VECTOR`].
+/// Runs `handle` on the frame of `context`, with the vector: that of the exception, or
+/// [`INTERRUPT_VECTOR`].
 ///
 /// # Safety
 /// `context` is that of a signal handler with SA_SIGINFO, on a thread that is a CPU.
@@ -215,7 +222,8 @@ unsafe fn enter(
     } else if at == super::probe_entry_points().jprobe_return + 1 {
         Some(cpu.on_before_jprobe.load(Relaxed))
     } else {
-        // A slot with a post handler: its exits could not turn them on again, so they stay as they are (P1).
+        // A slot with a post handler: its exits could not turn them on again, so they stay as they
+        // are (P1).
         None
     };
     if vector == BREAKPOINT && !in_slot {
@@ -233,7 +241,8 @@ unsafe fn enter(
 
 /// After an `iretq` there is a trap only if it loads TF.
 fn keep_stepping_over_iretq(regs: &PtRegs) {
-    // SAFETY: the code goes on at `ip`, so an instruction is there, and if it is `iretq`, a frame is at `sp`.
+    // SAFETY: the code goes on at `ip`, so an instruction is there, and if it is `iretq`, a frame
+    // is at `sp`.
     unsafe {
         let next = regs.ip as *const u8;
         if next.read() == 0x48 && next.add(1).read() == 0xcf {
@@ -243,8 +252,8 @@ fn keep_stepping_over_iretq(regs: &PtRegs) {
     }
 }
 
-/// Defines what a signal enters: it clears AC, which the kernel leaves as the interrupted code had it and Rust code does not
-/// expect (DF it clears), and goes on with the handler.
+/// Defines what a signal enters: it clears AC, which the kernel leaves as the interrupted code had
+/// it and Rust code does not expect (DF it clears), and goes on with the handler.
 macro_rules! entries {
     ($($name:ident => $handler:ident),*) => { $(
         #[unsafe(naked)]

@@ -1,5 +1,6 @@
-//! Calls that are under way while something else happens to them: abandoned, unregistered, in other tasks and on other stacks. Those
-//! that come back find their way home, the others give back what they held.
+//! Calls that are under way while something else happens to them: abandoned, unregistered, in other
+//! tasks and on other stacks. Those that come back find their way home, the others give back what
+//! they held.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -65,7 +66,8 @@ fn abandoned_calls_are_given_back_and_the_others_find_home() {
     assert_eq!(
         told(),
         [
-            "kretprobe: 25 calls were left without a return, by a jump or an unwinding; their instances were given back"
+            "kretprobe: 25 calls were left without a return, by a jump or an unwinding; \
+             their instances were given back"
         ]
     );
 }
@@ -284,8 +286,8 @@ fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     assert_eq!(PROBES.reap().unwrap(), 0);
 }
 
-/// Calls on another stack of the task, tail calls among them, make none stale that is in flight on this one, though their frames lie
-/// above its own.
+/// Calls on another stack of the task, tail calls among them, make none stale that is in flight on
+/// this one, though their frames lie above its own.
 #[test]
 fn calls_on_another_stack_make_none_stale_here() {
     let _machine = boot();
@@ -330,7 +332,8 @@ fn calls_on_another_stack_make_none_stale_here() {
     PROBES.unregister_batch(&all).unwrap();
 }
 
-// A call that waits on another stack is not stale, however its frame compares. A task of the kernel has one stack.
+// A call that waits on another stack is not stale, however its frame compares. A task of the kernel
+// has one stack.
 #[cfg(target_os = "linux")]
 #[test]
 fn calls_on_other_stacks_of_the_task_are_left_alone() {
@@ -406,13 +409,14 @@ fn return_to_the_trampoline() {
 
 dies! {
     #[test]
-    fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line() saying "kretprobe BUG!: Processing kretprobe 0x0 @ 0x" => {
+    fn a_return_that_nobody_knows_ends_the_machine_with_the_known_line()
+        saying "kretprobe BUG!: Processing kretprobe 0x0 @ 0x" => {
         let _machine = boot();
         return_to_the_trampoline();
     }
 }
 
-/// What the process prints of the call that it expects to be named.
+/// Whether the process has named the call that it said would be named.
 fn names_the_newest(printed: &str) -> bool {
     let newest = printed
         .split_once("the newest: ")
@@ -424,7 +428,8 @@ fn names_the_newest(printed: &str) -> bool {
 
 dies! {
     #[test]
-    fn an_unbalanced_return_names_the_probe_of_the_newest_call() saying "kretprobe BUG!: Processing kretprobe 0x", names_the_newest => {
+    fn an_unbalanced_return_names_the_probe_of_the_newest_call()
+        saying "kretprobe BUG!: Processing kretprobe 0x", names_the_newest => {
         let _machine = boot();
         extern "C" fn return_twice(_: u64) {
             return_to_the_trampoline();

@@ -1,8 +1,9 @@
 //! Code made at run time: any bytes, at any place, with a symbol, and run with any registers.
 //!
-//! [`Code`] puts bytes where they can be executed and probed. [`Bench::run`] enters them with given registers on a stack of
-//! their own and tells what they have left behind, so that a probed run can be compared with a bare one. Code
-//! ends at an exit of the bench, or in a fault. One runs at a time.
+//! [`Code`] puts bytes where they can be executed and probed. [`Bench::run`] enters them with given
+//! registers on a stack of their own and tells what they have left behind, so that a probed run can
+//! be compared with a bare one. Code ends at an exit of the bench, or in a fault. One runs at a
+//! time.
 
 use core::{
     arch::naked_asm,
@@ -27,7 +28,8 @@ pub struct Code {
 }
 
 impl Code {
-    /// Places what `make` returns for the address that it is given: at most [`text::PLACE_BYTES`] bytes.
+    /// Places what `make` returns for the address that it is given: at most [`text::PLACE_BYTES`]
+    /// bytes.
     pub fn new(make: impl FnOnce(u64) -> Vec<u8>) -> Self {
         let start = text::free_place();
         let code = make(start);
@@ -146,7 +148,7 @@ pub enum End {
     Fault(u8, u64),
 }
 
-/// What a run has left behind.
+/// The results of a run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub end: End,
@@ -173,7 +175,7 @@ impl fmt::Debug for Outcome {
 
 /// Bytes of memory that code may use as it likes, within 2 GiB of it.
 pub const DATA_BYTES: usize = 4096;
-/// What is in the memory at the start of a run.
+/// The memory's contents at the start of a run.
 const DATA_PATTERN: fn(usize) -> u8 = |n| (n * 7 + n / 256) as u8;
 
 static DATA: Mutex<[u8; DATA_BYTES]> = Mutex::new([0; DATA_BYTES]);
@@ -183,7 +185,7 @@ pub fn data() -> u64 {
     DATA.lock().as_ptr().expose_provenance() as u64
 }
 
-/// What is kept while code runs; [`RUN`] points here.
+/// State that is kept while code runs; [`RUN`] points here.
 #[repr(C)]
 struct Run {
     registers: Registers,

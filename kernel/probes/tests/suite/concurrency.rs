@@ -10,8 +10,9 @@ use probes::{Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 use super::{targets::*, *};
 use crate::platform::cpu::on_cpus;
 
-/// How many rounds a test goes whose CPUs mostly wait for each other, of `rounds` where calls come back by the assembly. The
-/// historic ways back change nothing in registering and arming, so a quarter will do; and where CPUs are emulated a tenth.
+/// How many rounds a test goes whose CPUs mostly wait for each other, of `rounds` where calls come
+/// back by the assembly. The historic ways back change nothing in registering and arming, so a
+/// quarter will do; and where CPUs are emulated a tenth.
 fn rounds(rounds: u64) -> u64 {
     let rounds = rounds / platform::SLOWNESS;
     match platform::return_method() {
@@ -174,7 +175,7 @@ fn jprobes_on_many_cpus_keep_to_themselves() {
     PROBES.unregister(jprobe).unwrap();
 }
 
-/// What other CPUs do meanwhile.
+/// The work of the other CPUs meanwhile.
 struct Others {
     /// How many calls each of them has finished.
     calls: [AtomicU64; 2],
@@ -276,8 +277,9 @@ fn probes_come_and_go_a_thousand_times_under_load() {
     assert!(calls >= rounds / 4 * 3 && COUNT.load(Relaxed) >= rounds / 4);
 }
 
-/// When an unregistration returns nobody looks at the probe any more, so its memory may become something else at once. Here it is
-/// overwritten, and what is left of it would lead a late hit astray.
+/// When an unregistration returns nobody looks at the probe any more, so its memory may become
+/// something else at once. Here it is overwritten, and what is left of it would lead a late hit
+/// astray.
 #[test]
 fn an_unregistered_probes_memory_may_hold_anything() {
     let _machine = boot();
@@ -306,7 +308,8 @@ fn an_unregistered_probes_memory_may_hold_anything() {
     /// A registered probe, its address in `current`, and how to end it.
     fn live<T: Probe + 'static>(probe: T, current: &'static AtomicU64) -> impl FnOnce() {
         let place = Box::into_raw(Box::new(probe));
-        // SAFETY: just made, and never given back: the bytes below are written when nobody uses the reference any more.
+        // SAFETY: just made, and never given back: the bytes below are written when nobody uses the
+        // reference any more.
         let probe = unsafe { &*place };
         current.store(core::ptr::from_ref(probe.kprobe()).addr() as u64, Relaxed);
         PROBES.register(probe).unwrap();
@@ -441,7 +444,7 @@ fn siblings_come_and_go_without_a_gap() {
     PROBES.unregister(stays).unwrap();
 }
 
-// What a call promises holds for the other CPUs as soon as it returns.
+// The promise of a call holds for the other CPUs as soon as it returns.
 #[test]
 fn every_cpu_sees_a_registration_and_an_unregistration_at_once() {
     let _machine = boot();
@@ -508,8 +511,8 @@ fn an_unregistration_waits_for_handlers_that_run() {
                 unregister();
                 journal::note(2);
             });
-            // Its first wait comes behind the store that takes the breakpoint away. That it waits for the handler shows in the
-            // order of the notes.
+            // Its first wait comes behind the store that takes the breakpoint away. That it waits
+            // for the handler shows in the order of the notes.
             while text::stamp() == writes && !waiter.is_finished() {
                 cpu::yield_now();
             }

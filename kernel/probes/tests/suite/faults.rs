@@ -56,7 +56,8 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
             ..Registers::default()
         };
         let bare = bench.run(code.start, registers);
-        // QEMU has a branch to no address fault at its target, where it is no fault of the branch any more.
+        // QEMU has a branch to no address fault at its target, where it is no fault of the branch
+        // any more.
         let at_target = bare.end == End::Fault(vector, NON_CANONICAL);
         assert!(
             bare.end == End::Fault(vector, code.start) || at_target && di == NON_CANONICAL,
@@ -73,7 +74,8 @@ fn a_fault_in_the_instruction_is_seen_at_its_own_address() {
             PROBES.register(probe).unwrap();
             let probed = bench.run(code.start, registers);
             if emulated {
-                // With a post handler it is carried out on the frame, as it would be in ring 0, and does not fault.
+                // With a post handler it is carried out on the frame, as it would be in ring 0, and
+                // does not fault.
                 assert_eq!((probed.end, journal::take()), (End::Exit(1), vec![1, 2]));
             } else if at_target {
                 assert_eq!(probed, bare, "{bytes:x?}");
@@ -275,7 +277,8 @@ fn a_fault_in_a_missed_hits_instruction_belongs_to_the_handler_around_it() {
     PROBES.unregister(outer).unwrap();
 }
 
-// The kernel maps no page while a task is in the middle of an instruction of its own; `programs` has what user memory does.
+// The kernel maps no page while a task is in the middle of an instruction of its own; `programs`
+// has what user memory does.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_string_instruction_that_faults_halfway_is_completed() {
@@ -327,12 +330,12 @@ fn a_string_instruction_that_faults_halfway_is_completed() {
     PROBES.unregister(probe).unwrap();
 }
 
-// Whoever resumes at such an address must not be the probes.
+// The probes must not be the ones that resume at such an address.
 #[test]
 fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
     let _machine = boot();
     let mut bench = Bench::new();
-    // What puts rdi where the branch looks for it; the branch.
+    // The code that puts rdi where the branch looks for it; the branch.
     let table: [(&[u8], &[u8]); 6] = [
         (&[], &[0xff, 0xd7]),           // call rdi
         (&[], &[0xff, 0xe7]),           // jmp rdi

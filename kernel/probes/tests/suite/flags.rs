@@ -16,7 +16,7 @@ pub const RF: u64 = 1 << 16;
 /// Checks the alignment of data in ring 3.
 pub const AC: u64 = 1 << 18;
 
-/// What arithmetic sets: CF, PF, AF, ZF, SF and OF.
+/// Set by arithmetic: CF, PF, AF, ZF, SF and OF.
 pub const STATUS: u64 = 0x8d5;
 /// Interrupts off, and nothing set that need not be.
 pub const MASKED: u64 = FIXED;

@@ -148,7 +148,8 @@ fn a_pre_handlers_changes_are_taken_but_for_the_ip() {
     PROBES.unregister(probe).unwrap();
 }
 
-// A replaced branch that reads the ip from the saved registers would go on at the handler's address.
+// A replaced branch that reads the ip from the saved registers would go on at the handler's
+// address.
 #[test]
 fn an_ip_that_a_pre_handler_changes_does_not_leak_into_a_branch() {
     let _machine = boot();
@@ -158,7 +159,8 @@ fn an_ip_that_a_pre_handler_changes_does_not_leak_into_a_branch() {
         PreVerdict::Execute
     }
     let mut bench = Bench::new();
-    // What precedes the branch, the branch, the flags before it. It leads to +32 or behind itself.
+    // The code before the branch, the branch, the flags before it. It leads to +32 or behind
+    // itself.
     let table: [(&[u8], &[u8], u64); 12] = [
         (&[], &[0xeb, 0x1e], PLAIN),                     // jmp +32
         (&[], &[0xe9, 0x1b, 0, 0, 0], PLAIN),            // jmp +32
@@ -321,7 +323,8 @@ fn a_post_handlers_changes_are_taken_and_the_ip_too() {
     PROBES.unregister(probe).unwrap();
 }
 
-/// The same behind a push, whose word lies where a kernel's stub has its frame: ip, stack pointer, flags and the pushed register.
+/// The same behind a push, whose word lies where a kernel's stub has its frame: ip, stack pointer,
+/// flags and the pushed register.
 #[test]
 fn a_post_handlers_changes_are_taken_after_a_push_too() {
     let _machine = boot();
@@ -398,7 +401,8 @@ fn a_hit_inside_a_handler_is_missed_and_still_executes() {
     }
     let stale = &cpu::counts().stale_breakpoints;
     let stale_before = stale.load(Relaxed);
-    // Its first instruction, and its return, which with a post handler is carried out on the saved registers.
+    // Its first instruction, and its return, which with a post handler is carried out on the saved
+    // registers.
     for offset in [0, 4] {
         let probe = leak(
             Kprobe::new()
@@ -563,7 +567,8 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         journal::note(1 + zero);
     }
     let mut bench = Bench::new();
-    // Instruction, CF and rcx before it, how far it moves RSP, where it leads. Behind it and at +32 are exits.
+    // Instruction, CF and rcx before it, how far it moves RSP, where it leads. Behind it and at +32
+    // are exits.
     let table: [(&[u8], u64, i64, u64); 9] = [
         (&[0xeb, 0x1e], 0, 0, 32),           // jmp +32
         (&[0xe9, 0x1b, 0, 0, 0], 0, 0, 32),  // jmp +32
@@ -705,8 +710,8 @@ fn a_gone_sibling_is_passed_over() {
     PROBES.unregister(probe).unwrap();
 }
 
-/// The registry is locked while the list is read. Hits of every kind come through all the same, on the
-/// CPU that has the lock and on another one.
+/// The registry is locked while the list is read. Hits of every kind come through all the same, on
+/// the CPU that has the lock and on another one.
 #[test]
 fn hits_take_no_lock() {
     let _machine = boot();

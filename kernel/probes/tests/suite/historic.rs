@@ -43,8 +43,8 @@ fn each_method_costs_its_interruptions() {
     }
 }
 
-/// `trap4`: the handlers run at the breakpoint; where the call came from is forgotten, and the way there taken, when the no-op
-/// behind it has been stepped. Both traps by hand, to look in between.
+/// `trap4`: the handlers run at the breakpoint; where the call came from is forgotten, and the way
+/// there taken, when the no-op behind it has been stepped. Both traps by hand, to look in between.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_call_by_trap4_goes_home_behind_the_step() {
@@ -114,7 +114,8 @@ fn calls_of_one_task_may_come_back_by_different_methods() {
         let expected: Vec<_> = methods.iter().rev().map(|m| (*m != Asm).into()).collect();
         assert_eq!(journal::take(), expected);
         PROBES.unregister_batch(&calls).unwrap();
-        // Two functions that return through one slot, by a jump: the later one's trampoline serves both.
+        // Two functions that return through one slot, by a jump: the later one's trampoline serves
+        // both.
         let calls = [
             leak(on("tail_f", methods[0]).handler(returned::<1, ()>)),
             leak(on("tail_g", methods[1]).handler(returned::<2, ()>)),

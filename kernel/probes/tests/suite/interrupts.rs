@@ -21,8 +21,8 @@ fn check(result: u64, expected: u64) {
     }
 }
 
-// Hits nest anywhere, NMIs nest strictly, and the count law holds. Nothing steps the kernel unseen, so there NMIs come at random
-// (`trouble`).
+// Hits nest anywhere, NMIs nest strictly, and the count law holds. Nothing steps the kernel unseen,
+// so there NMIs come at random (`trouble`).
 #[cfg(target_os = "linux")]
 #[test]
 fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
@@ -86,7 +86,7 @@ fn an_nmi_that_hits_probes_may_come_between_any_two_instructions() {
     assert_eq!(WRONG.load(Relaxed), 0);
     let (in_slots, in_stubs) = (IN_SLOTS.load(Relaxed), IN_STUBS.load(Relaxed));
     println!("{nmis} NMIs, {in_slots} in slots, {in_stubs} in stubs");
-    // What a signal handler does is not stepped: less is, where calls come back through one.
+    // A signal handler is not stepped, so fewer instructions are where calls come back through one.
     let (least, least_in_stubs) = if returning_by_trap() {
         (300, 12)
     } else {
@@ -212,7 +212,8 @@ fn calls_from_an_interrupt_inside_a_probed_call_return_first() {
     PROBES.unregister(call).unwrap();
 }
 
-// Return handlers run with the interrupts of the function, unless a breakpoint has turned them off; what hits meanwhile is missed.
+// Return handlers run with the interrupts of the function, unless a breakpoint has turned them off;
+// what hits meanwhile is missed.
 #[test]
 fn an_interrupt_during_a_return_handler_misses_its_probes() {
     let _machine = boot();
@@ -242,7 +243,7 @@ fn an_interrupt_during_a_return_handler_misses_its_probes() {
     PROBES.unregister(inner).unwrap();
 }
 
-/// What a debugger that steps through code has seen: the address behind each instruction.
+/// The stops of a debugger that steps through code: the address behind each instruction.
 static STEPS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 fn debugger(regs: &mut PtRegs, vector: u8) -> bool {
@@ -335,7 +336,8 @@ fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
     }
 }
 
-// A CPU may have fetched a breakpoint and tell of it when it is out of the text and the table again.
+// A CPU may have fetched a breakpoint and tell of it when it is out of the text and the table
+// again.
 #[test]
 fn a_breakpoint_that_is_gone_again_leads_to_the_instruction_that_is_there() {
     let _machine = boot();

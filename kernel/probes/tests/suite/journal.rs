@@ -1,4 +1,4 @@
-//! What happened, in order: handlers note it, tests compare it.
+//! The events of a test in their order: handlers note them, tests compare them.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

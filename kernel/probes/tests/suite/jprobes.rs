@@ -16,7 +16,8 @@ use crate::platform::dies;
 
 /// A handler that is written by hand.
 fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
-    // SAFETY: the handlers below end in `jprobe_return`, or are there to show what happens if they do not.
+    // SAFETY: the handlers below end in `jprobe_return`, or are there to show what happens if they
+    // do not.
     unsafe { JprobeEntry::new(handler as *const ()) }
 }
 
@@ -133,7 +134,8 @@ fn a_handler_runs_in_a_handlers_context_and_drops_its_locals() {
 }
 
 global_asm!(
-    // Overwrites all that a handler may overwrite: argument registers, flags, its stack arguments, the words above them.
+    // Overwrites all that a handler may overwrite: argument registers, flags, its stack arguments,
+    // the words above them.
     ".globl spoil_everything",
     ".type spoil_everything, @function",
     "spoil_everything:",
@@ -231,7 +233,8 @@ fn the_function_runs_as_if_its_handler_had_not() {
     );
     PROBES.unregister(jprobe).unwrap();
 
-    // A function that leaves the flags alone shows that they are put back, DF too, and IF, which only the kernel can clear.
+    // A function that leaves the flags alone shows that they are put back, DF too, and IF, which
+    // only the kernel can clear.
     let nothing = Code::new(|start| {
         let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
         [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
@@ -261,8 +264,8 @@ fn the_function_runs_as_if_its_handler_had_not() {
 #[unsafe(no_mangle)]
 static WORDS_TO_SPOIL: AtomicU64 = AtomicU64::new(0);
 
-/// Of a stack that ends closer than eight words above, all that is there is saved, and nothing above its end is touched: what follows the
-/// kernel's stacks is not mapped.
+/// Of a stack that ends closer than eight words above, all that is there is saved, and nothing
+/// above its end is touched: what follows the kernel's stacks is not mapped.
 #[test]
 fn the_last_words_of_a_stack_are_saved_and_none_behind_them() {
     let _machine = boot();
@@ -455,7 +458,9 @@ fn a_jprobe_hit_inside_a_handler_is_missed() {
 
 dies! {
     #[test]
-    fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets() saying "its handler returned with sp 0x", |printed| printed.matches("PtRegs {").count() == 2 => {
+    fn a_handler_that_loses_its_stack_ends_the_machine_with_both_register_sets()
+        saying "its handler returned with sp 0x",
+        |printed| printed.matches("PtRegs {").count() == 2 => {
         let _machine = boot();
         let jprobe = leak(Jprobe::new().symbol("add").entry(by_hand(lose_the_stack)));
         PROBES.register(jprobe).unwrap();
@@ -465,7 +470,8 @@ dies! {
 
 dies! {
     #[test]
-    fn a_handler_that_returns_like_a_function_is_found_out() saying "its handler has ended without jprobe_return" => {
+    fn a_handler_that_returns_like_a_function_is_found_out()
+        saying "its handler has ended without jprobe_return" => {
         let _machine = boot();
         let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
         // Behind the call.
@@ -476,11 +482,13 @@ dies! {
     }
 }
 
-// Where nothing is hit any more, the next switch of tasks finds out: the process has none of its own.
+// Where nothing is hit any more, the next switch of tasks finds out: the process has none of its
+// own.
 #[cfg(not(target_os = "linux"))]
 dies! {
     #[test]
-    fn a_handler_that_returns_like_a_function_is_found_out_at_a_switch_of_tasks() saying "of the jprobe at chain_c+0x0" => {
+    fn a_handler_that_returns_like_a_function_is_found_out_at_a_switch_of_tasks()
+        saying "of the jprobe at chain_c+0x0" => {
         let _machine = boot();
         let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
         PROBES.register(jprobe).unwrap();
@@ -491,7 +499,8 @@ dies! {
 
 dies! {
     #[test]
-    fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint() saying platform::UNEXPECTED_BREAKPOINT => {
+    fn jprobe_return_outside_a_handler_is_a_foreign_breakpoint()
+        saying platform::UNEXPECTED_BREAKPOINT => {
         let _machine = boot();
         // SAFETY: nothing is to be dropped, and the process ends here.
         unsafe { probes::jprobe_return() }

@@ -8,8 +8,8 @@ use probes::Kretprobe;
 
 use super::{targets::*, *};
 
-/// More tasks inside return-probed functions than there is room for: the calls of the others are missed, counted, and
-/// return as ever. When a task ends there is room for another one.
+/// More tasks inside return-probed functions than there is room for: the calls of the others are
+/// missed, counted, and return as ever. When a task ends there is room for another one.
 #[test]
 fn calls_of_more_tasks_than_can_be_followed_are_missed() {
     let machine = boot();

@@ -1,4 +1,4 @@
-//! What happens when memory runs out, and that hits need none.
+//! Registrations when memory runs out, and hits, which need none.
 //!
 //! Without jumps: for want of memory a breakpoint stays one, and nobody is told (`shortage`).
 
@@ -17,8 +17,8 @@ fn state() -> State {
     (list(), PROBES.slots_in_use(), text::image())
 }
 
-/// Has `work` fail for want of memory at its first allocation, at its second, and so on until it succeeds. Each failure must be
-/// told and change nothing. Returns how many allocations it has.
+/// Has `work` fail for want of memory at its first allocation, at its second, and so on until it
+/// succeeds. Each failure must be told and change nothing. Returns how many allocations it has.
 #[track_caller]
 fn with_ever_more_memory(
     mut work: impl FnMut() -> Result<(), ProbeError>,
@@ -39,9 +39,9 @@ fn with_ever_more_memory(
     unreachable!("memory is finite")
 }
 
-/// Does `work`, with every allocation failing once in turn: while the pools are small, so that they grow, and, after
-/// `undo`, once more. Then nothing grows, and each failure must leave as much memory as it has found. Returns how many
-/// allocations that was; the work is done then.
+/// Does `work`, with every allocation failing once in turn: while the pools are small, so that they
+/// grow, and, after `undo`, once more. Then nothing grows, and each failure must leave as much
+/// memory as it has found. Returns how many allocations that was; the work is done then.
 #[track_caller]
 fn at_each_allocation(
     mut work: impl FnMut() -> Result<(), ProbeError>,
@@ -267,7 +267,8 @@ fn registration_fails_cleanly_when_there_are_no_slots() {
     PROBES.unregister(last).unwrap();
 }
 
-/// What a probe has taken serves the next one: with every kind registered and unregistered more often than pools have room.
+/// The memory of a probe serves the next one: with every kind registered and unregistered more
+/// often than pools have room.
 #[test]
 fn probes_that_come_and_go_hold_no_more_memory_in_the_end() {
     let _machine = boot().without_jumps();

@@ -1,7 +1,8 @@
-//! What the probes promise, each promise a test, in both step methods and in each return method.
+//! The promises of the probes, each promise a test, in both step methods and in each return method.
 //!
-//! Compiled twice: for a process (`../process`), and for the kernel (`tests/guest/src/platform`), where hits come by the kernel's own
-//! breakpoints and by jumps. `crate::platform` is what the two have in common. What only one of them can do says why.
+//! Compiled twice: for a process (`../process`), and for the kernel (`tests/guest/src/platform`),
+//! where hits come by the kernel's own breakpoints and by jumps. `crate::platform` is what the two
+//! have in common. A test that only one of them can run says why.
 
 mod addresses;
 mod calls_in_flight;
@@ -104,7 +105,8 @@ fn address(name: &str) -> u64 {
     symbols::lookup(name).unwrap_or_else(|| panic!("there is no function {name}"))
 }
 
-/// The byte of text at `addr`, as a processor would fetch it; a jump counts as the breakpoint that it replaces.
+/// The byte of text at `addr`, as a processor would fetch it; a jump counts as the breakpoint that
+/// it replaces.
 fn byte_at(addr: u64) -> u8 {
     const JUMP: u8 = 0xe9;
     match text::read(addr, 1)[0] {
@@ -123,7 +125,7 @@ fn returning_by_trap() -> bool {
     platform::return_method() != ReturnMethod::Asm
 }
 
-/// What calls that are followed return to.
+/// The address to which calls that are followed return.
 fn trampoline() -> u64 {
     address(match platform::return_method() {
         ReturnMethod::Asm => "kretprobe_trampoline",
@@ -132,7 +134,8 @@ fn trampoline() -> u64 {
     })
 }
 
-/// All registered probes, as their list shows them: place, type, flags, but for whether a jump serves them.
+/// All registered probes, as their list shows them: place, type, flags, but for whether a jump
+/// serves them.
 fn list() -> Vec<String> {
     let mut list = Vec::new();
     PROBES.for_each(|listed| {
@@ -147,7 +150,8 @@ fn list() -> Vec<String> {
     list
 }
 
-/// Expects the registration of `probe` to be refused with this error, and everything to be as it was.
+/// Expects the registration of `probe` to be refused with this error, and everything to be as it
+/// was.
 #[track_caller]
 fn refused<T: Probe>(probe: &'static T, name: &str, errno: i32) -> ProbeError {
     let state = |probe: &Kprobe| {

@@ -19,7 +19,7 @@ struct Seen {
     slots: usize,
 }
 
-/// What `operation` does, as the probed address `addr` sees it.
+/// The effects of `operation`, as the probed address `addr` sees it.
 fn watched(addr: u64, operation: impl FnOnce()) -> Vec<Seen> {
     let events = events::during(operation, move || {
         let slots = text::slots().step_by(64);
@@ -44,8 +44,8 @@ fn owned_slots() -> usize {
     slots.filter(|ip| PROBES.original_ip(*ip) != *ip).count()
 }
 
-/// Expects that `byte` is stored at `addr` and that every CPU then sees it, as often as the kernel finds it right; all that while
-/// a hit finds the site and its `slots`.
+/// Expects that `byte` is stored at `addr` and that every CPU then sees it, as often as the kernel
+/// finds it right; all that while a hit finds the site and its `slots`.
 #[track_caller]
 fn assert_stores(seen: &[Seen], addr: u64, byte: u8, slots: usize) {
     let complete = |event| Seen {
@@ -81,7 +81,8 @@ fn a_site_is_there_before_its_breakpoint_and_until_after_the_wait() {
     assert_eq!(owned_slots(), before, "slots of nobody");
 }
 
-/// The breakpoint stays; the slot that a post handler needs comes before anybody can enter it, and goes when nobody can be in it.
+/// The breakpoint stays; the slot that a post handler needs comes before anybody can enter it, and
+/// goes when nobody can be in it.
 #[test]
 fn a_post_slot_is_synchronised_before_its_use_and_kept_until_after_the_wait() {
     let _machine = boot();

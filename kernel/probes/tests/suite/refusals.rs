@@ -45,7 +45,8 @@ fn the_first_of_several_mistakes_is_told() {
     let unknown = Jprobe::new().symbol("no_such_function").offset(1);
     refused(leak(unknown), "UnknownSymbol", 2);
 
-    // What memory it is, before what may be probed there; both before its end is looked at. The kernel's symbols say what they say.
+    // The kind of memory is judged first, then whether it may be probed, then its end. The
+    // kernel's symbols say what they say.
     #[cfg(target_os = "linux")]
     {
         with_text("blacklisted", 2, Text::No, || {
@@ -204,8 +205,9 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
         assert_eq!(journal::take(), []);
         PROBES.unregister(probe).unwrap();
     }
-    // A text that changes under a handler would wait for the trap, not for the handler: so another probe stays enabled where
-    // handlers run in a trap. So would a jump that goes, as its detour is freed when nobody is in it.
+    // A text that changes under a handler would wait for the trap, not for the handler: so another
+    // probe stays enabled where handlers run in a trap. So would a jump that goes, as its detour is
+    // freed when nobody is in it.
     let stays = leak(Kprobe::new().symbol("add"));
     let stays_from_the_start = returning_by_trap() || platform::jumps();
     if stays_from_the_start {

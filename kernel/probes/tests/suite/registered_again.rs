@@ -1,10 +1,11 @@
-//! Probes that are registered a second time: a module that is loaded again finds its statics as it left them.
+//! Probes that are registered a second time: a module that is loaded again finds its statics as it
+//! left them.
 
 use probes::{Jprobe, Kretprobe, kprobe::flags};
 
 use super::{targets::*, *};
 
-/// What is done to a probe while it is registered.
+/// The life of a probe while it is registered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Turned {
     No,
@@ -23,8 +24,8 @@ fn at_entry(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
     EntryVerdict::Track
 }
 
-/// Registers `probe`, which is on `add`, again and again. Each time it must begin as it was built, disabled or not, whatever
-/// was done to it before.
+/// Registers `probe`, which is on `add`, again and again. Each time it must begin as it was built,
+/// disabled or not, whatever was done to it before.
 fn begins_as_it_was_built(probe: &'static impl Probe, is_disabled: bool) {
     let before = byte_at(address("add"));
     for turned in [Turned::No, Turned::On, Turned::Off, Turned::No] {

@@ -1,5 +1,5 @@
-//! Places where designs have gone wrong before: branches to themselves and to each other, arguments that the probed instruction
-//! overwrites, locked instructions on several CPUs.
+//! Places where designs have gone wrong before: branches to themselves and to each other, arguments
+//! that the probed instruction overwrites, locked instructions on several CPUs.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,7 +20,8 @@ fn same_stack(regs: &PtRegs) -> bool {
     first.is_ok() || first == Err(regs.sp)
 }
 
-/// A jump to itself is hit once each time round, until a handler goes on behind it; nothing grows meanwhile.
+/// A jump to itself is hit once each time round, until a handler goes on behind it; nothing grows
+/// meanwhile.
 #[test]
 fn a_jump_to_itself_is_hit_once_each_time_round() {
     let _machine = boot();
@@ -94,7 +95,8 @@ fn a_pre_handler_sees_what_the_instruction_overwrites() {
         journal::note(regs.di);
         PreVerdict::Execute
     }
-    let code = Code::new(|_| vec![0xbf, 7, 0, 0, 0, 0x89, 0xf8, 0xc3]); // mov edi, 7; mov eax, edi; ret
+    // mov edi, 7; mov eax, edi; ret
+    let code = Code::new(|_| vec![0xbf, 7, 0, 0, 0, 0x89, 0xf8, 0xc3]);
     let probe = leak(Kprobe::new().at(code.start).pre(argument));
     PROBES.register(probe).unwrap();
     assert_eq!(code.call(42, 0), 7);

@@ -1,4 +1,5 @@
-//! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way home.
+//! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way
+//! home.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -120,7 +121,8 @@ fn a_declined_call_is_let_go_and_costs_no_instance() {
 #[test]
 fn recursion_deeper_than_maxactive_is_followed_that_deep_and_counted() {
     let _machine = boot();
-    /// Entry handlers that ran, and calls whose return address is the trampoline, which the older kprobe sees behind them.
+    /// Entry handlers that ran, and calls whose return address is the trampoline, which the older
+    /// kprobe sees behind them.
     static ENTERED: AtomicU64 = AtomicU64::new(0);
     static BORROWED: AtomicU64 = AtomicU64::new(0);
     fn depth_in(instance: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {

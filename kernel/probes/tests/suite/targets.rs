@@ -1,6 +1,7 @@
 //! Functions to be probed.
 //!
-//! Assembly, so that every instruction, its length and its place are known, and so that nothing lies in the red zone.
+//! Assembly, so that every instruction, its length and its place are known, and so that nothing
+//! lies in the red zone.
 
 use core::arch::global_asm;
 
@@ -8,7 +9,12 @@ use probes::Kprobe;
 
 /// Defines functions in assembly, with symbols as a compiler would give them.
 macro_rules! functions {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? { $($line:literal),* $(,)? })*) => {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? {
+            $($line:literal),* $(,)?
+        }
+    )*) => {
         $(
             global_asm!(
                 concat!(".globl ", stringify!($name)),
@@ -93,12 +99,34 @@ functions! {
     fn alignment() -> u64 { "mov rax, rsp", "and eax, 15", "ret" }
 
     /// RFLAGS.
-    fn current_flags() -> u64 { "pushfq", ".cfi_adjust_cfa_offset 8", "pop rax", ".cfi_adjust_cfa_offset -8", "ret" }
+    fn current_flags() -> u64 {
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+    }
 
     /// chain_b(a) + 1.
-    fn chain_a(a: u64) -> u64 { "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call chain_b", "inc rax", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret" }
+    fn chain_a(a: u64) -> u64 {
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call chain_b",
+        "inc rax",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+    }
     /// chain_c(a) × 2.
-    fn chain_b(a: u64) -> u64 { "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call chain_c", "add rax, rax", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret" }
+    fn chain_b(a: u64) -> u64 {
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call chain_c",
+        "add rax, rax",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+    }
     /// a + 5.
     fn chain_c(a: u64) -> u64 { "lea rax, [rdi + 5]", "ret" }
 

@@ -1,4 +1,5 @@
-//! Handlers that stay until they are told to go on, and note 1 when they do. Tests run one at a time.
+//! Handlers that stay until they are told to go on, and note 1 when they do. Tests run one at a
+//! time.
 
 use core::sync::atomic::{
     AtomicBool,
@@ -35,7 +36,8 @@ pub fn returned(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
     wait_until_let_go();
 }
 
-/// Has another CPU call [`add`], which one of these handlers is on, and returns when it is in the handler.
+/// Has another CPU call [`add`], which one of these handlers is on, and returns when it is in the
+/// handler.
 pub fn enter(scope: Scope<'_, '_>) {
     ENTERED.store(false, Relaxed);
     GO_ON.store(false, Relaxed);

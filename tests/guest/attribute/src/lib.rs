@@ -1,8 +1,8 @@
 //! The attributes of tests that run in the kernel.
 //!
-//! `#[guest_test]` is for those of the crate `guest_tests`, whose documentation lists the options. `#[test]` is for the probes'
-//! suite, which a process runs as well: its sources mark tests in the one way that a process knows, and here this attribute
-//! shadows the built-in one.
+//! `#[guest_test]` is for those of the crate `guest_tests`, whose documentation lists the options.
+//! `#[test]` is for the probes' suite, which a process runs as well: its sources mark tests in the
+//! one way that a process knows, and here this attribute shadows the built-in one.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -11,14 +11,19 @@ use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 pub fn guest_test(options: TokenStream, function: TokenStream) -> TokenStream {
     let name = name(&function);
     let mut descriptor = code(&format!(
-        "::test_protocol::Descriptor::new(concat!(module_path!(), \"::\", stringify!({name})), {name})"
+        "::test_protocol::Descriptor::new(
+            concat!(module_path!(), \"::\", stringify!({name})),
+            {name},
+        )"
     ));
     for option in options_in(options) {
         descriptor.extend(code("."));
         descriptor.extend([option.name, parentheses(option.value)]);
     }
     let mut registration = code(
-        "#[used] #[unsafe(link_section = \".guest_tests\")] static TEST: crate::Registered = crate::Registered",
+        "#[used]
+        #[unsafe(link_section = \".guest_tests\")]
+        static TEST: crate::Registered = crate::Registered",
     );
     registration.extend([parentheses(descriptor)]);
     registration.extend(code(";"));

@@ -1,4 +1,5 @@
-//! Interrupts come while a task is in a slot: it stays on its CPU, and the slot stays as long as the task is in it.
+//! Interrupts come while a task is in a slot: it stays on its CPU, and the slot stays as long as
+//! the task is in it.
 
 use super::{count_before, frame_of, spawn_on, troubled_target};
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
@@ -16,7 +17,8 @@ use kernel::{
     symbols,
 };
 
-/// Fills `len` bytes at `to`, by one instruction at +5 that takes long: interrupts come in the middle of it.
+/// Fills `len` bytes at `to`, by one instruction at +5 that takes long: interrupts come in the
+/// middle of it.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fill_slowly(to: *mut u8, byte: u8, len: usize) {
@@ -35,14 +37,15 @@ const FILLING: u32 = 5;
 /// Long enough for many ticks.
 const LEN: usize = 4 << 20;
 
-/// Whether the probed code that an interrupt has found at these registers was in a slot of [`fill_slowly`].
+/// Whether the probed code that an interrupt has found at these registers was in a slot of
+/// [`fill_slowly`].
 fn in_slot_of_filling(regs: &PtRegs) -> bool {
     let at = PROBES.original_ip(regs.ip);
     at != regs.ip && symbols::lookup_addr(at).is_some_and(|symbol| symbol.name == "fill_slowly")
 }
 
-/// Ticks come while a task is in a slot, and another task waits for the CPU: it does not get it before the slot is left,
-/// and gets it then.
+/// Ticks come while a task is in a slot, and another task waits for the CPU: it does not get it
+/// before the slot is left, and gets it then.
 #[guest_test(timeout = 120)]
 fn a_task_is_interrupted_but_not_switched_away_from_in_a_slot() {
     /// How far the other task has come.
@@ -50,7 +53,8 @@ fn a_task_is_interrupted_but_not_switched_away_from_in_a_slot() {
     /// The same at the last tick in the slot, and how much was left to fill then.
     static OTHER_THEN: AtomicU64 = AtomicU64::new(0);
     static LEFT_THEN: AtomicU64 = AtomicU64::new(0);
-    /// How many pairs of ticks came in one execution of the instruction, and in how many of them the other task ran.
+    /// How many pairs of ticks came in one execution of the instruction, and in how many of them
+    /// the other task ran.
     static PAIRS: AtomicU64 = AtomicU64::new(0);
     static SWITCHED: AtomicU64 = AtomicU64::new(0);
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -106,8 +110,8 @@ fn a_task_is_interrupted_but_not_switched_away_from_in_a_slot() {
     drop((ticks, probe));
 }
 
-/// A task is interrupted in a slot, and a probe's handler runs on top of the interrupt, when the slot's probe is unregistered
-/// by another CPU. The slot lives until the task has left it.
+/// A task is interrupted in a slot, and a probe's handler runs on top of the interrupt, when the
+/// slot's probe is unregistered by another CPU. The slot lives until the task has left it.
 #[guest_test(timeout = 120)]
 fn a_slot_below_interrupt_frames_outlives_its_probe() {
     static ARMED: AtomicBool = AtomicBool::new(false);

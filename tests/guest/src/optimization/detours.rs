@@ -1,4 +1,5 @@
-//! What a detour does is what a breakpoint does: handlers see and leave the same, and so does the code.
+//! A detour does the same as a breakpoint: handlers see and leave the same, and so does the
+//! code.
 
 use super::{
     HITS, Optimization, address, breakpoints, byte_at, count, is_jump, opt_add, opt_load,
@@ -27,7 +28,8 @@ use kernel::{
     sync::SpinLock,
 };
 
-/// The general registers but rsp, in the order of [`run`]'s code; then flags, and the function to call.
+/// The general registers but rsp, in the order of [`run`]'s code; then flags, and the function to
+/// call.
 type State = [u64; 17];
 
 /// Calls the function with the registers and flags of `state`, and stores those it leaves.
@@ -123,7 +125,7 @@ unsafe extern "C" fn spoil_everything() {
 // SAFETY: it ends in `jprobe_return`, and has nothing to drop.
 const SPOILER: JprobeEntry = unsafe { JprobeEntry::new(spoil_everything as *const ()) };
 
-/// What the handler of the last hit has seen.
+/// The registers that the handler of the last hit has seen.
 static SEEN: SpinLock<PtRegs> = SpinLock::new(PtRegs::new());
 /// The flags that the handler itself ran with.
 static OWN_FLAGS: AtomicU64 = AtomicU64::new(0);
@@ -136,7 +138,8 @@ fn see(_probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// Runs `name` with a probe at `offset` and interrupts on or off; what the handler saw and what the function left.
+/// Runs `name` with a probe at `offset` and interrupts on or off; what the handler saw and what the
+/// function left.
 fn observe(name: &'static str, offset: u32, flags: u64, on: bool) -> (PtRegs, State) {
     let _knob = Optimization::set(on);
     let probe = register(Box::new(Kprobe::new().symbol(name).offset(offset).pre(see))).unwrap();
@@ -228,7 +231,7 @@ fn a_jprobes_handler_leaves_no_trace_in_any_register() {
     }
 }
 
-/// What a handler changes in registers and flags, the code gets.
+/// The code gets the registers and flags that a handler has changed.
 #[guest_test]
 fn changes_of_a_handler_are_taken_over() {
     fn change(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
@@ -292,7 +295,8 @@ fn a_hit_in_a_handler_is_missed_and_counted() {
     drop((call, siblings, probe));
 }
 
-/// A pre handler that has set the ip: to the caller, to the next instruction, which lies under the jump, and to another function.
+/// A pre handler that has set the ip: to the caller, to the next instruction, which lies under the
+/// jump, and to another function.
 #[guest_test]
 fn a_handler_may_send_the_code_elsewhere() {
     fn to_the_caller(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
@@ -330,7 +334,8 @@ fn a_handler_may_send_the_code_elsewhere() {
     }
 }
 
-/// A return probe on an optimised entry: no trap at all, each return seen, with and without an entry handler, recursion included.
+/// A return probe on an optimised entry: no trap at all, each return seen, with and without an
+/// entry handler, recursion included.
 #[guest_test]
 fn return_probes_need_no_trap() {
     static SUM: AtomicU64 = AtomicU64::new(0);
@@ -381,8 +386,8 @@ fn return_probes_need_no_trap() {
     drop(without);
 }
 
-/// A fault in a displaced instruction is one at the original's address, for the probe's own fault handler and for that of a probe
-/// whose handler has run into it.
+/// A fault in a displaced instruction is one at the original's address, for the probe's own fault
+/// handler and for that of a probe whose handler has run into it.
 #[guest_test]
 fn faults_in_displaced_instructions_are_told_as_the_originals() {
     static GOOD: u64 = 40;
@@ -459,7 +464,8 @@ fn a_fault_behind_the_probed_instruction_is_not_the_probes() {
     drop(probe);
 }
 
-/// From a handler in a detour the callers are found, by the registers and by the handler's own stack.
+/// From a handler in a detour the callers are found, by the registers and by the handler's own
+/// stack.
 #[guest_test]
 fn a_backtrace_leads_through_a_detour() {
     static NAMES: SpinLock<[[u64; 16]; 2]> = SpinLock::new([[0; 16]; 2]);

@@ -1,4 +1,5 @@
-//! Jumps are written and taken back while the code under them is executed, interrupted and preempted.
+//! Jumps are written and taken back while the code under them is executed, interrupted and
+//! preempted.
 
 use super::{
     HITS, address, breakpoints, byte_at, count, is_jump, opt_fill, opt_recursion, opt_rust,
@@ -40,8 +41,8 @@ fn turning_the_knob_waits_for_a_handler_in_a_detour_under_interrupts() {
     });
 }
 
-/// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump replaces, stay in the middle of
-/// it for long, and are preempted there.
+/// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump
+/// replaces, stay in the middle of it for long, and are preempted there.
 #[guest_test(smp = 4, timeout = 240)]
 fn jumps_come_and_go_under_fire() {
     const BYTES: usize = 40_000;
@@ -109,8 +110,8 @@ fn jumps_come_and_go_under_fire() {
     assert_eq!(PROBES.detours_in_use(), 0);
 }
 
-/// A task that was preempted in the middle of what the jump will cover: the breakpoint is there at once, the jump only when that
-/// task has moved on.
+/// A task that was preempted in the middle of what the jump will cover: the breakpoint is there at
+/// once, the jump only when that task has moved on.
 #[guest_test]
 fn no_jump_is_written_over_a_preempted_task() {
     static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -175,7 +176,8 @@ fn no_jump_is_written_over_a_preempted_task() {
         schedule();
     }
     assert_eq!(byte_at(address("opt_fill")), 0xcc);
-    // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what it should.
+    // Calls in between come by the breakpoint and go by the detour. Each counts once, and does what
+    // it should.
     HITS.store(0, SeqCst);
     let traps = breakpoints();
     for call in 1..=100 {
@@ -183,7 +185,8 @@ fn no_jump_is_written_over_a_preempted_task() {
         fill(bytes.as_mut_ptr(), call as u8, 4);
         assert_eq!((bytes, HITS.load(SeqCst)), ([call as u8; 4], call));
     }
-    // From when the breakpoint leads to the detour on, calls stay there: one that came back from a slot would be under the jump.
+    // From when the breakpoint leads to the detour on, calls stay there: one that came back from a
+    // slot would be under the jump.
     let mut bytes = vec![0_u8; 1 << 20];
     IN_DETOUR.store(0, SeqCst);
     let mut calls = 100;
@@ -217,7 +220,8 @@ fn no_jump_is_written_over_a_preempted_task() {
     kernel::probes::unregister_kprobe(&PROBE).unwrap();
 }
 
-/// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is written under it.
+/// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is
+/// written under it.
 #[guest_test]
 fn no_jump_is_written_under_a_running_cpu() {
     /// How often a tick has found it there, and how often the code was another one then.
@@ -275,7 +279,8 @@ fn no_jump_is_written_under_a_running_cpu() {
     drop(ticks);
 }
 
-/// However the jump comes and goes meanwhile, each call is counted once, also those that hit the breakpoint in between.
+/// However the jump comes and goes meanwhile, each call is counted once, also those that hit the
+/// breakpoint in between.
 #[guest_test]
 fn each_call_counts_once_while_the_knob_turns() {
     let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
@@ -336,7 +341,7 @@ fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     while !REMOVING.load(SeqCst) {
         hint::spin_loop();
     }
-    // Who removes it has to ask this CPU, again and again: each of those IPIs comes here, and hits
+    // The remover has to ask this CPU, again and again: each of those IPIs comes here, and hits
     // a probe of its own, which is missed. If it does not ask, it is done too soon.
     let asked = PROBE_OF_IPI.nmissed();
     while PROBE_OF_IPI.nmissed() < asked + 20 && !REMOVED.load(SeqCst) {
@@ -346,8 +351,8 @@ fn linger(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// Has `remove` take away the jump of a probe whose handler runs from the detour, with interrupts on top of it: that waits for the
-/// handler, and the detour is still there for the way back.
+/// Has `remove` take away the jump of a probe whose handler runs from the detour, with interrupts
+/// on top of it: that waits for the handler, and the detour is still there for the way back.
 fn while_a_handler_lingers(remove: impl FnOnce(Registered<Box<Kprobe>>)) {
     for flag in [&ENTERED, &REMOVING, &REMOVED, &REMOVED_TOO_SOON] {
         flag.store(false, SeqCst);

@@ -2,7 +2,8 @@
 
 use kernel::mm::allocation_faults;
 
-/// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for more.
+/// Runs `work` with room for `count` allocations. Returns its result, and whether it has asked for
+/// more.
 pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     let outcome = allocation_faults::with_room_for(count, work);
     (outcome.result, outcome.refused > 0)

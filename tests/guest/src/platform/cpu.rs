@@ -42,7 +42,7 @@ pub fn can_sleep() -> bool {
     Kernel::can_sleep()
 }
 
-/// What the probes count on this CPU, where the caller stays.
+/// The probes' counters of this CPU, where the caller stays.
 pub fn counts() -> &'static PerCpu {
     &percpu::this().probes
 }
@@ -90,7 +90,8 @@ impl<'scope> Scope<'scope, '_> {
         let others = smp::online_cpus() - 1;
         let cpu = 1 + self.crew.next.fetch_add(1, Relaxed) % others;
         let work: Box<dyn FnOnce() + Send + 'scope> = Box::new(work);
-        // SAFETY: `scope` returns only when the thread has ended, so what `work` borrows outlives it.
+        // SAFETY: `scope` returns only when the thread has ended, so what `work` borrows outlives
+        // it.
         let work: Box<dyn FnOnce() + Send> = unsafe { mem::transmute(work) };
         let is_done = Arc::new(AtomicBool::new(false));
         let done = is_done.clone();
@@ -147,7 +148,8 @@ pub fn scope<'env, T>(work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -
     }
 }
 
-/// Runs `work` in `count` threads on other CPUs at once, each with its number from 0, and waits for them all.
+/// Runs `work` in `count` threads on other CPUs at once, each with its number from 0, and waits for
+/// them all.
 pub fn on_cpus(count: usize, work: impl Fn(usize) + Sync) {
     let ready = AtomicUsize::new(0);
     scope(|scope| {

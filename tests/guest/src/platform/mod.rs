@@ -1,19 +1,20 @@
 //! The kernel, as the probes' suite sees it.
 //!
-//! The suite (`kernel/probes/tests/suite`) is compiled twice. In a process, threads are CPUs and signals are traps, and the hits are
-//! served in Rust; there `kernel/probes/tests/process` says what stands here. Here its tests run in ring 0: hits come by
-//! `kprobe_breakpoint` and by jumps, and the stubs serve them.
+//! The suite (`kernel/probes/tests/suite`) is compiled twice. In a process, threads are CPUs and
+//! signals are traps, and the hits are served in Rust; there `kernel/probes/tests/process` says
+//! what stands here. Here its tests run in ring 0: hits come by `kprobe_breakpoint` and by jumps,
+//! and the stubs serve them.
 //!
-//! | in the suite             | here                                                                            |
-//! |--------------------------|---------------------------------------------------------------------------------|
-//! | CPU                      | a kernel thread that is bound to one ([`cpu`])                                  |
-//! | task                     | a kernel thread ([`task`])                                                      |
-//! | interrupt                | an IPI to this CPU, with a vector of its own ([`traps`])                        |
-//! | code made at run time    | functions of nothing but breakpoints, filled through the alias of text ([`text`]) |
-//! | memory that is short     | `kernel::mm::allocation_faults` ([`allocator`])                                          |
+//! | in the suite | here |
+//! |---|---|
+//! | CPU | a kernel thread that is bound to one ([`cpu`]) |
+//! | task | a kernel thread ([`task`]) |
+//! | interrupt | an IPI to this CPU, with a vector of its own ([`traps`]) |
+//! | code made at run time | functions of breakpoints, filled through an alias of text ([`text`]) |
+//! | memory that is short | `kernel::mm::allocation_faults` ([`allocator`]) |
 //!
-//! A test begins with [`boot`], on CPU 0. At its end the machine looks at what it has left behind: probes, slots, detours, calls in flight,
-//! CPUs in handlers, and every byte of text.
+//! A test begins with [`boot`], on CPU 0. At its end the machine looks at what it has left behind:
+//! probes, slots, detours, calls in flight, CPUs in handlers, and every byte of text.
 
 pub mod allocator;
 pub mod cpu;
@@ -53,11 +54,11 @@ pub fn say(message: fmt::Arguments<'_>) {
     kernel::pr_info!("{message}");
 }
 
-/// What the kernel says of a breakpoint that nobody expects, before it ends.
+/// The kernel's last words about a breakpoint that nobody expects.
 pub const UNEXPECTED_BREAKPOINT: &str = "breakpoint, in task";
 
-/// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the IPIs for which each
-/// registration waits.
+/// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the
+/// IPIs for which each registration waits.
 pub const SLOWNESS: u64 = 10;
 
 /// Seconds after which a test counts as hanging.
@@ -88,7 +89,8 @@ pub fn jumps() -> bool {
 /// How many CPUs the machine has.
 pub const CPUS: u32 = 4;
 
-/// Has a test end the kernel with these words in its log. What else holds of all that it prints only a process looks at.
+/// Has a test end the kernel with these words in its log. Only a process looks
+/// at the rest of what is printed.
 macro_rules! dies {
     (#[test] fn $name:ident() saying $words:expr $(, $check:expr)? => $body:block) => {
         $(const _: fn(&str) -> bool = $check;)?
@@ -105,7 +107,7 @@ pub(crate) use dies;
 /// When the test began, in nanoseconds since the kernel's boot.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 
-/// What the kernel has logged since the test began.
+/// The kernel's messages since the test began.
 pub fn log() -> Vec<String> {
     kernel::log::history()
         .filter(|record| record.stamp.time_ns >= BEGAN.load(Relaxed))

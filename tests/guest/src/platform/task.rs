@@ -44,7 +44,8 @@ impl Stack {
     }
 }
 
-/// A task that runs when it is resumed, on the CPU that resumes it, until it yields: a kernel thread that takes turns with its resumer.
+/// A task that runs when it is resumed, on the CPU that resumes it, until it yields: a kernel
+/// thread that takes turns with its resumer.
 pub struct Coroutine {
     thread: Once<TaskRef>,
     body: fn(&Coroutine),
@@ -97,7 +98,8 @@ impl Coroutine {
         self.turns.wake_all();
     }
 
-    /// Runs it on this CPU until it yields or ends. Returns whether it can be resumed. By one task at a time.
+    /// Runs it on this CPU until it yields or ends. Returns whether it can be resumed. By one task
+    /// at a time.
     pub fn resume(&self) -> bool {
         assert!(!self.finished.load(Relaxed));
         self.thread().set_allowed_cpus(1 << percpu::cpu_id());

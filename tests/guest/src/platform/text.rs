@@ -1,6 +1,7 @@
 //! The kernel's text, and places in it for code that tests make.
 //!
-//! What is written to a place is followed by breakpoints: the function there is as long as the place.
+//! The code in a place is followed by breakpoints: the function there is as long as the
+//! place.
 
 use alloc::vec::Vec;
 use core::{
@@ -42,7 +43,8 @@ pub fn range() -> Range<u64> {
 pub fn words() -> &'static [u64] {
     let range = range();
     let count = (range.end - range.start) as usize / 8;
-    // SAFETY: kernel text begins with a page, is mapped and readable for ever, and is only changed where no test looks meanwhile.
+    // SAFETY: kernel text begins with a page, is mapped and readable for ever, and is only changed
+    // where no test looks meanwhile.
     unsafe { slice::from_raw_parts(range.start as *const u64, count) }
 }
 
@@ -56,7 +58,8 @@ fn add(sum: u64, word: u64) -> u64 {
     sum.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// As [`stamp`], wherever jumps lead: one that was taken back and made again leads to another detour. Waits for the registry.
+/// As [`stamp`], wherever jumps lead: one that was taken back and made again leads to another
+/// detour. Waits for the registry.
 pub fn digest() -> u64 {
     let mut jumps = Vec::new();
     PROBES.for_each(|listed| {
@@ -76,7 +79,7 @@ pub fn digest() -> u64 {
     })
 }
 
-/// What stands for all text.
+/// A number that stands for all text.
 pub type Image = u64;
 
 /// All text as it is now, to be compared.
@@ -93,7 +96,8 @@ pub fn read(addr: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// How many bytes of the places are in use; code of one test stays where it is until the test is over.
+/// How many bytes of the places are in use; code of one test stays where it is until the test is
+/// over.
 static USED: AtomicU64 = AtomicU64::new(0);
 
 /// The addresses of all places.

@@ -1,10 +1,13 @@
-//! The probes that the kernel accepts: one on each instruction, one on the return of each function, or a share of them.
+//! The probes that the kernel accepts: one on each instruction, one on the return of each function,
+//! or a share of them.
 //!
-//! Which they are is found out by asking: the survey for instructions, a registration for functions. Then all are registered once,
-//! which makes the registry as large as it will need to be: so what is measured before and after the real round must be equal.
+//! Which they are is found out by asking: the survey for instructions, a registration for
+//! functions. Then all are registered once, which makes the registry as large as it will need to
+//! be: so what is measured before and after the real round must be equal.
 //!
 //! # Contexts
-//! Task context. The handler notes the address in per-CPU data; two CPUs never write the same words.
+//! Task context. The handler notes the address in per-CPU data; two CPUs never write the same
+//! words.
 
 use super::COUNTED;
 use crate::own_code::is_of_the_suite;
@@ -54,7 +57,8 @@ fn note(probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
-/// Costs as little as a handler can: its instructions are probed, too, and each hit that runs it misses all of them.
+/// Costs as little as a handler can: its instructions are probed, too, and each hit that runs it
+/// misses all of them.
 fn pass(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
@@ -94,7 +98,7 @@ const TOLD: usize = 40;
 /// One in so many kprobes has a handler. The others count all the same.
 const HANDLERS: usize = 4;
 
-/// What the command line says about what is probed.
+/// The command line's choice of what is probed.
 fn is_chosen(name: &str, number: usize) -> bool {
     let stride = cmdline::get("whole_kernel.stride")
         .and_then(|stride| stride.parse().ok())
@@ -122,7 +126,8 @@ impl Everything {
         let mut last = 0;
         let mut functions = 0;
         let mut instructions = 0;
-        // The suite of the probes does not run meanwhile, and with it the table has no room for all.
+        // The suite of the probes does not run meanwhile, and with it the table has no room for
+        // all.
         let chosen = |symbol: &Symbol<'_>| symbol.kind == Kind::Text && !is_of_the_suite(symbol);
         for symbol in symbols::functions().filter(chosen) {
             if symbol.start < last {
@@ -146,7 +151,8 @@ impl Everything {
             for judged in survey::function(&symbol).unwrap() {
                 instructions += 1;
                 let at = judged.insn.ip();
-                // The entries of return probes and of the jprobe are counted by the kprobe that shares the breakpoint.
+                // The entries of return probes and of the jprobe are counted by the kprobe that
+                // shares the breakpoint.
                 let is_entry = at == symbol.start
                     && (returns || symbol.start == forking || counted.contains(&symbol.start));
                 if judged.verdict.is_ok() && (is_entry || is_chosen(symbol.name, instructions)) {
@@ -164,7 +170,8 @@ impl Everything {
         let mut batch: Vec<&'static dyn Probe> = kprobes.iter().map(|probe| probe as _).collect();
         batch.extend(kretprobes.iter().map(|probe| *probe as &dyn Probe));
         batch.push(jprobe);
-        // Breakpoints are written in the opposite order of registration. Those in the code that writes them come last, for speed.
+        // Breakpoints are written in the opposite order of registration. Those in the code that
+        // writes them come last, for speed.
         batch.sort_by_key(|probe| !is_writer(addr_of(*probe)));
         let everything = Self {
             kprobes,
@@ -196,8 +203,9 @@ impl Everything {
         PROBES.register_batch(&self.batch).unwrap();
     }
 
-    /// Removes all: first those in the code that removes them, which is slow under probes. In the opposite order of registration, so that
-    /// the kprobe that counts the hits at a function's entry is there as long as the others.
+    /// Removes all: first those in the code that removes them, which is slow under probes. In the
+    /// opposite order of registration, so that the kprobe that counts the hits at a function's
+    /// entry is there as long as the others.
     pub fn unregister(&self) {
         let rest = self
             .batch
@@ -257,8 +265,8 @@ fn addr_of(probe: &dyn Probe) -> u64 {
     probe.kprobe().addr()
 }
 
-/// Whether `addr` is in the code that goes through a batch and writes its breakpoints: the probes' own, that which stores text,
-/// and the copies of small functions in assembly.
+/// Whether `addr` is in the code that goes through a batch and writes its breakpoints: the probes'
+/// own, that which stores text, and the copies of small functions in assembly.
 fn is_writer(addr: u64) -> bool {
     let name = symbols::lookup_addr(addr).map_or("", |symbol| symbol.name);
     ["6probes", "9text_poke", "compiler_builtins"]

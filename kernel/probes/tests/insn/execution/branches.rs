@@ -207,7 +207,8 @@ fn branches_that_fault_leave_everything_as_it_was() {
             let mut cpu = bench.cpu();
             cpu.gpr[RAX] = address;
             cpu.gpr[11] = address;
-            // As an operand's address, and as a target; a non-canonical one is refused by the branch itself.
+            // As an operand's address, and as a target; a non-canonical one is refused by the
+            // branch itself.
             for text in [
                 "ff 10",
                 "ff 20",

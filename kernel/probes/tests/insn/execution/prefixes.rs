@@ -140,7 +140,7 @@ fn every_prefix_on_every_branch_does_the_same_out_of_line() {
             bench.machine.set(address, target);
         }
         for form in FORMS {
-            // What `popf` pops, and what a return and a call find.
+            // The word that `popf` pops, and that a return and a call find.
             let word = if form == "9d" { 0x2d7 } else { target };
             bench.machine.set(rsp, word);
             let counted = matches!(&form[..2], "e0" | "e1" | "e2" | "e3");
@@ -228,7 +228,8 @@ fn a_repeat_prefix_on_loope_is_ignored_or_chooses_the_condition() {
     ));
 }
 
-/// Intel: 0x66 is ignored. AMD: an immediate of 16 bits, and a target of 16 bits. QEMU 7.2: such an immediate, and the whole target.
+/// Intel: 0x66 is ignored. AMD: an immediate of 16 bits, and a target of 16 bits. QEMU 7.2: such an
+/// immediate, and the whole target.
 #[test]
 fn an_operand_size_prefix_on_a_jump_is_ignored_or_truncates_the_target() {
     let mut machine = Machine::new(Layout::Low, super::STACK_BYTES);
