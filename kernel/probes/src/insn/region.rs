@@ -149,6 +149,12 @@ impl FunctionCode {
         self.start
     }
 
+    /// How long the function is, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no function is empty")]
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// The instructions that a jump at `addr` would displace. `behind` are the bytes that follow
     /// the function and belong to no symbol.
     ///

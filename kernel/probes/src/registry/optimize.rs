@@ -47,7 +47,6 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
-    ops::Range,
     ptr::{null, null_mut},
     sync::atomic::Ordering::{Relaxed, Release},
 };
@@ -63,7 +62,7 @@ use crate::{
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
     platform::Text,
-    registry::{Host, Probes, slots::FreeSlots, templates::KnownExits, text::INT3},
+    registry::{Host, Probes, slots::FreeSlots, templates::KnownHoles, text::INT3},
 };
 
 /// `jmp rel32`.
@@ -76,7 +75,7 @@ pub(crate) struct Optimizer {
     free: FreeSlots,
     /// Detours that nobody enters any more, to be freed after a grace period.
     retired: Chain,
-    exits: KnownExits,
+    holes: KnownHoles,
 }
 
 impl Optimizer {
@@ -85,7 +84,7 @@ impl Optimizer {
             on: false,
             free: FreeSlots::new(),
             retired: Chain::new(),
-            exits: KnownExits::new(),
+            holes: KnownHoles::new(),
         }
     }
 
@@ -423,7 +422,7 @@ impl<P: Host> Probes<P> {
             code.original,
             code.at_entry,
             start,
-            &mut optimizer.exits,
+            &mut optimizer.holes,
         ) {
             Some((detour, code)) => {
                 self.detours.write(start, &*detour, &code);
@@ -453,23 +452,19 @@ impl<P: Host> Probes<P> {
         addr: u64,
         decoded: &mut Option<FunctionCode>,
     ) -> Result<Displaceable, NoJump> {
-        let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
-        let function = symbol.start..symbol.start + symbol.size;
-        if symbol.text != Text::Kernel {
-            return Err(NoJump::NotForGood);
-        }
-        if P::may_fault(function.clone()) {
-            return Err(NoJump::MayFault);
-        }
+        let contains = |code: &FunctionCode| addr.wrapping_sub(code.start()) < code.len();
         let code = match decoded.take() {
-            Some(code) if code.start() == symbol.start => code,
-            _ => self.decode(function.clone()).ok_or(NoJump::OutOfMemory)?,
+            Some(code) if contains(&code) => code,
+            _ => self.decode_around(addr)?,
         };
         let code = decoded.insert(code);
-        let behind = self.unowned_behind(function.end);
-        let behind = self
-            .pristine(function.end..function.end + behind)
-            .map_err(|_| NoJump::OutOfMemory)?;
+        let function = code.start()..code.start() + code.len();
+        let behind = if addr + JUMP_BYTES as u64 > function.end {
+            self.pristine(function.end..function.end + self.unowned_behind(function.end))
+                .map_err(|_| NoJump::OutOfMemory)?
+        } else {
+            Vec::new()
+        };
         let at_entry = addr == function.start + landing_pad_len(code.bytes()) as u64;
         let offset = (addr - function.start) as usize;
         let region = code.region(&behind, addr).map_err(NoJump::Code)?;
@@ -486,10 +481,21 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// Decodes the function at `range` as it is without probes. None: memory is out.
-    fn decode(&self, range: Range<u64>) -> Option<FunctionCode> {
-        let start = range.start;
-        FunctionCode::new(self.pristine(range).ok()?, start)
+    /// Decodes the function around `addr` as it is without probes, if jumps may be written there.
+    fn decode_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
+        let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
+        let function = symbol.start..symbol.start + symbol.size;
+        if symbol.text != Text::Kernel {
+            return Err(NoJump::NotForGood);
+        }
+        if P::may_fault(function.clone()) {
+            return Err(NoJump::MayFault);
+        }
+        let bytes = self.pristine(function);
+        bytes
+            .ok()
+            .and_then(|bytes| FunctionCode::new(bytes, symbol.start))
+            .ok_or(NoJump::OutOfMemory)
     }
 
     /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as

@@ -18,40 +18,49 @@ use crate::{
     registry::try_box,
 };
 
-/// The most calls and jumps that lead out of a template.
-const MOST_EXITS: usize = 8;
+/// The most holes of a template.
+const MOST_HOLES: usize = 12;
 
 /// The `push imm32` of the ip, from `enter`.
 const PUSH_IP: usize = 6;
 
-/// The calls and jumps that lead out of a template: what is different in each copy of it.
+/// A field of a template that is filled in each copy of it.
 #[derive(Clone, Copy)]
-struct Exits {
+struct Hole {
+    /// Where it begins, in bytes from the start of the template.
+    at: usize,
+    filling: Filling,
+}
+
+#[derive(Clone, Copy)]
+enum Filling {
+    /// The distance of a call or jump to this target, from the end of the field; 32 bits.
+    Target(u64),
+    /// An address, 64 bits.
+    Site,
+    Kretprobe,
+    Trampoline,
+}
+
+/// The holes of a template.
+struct Holes {
     /// Where the template is.
     template: u64,
-    /// Where each ends, from the start of the template, and where it leads to.
-    list: [(usize, u64); MOST_EXITS],
+    list: [Hole; MOST_HOLES],
     count: usize,
 }
 
-/// The exits of the templates that were copied before, because decoding a template takes longer
-/// than making a detour. Under the registry's lock.
-pub(crate) struct KnownExits([Option<Exits>; 4]);
-
-impl KnownExits {
-    pub(crate) const fn new() -> Self {
-        Self([None; 4])
-    }
-
-    /// Those of `template`, whose bytes are `code`.
-    fn of(&mut self, template: Template, code: &[u8]) -> Option<Exits> {
-        let mut known = self.0.iter().flatten();
-        if let Some(exits) = known.find(|exits| exits.template == template.start) {
-            return Some(*exits);
-        }
-        let mut exits = Exits {
+impl Holes {
+    /// Those of `template`, whose bytes are `code`. None if there are too many, or if it cannot be
+    /// decoded.
+    fn find(template: Template, code: &[u8]) -> Option<Self> {
+        let unused = Hole {
+            at: 0,
+            filling: Filling::Site,
+        };
+        let mut holes = Self {
             template: template.start,
-            list: [(0, 0); MOST_EXITS],
+            list: [unused; MOST_HOLES],
             count: 0,
         };
         for insn in Instructions::new(code, template.start) {
@@ -60,14 +69,52 @@ impl KnownExits {
                 && !(template.start..template.end).contains(&target)
             {
                 let end = (insn.next_ip() - template.start) as usize;
-                *exits.list.get_mut(exits.count)? = (end, target);
-                exits.count += 1;
+                holes.add(end - 4, Filling::Target(target))?;
             }
         }
-        if let Some(free) = self.0.iter_mut().find(|known| known.is_none()) {
-            *free = Some(exits);
+        for (at, bytes) in code.windows(8).enumerate() {
+            for (mark, filling) in [
+                (SITE_MARK, Filling::Site),
+                (KRETPROBE_MARK, Filling::Kretprobe),
+                (TRAMPOLINE_MARK, Filling::Trampoline),
+            ] {
+                if bytes == mark.to_le_bytes() {
+                    holes.add(at, filling)?;
+                }
+            }
         }
-        Some(exits)
+        Some(holes)
+    }
+
+    fn add(&mut self, at: usize, filling: Filling) -> Option<()> {
+        *self.list.get_mut(self.count)? = Hole { at, filling };
+        self.count += 1;
+        Some(())
+    }
+}
+
+/// The holes of the templates that were copied before, because finding them takes longer than
+/// making a detour. Under the registry's lock.
+pub(crate) struct KnownHoles([Option<Holes>; 4]);
+
+impl KnownHoles {
+    pub(crate) const fn new() -> Self {
+        Self([const { None }; 4])
+    }
+
+    /// Those of `template`, whose bytes are `code`.
+    fn of(&mut self, template: Template, code: &[u8]) -> Option<&[Hole]> {
+        let is_free_or_its = |known: &Option<Holes>| {
+            known
+                .as_ref()
+                .is_none_or(|holes| holes.template == template.start)
+        };
+        let place = self.0.iter().position(is_free_or_its)?;
+        let known = &mut self.0[place];
+        if known.is_none() {
+            *known = Some(Holes::find(template, code)?);
+        }
+        known.as_ref().map(|holes| &holes.list[..holes.count])
     }
 }
 
@@ -81,7 +128,7 @@ impl Template {
         kretprobe: *const KretprobeCore,
         trampoline: u64,
         frameless: bool,
-        known: &mut KnownExits,
+        known: &mut KnownHoles,
     ) -> Option<Vec<u8>> {
         let len = self.end.checked_sub(self.start)? as usize;
         // SAFETY: `entry_points!` gives the bounds of a function. It is mapped and readable, and
@@ -90,23 +137,20 @@ impl Template {
         let mut code = Vec::new();
         code.try_reserve_exact(len).ok()?;
         code.extend_from_slice(template);
-        for (mark, value) in [
-            (SITE_MARK, core::ptr::from_ref(site).addr() as u64),
-            (KRETPROBE_MARK, kretprobe.addr() as u64),
-            (TRAMPOLINE_MARK, trampoline),
-        ] {
-            while let Some(at) = code
-                .windows(8)
-                .position(|bytes| bytes == mark.to_le_bytes())
-            {
-                code[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            }
-        }
-        let exits = known.of(self, template)?;
-        for (end, target) in &exits.list[..exits.count] {
-            // Each is a call or jump with a 32-bit displacement at its end.
-            let distance = i32::try_from(target.wrapping_sub(start + *end as u64) as i64).ok()?;
-            code[end - 4..*end].copy_from_slice(&distance.to_le_bytes());
+        for hole in known.of(self, template)? {
+            let address = match hole.filling {
+                Filling::Target(target) => {
+                    let end = hole.at + 4;
+                    let distance = target.wrapping_sub(start + end as u64) as i64;
+                    let distance = i32::try_from(distance).ok()?;
+                    code[hole.at..end].copy_from_slice(&distance.to_le_bytes());
+                    continue;
+                }
+                Filling::Site => core::ptr::from_ref(site).addr(),
+                Filling::Kretprobe => kretprobe.addr(),
+                Filling::Trampoline => trampoline as usize,
+            };
+            code[hole.at..hole.at + 8].copy_from_slice(&address.to_le_bytes());
         }
         if !frameless {
             let field = (self.enter - self.start) as usize + PUSH_IP + 1;
@@ -126,7 +170,7 @@ impl Detour {
         original: [u8; JUMP_BYTES],
         at_entry: bool,
         start: u64,
-        known: &mut KnownExits,
+        known: &mut KnownHoles,
     ) -> Option<(Box<Self>, Vec<u8>)> {
         let lone = if at_entry {
             site.lone_kretprobe()
