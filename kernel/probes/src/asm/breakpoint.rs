@@ -18,13 +18,15 @@
 //! the guard is taken, no instance is free, the call reuses a frame.
 //! [`Site::choose_stubs`](crate::data::site::Site) says when they may serve.
 //!
-//! # Post handlers The displaced instruction runs in a post slot, which ends in `kprobe_post_stub`.
+//! # Post handlers
+//! The displaced instruction runs in a post slot, which ends in `kprobe_post_stub`.
 //! Most functions begin with a `push` of a register, and that is carried out on the frame at once.
 //! It can be, because the processor aligns the stack down before it pushes a frame: where the stack
 //! pointer is at an odd word, as at a function's entry, the word that `push` writes lies free above
 //! the frame.
 //!
-//! # No look at CS Keys of the table are kernel addresses. Ring 3 executes at none of them, because
+//! # No look at CS
+//! Keys of the table are kernel addresses. Ring 3 executes at none of them, because
 //! those pages are the supervisor's. So an address that is found came from ring 0, with the
 //! kernel's GS. What is not found goes to the kernel's entry untouched.
 //!
@@ -48,8 +50,7 @@
 /// program; the gate of vector 3 leads there, an interrupt gate without a stack of its own.
 ///
 /// - `other`: where a breakpoint goes that is not in the table. On arrival the stack holds what
-///   `kprobe_breakpoint` has
-///   saved, and the saved registers are free.
+///   `kprobe_breakpoint` has saved, and the saved registers are free.
 /// - `clear_ac`: an instruction that clears RFLAGS.AC, or does nothing where the processor has no
 ///   SMAP.
 #[macro_export]
@@ -121,6 +122,8 @@ macro_rules! breakpoint_entry {
         );
 
         unsafe extern "C" {
+            /// Where the gate of #BP leads.
+            pub fn kprobe_breakpoint();
             fn kprobe_any_hit();
             fn kprobe_hit();
             fn kprobe_hit_post();

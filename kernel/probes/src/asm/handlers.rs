@@ -20,7 +20,8 @@
 //!          └─ kprobe_handle_slow_path         any probe, in Rust: `Hits::serve_probe`
 //! ```
 //!
-//! # Calling convention In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard
+//! # Calling convention
+//! In: rdi the probe, rsi the frame, on an aligned stack as at any call; guard
 //! held, DF and AC clear. Out: al, a [`Flow`](crate::hit::Flow). All registers are in the frame
 //! already, so these routines keep rbp alone: `kprobe_handle_chain` has r15, what it calls rbx and
 //! r12 to r14.

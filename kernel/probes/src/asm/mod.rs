@@ -11,7 +11,8 @@
 //! They do the usual without Rust, which would cost a hit some hundred instructions. Each step that
 //! exists in Rust, too, names it.
 //!
-//! # Contexts All call Rust on the probed code's stack, with DF and AC clear and the stack 16-byte
+//! # Contexts
+//! All call Rust on the probed code's stack, with DF and AC clear and the stack 16-byte
 //! aligned. Breakpoints: interrupts off. Detours and returns: with the interrupt flag of the probed
 //! code; the guard keeps the CPU.
 
@@ -46,7 +47,8 @@ unsafe extern "C" {
     /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and
     /// traps.
     ///
-    /// # Safety Only at the end of a jprobe handler, with nothing left to drop: the frames in
+    /// # Safety
+    /// Only at the end of a jprobe handler, with nothing left to drop: the frames in
     /// between vanish.
     pub unsafe fn jprobe_return() -> !;
 }
@@ -216,7 +218,8 @@ pub unsafe extern "C" fn handle_slow_path<P: Host>(
 
 /// Called by `kprobe_any_hit`.
 ///
-/// # Safety `site` was found in the address table for the address of the trap whose frame is
+/// # Safety
+/// `site` was found in the address table for the address of the trap whose frame is
 /// `regs`; interrupts are off.
 pub unsafe extern "C" fn serve<P: Host>(site: *const Site, regs: *mut PtRegs) {
     // SAFETY: by the contract; the site lives until a grace period begins, which interrupts off

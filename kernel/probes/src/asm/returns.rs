@@ -27,6 +27,23 @@ macro_rules! returns {
     call [rdx + {handler}]
 .endm
 
+# The frame of `kretprobe_trampoline`, drawn there; and the guard.
+.macro build_return_frame
+    push_word 0
+    push_word {ss}
+    push_word rsp
+    push_flags
+    push_word {cs}
+    push_word 0
+    push_word -1
+    push_all
+    # One instruction: from here on this CPU switches no tasks, whichever it was before.
+    inc dword ptr gs:[{guard}]
+    # The rsp that was pushed is two words too low.
+    add qword ptr [rsp + {sp}], 16
+    clear_df_and_ac
+.endm
+
 # A return-probed function returns to it. It builds a frame, runs the handlers of the call's probes,
 # gives their instances back and goes to where the call came from: as `hit/calls.rs::Returning`.
 # Where the task's newest call is another one, `on_return` does all that in Rust.
@@ -47,19 +64,7 @@ macro_rules! returns {
     .cfi_startproc simple
     .cfi_def_cfa rsp, 0
     .cfi_offset rip, -8
-    push_word 0
-    push_word {ss}
-    push_word rsp
-    push_flags
-    push_word {cs}
-    push_word 0
-    push_word -1
-    push_all
-    # One instruction: from here on this CPU switches no tasks, whichever it was before.
-    inc dword ptr gs:[{guard}]
-    # The rsp that was pushed is two words too low.
-    add qword ptr [rsp + {sp}], 16
-    clear_df_and_ac
+    build_return_frame
     # rbx: the task's cell; r12: its newest call; rsi: this frame, if it is aligned.
     mov rbx, gs:[{cell}]
     mov r12, [rbx + {cell_head}]
