@@ -1,4 +1,4 @@
-//! The templates that [detours](crate::detour) are copied from.
+//! The templates that [detours](crate::data::detour) are copied from.
 //!
 //! ```text
 //!   S       rsp of the probed code

@@ -140,6 +140,7 @@ impl<P: Host> Probes<P> {
 }
 
 /// The guard that is held for the kprobe handler that calls this.
+#[inline(always)]
 fn guard<P: Host>() -> ManuallyDrop<HitGuard<'static>> {
     // SAFETY: handlers run under the guard, and the hit drops it.
     ManuallyDrop::new(unsafe { P::this_cpu().held() })
@@ -147,6 +148,7 @@ fn guard<P: Host>() -> ManuallyDrop<HitGuard<'static>> {
 
 /// Runs the handlers of a call that is back. As in the assembly, they change general registers and
 /// flags, but not the stack pointer.
+#[inline(always)]
 fn run_handlers(cpu: &PerCpu, call: &Returning<'_>, regs: &mut PtRegs) {
     let sp = regs.sp;
     call.run_handlers(cpu, regs);
