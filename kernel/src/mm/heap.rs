@@ -10,7 +10,7 @@
 
 use super::{
     allocation_faults,
-    frame::{FRAME_SIZE, Frame},
+    frame::{self, FRAME_SIZE, Frame},
     paging::{self, HEAP_END, HEAP_START, Protection},
 };
 use crate::{
@@ -27,6 +27,10 @@ use x86_64::VirtAddr;
 /// The heap grows by at least this many bytes.
 const GROWTH: usize = 1 << 20;
 
+/// Bytes of frames that the heap leaves to others. It gives no frame back, so without a limit one
+/// greedy user of the heap would leave no memory for stacks, page tables and programs.
+const LEFT_TO_OTHERS: usize = 4 << 20;
+
 struct Heap {
     blocks: BlockHeap,
     /// Bytes mapped, from [`HEAP_START`] on.
@@ -38,7 +42,9 @@ impl Heap {
     fn grow(&mut self, bytes: usize) -> bool {
         let bytes = bytes.next_multiple_of(GROWTH);
         let start = HEAP_START + self.mapped as u64;
-        if bytes as u64 > HEAP_END - start {
+        if bytes as u64 > HEAP_END - start
+            || frame::free_frames() * FRAME_SIZE < bytes + LEFT_TO_OTHERS
+        {
             return false;
         }
         let end = start + bytes as u64;

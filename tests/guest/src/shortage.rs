@@ -15,6 +15,7 @@ use kernel::{
         PtRegs, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,
     },
     symbols,
+    task::kthread::spawn_kthread,
 };
 
 numbered_targets! { short_one 101 short_two 102 short_three 103 }
@@ -345,4 +346,11 @@ fn memory_that_is_out_refuses_a_pool_and_comes_back() {
         again.result
     );
     assert_eq!(again.kept, 0, "bytes kept by {} pools", again.result);
+    // The heap keeps what it has taken. Others still have memory: each of these needs a stack.
+    let threads: Vec<_> = (0..16)
+        .map(|_| spawn_kthread("after", || {}).expect("memory for a thread"))
+        .collect();
+    for thread in threads {
+        thread.wait_released();
+    }
 }

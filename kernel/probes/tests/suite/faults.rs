@@ -370,6 +370,11 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                 let of_branch = End::Fault(PROTECTION, code.start + setup.len() as u64);
                 if bare.end == of_branch {
                     assert_eq!(noted, [100 + u64::from(PROTECTION)]);
+                } else if target == NON_CANONICAL {
+                    // Processors fault before such a branch is complete, so a slot runs no post
+                    // handler. QEMU faults behind it; a single step ends there before.
+                    let is_told = noted.is_empty() || noted == when_complete;
+                    assert!(is_told, "{noted:?}: {branch:x?} to {target:#x}");
                 } else {
                     assert_eq!(noted, when_complete, "{branch:x?} to {target:#x}");
                 }
