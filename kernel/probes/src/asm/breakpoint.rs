@@ -28,7 +28,7 @@
 //! # No look at CS
 //! Keys of the table are kernel addresses. Ring 3 executes at none of them, because
 //! those pages are the supervisor's. So an address that is found came from ring 0, with the
-//! kernel's GS. What is not found goes to the kernel's entry untouched.
+//! kernel's GS. A trap at any other address goes to the kernel's entry untouched.
 //!
 //! # The frame
 //! ```text
@@ -108,7 +108,7 @@ macro_rules! breakpoint_entry {
             jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
             jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
             this = const $crate::PerCpu::this_gs_offset::<$platform>(),
-            // What the hit of a jprobe has saved.
+            // Saved by the hit of a jprobe.
             jprobe_site = const $crate::asm::layout::JPROBE_SITE,
             jprobe_plain = const $crate::asm::layout::JPROBE_PLAIN,
             jprobe_regs = const $crate::asm::layout::JPROBE_REGS,

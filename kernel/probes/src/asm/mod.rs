@@ -31,7 +31,7 @@ use crate::{
     registry::Host,
 };
 
-// What the macros name.
+// The macros name these.
 pub use crate::{
     data::{
         entry_points::{
@@ -123,7 +123,7 @@ macro_rules! entry_points {
             jprobe = const $crate::PerCpu::jprobe_gs_offset::<$platform>(),
             jprobe_in_cpu = const $crate::PerCpu::JPROBE_OFFSET,
             this = const $crate::PerCpu::this_gs_offset::<$platform>(),
-            // What a detour's copy has in place of these.
+            // A detour's copy has other values in place of these.
             site_mark = const $crate::asm::SITE_MARK,
             kretprobe_mark = const $crate::asm::KRETPROBE_MARK,
             trampoline_mark = const $crate::asm::TRAMPOLINE_MARK,
