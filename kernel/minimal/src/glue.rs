@@ -159,10 +159,6 @@ unsafe impl Platform for Minimal {
         (!is_probeable).then_some("a hit may run through it")
     }
 
-    fn return_blacklisted(addr: u64) -> Option<&'static str> {
-        Self::blacklisted(addr)
-    }
-
     fn may_fault(_: Range<u64>) -> bool {
         false
     }

@@ -35,7 +35,7 @@ pub enum ProbeError {
     NotRegistered,
     /// The probed text was freed.
     Gone { addr: u64 },
-    /// Code that a hit runs through.
+    /// Code that a hit runs through, or that switches stacks.
     Blacklisted { addr: u64, reason: &'static str },
     /// The address is inside an instruction.
     MidInstruction { addr: u64, start: u64 },
@@ -45,8 +45,6 @@ pub enum ProbeError {
     Instruction { addr: u64, refusal: Refusal },
     /// Only function entries can carry this kind of probe.
     NotFunctionEntry { addr: u64, entry: u64 },
-    /// The function must not be return-probed: it leaves by another task or stack.
-    ReturnBlacklisted { addr: u64, reason: &'static str },
     /// A jprobe's target has the Rust calling convention.
     NotExternC { addr: u64 },
     /// The function has a jprobe already.
@@ -95,7 +93,6 @@ impl ProbeError {
             | Self::Gone { .. }
             | Self::Blacklisted { .. }
             | Self::NotFunctionEntry { .. }
-            | Self::ReturnBlacklisted { .. }
             | Self::NotExternC { .. }
             | Self::MixedReturnMethods { .. }
             | Self::NoHandler
@@ -122,7 +119,6 @@ impl ProbeError {
             Self::Undecodable { .. } => "Undecodable",
             Self::Instruction { refusal, .. } => refusal.name(),
             Self::NotFunctionEntry { .. } => "NotFunctionEntry",
-            Self::ReturnBlacklisted { .. } => "ReturnBlacklisted",
             Self::NotExternC { .. } => "NotExternC",
             Self::SecondJprobe { .. } => "SecondJprobe",
             Self::MixedReturnMethods { .. } => "MixedReturnMethods",
@@ -219,12 +215,6 @@ impl fmt::Display for ProbeError {
                 write!(
                     f,
                     "{addr:#x} is not the entry of a function; the function starts at {entry:#x}"
-                )
-            }
-            Self::ReturnBlacklisted { addr, reason } => {
-                write!(
-                    f,
-                    "the function at {addr:#x} may not be return-probed ({reason}); use a kprobe"
                 )
             }
             Self::NotExternC { addr } => write!(

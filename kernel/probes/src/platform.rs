@@ -107,11 +107,9 @@ pub unsafe trait Platform: Sized + 'static {
     /// The symbol that covers `addr`.
     fn symbol_at(addr: u64) -> Option<Symbol>;
 
-    /// Why `addr` may not be probed, if it may not.
+    /// Why `addr` may not be probed, if it may not. Functions that return as another task or on
+    /// another stack are among these, because a return probe would lose their calls.
     fn blacklisted(addr: u64) -> Option<&'static str>;
-
-    /// Why the function at `addr` may not be probed at its return, if it may not.
-    fn return_blacklisted(addr: u64) -> Option<&'static str>;
 
     /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range`
     /// faults. An entry of an exception table says so.

@@ -10,7 +10,7 @@
 //! ([`hit_path::rules`]).
 //!
 //! # Contexts
-//! [`init`] once in the boot. [`reason`] and [`return_reason`] anywhere afterwards.
+//! [`init`] once in the boot. [`reason`] anywhere afterwards.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -47,11 +47,6 @@ pub fn reason(addr: u64) -> Option<&'static str> {
     let next = list.partition_point(|entry| entry.start <= addr);
     let entry = list.get(next.checked_sub(1)?)?;
     (addr < entry.end).then_some(entry.reason)
-}
-
-/// Why the return of the function at `addr` may not be probed, if it may not.
-pub fn return_reason(addr: u64) -> Option<&'static str> {
-    reason(addr)
 }
 
 /// Derives the list. Symbols are there; no probe is.

@@ -111,10 +111,6 @@ unsafe impl Platform for Kernel {
         blacklist::reason(addr)
     }
 
-    fn return_blacklisted(addr: u64) -> Option<&'static str> {
-        blacklist::return_reason(addr)
-    }
-
     unsafe fn write_text(addr: u64, byte: u8) {
         // SAFETY: the caller keeps the same contract.
         unsafe { text_poke::store(addr, byte) }

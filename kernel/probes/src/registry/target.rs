@@ -140,9 +140,6 @@ impl<P: Host> Probes<P> {
                 _ => Ok(()),
             },
             Container::Kretprobe(core) => {
-                if let Some(reason) = P::return_blacklisted(addr) {
-                    return Err(ProbeError::ReturnBlacklisted { addr, reason });
-                }
                 let method = core.method.unwrap_or(state.returns);
                 let trampoline = self.trampoline_of(method);
                 if let Some(site) = self.site_at(addr)

@@ -144,11 +144,7 @@ unsafe impl Platform for Process {
     }
 
     fn blacklisted(addr: u64) -> Option<&'static str> {
-        symbols::refused(addr, symbols::BLACKLIST)
-    }
-
-    fn return_blacklisted(addr: u64) -> Option<&'static str> {
-        symbols::refused(addr, symbols::RETURN_BLACKLIST)
+        symbols::refused(addr)
     }
 
     unsafe fn write_text(addr: u64, byte: u8) {

@@ -8,20 +8,18 @@ use probes::platform::{Symbol, Text};
 use super::Mutex;
 
 /// Functions that may not be probed, with the reason.
-pub const BLACKLIST: &[(&str, &str)] = &[
+const BLACKLIST: &[(&str, &str)] = &[
     ("kretprobe_trampoline", "it is part of every hit"),
     ("kretprobe_trampoline_trap3", "it is part of every hit"),
     ("kretprobe_trampoline_trap4", "it is part of every hit"),
     ("kprobe_post_stub", "it is part of every hit"),
     ("jprobe_return", "it is part of every hit"),
     ("blacklisted", "a test asks for it"),
+    (
+        "switch_stacks",
+        "it returns on another stack than it was called on",
+    ),
 ];
-
-/// Functions that may not be probed at their return, with the reason.
-pub const RETURN_BLACKLIST: &[(&str, &str)] = &[(
-    "switch_stacks",
-    "it returns on another stack than it was called on",
-)];
 
 struct Table {
     /// Sorted by start.
@@ -117,10 +115,11 @@ pub fn remove(start: u64) {
     DYNAMIC.lock().retain(|symbol| symbol.start != start);
 }
 
-/// Why `addr` is on `list`, if it is.
-pub fn refused(addr: u64, list: &[(&str, &'static str)]) -> Option<&'static str> {
+/// Why `addr` may not be probed, if it may not.
+pub fn refused(addr: u64) -> Option<&'static str> {
     let start = covering(addr)?.start;
-    list.iter()
+    BLACKLIST
+        .iter()
         .find(|(name, _)| lookup(name) == Some(start))
         .map(|(_, reason)| *reason)
 }

@@ -69,12 +69,6 @@ fn the_first_of_several_mistakes_is_told() {
     // The function, before what is asked of it.
     let call = Kretprobe::<Large>::new().symbol("step_by_step").offset(2);
     refused(leak(call), "NotFunctionEntry", 22);
-    // In the kernel such functions may not be probed at all.
-    #[cfg(target_os = "linux")]
-    {
-        let call = Kretprobe::<Large>::new().symbol("switch_stacks");
-        refused(leak(call), "ReturnBlacklisted", 22);
-    }
     let jprobe = Jprobe::new().symbol("step_by_step").offset(2);
     refused(leak(jprobe), "NotFunctionEntry", 22);
 
