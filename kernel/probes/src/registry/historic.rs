@@ -157,6 +157,7 @@ fn run_handlers(cpu: &PerCpu, call: &Returning<'_>, regs: &mut PtRegs) {
 
 /// Sends the call to where it came from. The address first, because a stack walk in an NMI needs it
 /// or the instance list.
+#[inline(always)]
 fn leave(call: Returning<'_>, regs: &mut PtRegs) {
     regs.ip = call.ret_addr();
     call.release();
