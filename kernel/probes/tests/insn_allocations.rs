@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use probes::insn::{Ending, classify, decode, find_boundary, init, step_copy, translate};
+use probes::insn::{BoundaryWalk, Ending, classify, decode, init, step_copy, translate};
 
 struct Counting;
 
@@ -49,22 +49,23 @@ fn only_the_first_use_allocates() {
     ];
     let start = 0xffff_ffff_8000_0000;
     for offset in 0..function.len() as u64 {
-        let Ok(insn) = find_boundary(&function, start, start + offset) else {
+        let mut walk = BoundaryWalk::new();
+        let Ok(insn) = walk.find(&function, start, start + offset) else {
             continue;
         };
         let following = decode(&function[offset as usize + insn.len()..], insn.next_ip()).ok();
-        let _ = black_box(classify(&insn, following.as_ref()));
+        let _ = black_box(classify(insn, following.as_ref()));
         let slot = start + 0x1000_0000;
-        let _ = black_box(translate(&insn, slot, Ending::Resume));
+        let _ = black_box(translate(insn, slot, Ending::Resume));
         let _ = black_box(translate(
-            &insn,
+            insn,
             slot,
             Ending::Post {
                 stub: slot + 0x100,
                 saved_flags: None,
             },
         ));
-        let _ = black_box(step_copy(&insn, slot));
+        let _ = black_box(step_copy(insn, slot));
     }
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
 }

@@ -1,13 +1,8 @@
 //! Where instructions start: linear decoding from a function's first byte.
 
-use core::fmt;
-
 use iced_x86::Code;
 
-use super::{
-    decode::{DecodeError, Insn, decode},
-    refusal::errno,
-};
+use super::decode::{DecodeError, Insn, decode};
 
 /// The instructions of a piece of code, in order. It ends after the last byte, or after the first
 /// error.
@@ -47,69 +42,14 @@ impl Iterator for Instructions<'_> {
 /// Why an address is not the start of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryError {
-    /// The address is not inside the function's bytes.
-    Outside { at: u64, start: u64, end: u64 },
-    /// The address is inside the instruction at `start`.
-    MidInstruction { at: u64, start: u64 },
+    /// The address is inside the instruction at `start`, the nearest start before it.
+    MidInstruction { start: u64 },
     /// Decoding from the function's start does not get as far as the address, or not beyond it.
-    Undecodable { at: u64, cause: DecodeError },
+    Undecodable(DecodeError),
 }
 
-impl BoundaryError {
-    /// The errno of a registration that fails so, positive.
-    pub const fn errno(self) -> i32 {
-        match self {
-            Self::Outside { .. } | Self::MidInstruction { .. } => errno::EILSEQ,
-            Self::Undecodable { cause, .. } => cause.errno(),
-        }
-    }
-}
-
-impl fmt::Display for BoundaryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outside { at, start, end } => write!(
-                f,
-                "{at:#x} is outside the function at {start:#x}..{end:#x}; give an offset below \
-                    {:#x}",
-                end.wrapping_sub(*start)
-            ),
-            Self::MidInstruction { at, start } => write!(
-                f,
-                "{at:#x} is inside an instruction; the nearest start is {start:#x}"
-            ),
-            Self::Undecodable { at, cause } => {
-                write!(
-                    f,
-                    "whether an instruction starts at {at:#x} cannot be told: {cause}"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for BoundaryError {}
-
-/// Returns the instruction that starts at `target`. It is found by decoding `function_bytes`
-/// (original code, whose first byte is at `function_start`) from the start.
-///
-/// `int3` padding counts as instructions of one byte. The instruction behind a forced-emulation
-/// prefix belongs to the prefix.
-///
-/// # Errors
-/// [`BoundaryError`]; `MidInstruction` names the nearest start before `target`.
-pub fn find_boundary(
-    function_bytes: &[u8],
-    function_start: u64,
-    target: u64,
-) -> Result<Insn, BoundaryError> {
-    BoundaryWalk::new()
-        .find(function_bytes, function_start, target)
-        .copied()
-}
-
-/// [`find_boundary`] for several targets in one function. It goes on where it stopped, so targets
-/// in ascending order cost one decoding of the function altogether.
+/// Finds instructions of one function by their addresses. It goes on where it stopped, so targets in
+/// ascending order cost one decoding of the function altogether.
 #[derive(Clone, Debug, Default)]
 pub struct BoundaryWalk {
     /// The instruction found last.
@@ -127,10 +67,16 @@ impl BoundaryWalk {
         }
     }
 
-    /// As [`find_boundary`]. All calls of one walk are about the same function.
+    /// Returns the instruction that starts at `target`. It is found by decoding `function_bytes`
+    /// (original code, whose first byte is at `function_start`) from the start. All calls of one
+    /// walk are about the same function.
+    ///
+    /// `int3` padding counts as instructions of one byte. The instruction behind a forced-emulation
+    /// prefix belongs to the prefix.
     ///
     /// # Errors
-    /// Those of [`find_boundary`].
+    /// [`BoundaryError`]. No code is at a target outside the function, so there it is
+    /// [`DecodeError::Truncated`].
     pub fn find(
         &mut self,
         function_bytes: &[u8],
@@ -139,11 +85,9 @@ impl BoundaryWalk {
     ) -> Result<&Insn, BoundaryError> {
         let offset = target.wrapping_sub(function_start);
         if offset >= function_bytes.len() as u64 {
-            return Err(BoundaryError::Outside {
-                at: target,
-                start: function_start,
-                end: function_start.wrapping_add(function_bytes.len() as u64),
-            });
+            return Err(BoundaryError::Undecodable(DecodeError::Truncated {
+                ip: target,
+            }));
         }
         let following = self.following.take();
         // Behind a prefix the instruction is none of its own, so there the walk starts anew.
@@ -162,7 +106,7 @@ impl BoundaryWalk {
             .into_iter()
             .chain(Instructions::new(rest, undecoded))
         {
-            let insn = insn.map_err(|cause| BoundaryError::Undecodable { at: target, cause })?;
+            let insn = insn.map_err(BoundaryError::Undecodable)?;
             let start = prefix_start.take().unwrap_or(insn.ip());
             if insn.is_forced_emulation_prefix() {
                 prefix_start = Some(start);
@@ -171,7 +115,7 @@ impl BoundaryWalk {
                 return Ok(self.found.insert(insn));
             }
             if insn.next_ip().wrapping_sub(function_start) > offset {
-                return Err(BoundaryError::MidInstruction { at: target, start });
+                return Err(BoundaryError::MidInstruction { start });
             }
         }
         unreachable!("instructions cover the bytes without a gap, and the target is among them")

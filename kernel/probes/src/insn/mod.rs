@@ -6,8 +6,8 @@
 //! order:
 //!
 //! ```text
-//!   find_boundary ─► classify ─┬─► translate   out-of-line code with explicit exits (the default)
-//!   (decode)                   └─► step_copy   copy to be single-stepped, and its correction
+//!   BoundaryWalk ─► classify ─┬─► translate   out-of-line code with explicit exits (the default)
+//!   (decode)                  └─► step_copy   copy to be single-stepped, and its correction
 //! ```
 //!
 //! [`translate()`] states where the processor may stand inside its code, and where the probed code
@@ -36,7 +36,7 @@ mod sequence;
 mod step;
 mod translate;
 
-pub use boundary::{BoundaryError, BoundaryWalk, Instructions, find_boundary, landing_pad_len};
+pub use boundary::{BoundaryError, BoundaryWalk, Instructions, landing_pad_len};
 pub use classify::{Class, classify};
 pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
 pub use flags::{FlagsOp, OperandSize};

@@ -10,10 +10,7 @@ use crate::{
         probe::{Container, Probe},
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
-    insn::{
-        self, BoundaryError, BoundaryWalk, Class, DecodeError, Ending, Insn, landing_pad_len,
-        translate,
-    },
+    insn::{self, BoundaryError, BoundaryWalk, Class, Ending, Insn, landing_pad_len, translate},
     platform::{Symbol, Text},
     registry::{Host, Probes, State},
 };
@@ -178,17 +175,11 @@ impl<P: Host> Probes<P> {
         let Function { start, bytes, walk } = function;
         walk.find(bytes, *start, addr)
             .map_err(|error| match error {
-                BoundaryError::MidInstruction { at, start } => {
-                    ProbeError::MidInstruction { addr: at, start }
+                BoundaryError::MidInstruction { start } => {
+                    ProbeError::MidInstruction { addr, start }
                 }
-                BoundaryError::Undecodable { at, cause } => {
-                    ProbeError::Undecodable { addr: at, cause }
-                }
-                // A function that ends with its landing pad has no instruction behind it.
-                BoundaryError::Outside { at, .. } => ProbeError::Undecodable {
-                    addr: at,
-                    cause: DecodeError::Truncated { ip: at },
-                },
+                // So it is, too, in a function that ends with its landing pad.
+                BoundaryError::Undecodable(cause) => ProbeError::Undecodable { addr, cause },
             })?;
         let (insn, following) = walk
             .found(bytes, *start)

@@ -6,8 +6,8 @@
 use iced_x86::Instruction;
 use instruction_cases::encoding::decode_plainly;
 use probes::insn::{
-    Block, BoundaryError, Ending, FunctionCode, Insn, Instructions, JUMP_BYTES, Refusal,
-    SLOT_BYTES, Translation, classify, decode, find_boundary, step_copy, translate,
+    Block, BoundaryError, BoundaryWalk, DecodeError, Ending, FunctionCode, Insn, Instructions,
+    JUMP_BYTES, Refusal, SLOT_BYTES, Translation, classify, decode, step_copy, translate,
 };
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::amd64::InstDecoder;
@@ -168,17 +168,21 @@ fn examine_boundaries(function: &[u8], decoded: &[Insn], start: u64) {
     let end = decoded.last().map_or(start, Insn::next_ip);
     for offset in 0..function.len() as u64 + 1 {
         let at = start + offset;
-        match find_boundary(function, start, at) {
+        match BoundaryWalk::new().find(function, start, at) {
             Ok(insn) => {
                 assert!(starts.contains(&at), "{at:#x}");
                 assert_eq!(insn.ip(), at);
             }
-            Err(BoundaryError::Outside { .. }) => assert_eq!(offset, function.len() as u64),
-            Err(BoundaryError::MidInstruction { start: nearest, .. }) => {
+            Err(BoundaryError::MidInstruction { start: nearest }) => {
                 assert!(!starts.contains(&at) && nearest < at && at < end, "{at:#x}");
                 assert!(starts.contains(&nearest));
             }
-            Err(BoundaryError::Undecodable { .. }) => assert!(at >= end, "{at:#x}"),
+            Err(BoundaryError::Undecodable(cause)) => {
+                assert!(at >= end, "{at:#x}");
+                if offset == function.len() as u64 {
+                    assert_eq!(cause, DecodeError::Truncated { ip: at });
+                }
+            }
         }
     }
 }
