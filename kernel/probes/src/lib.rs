@@ -61,12 +61,13 @@
 
 extern crate alloc;
 
+#[doc(hidden)]
 pub mod asm;
-pub mod data;
+mod data;
 pub mod error;
 pub mod hit;
 pub mod insn;
-pub mod limits;
+mod limits;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
@@ -75,8 +76,10 @@ pub mod your_kernel {}
 
 #[doc(hidden)]
 pub use asm::jprobe_return;
+#[doc(hidden)]
+pub use data::instance;
 pub use data::{
-    instance, jprobe,
+    jprobe,
     jprobe::{Jprobe, JprobeEntry},
     kprobe,
     kprobe::{FaultVerdict, Kprobe, PreVerdict},
