@@ -48,8 +48,8 @@ pub enum BoundaryError {
     Undecodable(DecodeError),
 }
 
-/// Finds instructions of one function by their addresses. It goes on where it stopped, so targets in
-/// ascending order cost one decoding of the function altogether.
+/// Finds instructions of one function by their addresses. It goes on where it stopped, so targets
+/// in ascending order cost one decoding of the function altogether.
 #[derive(Clone, Debug, Default)]
 pub struct BoundaryWalk {
     /// The instruction found last.

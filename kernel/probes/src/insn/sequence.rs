@@ -114,10 +114,6 @@ impl<const BYTES: usize, const MARKS: usize> Sequence<BYTES, MARKS> {
         self.len
     }
 
-    pub const fn start(&self) -> u64 {
-        self.start
-    }
-
     /// Address of the next instruction to be appended.
     pub const fn here(&self) -> u64 {
         self.start.wrapping_add(self.len as u64)

@@ -66,11 +66,6 @@ impl StepCopy {
         &self.code[..self.insn_len() + 1]
     }
 
-    /// Whether `address` is inside the copy, or just behind it, where a step may end.
-    pub fn contains(&self, address: u64) -> bool {
-        address.wrapping_sub(self.slot_addr) <= self.code().len() as u64
-    }
-
     /// Completes the step at the #DB that follows it.
     ///
     /// `regs` is the frame of the #DB, `flags` RFLAGS of the probed code before the step. `store`
@@ -113,14 +108,6 @@ impl StepCopy {
         };
         regs.flags = (regs.flags & !(kept | bits::RF)) | (flags & kept);
         StepProgress::Done
-    }
-
-    /// Goes back to the probed address after a fault in the copy. `flags`: RFLAGS of the probed
-    /// code before the step.
-    pub fn abandon(&self, regs: &mut PtRegs, flags: u64) {
-        let kept = bits::TF | bits::IF;
-        regs.ip = self.ip;
-        regs.flags = (regs.flags & !(kept | bits::RF)) | (flags & kept);
     }
 
     fn insn_len(&self) -> usize {

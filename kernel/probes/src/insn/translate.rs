@@ -19,7 +19,9 @@
 //! runs, and it may be interrupted anywhere. With [`Ending::Post`] it runs with IF=0. Every exit
 //! pushes the address at which to go on and jumps to a stub. The stub finds that address at `[rsp]`
 //! and the final stack pointer at `rsp + 8`. Instructions that set or clear IF do not suit that:
-//! see [`Translation::emulated`].
+//! the caller carries them out on the saved registers before it enters the code
+//! ([`FlagsOp::apply`]), and the code only takes the exit. So it is with `pushf`, too, if
+//! [`Ending::Post`] does not say where the saved flags are.
 //!
 //! ```text
 //!   original    Resume                             Post
@@ -91,7 +93,6 @@ pub struct SavedFlagsOperand {
 pub struct Translation {
     ip: u64,
     sequence: Sequence<{ Translation::MAX_BYTES }, 8>,
-    emulated: Option<FlagsOp>,
 }
 
 impl Translation {
@@ -104,19 +105,9 @@ impl Translation {
         self.sequence.code()
     }
 
-    /// Address for which the code was made.
-    pub fn slot_addr(&self) -> u64 {
-        self.sequence.start()
-    }
-
     /// Address of the original.
     pub fn probed_ip(&self) -> u64 {
         self.ip
-    }
-
-    /// Whether `address` is inside the code.
-    pub fn contains(&self, address: u64) -> bool {
-        address.wrapping_sub(self.slot_addr()) < self.code().len() as u64
     }
 
     /// The position of the probed code when the processor stands at `offset` into the code, as for
@@ -132,25 +123,6 @@ impl Translation {
     pub fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
         self.sequence.positions()
     }
-
-    /// The number to add to RSP at `offset` to get the probed code's stack pointer.
-    pub fn rsp_correction(&self, offset: usize) -> i32 {
-        self.position(offset).rsp_correction
-    }
-
-    /// Whether the original's effect is complete at `offset`, so that going back to the probed
-    /// address would execute it twice. No fault can occur at such an offset, except that of a
-    /// `push` that finds no stack.
-    pub fn is_committed(&self, offset: usize) -> bool {
-        self.position(offset).ip != ResumeIp::Known(self.ip)
-    }
-
-    /// The instruction that the caller must carry out on the saved registers before it enters the
-    /// code (see [`FlagsOp::apply`]). The code then only takes the exit. Only with
-    /// [`Ending::Post`].
-    pub fn emulated(&self) -> Option<FlagsOp> {
-        self.emulated
-    }
 }
 
 /// Translates `insn` for execution at `slot_addr`.
@@ -162,9 +134,8 @@ pub fn translate(insn: &Insn, slot_addr: u64, ending: Ending) -> Result<Translat
     let mut translation = Translation {
         ip: insn.ip(),
         sequence: Sequence::new(slot_addr),
-        emulated: None,
     };
-    translation.emulated = append(&mut translation.sequence, insn, ending)?;
+    append(&mut translation.sequence, insn, ending)?;
     translation.sequence.finish()?;
     Ok(translation)
 }
@@ -193,7 +164,7 @@ impl Block {
     /// As [`translate`]; [`Refusal::NoRoom`] if the block is full. The block is of no use
     /// afterwards.
     pub fn append(&mut self, insn: &Insn, ending: Ending) -> Result<(), Refusal> {
-        append(&mut self.sequence, insn, ending).map(|_| ())
+        append(&mut self.sequence, insn, ending)
     }
 
     /// Appends a jump to `target`.
@@ -226,28 +197,22 @@ impl Block {
     }
 }
 
-/// Appends the replacement of one instruction. Returns the part that is left to the caller (see
-/// [`Translation::emulated`]).
+/// Appends the replacement of one instruction.
 fn append<const B: usize, const M: usize>(
     seq: &mut Sequence<B, M>,
     insn: &Insn,
     ending: Ending,
-) -> Result<Option<FlagsOp>, Refusal> {
+) -> Result<(), Refusal> {
     let class = Class::of(insn)?;
     let ret = insn.next_ip();
     let probed = |rsp_correction| Position::known(insn.ip(), rsp_correction);
     seq.mark(probed(0))?;
     match (class, ending) {
         (Class::Flags(op), Ending::Post { saved_flags, .. }) => {
-            let emulated = match (op, saved_flags) {
-                (FlagsOp::Push(size), Some(operand)) => {
-                    push_saved_flags(seq, size, operand)?;
-                    None
-                }
-                _ => Some(op),
-            };
+            if let (FlagsOp::Push(size), Some(operand)) = (op, saved_flags) {
+                push_saved_flags(seq, size, operand)?;
+            }
             exit_next(seq, ret, ending)?;
-            return Ok(emulated);
         }
         (Class::Ordinary | Class::Flags(_), _) => {
             seq.copy(insn)?;
@@ -331,7 +296,7 @@ fn append<const B: usize, const M: usize>(
         }
         (Class::IndirectJump | Class::Return, Ending::Fall | Ending::Resume) => seq.copy(insn)?,
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Register number of RSP.

@@ -139,9 +139,6 @@ fn assert_same_length(insn: &Insn) {
 /// The copy is the same instruction, with the same operand.
 fn examine_step_copy(insn: &Insn, original: &Instruction, slot: u64) {
     let copy = step_copy(insn, slot).expect("what can be translated can be stepped");
-    let behind = slot + copy.code().len() as u64;
-    assert!(copy.contains(slot) && copy.contains(behind));
-    assert!(!copy.contains(slot - 1) && !copy.contains(behind + 1));
     let copied = decode_plainly(copy.code(), slot).expect("it is an instruction");
     assert_eq!(
         (copied.code(), copied.len()),

@@ -10,7 +10,10 @@ use probes::{
     },
 };
 
-use crate::machine::{Cpu, Machine, RSP, Stop};
+use crate::{
+    machine::{Cpu, Machine, RSP, Stop},
+    symbolic,
+};
 
 /// Where the test keeps the saved flags for `pushf`, relative to the GS base, which is the start of
 /// the data.
@@ -160,7 +163,7 @@ fn replacement(
         ..cpu.clone()
     };
     machine.prepare(slot, translation.code());
-    if let Some(op) = translation.emulated() {
+    if let Some(op) = symbolic::emulated(insn, ending) {
         emulate(machine, op, &mut cpu);
     }
     let stop = machine.resume(&mut cpu);
@@ -178,18 +181,15 @@ fn replacement(
             translation.code()
         )),
         Stop::Int3 { .. } | Stop::Fetch { .. } => outcome(machine, cpu, stop),
-        Stop::Fault { .. } if translation.contains(cpu.ip) => {
+        Stop::Fault { .. } if cpu.ip.wrapping_sub(slot) < translation.code().len() as u64 => {
             let offset = (cpu.ip - slot) as usize;
             let position = translation.position(offset);
-            if translation.is_committed(offset) {
+            if position.ip != ResumeIp::Known(insn.ip()) {
                 return Err(format!(
                     "{stop:x?} behind the commit point, at offset {offset}"
                 ));
             }
-            let ResumeIp::Known(ip) = position.ip else {
-                unreachable!("not committed")
-            };
-            cpu.ip = ip;
+            cpu.ip = insn.ip();
             cpu.gpr[RSP] = cpu.gpr[RSP].wrapping_add_signed(position.rsp_correction.into());
             outcome(machine, cpu, stop)
         }
@@ -197,7 +197,7 @@ fn replacement(
     }
 }
 
-/// Does as a kernel does for [`Translation::emulated`](probes::insn::Translation::emulated).
+/// Carries out what the replacement leaves to its caller, as a kernel does.
 fn emulate(machine: &mut Machine, op: FlagsOp, cpu: &mut Cpu) {
     let popped = machine.read(cpu.gpr[RSP]).unwrap_or_default();
     cpu.gpr[RSP] = cpu.gpr[RSP].wrapping_add_signed(op.rsp_delta());
@@ -243,9 +243,11 @@ fn stepped(machine: &mut Machine, insn: &Insn, cpu: &Cpu) -> Result<Outcome, Str
                 (cpu.ip, cpu.flags) = (regs.ip, regs.flags);
                 return outcome(machine, cpu.clone(), Stop::Int3 { at: cpu.ip });
             }
-            Stop::Fault { .. } if copy.contains(cpu.ip) => {
-                copy.abandon(&mut regs, before);
-                (cpu.ip, cpu.flags) = (regs.ip, regs.flags);
+            Stop::Fault { .. } if cpu.ip.wrapping_sub(slot) < copy.code().len() as u64 => {
+                // As a kernel does: the fault is one of the probed address.
+                let kept = flags::bits::TF | flags::bits::IF;
+                cpu.ip = insn.ip();
+                cpu.flags = (cpu.flags & !(kept | flags::bits::RF)) | (before & kept);
                 return outcome(machine, cpu, stop);
             }
             _ => return Err(format!("{stop:x?} at {:#x} while stepping", cpu.ip)),
