@@ -45,7 +45,7 @@ impl Class {
         }
         let class = match insn.code() {
             C::Jmp_rel8_64 | C::Jmp_rel32_64 | C::Jmp_rel16 => Self::Jump,
-            code if is_conditional(code) => Self::ConditionalJump,
+            code if code.is_jcc_short_or_near() => Self::ConditionalJump,
             code if is_counted(code) => Self::CountedJump,
             C::Call_rel32_64 | C::Call_rel16 => Self::Call,
             C::Jmp_rm64 | C::Jmp_rm32 | C::Jmp_rm16 => Self::IndirectJump,
@@ -216,10 +216,6 @@ fn refusal(insn: &Insn) -> Option<Refusal> {
         | C::Clrssbsy_m64 => Refusal::ShadowStack,
         _ => return None,
     })
-}
-
-fn is_conditional(code: Code) -> bool {
-    code.is_jcc_short_or_near()
 }
 
 fn is_counted(code: Code) -> bool {

@@ -280,11 +280,6 @@ impl Insn {
         (plain && self.code() == Code::Push_r64).then(|| self.instruction.op0_register().number())
     }
 
-    /// Whether this is `endbr64`, the landing pad of indirect branches.
-    pub fn is_endbr64(&self) -> bool {
-        self.code() == Code::Endbr64
-    }
-
     /// Whether this is a forced-emulation prefix: `ud2` and a signature, which belong to the next
     /// instruction.
     pub fn is_forced_emulation_prefix(&self) -> bool {

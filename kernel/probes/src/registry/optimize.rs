@@ -87,11 +87,6 @@ impl Optimizer {
             holes: KnownHoles::new(),
         }
     }
-
-    /// How many detours are in use.
-    pub(crate) fn detours(&self) -> usize {
-        self.free.used()
-    }
 }
 
 /// Detours of the operation under way: a list through the detours themselves.
@@ -229,7 +224,7 @@ impl<P: Host> Probes<P> {
 
     /// How many probed addresses have a detour.
     pub fn detours_in_use(&self) -> usize {
-        self.state().optimizer.detours()
+        self.state().optimizer.free.used()
     }
 
     /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
