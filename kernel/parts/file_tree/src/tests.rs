@@ -468,3 +468,15 @@ fn what_is_written_and_removed_is_in_the_books() {
     tree.unlink(NodeId::ROOT, b"/tmp/file").unwrap();
     assert_eq!(tree.used(), before);
 }
+
+#[test]
+fn a_tree_may_be_filled_to_its_capacity() {
+    let with_room_for = |bytes| {
+        let mut tree = Files::new(bytes);
+        let made = tree.mkdir(NodeId::ROOT, b"/a", 0o755);
+        (made.map(drop), tree.used())
+    };
+    let (_, enough) = with_room_for(1 << 20);
+    assert_eq!(with_room_for(enough), (Ok(()), enough));
+    assert_eq!(with_room_for(enough - 1).0, Err(NoSpace));
+}

@@ -156,3 +156,11 @@ fn an_argument_is_known_by_its_name_alone() {
         assert!(!arg.is(other), "{other}");
     }
 }
+
+#[test]
+fn an_argument_is_shown_as_it_is_typed() {
+    for text in ["debug", "level=5", "empty=", r#"title="two words""#] {
+        let arg = Args::new(text).next().unwrap();
+        assert_eq!(arg.to_string(), text);
+    }
+}
