@@ -161,7 +161,7 @@ fn install(
     let recipe = stage.with_extension("recipe");
     layout::write_if_changed(&recipe, text(&command).as_bytes())?;
     if !layout::is_current(&stage, &[recipe, real_mode_target()]) {
-        cargo::run(&mut command, what)?;
+        cargo::run(cargo::Nested::Install, &mut command, what)?;
         let suffix = stage.extension().filter(|suffix| *suffix == "efi");
         let mut built = directory.join("bin").join(package);
         built.set_extension(suffix.unwrap_or_default());

@@ -59,7 +59,11 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
     command
         .args(["--bin", binary, "--no-default-features"])
         .args(["--features", features(binary)]);
-    let executables = run(&mut command, &format!("building the kernel ({binary})"))?;
+    let executables = run(
+        Nested::Build,
+        &mut command,
+        &format!("building the kernel ({binary})"),
+    )?;
     executables
         .into_iter()
         .next()
@@ -69,7 +73,7 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
 /// Builds the package of the least kernel that has probes, and returns its ELF.
 pub fn build_minimal_kernel() -> Result<PathBuf> {
     let mut command = guest_build("minimal_kernel");
-    run(&mut command, "building the minimal kernel")?
+    run(Nested::Build, &mut command, "building the minimal kernel")?
         .pop()
         .context("cargo named no executable for the minimal kernel")
 }
@@ -86,6 +90,7 @@ fn make_programs() -> Result<Vec<PathBuf>> {
         return Ok(Vec::new());
     }
     run(
+        Nested::Build,
         guest_build("user").arg("--bins"),
         "building the user programs",
     )
@@ -96,6 +101,7 @@ pub fn build_stage_3() -> Result<PathBuf> {
     static STAGE: Once<PathBuf> = Once::new();
     STAGE.get_or_try(|| {
         run(
+            Nested::Build,
             &mut guest_build("stage-3"),
             "building the boot loader (stage 3)",
         )?
@@ -140,19 +146,31 @@ fn guest_build(package: &str) -> Command {
     command
 }
 
-/// Runs a `cargo build` or `cargo install`. Returns the executables that it made or found fresh.
-pub fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
-    let installs = command.get_args().next() == Some("install".as_ref());
-    let target = if installs {
-        // Apart from the rest: runs of the two kinds are under way at the same time.
-        layout::target().join("boot-loader")
-    } else {
-        layout::nested_target()
-    };
+/// A nested run of cargo. The two kinds are under way at the same time, so each has its own target
+/// directory.
+#[derive(Clone, Copy)]
+pub enum Nested {
+    /// `cargo build`, of a package of this workspace.
+    Build,
+    /// `cargo install`, of a stage of the boot loader.
+    Install,
+}
+
+impl Nested {
+    fn target(self) -> PathBuf {
+        match self {
+            Self::Build => layout::nested_target(),
+            Self::Install => layout::target().join("boot-loader"),
+        }
+    }
+}
+
+/// Runs `command`, a run of cargo. Returns the executables that it made or found fresh.
+pub fn run(kind: Nested, command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
     command
         .args(["--quiet", "--message-format", "json-render-diagnostics"])
         .arg("--target-dir")
-        .arg(target)
+        .arg(kind.target())
         .args([
             "--color",
             if stderr().is_terminal() {
@@ -168,7 +186,7 @@ pub fn run(command: &mut Command, what: &str) -> Result<Vec<PathBuf>> {
         .stderr(Stdio::piped());
     // A second one of a kind would wait for the first one's lock, and say the same.
     static ONE_AT_A_TIME: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
-    let lock = &ONE_AT_A_TIME[usize::from(installs)];
+    let lock = &ONE_AT_A_TIME[kind as usize];
     let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
     let (status, messages, diagnostics) = progress::counted(what, |count| -> Result<_> {
         let cargo = children::spawn(command).context("cannot start cargo")?;
