@@ -63,7 +63,7 @@ pub struct Site {
     pub(crate) retired_post_slot: AtomicU64,
     /// In single-step mode: the copy to step, and where it is.
     pub(crate) step: Option<Box<(u64, StepCopy)>>,
-    /// The next site of the operation under way. The last one points to itself; null: in none.
+    /// The link of the list of the operation under way.
     pub(crate) touched: AtomicPtr<Site>,
     /// The instruction as it is without probes.
     pub(crate) bytes: [u8; MAX_INSN_BYTES],

@@ -39,6 +39,7 @@ use lock_api::{MappedMutexGuard, Mutex, MutexGuard};
 
 pub(crate) mod historic;
 mod in_flight;
+mod list;
 mod operation;
 pub mod optimize;
 mod owned;
@@ -48,7 +49,6 @@ mod slots;
 mod target;
 mod templates;
 mod text;
-mod touched;
 
 use owned::Deferred;
 pub use owned::{Owner, Registered};

@@ -3,7 +3,10 @@
 use core::{
     iter::once,
     ptr::{NonNull, null_mut},
-    sync::atomic::Ordering::{Relaxed, Release},
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release},
+    },
 };
 
 use crate::{
@@ -17,12 +20,19 @@ use crate::{
     error::ProbeError,
     registry::{
         Host, Probes, State,
+        list::{Linked, List},
         optimize::{Visit, needs_breakpoint},
         sites::maxactive,
         target::Function,
-        touched::Touched,
     },
 };
+
+/// The sites of the operation under way.
+impl Linked for Site {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.touched
+    }
+}
 
 /// Why probes are removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +54,7 @@ impl<P: Host> Probes<P> {
         if !state.ready {
             return Err(ProbeError::NotReady);
         }
-        let mut touched = Touched::new();
+        let mut touched = List::new();
         let mut function = Function::default();
         let entry = P::entry_points();
         // 1. Where a post handler or a jprobe comes, a jump becomes a breakpoint again.
@@ -129,7 +139,7 @@ impl<P: Host> Probes<P> {
         state: &mut State,
         entry: &EntryPoints,
         probe: &T,
-        touched: &mut Touched,
+        touched: &mut List<Site>,
         function: &mut Function,
     ) -> Result<(), ProbeError> {
         let kprobe = probe.kprobe();
@@ -193,7 +203,8 @@ impl<P: Host> Probes<P> {
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
-        touched.add(site);
+        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
+        unsafe { touched.push(NonNull::from(site)) };
         Ok(())
     }
 
@@ -239,8 +250,8 @@ impl<P: Host> Probes<P> {
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
     /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
     /// now on.
-    fn unlink_all<T: Probe + ?Sized>(probes: &[&T]) -> Touched {
-        let mut touched = Touched::new();
+    fn unlink_all<T: Probe + ?Sized>(probes: &[&T]) -> List<Site> {
+        let mut touched = List::new();
         let entry = P::entry_points();
         for kprobe in probes.iter().map(|probe| probe.kprobe()) {
             // SAFETY: a registered probe's site lives while the lock is held.
@@ -249,7 +260,8 @@ impl<P: Host> Probes<P> {
                 continue;
             };
             site.unlink(kprobe, &entry);
-            touched.add(site);
+            // SAFETY: it is freed at the end of this operation, from the list.
+            unsafe { touched.push(NonNull::from(site)) };
         }
         for site in touched.iter() {
             site.to_write
@@ -277,8 +289,10 @@ impl<P: Host> Probes<P> {
     fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
         if let Some(core) = registered_kretprobe(probe) {
             let holder = core.holder.swap(null_mut(), Relaxed);
-            // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
-            unsafe { state.in_flight.push(holder) };
+            if let Some(holder) = NonNull::new(holder) {
+                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+                unsafe { state.in_flight.push(holder) };
+            }
         }
         let kprobe = probe.kprobe();
         if let Some(counter) = kprobe.hits.stop() {
@@ -296,8 +310,8 @@ impl<P: Host> Probes<P> {
     }
 
     /// Frees the sites that have no probe left, and the post slots that nobody needs any more.
-    fn free_unused(&self, state: &mut State, mut touched: Touched) {
-        touched.drain(|site| {
+    fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
+        while let Some(site) = touched.pop() {
             // SAFETY: registered sites are live.
             let this = unsafe { site.as_ref() };
             if this.is_empty() {
@@ -309,7 +323,7 @@ impl<P: Host> Probes<P> {
                     self.slots.free(&mut state.slots, slot);
                 }
             }
-        });
+        }
     }
 
     pub(super) fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {

@@ -47,8 +47,11 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
-    ptr::{null, null_mut},
-    sync::atomic::Ordering::{Relaxed, Release},
+    ptr::{NonNull, null, null_mut},
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release},
+    },
 };
 
 use crate::{
@@ -62,7 +65,13 @@ use crate::{
     error::ProbeError,
     insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
     platform::Text,
-    registry::{Host, Probes, slots::FreeSlots, templates::KnownHoles, text::INT3},
+    registry::{
+        Host, Probes,
+        list::{Linked, List},
+        slots::FreeSlots,
+        templates::KnownHoles,
+        text::INT3,
+    },
 };
 
 /// `jmp rel32`.
@@ -74,7 +83,7 @@ pub(crate) struct Optimizer {
     pub(crate) on: bool,
     free: FreeSlots,
     /// Detours that nobody enters any more, to be freed after a grace period.
-    retired: Chain,
+    retired: List<Detour>,
     holes: KnownHoles,
 }
 
@@ -83,52 +92,16 @@ impl Optimizer {
         Self {
             on: false,
             free: FreeSlots::new(),
-            retired: Chain::new(),
+            retired: List::new(),
             holes: KnownHoles::new(),
         }
     }
 }
 
-/// Detours of the operation under way: a list through the detours themselves.
-pub(crate) struct Chain {
-    first: *mut Detour,
-}
-
-impl Chain {
-    const fn new() -> Self {
-        Self { first: null_mut() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.first.is_null()
-    }
-
-    /// Adds a live detour that is in no list.
-    fn push(&mut self, detour: *mut Detour) {
-        // SAFETY: live, by the contract, and only the holder of the registry's lock uses the link.
-        unsafe { (*detour).next.store(self.first, Relaxed) };
-        self.first = detour;
-    }
-
-    /// The detours and their sites.
-    fn iter(&self) -> impl Iterator<Item = (&Site, &Detour)> {
-        let mut at = self.first;
-        core::iter::from_fn(move || {
-            // SAFETY: detours in a list live until they are taken out of it, and sites until after
-            // their detours.
-            let detour = unsafe { at.as_ref() }?;
-            at = detour.next.load(Relaxed);
-            // SAFETY: as above.
-            Some((unsafe { &*detour.site }, detour))
-        })
-    }
-
-    /// Takes one out.
-    fn pop(&mut self) -> Option<*mut Detour> {
-        let first = self.first;
-        // SAFETY: as in `iter`.
-        self.first = unsafe { first.as_ref() }?.next.load(Relaxed);
-        Some(first)
+/// The detours that come, that leave, or that are to be freed.
+impl Linked for Detour {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.next
     }
 }
 
@@ -269,18 +242,21 @@ impl<P: Host> Probes<P> {
         if self.detour_count.load(Relaxed) == 0 {
             return;
         }
-        let (mut leaving, mut of_freed_text) = (Chain::new(), Chain::new());
+        let (mut leaving, mut of_freed_text) = (List::new(), List::new());
         self.visit_around(visit_all, |site| {
             let Some(detour) = site.detour() else { return };
             // One that leaves already is not installed any more.
             if detour.installed.load(Relaxed) && !self.may_jump(optimizer, enabled, site) {
                 detour.installed.store(false, Relaxed);
-                let chain = if site.gone.load(Relaxed) {
+                let list = if site.gone.load(Relaxed) {
                     &mut of_freed_text
                 } else {
                     &mut leaving
                 };
-                chain.push(site.detour.load(Relaxed));
+                if let Some(detour) = NonNull::new(site.detour.load(Relaxed)) {
+                    // SAFETY: live until it is freed, after the grace period.
+                    unsafe { list.push(detour) };
+                }
             }
         });
         if !leaving.is_empty() {
@@ -291,12 +267,13 @@ impl<P: Host> Probes<P> {
         }
         while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
-            let site = unsafe { &*(*detour).site };
+            let site = unsafe { detour.as_ref() }.site();
             site.run.store(site.slot, Release);
             site.detour.store(null_mut(), Release);
             site.mark_optimized(false);
             self.detour_count.fetch_sub(1, Relaxed);
-            optimizer.retired.push(detour);
+            // SAFETY: as above; it is freed when it is out of the list.
+            unsafe { optimizer.retired.push(detour) };
         }
     }
 
@@ -314,8 +291,8 @@ impl<P: Host> Probes<P> {
         optimizer: &mut Optimizer,
         enabled: bool,
         visit_all: Visit<'_>,
-    ) -> Chain {
-        let mut coming = Chain::new();
+    ) -> List<Detour> {
+        let mut coming = List::new();
         if !optimizer.on || !enabled {
             return coming;
         }
@@ -338,18 +315,20 @@ impl<P: Host> Probes<P> {
         let mut function = None;
         for site in candidates {
             if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
-                coming.push(Box::into_raw(detour));
+                // SAFETY: nobody frees it before it is installed and out of the list.
+                unsafe { coming.push(NonNull::from(Box::leak(detour))) };
             }
         }
         coming
     }
 
     /// Turns the breakpoints into jumps whose detours were made.
-    pub(crate) fn install_jumps(&self, mut coming: Chain) {
+    pub(crate) fn install_jumps(&self, mut coming: List<Detour>) {
         if coming.is_empty() {
             return;
         }
-        for (site, detour) in coming.iter() {
+        for detour in coming.iter() {
+            let site = detour.site();
             site.detour
                 .store(core::ptr::from_ref(detour).cast_mut(), Release);
             site.mark_optimized(true);
@@ -357,7 +336,8 @@ impl<P: Host> Probes<P> {
         }
         // Every CPU sees the detours, and preempts nobody under the jumps.
         P::synchronize_cores();
-        for (site, detour) in coming.iter() {
+        for detour in coming.iter() {
+            let site = detour.site();
             site.run.store(detour.block(), Release);
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
@@ -368,18 +348,19 @@ impl<P: Host> Probes<P> {
         self.write_twice(&coming, |site, _| (site.addr(), [JUMP]));
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
-            unsafe { (*detour).installed.store(true, Relaxed) };
+            unsafe { detour.as_ref() }.installed.store(true, Relaxed);
         }
     }
 
     /// Writes the same number of bytes at each site, as JUMP-2 says.
     fn write_twice<const N: usize>(
         &self,
-        chain: &Chain,
+        detours: &List<Detour>,
         bytes_of: impl Fn(&Site, &Detour) -> (u64, [u8; N]),
     ) {
         for _round in 0..2 {
-            for (site, detour) in chain.iter() {
+            for detour in detours.iter() {
+                let site = detour.site();
                 let (at, bytes) = bytes_of(site, detour);
                 for (at, byte) in (at..).zip(bytes) {
                     // SAFETY: text of a site that is not gone, under the lock. Either its first
@@ -515,7 +496,7 @@ impl<P: Host> Probes<P> {
     pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
         while let Some(detour) = optimizer.retired.pop() {
             // SAFETY: made by `Box::into_raw`, and out of every CPU's reach.
-            let detour = unsafe { Box::from_raw(detour) };
+            let detour = unsafe { Box::from_raw(detour.as_ptr()) };
             // Dropped after that: nobody finds it by an address any more.
             self.detours.free(&mut optimizer.free, detour.start);
         }

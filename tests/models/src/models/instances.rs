@@ -277,7 +277,7 @@ pub(super) fn reclaimed() {
     world.content.write(77);
     let mut in_flight = InFlight::new();
     // SAFETY: as the contract says: cleared, and the grace period is over.
-    unsafe { in_flight.push(holder) };
+    unsafe { in_flight.push(core::ptr::NonNull::new(holder).expect("a holder")) };
     while in_flight.free_returned() > 0 {
         loom::thread::yield_now();
     }
