@@ -110,11 +110,9 @@ mod tests {
             assert!(!list.is_empty());
             let numbers = |list: &List<Member>| Vec::from_iter(list.iter().map(|member| member.0));
             assert_eq!(numbers(&list), [3, 2, 1]);
+            let newest = list.pop().unwrap();
             // SAFETY: one of the members above.
-            assert_eq!(
-                list.pop().map(|member| unsafe { member.as_ref() }.0),
-                Some(3)
-            );
+            assert_eq!(unsafe { newest.as_ref() }.0, 3);
             assert_eq!(numbers(&list), [2, 1]);
             list.clear();
             assert!(list.is_empty() && list.iter().next().is_none());
