@@ -86,7 +86,7 @@ macro_rules! breakpoint_entry {
             // An instance, and a task's cell.
             next = const $crate::asm::layout::INSTANCE_NEXT,
             ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
-            frame = const $crate::asm::layout::INSTANCE_FRAME,
+            return_frame = const $crate::asm::layout::INSTANCE_RETURN_FRAME,
             below_slot = const $crate::asm::layout::BELOW_SLOT,
             shared = const $crate::asm::layout::SHARED,
             cell_head = const $crate::asm::layout::CELL_HEAD,

@@ -143,7 +143,7 @@ macro_rules! handlers {
 # `take_call`.
 .macro join_call name
 .L\name\()_borrowed:
-    mov rcx, [rdx + {frame}]
+    mov rcx, [rdx + {return_frame}]
     add rcx, {shared}
     and rcx, ~{shared}
     cmp rcx, rbx

@@ -71,7 +71,7 @@ macro_rules! returns {
     mov rsi, rsp
     and rsi, -16
     # Else the call has several probes, or is not the newest, or the stack has to be aligned.
-    cmp [r12 + {frame}], rsi
+    cmp [r12 + {return_frame}], rsi
     jne .Lreturn_not_single
     mov r14, [r12 + {next}]
     mov rbp, [r12 + {ret_addr}]
@@ -101,7 +101,7 @@ macro_rules! returns {
     # Several probes: the frames of all instances of the call but the oldest are marked.
     .cfi_remember_state
     lea rax, [rsi - {shared}]
-    cmp [r12 + {frame}], rax
+    cmp [r12 + {return_frame}], rax
     jne .Lreturn_slow_path
     mov rbp, [r12 + {ret_addr}]
     mov [rsp + {ip}], rbp
@@ -112,7 +112,7 @@ macro_rules! returns {
     mov rdx, [rdx + {holder_kretprobe}]
     mov rsi, rsp
     run_return_handler r14
-    cmp [r14 + {frame}], rsp
+    cmp [r14 + {return_frame}], rsp
     mov r14, [r14 + {next}]
     jne .Lreturn_next
     # As above: the address, the instance list, the instances.

@@ -183,7 +183,7 @@ macro_rules! stub_macros {
 # Fills the instance rax in. In: rcx, the return address; rdx, the task's newest call.
 .macro fill_instance return_frame
     mov [rax + {ret_addr}], rcx
-    mov [rax + {frame}], \return_frame
+    mov [rax + {return_frame}], \return_frame
     mov [rax + {next}], rdx
 .endm
 
@@ -199,7 +199,7 @@ macro_rules! stub_macros {
 .macro borrow_return cell, return_frame, trampoline, slow_path, mark
     mov \cell, gs:[{cell}]
     mov rdx, [\cell + {cell_head}]
-    cmp [rdx + {frame}], \return_frame
+    cmp [rdx + {return_frame}], \return_frame
     jbe \slow_path
     mov rcx, [\return_frame + {below_slot}]
     fill_instance \return_frame

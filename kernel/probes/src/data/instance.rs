@@ -60,7 +60,7 @@ pub struct Instance {
     /// trampoline compares this with its own stack pointer. If they are equal, this is the only
     /// instance of the call and the stack is aligned, so the fast path may run. And a new call
     /// compares it with its own frame, to see that the newest call is above it.
-    pub(crate) frame: u64,
+    pub(crate) return_frame: u64,
 }
 
 /// The mark of [`Instance::frame`], for slots at even addresses.
@@ -97,19 +97,19 @@ pub(crate) const fn oldest() -> *mut Instance {
 }
 
 impl Instance {
-    const fn sentinel(frame: u64) -> Self {
+    const fn sentinel(return_frame: u64) -> Self {
         Self {
             next: AtomicPtr::new(null_mut()),
             holder: core::ptr::null(),
             ret_addr: 0,
-            frame,
+            return_frame,
         }
     }
 
     /// The return slot; if that is at an odd address, the next even one.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u64 {
-        unmarked(self.frame.wrapping_add(BELOW_SLOT))
+        unmarked(self.return_frame.wrapping_add(BELOW_SLOT))
     }
 
     /// Whether the return address was taken from `slot`. Slots do not overlap, so the lowest bit
@@ -124,7 +124,7 @@ impl Instance {
     #[inline(always)]
     pub(crate) fn set_slot(&mut self, slot: u64, is_shared: bool) {
         let mark = if is_shared { SHARED } else { 0 };
-        self.frame = slot.wrapping_sub(BELOW_SLOT).wrapping_sub(mark);
+        self.return_frame = slot.wrapping_sub(BELOW_SLOT).wrapping_sub(mark);
     }
 
     /// The instance that a link of a list leads to. None at the list's end.
@@ -217,7 +217,7 @@ impl Holder {
                     next: AtomicPtr::new(null_mut()),
                     holder,
                     ret_addr: 0,
-                    frame: 0,
+                    return_frame: 0,
                 });
                 (*holder).free.push(instance);
             }
@@ -448,10 +448,13 @@ mod tests {
                         unsafe {
                             let (a, b) = ((*holder).take(), (*holder).take());
                             for i in [a, b].into_iter().filter(|i| !i.is_null()) {
-                                (*i).frame = id;
+                                (*i).return_frame = id;
                             }
                             for i in [a, b].into_iter().filter(|i| !i.is_null()) {
-                                assert_eq!(core::ptr::read_volatile(&raw const (*i).frame), id);
+                                assert_eq!(
+                                    core::ptr::read_volatile(&raw const (*i).return_frame),
+                                    id
+                                );
                                 give_back(i);
                             }
                         }

@@ -86,7 +86,7 @@ impl<D> KretprobeInstance<D> {
     }
 
     /// The address of the stack slot that the return address lies in.
-    pub fn frame(&self) -> u64 {
+    pub fn return_slot(&self) -> u64 {
         self.inner.slot()
     }
 

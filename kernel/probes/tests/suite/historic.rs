@@ -52,7 +52,7 @@ fn a_call_by_trap4_goes_home_behind_the_step() {
     const SINGLE_STEP: u64 = 1 << 14;
     static CALL: Mutex<(u64, u64)> = Mutex::new((0, 0));
     fn remember(call: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
-        *CALL.lock() = (call.frame(), call.ret_addr());
+        *CALL.lock() = (call.return_slot(), call.ret_addr());
         EntryVerdict::Track
     }
     extern "C" fn come_back(_: u64) {

@@ -21,7 +21,7 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
             *regs,
             instance.ret_addr(),
             instance.task(),
-            instance.frame(),
+            instance.return_slot(),
         );
     }
     fn at_entry(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
@@ -522,7 +522,9 @@ fn a_stack_walk_finds_the_true_callers() {
     let _machine = boot();
     static FRAMES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     fn remember(instance: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
-        FRAMES.lock().push((instance.frame(), instance.ret_addr()));
+        FRAMES
+            .lock()
+            .push((instance.return_slot(), instance.ret_addr()));
         EntryVerdict::Track
     }
     fn walk(above: u64) {
