@@ -63,7 +63,7 @@ pub struct Instance {
     pub(crate) return_frame: u64,
 }
 
-/// The mark of [`Instance::frame`], for slots at even addresses.
+/// The mark of [`Instance::return_frame`], for slots at even addresses.
 pub(crate) const SHARED: u64 = 1;
 
 /// How far the frame of a return is below the return slot.
