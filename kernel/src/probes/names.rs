@@ -9,7 +9,7 @@
 use alloc::string::String;
 use core::fmt::{self, Write};
 
-use crate::symbols::{self, LookupError, Symbol};
+use crate::symbols::{self, Candidates, LookupError, Symbol};
 use ::probes::ProbeError;
 
 /// The address of the symbol called `name`: plain, mangled or demangled.
@@ -24,10 +24,10 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
         Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
         Err(LookupError::Ambiguous { name, candidates }) => Err(ProbeError::AmbiguousSymbol {
             name,
-            candidates: try_format(format_args!("{}", List(&candidates, Candidate)))?,
+            candidates: try_format(format_args!("{}", Candidates(&candidates)))?,
         }),
         Err(LookupError::Unknown { name, nearest }) => {
-            let list = List(&nearest, |symbol| symbol.demangled());
+            let list = Demangled(&nearest);
             let (before, after) = match nearest[..] {
                 [] => ("", "it"),
                 _ => ("did you mean ", "? It"),
@@ -42,26 +42,16 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
     }
 }
 
-/// Prints something of each symbol, with commas between.
-struct List<'a, 's, T>(&'a [Symbol<'s>], fn(Symbol<'s>) -> T);
+/// Shows the demangled names of symbols, with commas between.
+struct Demangled<'a, 's>(&'a [Symbol<'s>]);
 
-impl<T: fmt::Display> fmt::Display for List<'_, '_, T> {
+impl fmt::Display for Demangled<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, symbol) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{}", (self.1)(*symbol))?;
+            write!(f, "{comma}{}", symbol.demangled())?;
         }
         Ok(())
-    }
-}
-
-/// Full name and address of a function. Copies of one generic function share their full name, so
-/// that only the address tells them apart.
-struct Candidate<'s>(Symbol<'s>);
-
-impl fmt::Display for Candidate<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {:#x}", self.0.name, self.0.start)
     }
 }
 

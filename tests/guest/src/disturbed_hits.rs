@@ -26,8 +26,8 @@ use kernel::{
         uaccess::{copy_from_anywhere_nofault, copy_from_user, copy_from_user_nofault},
     },
     probes::{
-        FaultVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
-        Registered, jprobe, register,
+        FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PROBES,
+        PreVerdict, PtRegs, Registered, jprobe, register,
     },
     symbols,
     task::{TaskRef, exec::run_program, kthread::spawn_kthread_on},
@@ -195,6 +195,31 @@ fn a_probed_instruction_that_faults_pages_in_is_completed() {
     drop(entry);
 }
 
+/// A probe of each kind on `troubled_target`.
+struct EachKind {
+    kprobe: Registered<Box<Kprobe>>,
+    call: Registered<Box<Kretprobe<u64>>>,
+    jprobe: Registered<Box<Jprobe>>,
+}
+
+/// The handlers of the registered probes do `D`, and so does `mirror`.
+fn in_each_kind_of_handler<D: Deed + 'static>(mirror: JprobeEntry) -> EachKind {
+    let kprobe = Kprobe::new()
+        .symbol("troubled_target")
+        .pre(before::<D>)
+        .post(after::<D>);
+    let call = Kretprobe::new()
+        .symbol("troubled_target")
+        .entry(at_entry::<D>)
+        .handler(at_return::<D>);
+    let jprobe = Jprobe::new().symbol("troubled_target").entry(mirror);
+    EachKind {
+        kprobe: register(Box::new(kprobe)).unwrap(),
+        call: register(Box::new(call)).unwrap(),
+        jprobe: register(Box::new(jprobe)).unwrap(),
+    }
+}
+
 /// Results of [`ReadEverywhere`]: how many reads ended as they should.
 static GOOD_READS: AtomicU64 = AtomicU64::new(0);
 /// Where a word crosses from a mapped page into an unmapped one.
@@ -252,26 +277,11 @@ fn reads_in_handlers_never_fault_for_good() {
             .pre(count_before),
     ))
     .unwrap();
-    let kprobe = register(Box::new(
-        Kprobe::new()
-            .symbol("troubled_target")
-            .pre(before::<ReadEverywhere>)
-            .post(after::<ReadEverywhere>),
-    ))
-    .unwrap();
-    let call = register(Box::new(
-        Kretprobe::new()
-            .symbol("troubled_target")
-            .entry(at_entry::<ReadEverywhere>)
-            .handler(at_return::<ReadEverywhere>),
-    ))
-    .unwrap();
-    let jprobe = register(Box::new(
-        Jprobe::new()
-            .symbol("troubled_target")
-            .entry(mirror_that_reads),
-    ))
-    .unwrap();
+    let EachKind {
+        kprobe,
+        call,
+        jprobe,
+    } = in_each_kind_of_handler::<ReadEverywhere>(mirror_that_reads);
     assert_eq!(troubled_target(black_box(1)), 2);
     assert_eq!(GOOD_READS.load(SeqCst), 5 * 5);
     // Three page faults in each five reads; the fourth fault is a general protection fault.
@@ -393,26 +403,11 @@ fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
     .unwrap();
     let call_in_nmi =
         register(Box::new(Kretprobe::<u64>::new().symbol("troubled_in_nmi"))).unwrap();
-    let kprobe = register(Box::new(
-        Kprobe::new()
-            .symbol("troubled_target")
-            .pre(before::<NmiToSelf>)
-            .post(after::<NmiToSelf>),
-    ))
-    .unwrap();
-    let call = register(Box::new(
-        Kretprobe::new()
-            .symbol("troubled_target")
-            .entry(at_entry::<NmiToSelf>)
-            .handler(at_return::<NmiToSelf>),
-    ))
-    .unwrap();
-    let jprobe = register(Box::new(
-        Jprobe::new()
-            .symbol("troubled_target")
-            .entry(mirror_that_sends_an_nmi),
-    ))
-    .unwrap();
+    let EachKind {
+        kprobe,
+        call,
+        jprobe,
+    } = in_each_kind_of_handler::<NmiToSelf>(mirror_that_sends_an_nmi);
     let (_, offset) = copying_instruction();
     let faults = register(Box::new(
         Kprobe::new()

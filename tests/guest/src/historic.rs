@@ -1,6 +1,6 @@
 //! The return paths of 2005, and what they cost in interruptions.
 
-use abi::signal;
+use crate::program_probes::kill_in_its_sleep;
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -15,13 +15,7 @@ use kernel::{
         StepMethod::{self, Translate, TrapFlag},
         register,
     },
-    task::{
-        self,
-        exec::start_program,
-        kthread::spawn_kthread_on,
-        process::{self, Which},
-        wait::wait_for_child,
-    },
+    task::kthread::spawn_kthread_on,
 };
 use x86_64::instructions::interrupts::without_interrupts;
 
@@ -303,16 +297,7 @@ fn a_killed_program_gives_instances_of_all_methods_back() {
         registered(on("do_syscall", TrapFlag, Trap4).maxactive(8)),
     ];
     for _ in 0..5 * 8 {
-        let entered = ENTERED.load(SeqCst);
-        let pid = start_program("/bin/exercise", &["block"]).unwrap();
-        while ENTERED.load(SeqCst) == entered {
-            task::schedule();
-        }
-        process::kill(pid).unwrap();
-        let (_, status) = wait_for_child(Which::Pid(pid), false)
-            .unwrap()
-            .expect("it has ended");
-        assert_eq!(status.signal(), Some(signal::KILL));
+        kill_in_its_sleep(&ENTERED);
     }
     assert!(probes.iter().all(|probe| probe.nmissed() == 0));
     drop(probes);

@@ -80,6 +80,21 @@ fn return_probes_on_fork_and_exec_are_followed() {
     drop((fork, exec));
 }
 
+/// Starts a program that sleeps in a system call, and kills it there. `entered` counts the calls of
+/// the system call.
+pub fn kill_in_its_sleep(entered: &AtomicU64) {
+    let before = entered.load(SeqCst);
+    let pid = start_program("/bin/exercise", &["block"]).unwrap();
+    while entered.load(SeqCst) == before {
+        task::schedule();
+    }
+    process::kill(pid).unwrap();
+    let (_, status) = wait_for_child(Which::Pid(pid), false)
+        .unwrap()
+        .expect("it has ended");
+    assert_eq!(status.signal(), Some(signal::KILL));
+}
+
 /// A program is killed while return-probed functions are on its kernel stack: their instances come
 /// back.
 #[guest_test]
@@ -100,16 +115,7 @@ fn a_killed_program_gives_its_instances_back() {
     let sleep = register(Box::new(sleep)).unwrap();
     let probes = [sleep, probe("do_syscall", 8), probe("schedule", 30)];
     for _ in 0..5 * 8 {
-        let entered = ENTRIES.load(SeqCst);
-        let pid = start_program("/bin/exercise", &["block"]).unwrap();
-        while ENTRIES.load(SeqCst) == entered {
-            task::schedule();
-        }
-        process::kill(pid).unwrap();
-        let (_, status) = wait_for_child(Which::Pid(pid), false)
-            .unwrap()
-            .expect("it has ended");
-        assert_eq!(status.signal(), Some(signal::KILL));
+        kill_in_its_sleep(&ENTRIES);
     }
     for probe in &probes {
         assert_eq!(probe.nmissed(), 0, "{:?}", probe.kprobe().symbol_name());

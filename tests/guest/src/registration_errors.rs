@@ -384,3 +384,23 @@ fn errors_say_what_to_do() {
         "{told}"
     );
 }
+
+/// Two copies of one instance have one full name, so only the address tells them apart.
+#[guest_test]
+fn an_ambiguous_name_is_told_with_addresses() {
+    let (name, candidates) = symbols::functions()
+        .map(|symbol| format!("{symbol}"))
+        .find_map(|name| match symbols::lookup_name(&name) {
+            Err(symbols::LookupError::Ambiguous { candidates, .. }) => Some((name, candidates)),
+            _ => None,
+        })
+        .expect("some generic function is there twice");
+    let told = register(Box::new(Kprobe::new().symbol(name.leak())))
+        .map(drop)
+        .unwrap_err();
+    let told = format!("{told}");
+    for symbol in candidates {
+        let candidate = format!("{} at {:#x}", symbol.name, symbol.start);
+        assert!(told.contains(&candidate), "{candidate} is not in: {told}");
+    }
+}

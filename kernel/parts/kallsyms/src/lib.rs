@@ -186,6 +186,20 @@ pub enum LookupError<'a> {
     },
 }
 
+/// Shows the full names and addresses of symbols that share a name. Copies of one generic function
+/// share their full name, so that only the address tells them apart.
+pub struct Candidates<'a, 's>(pub &'a [Symbol<'s>]);
+
+impl fmt::Display for Candidates<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, symbol) in self.0.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}{} at {:#x}", symbol.name, symbol.start)?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for LookupError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -211,14 +225,10 @@ impl fmt::Display for LookupError<'_> {
             Self::Ambiguous { name, candidates } => {
                 write!(
                     f,
-                    "{name} fits {} symbols; give an address or a full name: ",
-                    candidates.len()
-                )?;
-                for (index, symbol) in candidates.iter().enumerate() {
-                    let comma = if index > 0 { ", " } else { "" };
-                    write!(f, "{comma}{} at {:#x}", symbol.name, symbol.start)?;
-                }
-                Ok(())
+                    "{name} fits {} symbols; give an address or a full name: {}",
+                    candidates.len(),
+                    Candidates(candidates)
+                )
             }
         }
     }

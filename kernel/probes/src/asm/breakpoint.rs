@@ -204,8 +204,9 @@ macro_rules! breakpoint_stubs {
     .cfi_adjust_cfa_offset -8
 .endm
 
-# In: rdi, the first probe; rcx, the site. As `Hits::serve`, where no probe has a post handler.
-    function kprobe_hit
+# Takes the guard and runs the handlers, newest probe first. In: rdi, the first probe; rcx, the
+# site. Goes to `elsewhere` if one of them has chosen where to go on.
+.macro run_pre_handlers elsewhere
     lookup_frame
     complete_frame
     inc dword ptr gs:[{guard}]
@@ -213,7 +214,12 @@ macro_rules! breakpoint_stubs {
     mov rsi, rsp
     call_keeping_site "[rdi + {chain}]"
     test al, al
-    jnz .Lhit_goes_elsewhere
+    jnz \elsewhere
+.endm
+
+# In: rdi, the first probe; rcx, the site. As `Hits::serve`, where no probe has a post handler.
+    function kprobe_hit
+    run_pre_handlers .Lhit_goes_elsewhere
     mov rax, [rcx + {run}]
     mov [rsp + {ip}], rax
 .Lhit_leave:
@@ -236,14 +242,7 @@ macro_rules! breakpoint_stubs {
 
 # In: rdi, the first probe; rcx, the site. As `Hits::serve`, where a probe has a post handler.
     function kprobe_hit_post
-    lookup_frame
-    complete_frame
-    inc dword ptr gs:[{guard}]
-    jnz .Lhit_missed
-    mov rsi, rsp
-    call_keeping_site "[rdi + {chain}]"
-    test al, al
-    jnz .Lhit_post_goes_elsewhere
+    run_pre_handlers .Lhit_post_goes_elsewhere
     # `push` of a register, the stack pointer at an odd word and still the code's, no TF: on the
     # frame.
     movsx eax, word ptr [rcx + {pushed}]

@@ -53,6 +53,24 @@ impl Code {
         Self::new(|start| [body, &exit(start + body.len() as u64, 1)].concat())
     }
 
+    /// Places `body` with exit number 1 behind it, if `falls_through`, and exit number 2
+    /// [`Self::FAR`] bytes from its start: for branches.
+    pub fn with_exits(body: &[u8], falls_through: bool) -> Self {
+        Self::new(|start| {
+            let mut code = body.to_vec();
+            if falls_through {
+                code.extend(exit(start + code.len() as u64, 1));
+            }
+            assert!(code.len() <= Self::FAR);
+            code.resize(Self::FAR, 0xcc);
+            code.extend(exit(start + Self::FAR as u64, 2));
+            code
+        })
+    }
+
+    /// Where the exit of a branch is, in bytes from the start.
+    const FAR: usize = 32;
+
     /// Calls it as a function.
     pub fn call(&self, a: u64, b: u64) -> u64 {
         let function = ptr::with_exposed_provenance::<()>(self.start as usize);

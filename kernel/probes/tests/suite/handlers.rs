@@ -176,14 +176,7 @@ fn an_ip_that_a_pre_handler_changes_does_not_leak_into_a_branch() {
         (&[0x57], &[0xff, 0x24, 0x24], PLAIN),           // push rdi; jmp [rsp]
     ];
     for (setup, branch, flags) in table {
-        let code = Code::new(|start| {
-            let mut code = [setup, branch].concat();
-            code.extend(exit(start + code.len() as u64, 1));
-            assert!(code.len() <= 32);
-            code.resize(32, 0xcc);
-            code.extend(exit(start + 32, 2));
-            code
-        });
+        let code = Code::with_exits(&[setup, branch].concat(), true);
         let registers = Registers {
             cx: 2,
             di: code.start + 32,
@@ -581,14 +574,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         (&[0x57], 0, -8, 1),                 // push rdi
     ];
     for (bytes, carry, moved, to) in &table {
-        let code = Code::new(|start| {
-            let mut code = bytes.to_vec();
-            code.extend(exit(start + code.len() as u64, 1));
-            assert!(code.len() <= 32);
-            code.resize(32, 0xcc);
-            code.extend(exit(start + 32, 2));
-            code
-        });
+        let code = Code::with_exits(bytes, true);
         let registers = Registers {
             cx: 2,
             di: code.start + 32,
@@ -619,13 +605,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
     }
     // push rdi; ret: back to where rdi says.
     for ret in [&[0xc3][..], &[0xc2, 8, 0]] {
-        let code = Code::new(|start| {
-            let mut code = vec![0x57];
-            code.extend(ret);
-            code.resize(32, 0xcc);
-            code.extend(exit(start + 32, 2));
-            code
-        });
+        let code = Code::with_exits(&[&[0x57], ret].concat(), false);
         let registers = Registers {
             di: code.start + 32,
             ..Registers::default()
