@@ -1,0 +1,225 @@
+//! Helpers: the calls that a program may make.
+//!
+//! A helper that Linux has too has Linux's number and meaning. Our own begin with
+//! [`Helper::FIRST_OWN`].
+
+use crate::{MapKind, Reg};
+
+/// A helper. Its arguments are in `r1` to `r5`, in the order of [`Helper::arguments`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Helper {
+    /// `(map, &key)`: the value of the key, or null.
+    MapLookup = 1,
+    /// `(map, &key, &value, flags)`: stores a value: flags 0 in any case, 1 if the key is new, 2 if
+    /// it is there. 0, or a negated errno.
+    MapUpdate = 2,
+    /// `(map, &key)`: takes the key away. 0, or a negated errno.
+    MapDelete = 3,
+    /// `()`: the number of the CPU.
+    CpuId = 8,
+    /// `()`: process in the upper, task in the lower 32 bits.
+    PidTgid = 14,
+    /// `(&buffer, size)`: the task's name, NUL-terminated. 0.
+    Comm = 16,
+    /// `(context, map, flags)`: the number of the call stack in a map of stacks, or a negated
+    /// errno. The low 8 bits of flags are how many frames to skip.
+    StackId = 27,
+    /// `(&buffer, size, address)`: copies user memory. 0, or a negated errno with the buffer zero.
+    ReadUser = 112,
+    /// The same for kernel memory.
+    ReadKernel = 113,
+    /// `(&buffer, size, address)`: copies a NUL-terminated text from user memory, shortened to
+    /// size. The bytes with the NUL, or a negated errno with the buffer zero.
+    ReadUserStr = 114,
+    /// The same for kernel memory.
+    ReadKernelStr = 115,
+    /// `(ring, size, 0)`: a record of constant size, or null if there is no room. It must be
+    /// submitted or discarded.
+    RingReserve = 131,
+    /// `(record, 0)`: gives the record to the reader.
+    RingSubmit = 132,
+    /// `(record, 0)`: drops the record.
+    RingDiscard = 133,
+    /// `(context)`: the probed address; of a return, the function's address.
+    FuncIp = 173,
+
+    /// `()`: the time stamp counter, raw.
+    Tsc = 0x1000,
+    /// `(value)`: the bucket of a histogram by powers of two: 0 for 0, else 1 + floor(log2(value)),
+    /// at most 64.
+    Log2,
+    /// `(map, index, delta)`: adds to the first 8 bytes of a value of an array. An index that the
+    /// array does not have adds nothing. 0.
+    Add,
+    /// `(map, &key, delta)`: adds to the first 8 bytes of a hash's value, which begins with zero.
+    /// 0, or a negated errno if there is no room.
+    AddByKey,
+    /// `(ring, size, dynamic, type)`: a record as [`Helper::RingReserve`] gives, of constant `size`,
+    /// with room for `dynamic` more bytes behind it, and with the common header filled in: type,
+    /// flags, preemption count, pid. The program sees `size` bytes.
+    EventReserve,
+    /// `(address, most)`: the length of a NUL-terminated text in kernel memory, with the NUL, at
+    /// most `most`. 0 if it cannot be read.
+    StrLen,
+    /// The same in user memory.
+    UserStrLen,
+    /// `(record, address, length)`: appends a text of kernel memory to the dynamic part of a record
+    /// of [`Helper::EventReserve`], at most `length` bytes and what is left, NUL-terminated.
+    /// Returns its place: offset in the record, and length << 16. If it cannot be read, or length
+    /// is 0, the text is `(fault)`, as far as it fits.
+    AppendStr,
+    /// The same for user memory.
+    AppendUserStr,
+    /// `(record, &buffer, size)`: appends bytes of the program's own, of constant size.
+    AppendBytes,
+    /// `()`: the data that the entry and the return of one call share. Zero at the entry.
+    EntryData,
+    /// `()`: where the call of a return program returns to.
+    ReturnAddress,
+}
+
+/// The type of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// `r1` as the program got it.
+    Context,
+    /// A map of one of these kinds.
+    Map(&'static [MapKind]),
+    /// A pointer to as many readable bytes as the map's keys have.
+    Key,
+    /// A pointer to as many readable bytes as the map's values have.
+    Value,
+    /// A pointer to as many readable bytes as the next argument says.
+    Readable,
+    /// A pointer to as many writable bytes as the next argument says.
+    Writable,
+    /// The size of the memory of the argument before: a known constant, not 0.
+    SizeOfIt,
+    /// The size of a record: a known constant, 1 (8 with a header) to [`crate::MOST_RECORD_BYTES`].
+    RecordSize,
+    /// A known constant.
+    Constant,
+    /// Any number.
+    Scalar,
+    /// A record that is reserved, by the beginning of it. The call gives it back.
+    ReleasedRecord,
+    /// A record that is reserved by [`Helper::EventReserve`], by the beginning of it.
+    Record,
+}
+
+/// The type of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    Scalar,
+    /// A number of at most this.
+    AtMost(u64),
+    /// A value of the map in `r1`, or null.
+    ValueOrNull,
+    /// A record of the size in the argument, or null.
+    RecordOrNull,
+    /// The data that entry and return share.
+    EntryData,
+}
+
+const ARRAYS: &[MapKind] = &[MapKind::Array, MapKind::PerCpuArray];
+const HASHES: &[MapKind] = &[MapKind::Hash, MapKind::PerCpuHash];
+const WITH_KEYS: &[MapKind] = &[
+    MapKind::Array,
+    MapKind::PerCpuArray,
+    MapKind::Hash,
+    MapKind::PerCpuHash,
+];
+const STACKS: &[MapKind] = &[MapKind::Stacks];
+const RING: &[MapKind] = &[MapKind::Ring];
+
+impl Helper {
+    /// The number of the first helper that Linux does not have.
+    pub const FIRST_OWN: u32 = Self::Tsc as u32;
+
+    /// All of them.
+    pub const ALL: [Self; 27] = [
+        Self::MapLookup,
+        Self::MapUpdate,
+        Self::MapDelete,
+        Self::CpuId,
+        Self::PidTgid,
+        Self::Comm,
+        Self::StackId,
+        Self::ReadUser,
+        Self::ReadKernel,
+        Self::ReadUserStr,
+        Self::ReadKernelStr,
+        Self::RingReserve,
+        Self::RingSubmit,
+        Self::RingDiscard,
+        Self::FuncIp,
+        Self::Tsc,
+        Self::Log2,
+        Self::Add,
+        Self::AddByKey,
+        Self::EventReserve,
+        Self::StrLen,
+        Self::UserStrLen,
+        Self::AppendStr,
+        Self::AppendUserStr,
+        Self::AppendBytes,
+        Self::EntryData,
+        Self::ReturnAddress,
+    ];
+
+    /// Its number in the wire form.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The helper with that number.
+    pub fn numbered(number: u32) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|helper| helper.number() == number)
+    }
+
+    /// The types of its arguments, from `r1` on.
+    pub const fn arguments(self) -> &'static [Argument] {
+        use Argument as A;
+        match self {
+            Self::MapLookup => &[A::Map(WITH_KEYS), A::Key],
+            Self::MapUpdate => &[A::Map(WITH_KEYS), A::Key, A::Value, A::Scalar],
+            Self::MapDelete => &[A::Map(HASHES), A::Key],
+            Self::Comm => &[A::Writable, A::SizeOfIt],
+            Self::StackId => &[A::Context, A::Map(STACKS), A::Scalar],
+            Self::ReadUser | Self::ReadKernel | Self::ReadUserStr | Self::ReadKernelStr => {
+                &[A::Writable, A::SizeOfIt, A::Scalar]
+            }
+            Self::RingReserve => &[A::Map(RING), A::RecordSize, A::Constant],
+            Self::RingSubmit | Self::RingDiscard => &[A::ReleasedRecord, A::Scalar],
+            Self::FuncIp => &[A::Context],
+            Self::CpuId | Self::PidTgid | Self::Tsc | Self::EntryData | Self::ReturnAddress => &[],
+            Self::Log2 => &[A::Scalar],
+            Self::Add => &[A::Map(ARRAYS), A::Scalar, A::Scalar],
+            Self::AddByKey => &[A::Map(HASHES), A::Key, A::Scalar],
+            Self::EventReserve => &[A::Map(RING), A::RecordSize, A::Scalar, A::Constant],
+            Self::StrLen | Self::UserStrLen => &[A::Scalar, A::Scalar],
+            Self::AppendStr | Self::AppendUserStr => &[A::Record, A::Scalar, A::Scalar],
+            Self::AppendBytes => &[A::Record, A::Readable, A::SizeOfIt],
+        }
+    }
+
+    /// The type of its result.
+    pub const fn returns(self) -> Returns {
+        match self {
+            Self::MapLookup => Returns::ValueOrNull,
+            Self::RingReserve | Self::EventReserve => Returns::RecordOrNull,
+            Self::EntryData => Returns::EntryData,
+            Self::Log2 => Returns::AtMost(64),
+            Self::CpuId => Returns::AtMost(u32::MAX as u64),
+            _ => Returns::Scalar,
+        }
+    }
+
+    /// The registers that a call of it reads.
+    pub fn reads(self) -> impl Iterator<Item = Reg> {
+        (1..=self.arguments().len() as u8).filter_map(Reg::numbered)
+    }
+}

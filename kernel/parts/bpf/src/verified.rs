@@ -1,0 +1,67 @@
+//! A program that the verifier has taken, with the facts that the compiler relies on.
+
+use alloc::vec::Vec;
+
+use crate::{MapIndex, Program};
+
+/// The memory that a load or store reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// The registers of the probed code, at a constant offset. Loads only.
+    Context { offset: i16 },
+    /// The program's stack, at a constant offset below `r10`: -512 to -1.
+    Stack { offset: i16 },
+    /// A map's value, a record, or what entry and return share. The access cannot fault.
+    Own,
+    /// Anything else: kernel memory, which may not be there. Loads only.
+    Kernel,
+}
+
+/// The verifier's findings about one instruction. They hold on all paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fact {
+    /// Some path leads here. The compiler leaves out what is not reached.
+    pub reached: bool,
+    /// Of a load, a store or an atomic operation.
+    pub memory: Option<Memory>,
+    /// Of a call that takes a map.
+    pub map: Option<MapIndex>,
+    /// Of a call of [`Add`](crate::Helper::Add): the greatest index that `r2` can have. Of
+    /// [`MapLookup`](crate::Helper::MapLookup) in an array: the greatest index that the key can
+    /// have, if the verifier knows.
+    pub most_index: Option<u64>,
+}
+
+/// See the module's text. Only the verifier makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    program: Program,
+    facts: Vec<Fact>,
+    stack_bytes: u16,
+}
+
+impl Verified {
+    /// `facts` are those of `program`, one for each instruction.
+    #[allow(dead_code, reason = "the verifier calls it")]
+    pub(crate) fn new(program: Program, facts: Vec<Fact>, stack_bytes: u16) -> Self {
+        Self {
+            program,
+            facts,
+            stack_bytes,
+        }
+    }
+
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// One for each instruction.
+    pub fn facts(&self) -> &[Fact] {
+        &self.facts
+    }
+
+    /// Bytes of the stack that the program uses, a multiple of 8.
+    pub fn stack_bytes(&self) -> u16 {
+        self.stack_bytes
+    }
+}
