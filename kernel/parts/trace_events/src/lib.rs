@@ -1,0 +1,17 @@
+//! The text side of kprobe events.
+//!
+//! An event is defined by a line of text, `p:GROUP/EVENT PLACE NAME=FETCH:TYPE …`. Each hit of its
+//! probe leaves a record of bytes, and a reader sees the record as a line of text. This crate holds
+//! every rule between those two texts and knows no kernel, so it is tested on the host. The
+//! formats and the messages are those of Linux (`Documentation/trace/kprobetrace.rst`), because
+//! tools compare them.
+//!
+//! Task context: everything here allocates, except the printing of a record.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod field;
