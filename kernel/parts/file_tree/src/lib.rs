@@ -3,7 +3,8 @@
 //!
 //! A [`Tree`] is plain data. It takes no lock, calls no code of its user and knows no kernel type.
 //! Its owner wraps it in a lock. Devices and virtual files are in it as values of the owner's type
-//! `S`, which the tree returns and never looks into.
+//! `S`, which the tree returns and never looks into. It does not drop one either: it returns those
+//! that it frees, because their owner may drop them outside its lock only.
 //!
 //! ```text
 //!   name in a directory --> NodeId --> Node { mode, links, users, content }

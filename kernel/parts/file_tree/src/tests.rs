@@ -143,7 +143,9 @@ fn permission_bits_bind_users_but_not_the_kernel() {
         tree.install(b"/proc/kallsyms", 0o444, Install::Virtual("again")),
         Err(Exists)
     );
-    tree.uninstall(b"/proc/kallsyms").unwrap();
+    // The file goes to its owner when nobody uses it any more.
+    assert_eq!(tree.uninstall(b"/proc/kallsyms"), Ok(None));
+    assert_eq!(tree.release(id), Some("kallsyms"));
     assert_eq!(tree.walk(root, b"/proc/kallsyms"), Err(NotFound));
     // Its creator may write to a file that is read-only for later openers.
     let id = tree.open(root, b"/tmp/ro", CREAT | WRONLY, 0o444).unwrap();
@@ -344,6 +346,56 @@ fn install_makes_the_way_and_refuses_odd_paths() {
         );
     }
     assert_eq!(tree.uninstall(b"/sys/kernel"), Err(NotEmpty));
+}
+
+#[test]
+fn a_directory_goes_with_all_that_is_in_it() {
+    let mut tree = tree();
+    let root = NodeId::ROOT;
+    let before = tree.used();
+    tree.install(b"/sys/other", 0o444, Install::Virtual("other"))
+        .unwrap();
+    let kept = tree.used();
+    for (path, name) in [
+        ("/sys/events/a/id", "a/id"),
+        ("/sys/events/a/enable", "a/enable"),
+        ("/sys/events/b/id", "b/id"),
+        ("/sys/events/enable", "enable"),
+    ] {
+        tree.install(path.as_bytes(), 0o444, Install::Virtual(name))
+            .unwrap();
+    }
+    tree.install(b"/sys/events/empty/inner", 0o555, Install::Directory)
+        .unwrap();
+    let regular = Install::Regular(vec![7; 100]);
+    tree.install(b"/sys/events/b/text", 0o444, regular).unwrap();
+    let open = tree.open(root, b"/sys/events/b/id", RDONLY, 0).unwrap();
+    let cwd = tree.walk(root, b"/sys/events/a").unwrap();
+    tree.retain(cwd).unwrap();
+
+    let mut freed = tree.uninstall_all(b"/sys/events").unwrap();
+    freed.sort();
+    assert_eq!(freed, ["a/enable", "a/id", "enable"]);
+    let sys = tree.walk(root, b"/sys").unwrap();
+    assert_eq!(listing(&tree, sys), [".", "..", "other"]);
+    assert_eq!(tree.attributes(sys).unwrap().links, 2);
+    // What is in use stays for its users, and is found no more.
+    assert_eq!(tree.special(open), Some(&"b/id"));
+    assert_eq!(tree.path_of(open), Err(NotFound));
+    assert_eq!(tree.walk(cwd, b"id"), Err(NotFound));
+    assert_eq!(tree.mkdir(cwd, b"new", 0o755), Err(AccessDenied));
+    assert_eq!(tree.release(open), Some("b/id"));
+    assert_eq!(tree.release(cwd), None);
+    assert_eq!(tree.used(), kept);
+
+    // A file is no directory, and goes all the same. The name can be used again.
+    assert_eq!(tree.uninstall_all(b"/sys/other"), Ok(vec!["other"]));
+    assert_eq!(tree.uninstall_all(b"/sys/other"), Err(NotFound));
+    assert_eq!(tree.uninstall_all(b"/"), Err(Invalid));
+    tree.install(b"/sys/events/a/id", 0o444, Install::Virtual("new"))
+        .unwrap();
+    assert_eq!(tree.uninstall_all(b"/sys"), Ok(vec!["new"]));
+    assert_eq!(tree.used(), before);
 }
 
 /// One random operation on a handful of names.

@@ -177,25 +177,32 @@ impl<S> Tree<S> {
         self.add(parent, name, mode, content)
     }
 
-    /// Takes the name away from a node that its parent lists.
-    fn remove(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Result<(), Error> {
-        let is_directory = self.node(id)?.kind() == Kind::Directory;
+    /// Takes the name away from a node that its parent lists. If the node is freed, returns the
+    /// special file that it was.
+    fn remove(&mut self, id: NodeId) -> Result<Option<S>, Error> {
+        let node = self.node_mut(id)?;
+        let is_directory = node.kind() == Kind::Directory;
+        let parent = node.parent;
+        node.named = false;
+        // Borrowed from the node while its parent changes. The node keeps it for its cost (T5).
+        let name = core::mem::take(&mut node.name);
         let directory = self.node_mut(parent)?.directory_mut()?;
-        directory.by_name.remove(name);
+        directory.by_name.remove(&name);
         directory.by_id.remove(&id);
         directory.subdirectories -= u64::from(is_directory);
-        self.node_mut(id)?.named = false;
-        self.free_if_unused(id);
-        Ok(())
+        self.node_mut(id)?.name = name;
+        Ok(self.free_if_unused(id))
     }
 
-    fn free_if_unused(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get(&id)
-            && !node.named
-            && node.users == 0
-        {
-            self.used -= node.cost();
-            self.nodes.remove(&id);
+    fn free_if_unused(&mut self, id: NodeId) -> Option<S> {
+        let node = self.nodes.get(&id)?;
+        if node.named || node.users > 0 {
+            return None;
+        }
+        self.used -= node.cost();
+        match self.nodes.remove(&id)?.content {
+            Content::Special(special) => Some(special),
+            Content::Directory(_) | Content::Regular(_) => None,
         }
     }
 
@@ -285,26 +292,27 @@ impl<S> Tree<S> {
     /// Removes an empty directory.
     pub fn rmdir(&mut self, cwd: NodeId, path: &[u8]) -> Result<(), Error> {
         let target = self.walk_parent(cwd, path)?;
-        let name = match target.last {
-            Step::Down(name) => name,
+        match target.last {
+            Step::Down(_) => {}
             Step::Up => return Err(Error::NotEmpty),
             Step::Stay if path.iter().all(|&byte| byte == b'/') => return Err(Error::Busy),
             Step::Stay => return Err(Error::Invalid),
-        };
+        }
         let id = self.step(target.parent, target.last)?;
         if !self.node(id)?.directory()?.by_name.is_empty() {
             return Err(Error::NotEmpty);
         }
         self.node(target.parent)?.permit(Access::Write)?;
-        self.remove(target.parent, name, id)
+        self.remove(id).map(drop)
     }
 
-    /// Removes a file; open files keep its content.
-    pub fn unlink(&mut self, cwd: NodeId, path: &[u8]) -> Result<(), Error> {
+    /// Removes a file; open files keep its content. Returns the special file that it was, if
+    /// nobody uses it.
+    pub fn unlink(&mut self, cwd: NodeId, path: &[u8]) -> Result<Option<S>, Error> {
         let target = self.walk_parent(cwd, path)?;
-        let Step::Down(name) = target.last else {
+        if !matches!(target.last, Step::Down(_)) {
             return Err(Error::IsDirectory);
-        };
+        }
         let id = self.step(target.parent, target.last)?;
         match self.node(id)?.kind() {
             Kind::Directory => return Err(Error::IsDirectory),
@@ -312,7 +320,7 @@ impl<S> Tree<S> {
             _ => {}
         }
         self.node(target.parent)?.permit(Access::Write)?;
-        self.remove(target.parent, name, id)
+        self.remove(id)
     }
 
     /// Puts `content` at the absolute path `path` for the kernel: no permission bits bind it.
@@ -363,20 +371,53 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Removes an entry that [`Tree::install`] put at the absolute path `path`. A directory must be
-    /// empty.
-    pub fn uninstall(&mut self, path: &[u8]) -> Result<(), Error> {
+    /// Finds the entry at the absolute path `path`, for the kernel to remove it.
+    fn installed(&self, path: &[u8]) -> Result<NodeId, Error> {
         let target = self.walk_parent(NodeId::ROOT, path)?;
-        let Step::Down(name) = target.last else {
-            return Err(Error::Invalid);
-        };
-        let id = self.step(target.parent, target.last)?;
+        match target.last {
+            Step::Down(_) => self.step(target.parent, target.last),
+            Step::Stay | Step::Up => Err(Error::Invalid),
+        }
+    }
+
+    /// Removes an entry that [`Tree::install`] put at the absolute path `path`. A directory must be
+    /// empty. Returns the special file that it was, if nobody uses it.
+    pub fn uninstall(&mut self, path: &[u8]) -> Result<Option<S>, Error> {
+        let id = self.installed(path)?;
         if let Ok(directory) = self.node(id)?.directory()
             && !directory.by_name.is_empty()
         {
             return Err(Error::NotEmpty);
         }
-        self.remove(target.parent, name, id)
+        self.remove(id)
+    }
+
+    /// Removes the entry at the absolute path `path` and, if it is a directory, all that is in it.
+    /// Returns the special files that nobody uses. [`Error::NoSpace`] if there is no memory to list
+    /// them.
+    pub fn uninstall_all(&mut self, path: &[u8]) -> Result<Vec<S>, Error> {
+        // A directory comes before its entries.
+        let mut ids = Vec::new();
+        let room = |ids: &mut Vec<_>, more| ids.try_reserve(more).map_err(|_| Error::NoSpace);
+        let top = self.installed(path)?;
+        room(&mut ids, 1)?;
+        ids.push(top);
+        let mut next = 0;
+        while let Some(id) = ids.get(next) {
+            if let Ok(directory) = self.node(*id)?.directory() {
+                room(&mut ids, directory.by_id.len())?;
+                ids.extend(&directory.by_id);
+            }
+            next += 1;
+        }
+        let mut specials = Vec::new();
+        specials
+            .try_reserve_exact(ids.len())
+            .map_err(|_| Error::NoSpace)?;
+        while let Some(id) = ids.pop() {
+            specials.extend(self.remove(id)?);
+        }
+        Ok(specials)
     }
 
     /// Counts one more user of `id`.
@@ -385,12 +426,13 @@ impl<S> Tree<S> {
         Ok(())
     }
 
-    /// Takes back one [`Tree::retain`] or [`Tree::open`].
-    pub fn release(&mut self, id: NodeId) {
+    /// Takes back one [`Tree::retain`] or [`Tree::open`]. If that was the last use of a special
+    /// file whose name is gone, returns it.
+    pub fn release(&mut self, id: NodeId) -> Option<S> {
         if let Ok(node) = self.node_mut(id) {
             node.users -= 1;
         }
-        self.free_if_unused(id);
+        self.free_if_unused(id)
     }
 
     /// Refuses unless the mode of `id` allows `access`.
