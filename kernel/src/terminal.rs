@@ -66,19 +66,23 @@ impl Input {
                 self.port.interrupt(false);
                 return;
             }
-            match (self.port.poll(), &self.busy) {
-                (None, _) => return,
-                (Some(CTRL_C), Some(task)) => {
-                    // The bytes that were typed ahead were meant for a time that does not come now.
-                    self.len = 0;
-                    INTERRUPTED.store(true, Ordering::SeqCst);
-                    scheduler::wake(task);
-                }
-                (Some(byte), _) => {
+            match self.port.poll() {
+                None => return,
+                Some(CTRL_C) if self.busy.is_some() => self.stop_command(),
+                Some(byte) => {
                     self.bytes[(self.start + self.len) % ROOM] = byte;
                     self.len += 1;
                 }
             }
+        }
+    }
+
+    fn stop_command(&mut self) {
+        if let Some(task) = &self.busy {
+            // The bytes that were typed ahead were meant for a time that does not come now.
+            self.len = 0;
+            INTERRUPTED.store(true, Ordering::SeqCst);
+            scheduler::wake(task);
         }
     }
 
@@ -156,6 +160,25 @@ impl Command {
     /// condition asks.
     pub fn is_interrupted() -> bool {
         INTERRUPTED.load(Ordering::SeqCst)
+    }
+
+    /// Stops the command, if there is one, as Ctrl-C does. Any context but NMI and probe handlers.
+    pub fn stop() {
+        INPUT.lock().stop_command();
+    }
+
+    /// Whether the running task carries out a command that is to stop. Where that is so, a wait of
+    /// the task ends as with [`Self::is_interrupted`], and other tasks wait on.
+    pub fn stops_here() -> bool {
+        if !Self::is_interrupted() {
+            return false;
+        }
+        let pid = current().pid();
+        INPUT
+            .lock()
+            .busy
+            .as_ref()
+            .is_some_and(|busy| busy.pid() == pid)
     }
 
     /// Shows output of the command. False if it is to stop.

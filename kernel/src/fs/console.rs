@@ -1,7 +1,7 @@
 //! `/dev/console`: the output of programs goes into the kernel's log. So it keeps its place among
 //! the kernel's own messages and never tears one of their lines.
 
-use super::{Opened, Special};
+use super::{How, Opened, Special};
 use crate::{console, errno::Errno, pr_info};
 use alloc::{boxed::Box, string::String, sync::Arc};
 
@@ -10,7 +10,7 @@ use alloc::{boxed::Box, string::String, sync::Arc};
 pub struct Console;
 
 impl Special for Console {
-    fn open(self: Arc<Self>) -> Result<Box<dyn Opened>, Errno> {
+    fn open(self: Arc<Self>, _how: How) -> Result<Box<dyn Opened>, Errno> {
         Ok(Box::new(Self))
     }
 }

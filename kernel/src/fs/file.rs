@@ -4,7 +4,7 @@
 //! position. Reads and writes that use the position hold its lock from start to end. So two tasks
 //! that share a file never read or overwrite the same bytes.
 
-use super::{CHUNK, Kind, NodeRef, Opened, TREE};
+use super::{CHUNK, How, Kind, NodeRef, Opened, TREE};
 use crate::{
     errno::Errno,
     mm::uaccess::{self, copy_from_user, copy_to_user},
@@ -162,18 +162,18 @@ impl File {
                 tree.special(id).cloned(),
             )
         };
+        let how = How::from_flags(flags);
         let object = match (kind, special) {
-            (_, Some(special)) => Object::Special(special.open()?),
+            (_, Some(special)) => Object::Special(special.open(how)?),
             (Kind::Directory, _) => Object::Directory,
             (Kind::Regular | Kind::Special, _) => Object::Regular,
         };
-        let access = flags & open::ACCMODE;
         Ok(Arc::new(Self {
             node,
             object,
-            readable: access != open::WRONLY,
-            writable: access != open::RDONLY,
-            append: flags & open::APPEND != 0,
+            readable: how.read,
+            writable: how.write,
+            append: how.append,
             position: Mutex::new(0),
         }))
     }

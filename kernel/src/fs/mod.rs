@@ -12,24 +12,28 @@
 //! [`vfs_read`] and [`vfs_write`], the functions that a tracer looks for.
 //!
 //! # Invariants
-//! F1. Under the tree's lock no callback of a special file runs and no user memory is touched. Data
-//!     pass through a kernel buffer of at most [`CHUNK`] bytes.
+//! F1. Under the tree's lock no code of a special file runs, its drop included, and no user memory
+//!     is touched. Data pass through a kernel buffer of at most [`CHUNK`] bytes.
 //! F2. Each [`NodeRef`] is one user of its node in the tree.
 //!
 //! # Contexts and locks
-//! Task context only, because all locks here sleep. Order: a file's position, then the tree. A
+//! Task context only, because all locks here sleep. A read may also sleep until there is something
+//! to read ([`wait_for_data`]). Order: a file's position, then the tree. A
 //! [`NodeRef`] takes the tree's lock when it is dropped, so none is dropped under it.
 
+mod blocking;
 mod console;
 mod file;
 mod file_table;
 pub mod pseudo;
 
+pub use blocking::{poll_for_data, wait_for_data};
 pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
 pub use file_tree::{Attributes, Kind};
 
 use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex};
+use abi::open;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use file_tree::{Install, NodeId, Tree};
 use spin::Lazy;
@@ -42,17 +46,53 @@ const CAPACITY: usize = 16 << 20;
 
 static TREE: Lazy<Mutex<Tree<Arc<dyn Special>>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
 
-/// A device or a virtual file, as it hangs in the tree.
-pub trait Special: Send + Sync {
-    /// Opens the file for one user. Permissions were checked against its mode.
-    fn open(self: Arc<Self>) -> Result<Box<dyn Opened>, Errno>;
+/// The ways in which a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// It will be read.
+    pub read: bool,
+    /// It will be written.
+    pub write: bool,
+    /// Its old content is to go, as `>` demands. Never without `write`.
+    pub truncate: bool,
+    /// What is written is to come behind its content, as `>>` demands.
+    pub append: bool,
+    /// A read that would wait for data is to end with EAGAIN.
+    pub nonblocking: bool,
 }
 
-/// A special file, opened. Calls come from task context and may sleep. Of the vfs's locks, only
-/// that of the file's position is held.
+impl How {
+    /// What the flags from [`abi::open`] say.
+    pub const fn from_flags(flags: u32) -> Self {
+        let access = flags & open::ACCMODE;
+        let write = access != open::RDONLY;
+        Self {
+            read: access != open::WRONLY,
+            write,
+            truncate: write && flags & open::TRUNC != 0,
+            append: flags & open::APPEND != 0,
+            nonblocking: flags & open::NONBLOCK != 0,
+        }
+    }
+}
+
+/// A device or a virtual file, as it hangs in the tree.
+pub trait Special: Send + Sync {
+    /// Opens the file for one user. Permissions were checked against its mode. The file drops its
+    /// content if `how` says so. It may refuse; then nothing has changed. Task context, no lock of
+    /// the vfs held: the call may sleep, and may use files.
+    ///
+    /// The name of the file may be gone already, and go at any time while it is open. Then the file
+    /// itself decides about its operations; ENODEV is the usual answer if they make no sense any
+    /// more.
+    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno>;
+}
+
+/// A special file, opened. It is dropped when its last user closes it. Calls come from task context
+/// and may sleep. Of the vfs's locks, only that of the file's position is held.
 pub trait Opened: Send + Sync {
     /// Copies the bytes of the file from `at` on into `buf`. Returns how many those were, 0 at its
-    /// end.
+    /// end. May wait for data ([`wait_for_data`]).
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno>;
 
     /// Takes `data`, at most [`CHUNK`] bytes, as written at byte `at`. Returns how much of it was
@@ -92,7 +132,9 @@ impl Clone for NodeRef {
 
 impl Drop for NodeRef {
     fn drop(&mut self) {
-        TREE.lock().release(self.0);
+        let special = TREE.lock().release(self.0);
+        // After the lock (F1).
+        drop(special);
     }
 }
 
@@ -128,9 +170,30 @@ pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Takes away the file or directory at the absolute `path`; a directory must be empty.
+/// Puts a special file at the absolute `path`, and makes missing directories. EEXIST if the name is
+/// taken.
+fn install_special(path: &[u8], permissions: u32, file: &Arc<dyn Special>) -> Result<(), Errno> {
+    // The caller keeps its reference, so a file that is refused is not dropped under the lock (F1).
+    let virtual_file = Install::Virtual(file.clone());
+    TREE.lock().install(path, permissions, virtual_file)?;
+    Ok(())
+}
+
+/// Takes away the file or directory at the absolute `path`; a directory must be empty. Tasks that
+/// have it open may go on.
 pub fn uninstall(path: &[u8]) -> Result<(), Errno> {
-    Ok(TREE.lock().uninstall(path)?)
+    let special = TREE.lock().uninstall(path)?;
+    // After the lock (F1).
+    drop(special);
+    Ok(())
+}
+
+/// Takes away the file or directory at the absolute `path`, and all that is in the directory, in
+/// one step. Tasks that have any of it open may go on.
+pub fn uninstall_all(path: &[u8]) -> Result<(), Errno> {
+    let specials = TREE.lock().uninstall_all(path)?;
+    drop(specials);
+    Ok(())
 }
 
 /// Looks up `path`, relative to the directory `cwd`.
@@ -174,7 +237,9 @@ pub fn rmdir(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
 
 /// Removes a file's name; open files keep its content.
 pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
-    Ok(TREE.lock().unlink(cwd.0, path)?)
+    let special = TREE.lock().unlink(cwd.0, path)?;
+    drop(special);
+    Ok(())
 }
 
 /// Returns the names of the entries of the directory `path`, without `.` and `..`, in the order in

@@ -4,25 +4,42 @@
 //! The kernel's files below `/proc` and `/sys` are such files. The whole text is made at the first
 //! read of an open file, and again whenever the file is read from its start. So a reader that takes
 //! it in pieces sees one state. A write hands over one command of up to [`super::CHUNK`] bytes; a
-//! longer one comes as several.
+//! longer one comes as several, which divide no line if the file asks for that.
+//!
+//! A file may act when it is opened, or refuse it ([`VirtualFile::open`]). For example, `> FILE`
+//! clears a list, and is refused with EBUSY while an entry is in use.
 //!
 //! The permission bits say whether a file can be read and written. Opening it otherwise is refused
 //! with EACCES.
 
-use super::{Opened, Special, TREE};
-use crate::{errno::Errno, sync::Mutex};
+use super::{CHUNK, How, Opened, Special};
+use crate::{errno::Errno, fs, sync::Mutex};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
-use file_tree::Install;
 
-/// The functions of a virtual file. Both run in task context and may sleep. Of the vfs's locks,
-/// only that of the open file's position is held.
+/// The functions of a virtual file. All run in task context and may sleep. Of the vfs's locks, only
+/// that of the open file's position is held, and none in `open`.
 pub trait VirtualFile: Send + Sync + 'static {
-    /// Writes the file's whole text to `out`. An error of `out` (no memory) is to be passed on.
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// The file is being opened. It may refuse, and then nothing may have changed. A file whose
+    /// content can be dropped drops it if `how.truncate` is set. Others leave their content to
+    /// [`Self::store`], as all do unless they have this function.
+    fn open(&self, how: How) -> Result<(), Errno> {
+        let _ = how;
+        Ok(())
+    }
 
-    /// Obeys the command `data`, all of it or not at all.
+    /// Writes the file's whole text to `out`. An error of `out` (no memory) is to be passed on.
+    fn show(&self, out: &mut dyn fmt::Write) -> Result<(), Errno>;
+
+    /// Obeys the command `data`, all of it or not at all. A file of lines may also obey the lines
+    /// before the first one that fails.
     fn store(&self, data: &[u8]) -> Result<(), Errno>;
+
+    /// Whether each line of what is written is a command. Then a line is never divided between two
+    /// calls of [`Self::store`]. A line that does not fit into one call is refused with EINVAL.
+    fn is_of_lines(&self) -> bool {
+        false
+    }
 }
 
 /// Makes the text of a virtual file.
@@ -37,8 +54,8 @@ pub struct Functions {
 }
 
 impl VirtualFile for Functions {
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.show.map_or(Ok(()), |show| show(out))
+    fn show(&self, out: &mut dyn fmt::Write) -> Result<(), Errno> {
+        Ok(self.show.map_or(Ok(()), |show| show(out))?)
     }
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
@@ -50,26 +67,29 @@ impl VirtualFile for Functions {
 /// or 0444 if the file can be read, 0200 if it can be written, and the sum if both. EEXIST if the
 /// name is taken.
 pub fn create(path: &str, permissions: u32, file: impl VirtualFile) -> Result<(), Errno> {
-    let file: Arc<dyn Special> = Arc::new(Node(Arc::new(file)));
-    TREE.lock()
-        .install(path.as_bytes(), permissions, Install::Virtual(file))?;
-    Ok(())
+    create_special(path, permissions, Arc::new(Node(Arc::new(file))))
+}
+
+/// The same for a file that needs a state of its own for each user, or reads that wait.
+pub fn create_special(path: &str, permissions: u32, file: Arc<dyn Special>) -> Result<(), Errno> {
+    fs::install_special(path.as_bytes(), permissions, &file)
 }
 
 /// Takes the virtual file at `path` away. Tasks that have it open may go on: its functions can run
 /// until the last open one is closed.
 pub fn remove(path: &str) -> Result<(), Errno> {
-    Ok(TREE.lock().uninstall(path.as_bytes())?)
+    fs::uninstall(path.as_bytes())
 }
 
 /// A virtual file as it hangs in the tree.
 struct Node<F>(Arc<F>);
 
 impl<F: VirtualFile> Special for Node<F> {
-    fn open(self: Arc<Self>) -> Result<Box<dyn Opened>, Errno> {
+    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
+        self.0.open(how)?;
         Ok(Box::new(OpenVirtual {
             file: self.0.clone(),
-            text: Mutex::new(None),
+            text: Snapshot::default(),
         }))
     }
 }
@@ -77,13 +97,51 @@ impl<F: VirtualFile> Special for Node<F> {
 /// A virtual file, opened.
 struct OpenVirtual<F> {
     file: Arc<F>,
-    /// The text that the reader is reading.
-    text: Mutex<Option<Vec<u8>>>,
+    text: Snapshot,
 }
 
 impl<F: VirtualFile> Opened for OpenVirtual<F> {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let mut text = self.text.lock();
+        self.text.read(at, buf, |out| self.file.show(out))
+    }
+
+    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        let data = if self.file.is_of_lines() {
+            whole_lines(data)?
+        } else {
+            data
+        };
+        self.file.store(data)?;
+        Ok(data.len())
+    }
+}
+
+/// The lines of `data`, which was written to a file. If more may follow, because `data` has the
+/// greatest length that comes at once, these are the lines that have their end. EINVAL if no line
+/// has.
+pub fn whole_lines(data: &[u8]) -> Result<&[u8], Errno> {
+    if data.len() < CHUNK {
+        return Ok(data);
+    }
+    let end = data.iter().rposition(|&byte| byte == b'\n');
+    end.map(|end| &data[..=end]).ok_or(Errno::EINVAL)
+}
+
+/// The text that one user of a virtual file reads. It is made at the first read, and again whenever
+/// the user reads from the start.
+#[derive(Default)]
+pub struct Snapshot(Mutex<Option<Vec<u8>>>);
+
+impl Snapshot {
+    /// Copies the bytes from `at` on into `buf`, and returns how many those were. `show` makes the
+    /// text.
+    pub fn read(
+        &self,
+        at: u64,
+        buf: &mut [u8],
+        show: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Errno>,
+    ) -> Result<usize, Errno> {
+        let mut text = self.0.lock();
         if at == 0 {
             *text = None;
         }
@@ -91,9 +149,7 @@ impl<F: VirtualFile> Opened for OpenVirtual<F> {
             Some(text) => text,
             none => {
                 let mut out = Text(Vec::new());
-                self.file
-                    .show(&mut out)
-                    .map_err(|fmt::Error| Errno::ENOMEM)?;
+                show(&mut out)?;
                 none.insert(out.0)
             }
         };
@@ -102,10 +158,12 @@ impl<F: VirtualFile> Opened for OpenVirtual<F> {
         buf[..len].copy_from_slice(&text[at..at + len]);
         Ok(len)
     }
+}
 
-    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
-        self.file.store(data)?;
-        Ok(data.len())
+/// The error of a text that cannot grow, because there is no memory.
+impl From<fmt::Error> for Errno {
+    fn from(_: fmt::Error) -> Self {
+        Self::ENOMEM
     }
 }
 

@@ -106,6 +106,22 @@ impl WaitQueue {
         )
     }
 
+    /// The same; EINTR if the task is to end.
+    pub fn wait_interruptible_until_deadline(
+        &self,
+        deadline_ns: u64,
+        condition: impl FnMut() -> bool,
+    ) -> Result<(), Errno> {
+        wait(
+            Some(self),
+            Limits {
+                deadline_ns: Some(deadline_ns),
+                interruptible: true,
+            },
+            condition,
+        )
+    }
+
     /// Wakes the task that has waited longest. True if there was one.
     pub fn wake_one(&self) -> bool {
         let mut waiters = self.waiters.lock();

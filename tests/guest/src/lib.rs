@@ -94,6 +94,7 @@ mod stress;
 mod suite;
 mod tasks;
 mod unusual_instructions;
+mod virtual_files;
 mod whole_kernel;
 
 #[doc(hidden)]

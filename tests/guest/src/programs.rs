@@ -344,8 +344,8 @@ fn virtual_file_shows_and_obeys() {
     static VALUE: AtomicI64 = AtomicI64::new(0);
     struct Value;
     impl pseudo::VirtualFile for Value {
-        fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-            write!(out, "{}", VALUE.load(SeqCst))
+        fn show(&self, out: &mut dyn fmt::Write) -> Result<(), Errno> {
+            Ok(write!(out, "{}", VALUE.load(SeqCst))?)
         }
         fn store(&self, data: &[u8]) -> Result<(), Errno> {
             let text = core::str::from_utf8(data).map_err(|_| Errno::EINVAL)?;

@@ -49,6 +49,7 @@ pub mod open {
     pub const EXCL: u32 = 0o200;
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
+    pub const NONBLOCK: u32 = 0o4000;
     pub const DIRECTORY: u32 = 0o200000;
     pub const CLOEXEC: u32 = 0o2000000;
 }

@@ -270,3 +270,38 @@ pub fn virtual_file(mut args: Args) {
     assert_eq!(syscall::write(fd, b"refuse"), Err(Errno::EINVAL));
     syscall::close(fd).expect("close");
 }
+
+/// Reads from the file at the first argument once. Expects as many bytes as the second one says.
+pub fn read(mut args: Args) {
+    let path = args.next().expect("a path");
+    let count: usize = args.parse_next().expect("a number");
+    let fd = syscall::open(path, open::RDONLY, 0).expect("open");
+    assert_eq!(syscall::read(fd, &mut [0; 64]), Ok(count));
+}
+
+/// Writes the file at the first argument to that at the second one. One write is asked to take all of
+/// a file of up to 16 KiB, and the next ones take what it left.
+pub fn copy(mut args: Args) {
+    let (Some(from), Some(to)) = (args.next(), args.next()) else {
+        panic!("copy FROM TO");
+    };
+    let from = syscall::open(from, open::RDONLY, 0).expect("open");
+    let to = syscall::open(to, open::WRONLY, 0).expect("open");
+    let mut bytes = [0; 16 * 1024];
+    loop {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match syscall::read(from, &mut bytes[filled..]).expect("read") {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        if filled == 0 {
+            return;
+        }
+        let mut written = 0;
+        while written < filled {
+            written += syscall::write(to, &bytes[written..filled]).expect("write");
+        }
+    }
+}

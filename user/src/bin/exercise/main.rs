@@ -33,6 +33,8 @@ fn main(mut args: Args) -> i32 {
         ("permissions", 0) => files::permissions(),
         ("remove", 1) => memory::remove(args),
         ("virtual_file", 2) => files::virtual_file(args),
+        ("read", 2) => files::read(args),
+        ("copy", 2) => files::copy(args),
         ("copy_on_write", 0) => memory::copy_on_write(),
         ("heap", 0) => memory::heap(),
         ("hog", 0) => return memory::hog(),
