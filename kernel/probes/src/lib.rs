@@ -46,6 +46,7 @@
 //! | stub | assembly that takes a breakpoint hit; chosen for each list of probes |
 //! | handler routine | assembly that does the work of one probe |
 //! | chain | the routine for a probe and all older ones of its site |
+//! | action | machine code that a probe carries in place of a handler |
 //! | slow path | the Rust that a stub calls in a rare case |
 //! | guard | the per-CPU mark that handlers run; hits meanwhile are misses |
 //! | miss | a hit that runs no handler, because its CPU held the guard |
@@ -79,6 +80,8 @@ pub use asm::jprobe_return;
 #[doc(hidden)]
 pub use data::instance;
 pub use data::{
+    action,
+    action::{Action, CallAction},
     jprobe,
     jprobe::{Jprobe, JprobeEntry},
     kprobe,

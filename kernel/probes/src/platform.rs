@@ -69,6 +69,10 @@ pub unsafe trait Platform: Sized + 'static {
     /// Bytes of a slot; more where addresses do not fit in 32 bits.
     const SLOT_BYTES: usize = crate::insn::SLOT_BYTES;
 
+    /// How many pages at the end of [`Platform::slots`] the registry leaves alone, because the
+    /// kernel keeps the code of actions there. See [`crate::action`].
+    const ACTION_PAGES: usize = 0;
+
     /// Where [`Platform::this_cpu`]'s data begins, from the GS base.
     const PER_CPU_GS_OFFSET: u32;
 

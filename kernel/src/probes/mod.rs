@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`platform`] | what the probes ask of this kernel, and the assembly that they bring |
 //! | [`hooks`] | what this kernel asks of the probes, beside the methods of `PROBES` |
+//! | [`action_code`] | executable memory for actions |
 //! | [`text_poke`] | stores to kernel text, and the waits for all CPUs |
 //! | [`preempt_at_breakpoint`] | a turn for waiting tasks where every instruction is probed |
 //! | [`linux_api`] | `register_kprobe` and its relatives |
@@ -30,6 +31,7 @@
 //! handlers of this kernel run with interrupts off throughout, and because no task is switched
 //! away while `PROBES.may_preempt` is false.
 
+pub mod action_code;
 mod blacklist;
 pub mod debugfs;
 mod gate_entry;

@@ -10,7 +10,7 @@ use ::probes::{
 use abi::{WaitStatus, signal};
 use x86_64::{VirtAddr, instructions::interrupts};
 
-use super::{PROBES, blacklist, names, text_poke};
+use super::{PROBES, action_code, blacklist, names, text_poke};
 use crate::{
     arch::{gdt, percpu, smp},
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
@@ -47,6 +47,8 @@ unsafe extern "C" {
 // 6. Frames are taken for good and mapped in the text pool.
 unsafe impl Platform for Kernel {
     type RawMutex = RawMutex;
+
+    const ACTION_PAGES: usize = action_code::PAGES;
 
     const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
 

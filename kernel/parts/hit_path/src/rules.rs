@@ -16,13 +16,14 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 32] = [
+pub const ROOTS: [(&str, &str); 34] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
     ("kprobe_any_hit", "the site's first probe names it"),
     ("kprobe_one_kretprobe", "the site's first probe names it"),
     ("kprobe_kretprobes", "the site's first probe names it"),
+    ("kprobe_action", "the site's first probe names it"),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -78,6 +79,7 @@ pub const ROOTS: [(&str, &str); 32] = [
     ("kprobe_handle_nothing", "handles a probe of a hit"),
     ("kprobe_handle_count", "handles a probe of a hit"),
     ("kprobe_handle_kprobe", "handles a probe of a hit"),
+    ("kprobe_handle_action", "handles a probe of a hit"),
     ("kretprobe_handle", "handles a probe of a hit"),
     ("kretprobe_handle_entry", "handles a probe of a hit"),
     ("jprobe_handle", "handles a probe of a hit"),
@@ -137,7 +139,7 @@ pub const ENDS: [(&str, &str); 10] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-pub const CALLERS: [(&str, &str); 24] = [
+pub const CALLERS: [(&str, &str); 26] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -159,6 +161,8 @@ pub const CALLERS: [(&str, &str); 24] = [
         "calls an entry handler, or the routine that the site's first probe names",
     ),
     ("kprobe_handle_kprobe", "jumps to a pre handler"),
+    ("kprobe_handle_action", "jumps to an action"),
+    ("kprobe_action", "calls an action"),
     ("kretprobe_handle_entry", "calls an entry handler"),
     (
         "kprobe_handle_chain",

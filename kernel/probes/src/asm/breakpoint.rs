@@ -11,10 +11,11 @@
 //!      ├─► kprobe_hit_post        the same; then the displaced instruction and the post handlers
 //!      ├─► kprobe_one_kretprobe   no more registers: borrow the return address, resume in the slot
 //!      ├─► kprobe_kretprobes      the same for each of several
+//!      ├─► kprobe_action          no more registers, no guard: call the action, resume in the slot
 //!      └─► kprobe_any_hit         all registers, `Hits::serve` in Rust: single steps, `popf`
 //! ```
 //!
-//! The first four do in assembly what the last does for any probe. They leave the slow path to it:
+//! The first five do in assembly what the last does for any probe. They leave the slow path to it:
 //! the guard is taken, no instance is free, the call reuses a frame.
 //! [`Site::choose_stubs`](crate::data::site::Site) says when they may serve.
 //!
@@ -63,6 +64,7 @@ macro_rules! breakpoint_entry {
             ".endm",
             $crate::breakpoint_stubs!(),
             $crate::kretprobe_stubs!(),
+            $crate::action_stub!(),
             $crate::end_of_stub_macros!(),
             // The registry and its address table.
             probes = sym $probes,
@@ -80,6 +82,9 @@ macro_rules! breakpoint_entry {
             stub = const $crate::asm::layout::PROBE_STUB,
             chain = const $crate::asm::layout::PROBE_CHAIN,
             probe_serve = const $crate::asm::layout::PROBE_SERVE,
+            action = const $crate::asm::layout::PROBE_ACTION,
+            action_breakpoint = const $crate::asm::layout::ACTION_BREAKPOINT,
+            lookup_ip = const $crate::asm::layout::LOOKUP_IP,
             next_probe = const $crate::asm::layout::PROBE_NEXT,
             nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
@@ -129,6 +134,7 @@ macro_rules! breakpoint_entry {
             fn kprobe_hit_post();
             fn kprobe_one_kretprobe();
             fn kprobe_kretprobes();
+            fn kprobe_action();
         }
 
         fn with_breakpoint_entry(entry: $crate::asm::EntryPoints) -> $crate::asm::EntryPoints {
@@ -138,6 +144,7 @@ macro_rules! breakpoint_entry {
                 hit_post: kprobe_hit_post as *const () as u64,
                 one_kretprobe: kprobe_one_kretprobe as *const () as u64,
                 kretprobes: kprobe_kretprobes as *const () as u64,
+                action: kprobe_action as *const () as u64,
                 ..entry
             }
         }
@@ -437,6 +444,30 @@ macro_rules! kretprobe_stubs {
     pop_registers r9, r8, rbx
     jmp kprobe_any_hit
     end_function kprobe_kretprobes
+"#
+    };
+}
+
+/// The stub for sites with nothing but an action.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! action_stub {
+    () => {
+        r#"
+# In: rdi, the only probe, a kprobe with an action; rcx, the site. The five registers that
+# `kprobe_breakpoint` has saved are the action's to use, see `data/action.rs::BreakpointFrame`.
+    function kprobe_action
+    lookup_frame
+    mov rax, [rdi + {action}]
+    push_word rcx
+    call [rax + {action_breakpoint}]
+    pop rcx
+    .cfi_adjust_cfa_offset -8
+    mov rax, [rcx + {run}]
+    mov [rsp + {lookup_ip}], rax
+    pop_registers rax, rcx, rdx, rsi, rdi
+    return_from_trap
+    end_function kprobe_action
 "#
     };
 }

@@ -13,6 +13,7 @@
 //!
 //!   serve ─┬─ kprobe_handle_nothing           disabled
 //!          ├─ kprobe_handle_count             a kprobe without a pre handler
+//!          ├─ kprobe_handle_action           an action
 //!          ├─ kprobe_handle_kprobe            a pre handler
 //!          ├─ kretprobe_handle                take an instance, borrow the return address
 //!          ├─ kretprobe_handle_entry          the same, and run the entry handler
@@ -60,6 +61,13 @@ macro_rules! handlers {
     mov gs:[{running}], rdi
     jmp [rdi + {pre}]
     end_function kprobe_handle_kprobe
+
+# A kprobe with an action, whose handler counts what it wants itself.
+    function kprobe_handle_action
+    called
+    mov gs:[{running}], rdi
+    jmp [rdi + {pre}]
+    end_function kprobe_handle_action
 
 # Any probe, in Rust.
     function kprobe_handle_slow_path

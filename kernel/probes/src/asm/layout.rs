@@ -4,6 +4,7 @@ use core::mem::offset_of;
 
 use crate::{
     data::{
+        action::{Action, BreakpointFrame},
         address_table,
         instance::{self, Holder, Instance, TaskCell},
         jprobe::{Jprobe, JprobeFrame},
@@ -33,6 +34,10 @@ pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
 pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
 pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
 pub const PROBE_FLAGS: usize = offset_of!(Kprobe, flags);
+pub const PROBE_ACTION: usize = offset_of!(Kprobe, action);
+pub const ACTION_BREAKPOINT: usize = offset_of!(Action, breakpoint);
+/// Where a stub finds the ip of the lookup's frame.
+pub const LOOKUP_IP: usize = offset_of!(BreakpointFrame, ip) - offset_of!(BreakpointFrame, ax);
 pub const PROBE_NEXT: usize = offset_of!(Kprobe, next);
 pub const PROBE_SITE: usize = offset_of!(Kprobe, site);
 pub const SILENT: u32 = flags::DISABLED | flags::GONE;

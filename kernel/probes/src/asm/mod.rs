@@ -138,6 +138,7 @@ macro_rules! entry_points {
             fn kprobe_handle_nothing();
             fn kprobe_handle_count();
             fn kprobe_handle_kprobe();
+            fn kprobe_handle_action();
             fn kprobe_handle_slow_path();
             fn kprobe_handle_chain();
             fn kprobe_handle_far_chain();
@@ -182,6 +183,7 @@ macro_rules! entry_points {
                     nothing: kprobe_handle_nothing as *const () as u64,
                     count: kprobe_handle_count as *const () as u64,
                     kprobe: kprobe_handle_kprobe as *const () as u64,
+                    action: kprobe_handle_action as *const () as u64,
                     kretprobe: kretprobe_handle as *const () as u64,
                     kretprobe_entry: kretprobe_handle_entry as *const () as u64,
                     jprobe: jprobe_handle as *const () as u64,
@@ -194,6 +196,7 @@ macro_rules! entry_points {
                 hit_post: 0,
                 one_kretprobe: 0,
                 kretprobes: 0,
+                action: 0,
             }
         }
     };

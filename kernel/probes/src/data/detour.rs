@@ -21,7 +21,10 @@
 //! while it is alone ([`KretprobeCore::lone_holder`]). In all rare cases they fall back to the
 //! general way.
 //!
-//! `start` to `block` are a copy of one of four templates, which
+//! An address whose only probe is a kprobe with an action has the shortest detour: the probed
+//! address, and a call of the action ([`Action`]). `enter` is the call.
+//!
+//! Else `start` to `block` are a copy of one of four templates, which
 //! [`detours!`](crate::detours) defines as functions with their call frame
 //! information. A stack walk that meets code in a detour asks the template about it
 //! ([`Detour::described`]).
@@ -48,7 +51,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::{
-    data::{kretprobe::KretprobeCore, position::PackedPosition, site::Site},
+    data::{action::Action, kretprobe::KretprobeCore, position::PackedPosition, site::Site},
     insn::JUMP_BYTES,
 };
 
@@ -73,12 +76,14 @@ pub(crate) struct Detour {
     pub(crate) enter: usize,
     /// Offset of the displaced instructions: the length of the template.
     pub(crate) block: usize,
-    /// The template that it begins with.
+    /// The template that it begins with; 0 if it is for an action.
     pub(crate) template: u64,
     /// The return probe that it names, if it is for one alone.
     pub(crate) kretprobe: *const KretprobeCore,
     /// Whether it builds no frame.
     pub(crate) frameless: bool,
+    /// The action that it calls, if it is for one alone; else null.
+    pub(crate) action: *const Action,
     /// Whether it is that of a function's entry.
     pub(crate) at_entry: bool,
     /// The bytes that the jump replaces.
@@ -110,7 +115,7 @@ impl Detour {
 
     /// Whether `offset` is that of the breakpoint that stands for the one at the function's entry.
     pub(crate) fn is_fallback(&self, offset: usize) -> bool {
-        self.frameless && offset + 1 == self.enter
+        self.frameless && self.action.is_null() && offset + 1 == self.enter
     }
 
     /// Where the displaced instructions are.
@@ -140,6 +145,9 @@ impl Detour {
     /// describes the copy, too. None in the displaced instructions, and where `ip` is not on the
     /// stack.
     pub(crate) fn described(&self, offset: usize) -> Option<u64> {
+        if !self.action.is_null() {
+            return None;
+        }
         let framed = if self.frameless {
             offset < self.block
         } else {

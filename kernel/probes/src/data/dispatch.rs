@@ -8,6 +8,7 @@
 //!     no probe is enabled, a single step, `popf`             any_hit        all in Rust
 //!     one kretprobe without entry handler, nothing else      one_kretprobe  no frame
 //!     several such kretprobes, nothing else                  kretprobes     no frame
+//!     one kprobe with an action, nothing else                action         no frame
 //!     a probe with a post handler                            hit_post
 //!     anything else                                          hit
 //!
@@ -20,6 +21,7 @@
 //!     disabled                                               nothing
 //!     a kprobe without a pre handler                         count
 //!     a kprobe with one                                      kprobe
+//!     a kprobe with an action                                action
 //!     a jprobe                                               jprobe
 //!     a kretprobe with an entry handler or data              kretprobe_entry
 //!     a kretprobe without                                    kretprobe
@@ -42,6 +44,7 @@ pub(crate) enum Service {
     Nothing,
     Count,
     Kprobe,
+    Action,
     Kretprobe,
     KretprobeEntry,
     Jprobe,
@@ -55,6 +58,7 @@ impl Service {
             Self::Nothing => routines.nothing,
             Self::Count => routines.count,
             Self::Kprobe => routines.kprobe,
+            Self::Action => routines.action,
             Self::Kretprobe => routines.kretprobe,
             Self::KretprobeEntry => routines.kretprobe_entry,
             Self::Jprobe => routines.jprobe,
@@ -69,6 +73,7 @@ impl Kprobe {
         match self.kind {
             _ if !self.is_enabled() => Service::Nothing,
             Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
+            Kind::Kprobe | Kind::Trampoline if !self.action.is_null() => Service::Action,
             Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
             Kind::Jprobe => match Jprobe::of(self) {
                 Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
@@ -143,6 +148,8 @@ impl Site {
             } else {
                 entry.kretprobes
             }
+        } else if alone && service == Service::Action && !post {
+            entry.action
         } else if post {
             entry.hit_post
         } else {

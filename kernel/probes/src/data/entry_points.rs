@@ -16,7 +16,7 @@ pub struct EntryPoints {
     pub detours: Templates,
     /// The routines that serve the probes of a site.
     pub routines: Routines,
-    /// The stub in `kprobe_breakpoint` that takes any hit. This and the next four are 0 where a
+    /// The stub in `kprobe_breakpoint` that takes any hit. This and the next five are 0 where a
     /// kernel has an entry of its own for breakpoints.
     pub any_hit: u64,
     /// The stub for hits of a site without post handlers.
@@ -28,6 +28,8 @@ pub struct EntryPoints {
     pub one_kretprobe: u64,
     /// The stub for hits of a site with several such, and no other enabled probe.
     pub kretprobes: u64,
+    /// The stub for hits of a site with one enabled kprobe, which has an action, and nothing else.
+    pub action: u64,
 }
 
 /// The addresses of the routines.
@@ -36,6 +38,7 @@ pub struct Routines {
     pub nothing: u64,
     pub count: u64,
     pub kprobe: u64,
+    pub action: u64,
     pub kretprobe: u64,
     pub kretprobe_entry: u64,
     /// For breakpoints only: detours have no jprobes.

@@ -15,7 +15,7 @@ use core::{
 };
 
 use crate::{
-    data::{counters::Counter, method::StepMethod, site::Site},
+    data::{action::Action, counters::Counter, method::StepMethod, site::Site},
     pt_regs::PtRegs,
 };
 
@@ -126,6 +126,8 @@ pub struct Kprobe {
     pub(crate) offset: u32,
     pub(crate) post_handler: Option<PostHandler>,
     pub(crate) fault_handler: Option<FaultHandler>,
+    /// The action whose handler is the pre handler, or null.
+    pub(crate) action: *const Action,
     pub(crate) kind: Kind,
     /// How the instruction is executed; none: as the registry does by default.
     pub(crate) step: Option<StepMethod>,
@@ -147,6 +149,12 @@ pub struct Kprobe {
     /// The log has been told that this probe was registered twice. Once is enough.
     pub(crate) told_of_double: AtomicBool,
 }
+
+// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which is
+// only read (contract of `Kprobe::action`).
+unsafe impl Send for Kprobe {}
+// SAFETY: as above.
+unsafe impl Sync for Kprobe {}
 
 impl Default for Kprobe {
     fn default() -> Self {
@@ -171,6 +179,7 @@ impl Kprobe {
             offset: 0,
             post_handler: None,
             fault_handler: None,
+            action: core::ptr::null(),
             kind,
             step: None,
             starts_disabled: false,
@@ -220,6 +229,19 @@ impl Kprobe {
     {
         let _ = handler;
         self.pre_handler = Some(call_pre::<F>);
+        self.action = core::ptr::null();
+        self
+    }
+
+    /// Has machine code run before the instruction, in place of a pre handler.
+    ///
+    /// # Safety
+    /// The action and its code stay as they are until the probe is no longer registered. The code
+    /// does as [`Action`] says.
+    pub const unsafe fn action(mut self, action: *const Action) -> Self {
+        // SAFETY: it lives, by the contract.
+        self.pre_handler = Some(unsafe { (*action).handler });
+        self.action = action;
         self
     }
 

@@ -13,6 +13,7 @@ use core::{
 
 use crate::{
     data::{
+        action::CallAction,
         instance::{Holder, Instance, NO_HOLDER},
         kprobe::{Kind, Kprobe, function},
         method::{ReturnMethod, StepMethod},
@@ -66,6 +67,59 @@ where
 /// The handler of a kretprobe without one.
 extern "C" fn no_handler<D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {}
 
+/// The entry handler of a kretprobe with an action.
+extern "C" fn enter_action(
+    instance: &mut KretprobeInstance<()>,
+    regs: &mut PtRegs,
+) -> EntryVerdict {
+    let Some((action, function)) = instance.action() else {
+        return EntryVerdict::Decline;
+    };
+    let shared = instance.shared_words();
+    for word in 0..action.shared_words {
+        // SAFETY: an instance of this kretprobe has so many words behind it (`Kretprobe::action`).
+        unsafe { shared.add(word).write(0) };
+    }
+    let ret_addr = instance.inner.ret_addr;
+    match action.entry {
+        Some(entry) if entry(instance.opaque(), regs, shared, function, ret_addr) != 0 => {
+            EntryVerdict::Decline
+        }
+        _ => EntryVerdict::Track,
+    }
+}
+
+/// The return handler of a kretprobe with an action.
+extern "C" fn leave_action(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+    let Some((action, function)) = instance.action() else {
+        return;
+    };
+    let shared = instance.shared_words();
+    let ret_addr = instance.inner.ret_addr;
+    (action.on_return)(instance.opaque(), regs, shared, function, ret_addr);
+}
+
+impl KretprobeInstance<()> {
+    /// The action of its kretprobe, which is not null, and the function's address.
+    fn action(&self) -> Option<(CallAction, u64)> {
+        // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as long
+        // as it is registered (contract of `Kretprobe::action`).
+        unsafe {
+            let core = (*self.inner.holder).kretprobe()?;
+            Some((*core.action.as_ref()?, core.kprobe.addr()))
+        }
+    }
+
+    /// The words that entry and return share: the data of the call.
+    fn shared_words(&mut self) -> *mut u64 {
+        (&raw mut self.data).cast()
+    }
+
+    fn opaque(&self) -> *const () {
+        core::ptr::from_ref(self).cast()
+    }
+}
+
 /// A call in flight, as its handlers see it. Dereferences to the call's own `D`.
 #[repr(C)]
 pub struct KretprobeInstance<D> {
@@ -115,6 +169,12 @@ impl<D> DerefMut for KretprobeInstance<D> {
     }
 }
 
+// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which is
+// only read.
+unsafe impl Send for KretprobeCore {}
+// SAFETY: as above.
+unsafe impl Sync for KretprobeCore {}
+
 /// The part of a kretprobe that does not depend on the type of its data.
 #[repr(C)]
 pub struct KretprobeCore {
@@ -129,6 +189,8 @@ pub struct KretprobeCore {
     /// neither.
     pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
+    /// The action that the handlers run, or null.
+    pub(crate) action: *const CallAction,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
     /// How its calls come back; none: as the registry has it by default.
@@ -147,6 +209,7 @@ impl KretprobeCore {
             handler: no_handler::<()>,
             enter,
             data,
+            action: core::ptr::null(),
             maxactive: AtomicI32::new(0),
             nmissed: AtomicU64::new(0),
             method: None,
@@ -289,6 +352,30 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
     pub const fn disabled(mut self) -> Self {
         let kprobe = self.take_kprobe().disabled();
         self.map_kprobe(kprobe)
+    }
+}
+
+impl Kretprobe<()> {
+    /// Has machine code run at the entry and the return of a call, in place of handlers.
+    ///
+    /// # Safety
+    /// The action and its code stay as they are until no call of the function can return to the
+    /// probe any more: a grace period after its unregistration. The code does as [`CallAction`]
+    /// says.
+    pub const unsafe fn action(mut self, action: *const CallAction) -> Self {
+        // SAFETY: it lives, by the contract.
+        let (words, entry) = unsafe { ((*action).shared_words, (*action).entry) };
+        self.core.action = action;
+        self.core.handler = leave_action;
+        self.core.enter = None;
+        if words > 0 || entry.is_some() {
+            self.core.enter = Some(enter_action);
+        }
+        self.core.data = match Layout::array::<u64>(words) {
+            Ok(layout) => layout,
+            Err(_) => panic!("more words than there is memory"),
+        };
+        self
     }
 }
 

@@ -23,6 +23,7 @@
 //! | its own task | the head of its instance list, the instances on it |
 //! | the user, before registration | the builder's fields of a probe |
 
+pub mod action;
 pub mod address_table;
 pub mod counters;
 pub(crate) mod detour;

@@ -15,12 +15,13 @@
 use alloc::boxed::Box;
 use core::{
     mem::offset_of,
-    ptr::null_mut,
+    ptr::{NonNull, null_mut},
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
 use crate::{
     data::{
+        action::Action,
         detour::Detour,
         entry_points::EntryPoints,
         instance::NO_HOLDER,
@@ -266,6 +267,17 @@ impl Site {
             .filter(|kretprobe| {
                 !core::ptr::eq(kretprobe.lone_holder.load(Ordering::Relaxed), &NO_HOLDER)
             })
+    }
+
+    /// The action of the kprobe that is alone here and enabled, if it has one. Under the registry's
+    /// lock.
+    pub(crate) fn lone_action(&self) -> Option<NonNull<Action>> {
+        let mut probes = self.probes();
+        let first = probes.next().filter(|probe| probe.is_enabled())?;
+        if probes.next().is_some() || first.post_handler.is_some() {
+            return None;
+        }
+        NonNull::new(first.action.cast_mut())
     }
 
     /// The position of the probed code at `offset` of this site's slot at `slot`.

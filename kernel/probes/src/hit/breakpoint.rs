@@ -82,7 +82,9 @@ impl<P: Platform> Hits<P> {
     ) -> Flow {
         match probe.kind {
             Kind::Kprobe | Kind::Trampoline => {
-                probe.hits.count(cpu);
+                if probe.action.is_null() {
+                    probe.hits.count(cpu);
+                }
                 let Some(pre) = probe.pre_handler else {
                     return Flow::Execute;
                 };

@@ -85,9 +85,9 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         MOST_PER_PAGE.min(PAGE_BYTES / T::bytes::<P>())
     }
 
-    /// How many pages half of the region has.
+    /// How many pages half of the region has, the pages for actions left out.
     pub(crate) fn half() -> usize {
-        (P::slots().end - P::slots().start) as usize / PAGE_BYTES / 2
+        ((P::slots().end - P::slots().start) as usize / PAGE_BYTES - P::ACTION_PAGES) / 2
     }
 
     /// The number of its first page in the region.

@@ -16,7 +16,7 @@
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
 
-use iced_x86::{FlowControl, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
 use super::{
     boundary::Instructions,
@@ -211,12 +211,57 @@ impl FunctionCode {
         Ok(region)
     }
 
+    /// Whether the code from the instruction at `addr` on overwrites each arithmetic flag before it
+    /// reads one, without a branch in between. So a routine that runs before it may change them.
+    pub fn flags_are_dead(&self, addr: u64) -> bool {
+        let offset = addr.wrapping_sub(self.start);
+        let Some(bytes) = self.bytes.get(offset as usize..) else {
+            return false;
+        };
+        let mut live = ARITHMETIC;
+        for insn in Instructions::new(bytes, addr).map_while(Result::ok) {
+            let instruction = insn.instruction();
+            if instruction.rflags_read() & live != 0
+                || instruction.flow_control() != FlowControl::Next
+            {
+                return false;
+            }
+            if overwrites_flags(instruction) {
+                live &= !(instruction.rflags_written()
+                    | instruction.rflags_cleared()
+                    | instruction.rflags_set());
+            }
+            if live == 0 {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether nothing but padding stands in `range`, as far as it is in the function.
     fn is_padding(&self, range: Range<u64>) -> bool {
         let offset = |addr: u64| ((addr - self.start) as usize).min(self.bytes.len());
         let bytes = &self.bytes[offset(range.start)..];
         padding(bytes, range.start) >= offset(range.end) - offset(range.start)
     }
+}
+
+/// The arithmetic flags, as the decoder names them.
+const ARITHMETIC: u32 = RflagsBits::CF
+    | RflagsBits::PF
+    | RflagsBits::AF
+    | RflagsBits::ZF
+    | RflagsBits::SF
+    | RflagsBits::OF;
+
+/// Whether `instruction` writes its flags in any case. A shift by a register may shift by nothing,
+/// and a repeated one may not be executed at all; then the flags stay (Intel SDM vol. 2).
+fn overwrites_flags(instruction: &Instruction) -> bool {
+    let counts_in_register = (1..instruction.op_count()).any(|n| {
+        instruction.op_kind(n) == OpKind::Register && instruction.op_register(n) == Register::CL
+    });
+    let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    !counts_in_register && !is_repeated
 }
 
 /// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it.

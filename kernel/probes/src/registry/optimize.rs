@@ -137,10 +137,13 @@ impl fmt::Display for NoJump {
 }
 
 /// Code that a jump may displace.
-struct Displaceable {
-    region: Region,
-    original: [u8; JUMP_BYTES],
-    at_entry: bool,
+pub(crate) struct Displaceable {
+    pub(crate) region: Region,
+    pub(crate) original: [u8; JUMP_BYTES],
+    /// Whether it begins a function, behind the landing pad of indirect branches.
+    pub(crate) at_entry: bool,
+    /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds.
+    pub(crate) flags_are_dead: bool,
 }
 
 /// A visit of each site that an operation has touched; some may be visited twice.
@@ -212,7 +215,7 @@ impl<P: Host> Probes<P> {
             && !site.probes().any(needs_breakpoint)
             && site
                 .detour()
-                .is_none_or(|detour| !detour.at_entry || detour.kretprobe == lone(site))
+                .is_none_or(|detour| is_for_its_probes(detour, site))
             && !(1..JUMP_BYTES as u64).any(|behind| {
                 self.site_at(site.addr() + behind)
                     .is_some_and(Site::wants_arming)
@@ -391,15 +394,7 @@ impl<P: Host> Probes<P> {
         };
         let start = self.detours.take(&mut optimizer.free).ok()?;
         let entry = P::entry_points();
-        match Detour::build(
-            &entry,
-            site,
-            &code.region,
-            code.original,
-            code.at_entry,
-            start,
-            &mut optimizer.holes,
-        ) {
+        match Detour::build(&entry, site, &code, start, &mut optimizer.holes) {
             Some((detour, code)) => {
                 self.detours.write(start, &*detour, &code);
                 Some(detour)
@@ -454,6 +449,8 @@ impl<P: Host> Probes<P> {
             region,
             original,
             at_entry,
+            // Elsewhere the direction flag may be set, which an action that calls clears.
+            flags_are_dead: at_entry && code.flags_are_dead(addr),
         })
     }
 
@@ -501,6 +498,12 @@ impl<P: Host> Probes<P> {
             self.detours.free(&mut optimizer.free, detour.start);
         }
     }
+}
+
+/// Whether `detour`, which is that of `site`, still serves its probes.
+fn is_for_its_probes(detour: &Detour, site: &Site) -> bool {
+    let action = site.lone_action().map_or(null(), |action| action.as_ptr());
+    detour.action == action && (!detour.at_entry || detour.kretprobe == lone(site))
 }
 
 /// Whether `probe` keeps its address from being optimised.

@@ -8,14 +8,15 @@ use core::{
 
 use crate::{
     data::{
+        action::Action,
         detour::{DETOUR_BYTES, Detour},
         entry_points::{EntryPoints, KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template},
         kretprobe::KretprobeCore,
         position::PackedPosition,
         site::Site,
     },
-    insn::{self, Block, Ending, Instructions, JUMP_BYTES, Region},
-    registry::try_box,
+    insn::{self, Block, Ending, Instructions, JUMP_BYTES},
+    registry::{optimize::Displaceable, try_box},
 };
 
 /// The most holes of a template.
@@ -160,38 +161,74 @@ impl Template {
     }
 }
 
+/// Where the call of an action is, in bytes from the start of its detour.
+const ACTION_ENTER: usize = 8;
+
+/// The beginning of a detour for `action`, to be written to `start`. None if there is no memory, or
+/// if the action is out of reach.
+fn call(action: &Action, site: &Site, start: u64, flags_are_dead: bool) -> Option<Vec<u8>> {
+    let routine = match flags_are_dead {
+        true => action.jump,
+        false => action.jump_keeping_flags,
+    };
+    let mut code = Vec::new();
+    code.try_reserve_exact(ACTION_ENTER + 5).ok()?;
+    code.extend_from_slice(&site.addr().to_le_bytes());
+    code.push(0xe8);
+    let end = start + ACTION_ENTER as u64 + 5;
+    let distance = i32::try_from(routine.wrapping_sub(end) as i64).ok()?;
+    code.extend_from_slice(&distance.to_le_bytes());
+    Some(code)
+}
+
 impl Detour {
     /// Makes the detour of `site`, to be written to `start`. Returns it with its code. None: no
     /// memory, or the displaced instructions do not fit.
     pub(crate) fn build(
         entry: &EntryPoints,
         site: &Site,
-        region: &Region,
-        original: [u8; JUMP_BYTES],
-        at_entry: bool,
+        displaced: &Displaceable,
         start: u64,
         known: &mut KnownHoles,
     ) -> Option<(Box<Self>, Vec<u8>)> {
-        let lone = if at_entry {
+        let action = site.lone_action();
+        let lone = if displaced.at_entry {
             site.lone_kretprobe()
         } else {
             None
         };
-        let frameless = lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
+        let frameless = action.is_some() || lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
         let template = match lone {
             Some(_) if frameless => entry.detours.lone_return,
             // The ip that it pushes has 32 bits.
             Some(_) if i32::try_from(site.key.0 as i64).is_ok() => entry.detours.lone_entry,
-            _ if at_entry => entry.detours.at_entry,
+            _ if displaced.at_entry => entry.detours.at_entry,
             _ => entry.detours.anywhere,
         };
         let kretprobe = lone.map_or(null(), core::ptr::from_ref);
-        let mut code = template.copy(start, site, kretprobe, entry.trampoline, frameless, known)?;
+        let (mut code, enter, template) = match action {
+            // SAFETY: a linked probe's action lives (contract of `Kprobe::action`).
+            Some(action) => (
+                call(
+                    unsafe { action.as_ref() },
+                    site,
+                    start,
+                    displaced.flags_are_dead,
+                )?,
+                ACTION_ENTER,
+                0,
+            ),
+            None => (
+                template.copy(start, site, kretprobe, entry.trampoline, frameless, known)?,
+                (template.enter - template.start) as usize,
+                template.start,
+            ),
+        };
         let at = code.len();
         let mut block = Block::new(start + at as u64);
         let mut copies = [0; JUMP_BYTES];
         let mut last = None;
-        for insn in region.insns() {
+        for insn in displaced.region.insns() {
             copies[(insn.ip() - site.addr()) as usize] = (at + block.offset()).try_into().ok()?;
             block.append(insn, Ending::Fall).ok()?;
             last = Some(insn);
@@ -219,13 +256,14 @@ impl Detour {
         }
         let detour = try_box(Self {
             start,
-            enter: (template.enter - template.start) as usize,
+            enter,
             block: at,
-            template: template.start,
+            template,
             kretprobe,
             frameless,
-            at_entry,
-            original,
+            action: action.map_or(null(), |action| action.as_ptr()),
+            at_entry: displaced.at_entry,
+            original: displaced.original,
             copies,
             positions,
             installed: AtomicBool::new(false),

@@ -4,6 +4,7 @@
 //! where hits come by the kernel's own breakpoints and by jumps. `crate::platform` is what the two
 //! have in common. A test that only one of them can run says why.
 
+mod actions;
 mod addresses;
 mod calls_in_flight;
 mod code;

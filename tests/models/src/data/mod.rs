@@ -1,5 +1,8 @@
 //! The data that a hit reads: the files of the probes, and stand-ins for the rest.
 
+#[path = "../../../../kernel/probes/src/data/action.rs"]
+#[allow(dead_code)]
+pub(crate) mod action;
 #[path = "../../../../kernel/probes/src/data/address_table.rs"]
 #[allow(dead_code)]
 pub(crate) mod address_table;

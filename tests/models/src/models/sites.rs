@@ -49,10 +49,12 @@ const ENTRY: EntryPoints = EntryPoints {
     hit_post: OTHER,
     one_kretprobe: OTHER,
     kretprobes: OTHER,
+    action: OTHER,
     routines: Routines {
         nothing: NOTHING,
         count: OTHER,
         kprobe: KPROBE,
+        action: OTHER,
         kretprobe: OTHER,
         kretprobe_entry: OTHER,
         jprobe: OTHER,

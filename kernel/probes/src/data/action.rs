@@ -1,0 +1,83 @@
+//! Actions: machine code that a kprobe carries in place of a pre handler.
+//!
+//! A handler gets all registers, whether it looks at them or not. An action is code that was made
+//! for one purpose, for example to count, so it saves the registers that it uses and no others. It
+//! knows where a hit has each register, and there are three such places:
+//!
+//! ```text
+//!   a jump        the detour calls `jump`: all registers are those of the probed code
+//!   a breakpoint  the stub calls `breakpoint`: five registers are in the frame, the others live
+//!   anything else the routine calls `handler`: all registers are in a `PtRegs`
+//! ```
+//!
+//! The first two serve a probe that is alone at its address. Beside other probes, with a post
+//! handler or a single step, the action is a pre handler like any other.
+//!
+//! # Invariants
+//! ACTION-1. An action is code of the slot region's last pages, [`Platform::ACTION_PAGES`], or of
+//!     functions that it calls under the guard. So no CPU is in an action when a grace period ends,
+//!     and no task is switched away from inside one.
+//! ACTION-2. It runs whether the guard is free or held, because it can reach no probe. So a hit of
+//!     a lone action is never missed. Its handler form is, as every handler.
+//! ACTION-3. The registry counts no hits of it. An action counts whatever it wants itself.
+//!
+//! # Contexts
+//! Those of a pre handler. In the form for jumps interrupts are as the probed code had them.
+//!
+//! [`Platform::ACTION_PAGES`]: crate::platform::Platform::ACTION_PAGES
+
+use crate::{data::kprobe::PreHandler, pt_regs::PtRegs};
+
+/// The routines of an action at a probed instruction.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Action {
+    /// Called by a detour. It keeps all registers, and may change the arithmetic flags. The 8 bytes
+    /// before the call instruction hold the probed address. `rsp + 8` is the stack pointer of the
+    /// probed code.
+    pub jump: u64,
+    /// The same, but it keeps the flags, too.
+    pub jump_keeping_flags: u64,
+    /// Called by the breakpoint's stub, interrupts off. Behind the return address it finds the
+    /// words that [`BreakpointFrame`] names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and
+    /// the arithmetic flags, and keeps everything else.
+    pub breakpoint: u64,
+    /// A pre handler that returns [`PreVerdict::Execute`](crate::PreVerdict).
+    pub handler: PreHandler,
+}
+
+/// The stack of [`Action::breakpoint`], from the return address on. `ip` is the probed address + 1.
+#[repr(C)]
+pub struct BreakpointFrame {
+    pub return_address: u64,
+    pub site: u64,
+    pub ax: u64,
+    pub cx: u64,
+    pub dx: u64,
+    pub si: u64,
+    pub di: u64,
+    pub orig_ax: u64,
+    pub ip: u64,
+    pub cs: u64,
+    pub flags: u64,
+    pub sp: u64,
+    pub ss: u64,
+}
+
+/// A routine of an action at the entry or the return of a call. The arguments: the call's instance,
+/// the registers, the words that entry and return share, the function's address, and where the call
+/// returns to. The result counts at the entry: 0 follows the call to its return, anything else does
+/// not.
+pub type CallRoutine = extern "C" fn(*const (), &mut PtRegs, *mut u64, u64, u64) -> u8;
+
+/// The routines of an action at the entry and the return of a call.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CallAction {
+    /// At the entry; none: every call is followed to its return.
+    pub entry: Option<CallRoutine>,
+    /// At the return.
+    pub on_return: CallRoutine,
+    /// How many words entry and return share. They are zero before the entry's routine.
+    pub shared_words: usize,
+}

@@ -1,0 +1,228 @@
+//! Actions: code in place of handlers, in the form that fits the way of each hit.
+
+use core::{
+    arch::naked_asm,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use probes::{Action, CallAction, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::PreHandler};
+
+use super::{
+    code::{Bench, Code, End, Registers},
+    flags::{PLAIN, STATUS},
+    targets::*,
+    *,
+};
+
+/// How often each form ran.
+static JUMPS: AtomicU64 = AtomicU64::new(0);
+static JUMPS_KEEPING_FLAGS: AtomicU64 = AtomicU64::new(0);
+static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+static HANDLERS: AtomicU64 = AtomicU64::new(0);
+/// The probed address, as the last run of any form found it.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+#[unsafe(naked)]
+extern "C" fn jump() {
+    naked_asm!(
+        "push rax",
+        "mov rax, [rsp + 8]",
+        "mov rax, [rax - 13]",
+        "mov [rip + {seen}], rax",
+        "inc qword ptr [rip + {count}]",
+        "pop rax",
+        "ret",
+        seen = sym SEEN,
+        count = sym JUMPS,
+    )
+}
+
+#[unsafe(naked)]
+extern "C" fn jump_keeping_flags() {
+    naked_asm!(
+        "push rax",
+        "pushfq",
+        "mov rax, [rsp + 16]",
+        "mov rax, [rax - 13]",
+        "mov [rip + {seen}], rax",
+        "inc qword ptr [rip + {count}]",
+        "popfq",
+        "pop rax",
+        "ret",
+        seen = sym SEEN,
+        count = sym JUMPS_KEEPING_FLAGS,
+    )
+}
+
+/// Takes the ip from the frame and spoils all registers that it may.
+#[unsafe(naked)]
+extern "C" fn breakpoint() {
+    naked_asm!(
+        "mov rax, [rsp + {ip}]",
+        "dec rax",
+        "mov [rip + {seen}], rax",
+        "inc qword ptr [rip + {count}]",
+        "mov rcx, -1",
+        "mov rdx, rcx",
+        "mov rsi, rcx",
+        "mov rdi, rcx",
+        "ret",
+        ip = const core::mem::offset_of!(probes::action::BreakpointFrame, ip),
+        seen = sym SEEN,
+        count = sym BREAKPOINTS,
+    )
+}
+
+extern "C" fn handler(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    SEEN.store(regs.ip - 1, Relaxed);
+    HANDLERS.fetch_add(1, Relaxed);
+    PreVerdict::Execute
+}
+
+/// An action that counts how it was reached.
+fn action() -> &'static Action {
+    Box::leak(Box::new(Action {
+        jump: jump as *const () as u64,
+        jump_keeping_flags: jump_keeping_flags as *const () as u64,
+        breakpoint: breakpoint as *const () as u64,
+        handler: handler as PreHandler,
+    }))
+}
+
+/// How often a form for jumps ran.
+fn runs_by_jump() -> u64 {
+    JUMPS.load(Relaxed) + JUMPS_KEEPING_FLAGS.load(Relaxed)
+}
+
+/// How often any form ran since the last question.
+fn runs() -> u64 {
+    [&JUMPS, &JUMPS_KEEPING_FLAGS, &BREAKPOINTS, &HANDLERS]
+        .map(|count| count.swap(0, Relaxed))
+        .iter()
+        .sum()
+}
+
+/// A probe that carries the action.
+fn probe_at(addr: u64) -> &'static Kprobe {
+    // SAFETY: the action lives for ever, and its code is that of this file.
+    leak(unsafe { Kprobe::new().at(addr).action(action()) })
+}
+
+#[test]
+fn an_action_runs_once_a_hit_and_leaves_everything_as_it_was() {
+    let _machine = boot();
+    // add rax, rbx; then adc rcx, rdx: it reads the flags of the first.
+    let code = Code::with_exit(&[0x48, 0x01, 0xd8, 0x48, 0x11, 0xd1]);
+    let mut bench = Bench::new();
+    for behind in [0, 3] {
+        let probe = probe_at(code.start + behind);
+        for flags in [PLAIN, PLAIN | STATUS] {
+            let mut registers = Registers::default();
+            for n in 0..16 {
+                registers.set(n, 0xf111_0000_0000_0000 + n as u64);
+            }
+            registers.sp = bench.sp();
+            registers.flags = flags;
+            let bare = bench.run(code.start, registers);
+            PROBES.register(probe).unwrap();
+            runs();
+            let probed = bench.run(code.start, registers);
+            let has_jump = probe.flags() & OPTIMIZED != 0;
+            assert_eq!(runs_by_jump(), u64::from(has_jump));
+            PROBES.unregister(probe).unwrap();
+            assert_eq!(probed.end, End::Exit(1));
+            assert_eq!(probed.registers, bare.registers);
+            assert_eq!(runs(), 1);
+            assert_eq!(SEEN.load(Relaxed), code.start + behind);
+            assert_eq!(probe.hits(), 0, "an action counts for itself");
+        }
+    }
+}
+
+#[test]
+fn an_action_beside_other_probes_is_a_handler() {
+    let _machine = boot();
+    let addr = address("add");
+    let probe = probe_at(addr);
+    let other = leak(Kprobe::new().at(addr).pre(pre::<1>));
+    PROBES.register(probe).unwrap();
+    runs();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(runs_by_jump(), u64::from(probe.flags() & OPTIMIZED != 0));
+    assert_eq!(runs(), 1);
+    PROBES.register(other).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(HANDLERS.load(Relaxed), 1);
+    assert_eq!(runs(), 1);
+    assert_eq!(other.hits(), 1);
+    PROBES.unregister(other).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(runs(), 1);
+    PROBES.disable(probe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(runs(), 0);
+    PROBES.enable(probe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(runs(), 1);
+    PROBES.unregister(probe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(runs(), 0);
+}
+
+/// The entry notes the first argument, the return adds the result.
+extern "C" fn note_argument(
+    _: *const (),
+    regs: &mut PtRegs,
+    shared: *mut u64,
+    function: u64,
+    _: u64,
+) -> u8 {
+    SEEN.store(function, Relaxed);
+    // SAFETY: the action has two words.
+    unsafe {
+        assert_eq!((shared.read(), shared.add(1).read()), (0, 0));
+        shared.write(regs.di);
+    }
+    u8::from(regs.di == 7)
+}
+
+static SUM: AtomicU64 = AtomicU64::new(0);
+static CAME_FROM: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn add_result(
+    _: *const (),
+    regs: &mut PtRegs,
+    shared: *mut u64,
+    function: u64,
+    ret_addr: u64,
+) -> u8 {
+    assert_eq!(SEEN.load(Relaxed), function);
+    CAME_FROM.store(ret_addr, Relaxed);
+    // SAFETY: the action has two words.
+    SUM.store(unsafe { shared.read() } * 1000 + regs.ax, Relaxed);
+    0
+}
+
+#[test]
+fn entry_and_return_of_an_action_share_words() {
+    let _machine = boot();
+    let action = Box::leak(Box::new(CallAction {
+        entry: Some(note_argument),
+        on_return: add_result,
+        shared_words: 2,
+    }));
+    // SAFETY: the action lives for ever, and uses its two words only.
+    let probe = leak(unsafe { Kretprobe::new().at(address("add")).action(action) });
+    PROBES.register(probe).unwrap();
+    for (a, b) in [(5, 6), (1, 2)] {
+        assert_eq!(add(a, b), a + b);
+        assert_eq!(SUM.swap(0, Relaxed), a * 1000 + a + b);
+        assert_eq!(SEEN.load(Relaxed), address("add"));
+        assert_ne!(CAME_FROM.swap(0, Relaxed), 0);
+    }
+    // The entry declines this call.
+    assert_eq!(add(7, 1), 8);
+    assert_eq!(SUM.load(Relaxed), 0);
+    assert_eq!(probe.hits(), 2);
+    PROBES.unregister(probe).unwrap();
+}

@@ -1,0 +1,151 @@
+//! Executable memory for actions: the last pages of the text pool.
+//!
+//! ```text
+//!   TEXT_POOL: slots │ … │ detours │ … │ action code (PAGES pages)
+//! ```
+//!
+//! An address here is in an action, so a CPU that is found here ends no grace period and switches no
+//! task (ACTION-1 of [`probes::action`]). A page is executed at one address and written through
+//! another, so nothing is writable where it executes.
+//!
+//! # Invariants
+//! C1. A page belongs to one [`ActionCode`] or is free. Its frame is mapped at its first use and
+//!     stays.
+//! C2. An [`ActionCode`] is dropped when no CPU can be in it: a grace period after its probe was
+//!     unregistered. The registry's unregistration waits that long.
+//!
+//! # Contexts
+//! Taking and giving back: task context, may sleep. [`contains`]: any.
+
+use x86_64::VirtAddr;
+
+use crate::{
+    mm::{frame::Frame, paging},
+    probes::text_poke,
+    sync::Mutex,
+};
+
+/// How many pages the region has: 64 MiB.
+pub const PAGES: usize = 16_384;
+const PAGE_BYTES: usize = 4096;
+const START: u64 = paging::TEXT_POOL_END - (PAGES * PAGE_BYTES) as u64;
+
+/// Whether `ip` is in the code of an action, or could be. Any context.
+#[inline(always)]
+pub fn contains(ip: u64) -> bool {
+    ip.wrapping_sub(START) < paging::TEXT_POOL_END - START
+}
+
+/// The pages of the region.
+struct Region {
+    /// One bit for each page: taken.
+    taken: [u64; PAGES / 64],
+    /// Pages below this have frames.
+    mapped: usize,
+}
+
+static REGION: Mutex<Region> = Mutex::new(Region {
+    taken: [0; PAGES / 64],
+    mapped: 0,
+});
+
+impl Region {
+    fn is_taken(&self, page: usize) -> bool {
+        self.taken[page / 64] & 1 << (page % 64) != 0
+    }
+
+    fn mark(&mut self, pages: core::ops::Range<usize>, taken: bool) {
+        for page in pages {
+            let bit = 1 << (page % 64);
+            if taken {
+                self.taken[page / 64] |= bit;
+            } else {
+                self.taken[page / 64] &= !bit;
+            }
+        }
+    }
+
+    /// Takes the lowest `count` free pages in a row.
+    fn take(&mut self, count: usize) -> Option<usize> {
+        let mut first = 0;
+        while first + count <= PAGES {
+            match (first..first + count)
+                .rev()
+                .find(|page| self.is_taken(*page))
+            {
+                Some(taken) => first = taken + 1,
+                None => {
+                    while self.mapped < first + count {
+                        let address = VirtAddr::new(START + (self.mapped * PAGE_BYTES) as u64);
+                        paging::map_kernel_rx(address, Frame::alloc_zeroed().ok()?).ok()?;
+                        self.mapped += 1;
+                    }
+                    self.mark(first..first + count, true);
+                    return Some(first);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Code of an action. Its memory is given back when it is dropped (C2).
+pub struct ActionCode {
+    first: usize,
+    pages: usize,
+}
+
+impl ActionCode {
+    /// Memory for `bytes` bytes of code, filled with breakpoints. None: memory or the region is used
+    /// up.
+    pub fn new(bytes: usize) -> Option<Self> {
+        let pages = bytes.div_ceil(PAGE_BYTES).max(1);
+        let first = REGION.lock().take(pages)?;
+        let mut code = Self { first, pages };
+        for offset in (0..pages * PAGE_BYTES).step_by(PAGE_BYTES) {
+            code.write(offset, &[0xcc; PAGE_BYTES]);
+        }
+        Some(code)
+    }
+
+    /// Where it is executed.
+    pub fn start(&self) -> u64 {
+        START + (self.first * PAGE_BYTES) as u64
+    }
+
+    /// Writes `code` at `offset`, in bytes from the start. Nobody executes it yet.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn write(&mut self, offset: usize, code: &[u8]) {
+        assert!(
+            offset + code.len() <= self.pages * PAGE_BYTES,
+            "code runs out of its pages"
+        );
+        let mut at = self.start() + offset as u64;
+        let mut rest = code;
+        while !rest.is_empty() {
+            let room = PAGE_BYTES - at as usize % PAGE_BYTES;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            let alias = paging::text_alias(VirtAddr::new(at));
+            // SAFETY: the bytes are in a page of this object's own (C1), which is mapped, and the
+            // alias is valid to the end of the page.
+            unsafe { alias.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            at += now.len() as u64;
+            rest = later;
+        }
+    }
+
+    /// Has all CPUs see what was written. Before the first one can execute it. May sleep.
+    pub fn publish(&self) {
+        text_poke::synchronize_cores();
+    }
+}
+
+impl Drop for ActionCode {
+    fn drop(&mut self) {
+        REGION
+            .lock()
+            .mark(self.first..self.first + self.pages, false);
+    }
+}
