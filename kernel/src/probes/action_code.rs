@@ -4,8 +4,8 @@
 //!   TEXT_POOL: slots │ … │ detours │ … │ action code (PAGES pages)
 //! ```
 //!
-//! An address here is in an action, so a CPU that is found here ends no grace period and switches no
-//! task (ACTION-1 of [`probes::action`]). A page is executed at one address and written through
+//! An address here is in an action, so a CPU that is found here ends no grace period and switches
+//! no task (ACTION-1 of [`probes::action`]). A page is executed at one address and written through
 //! another, so nothing is writable where it executes.
 //!
 //! # Invariants
@@ -96,8 +96,8 @@ pub struct ActionCode {
 }
 
 impl ActionCode {
-    /// Memory for `bytes` bytes of code, filled with breakpoints. None: memory or the region is used
-    /// up.
+    /// Memory for `bytes` bytes of code, filled with breakpoints. None: memory or the region is
+    /// used up.
     pub fn new(bytes: usize) -> Option<Self> {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
         let first = REGION.lock().take(pages)?;

@@ -55,7 +55,7 @@ pub enum Helper {
     /// `(map, &key, delta)`: adds to the first 8 bytes of a hash's value, which begins with zero.
     /// 0, or a negated errno if there is no room.
     AddByKey,
-    /// `(ring, size, dynamic, type)`: a record as [`Helper::RingReserve`] gives, of constant `size`,
+    /// `(ring, size, dynamic, type)`: a record as [`Helper::RingReserve`] gives, of constant size,
     /// with room for `dynamic` more bytes behind it, and with the common header filled in: type,
     /// flags, preemption count, pid. The program sees `size` bytes.
     EventReserve,

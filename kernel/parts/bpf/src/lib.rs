@@ -11,7 +11,7 @@
 //!   wire ─────┘                                          └─► interpreter: the reference
 //! ```
 //!
-//! # What a program sees
+//! # The view of a program
 //! - `r1` is the context when it begins: the registers at the probe, read-only, laid out as
 //!   [`context`] says. `r10` points behind its stack of [`STACK_BYTES`].
 //! - Memory: its stack, values of its maps, the records that it has reserved, and the data that the

@@ -150,8 +150,8 @@ pub struct Kprobe {
     pub(crate) told_of_double: AtomicBool,
 }
 
-// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which is
-// only read (contract of `Kprobe::action`).
+// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which
+// is only read (contract of `Kprobe::action`).
 unsafe impl Send for Kprobe {}
 // SAFETY: as above.
 unsafe impl Sync for Kprobe {}

@@ -102,8 +102,8 @@ extern "C" fn leave_action(instance: &mut KretprobeInstance<()>, regs: &mut PtRe
 impl KretprobeInstance<()> {
     /// The action of its kretprobe, which is not null, and the function's address.
     fn action(&self) -> Option<(CallAction, u64)> {
-        // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as long
-        // as it is registered (contract of `Kretprobe::action`).
+        // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as
+        // long as it is registered (contract of `Kretprobe::action`).
         unsafe {
             let core = (*self.inner.holder).kretprobe()?;
             Some((*core.action.as_ref()?, core.kprobe.addr()))
@@ -169,8 +169,8 @@ impl<D> DerefMut for KretprobeInstance<D> {
     }
 }
 
-// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which is
-// only read.
+// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which
+// is only read.
 unsafe impl Send for KretprobeCore {}
 // SAFETY: as above.
 unsafe impl Sync for KretprobeCore {}
