@@ -1,7 +1,10 @@
 //! Helpers: the calls that a program may make.
 //!
 //! A helper that Linux has too has Linux's number and meaning. Our own begin with
-//! [`Helper::FIRST_OWN`].
+//! [`Helper::FIRST_OWN`]. [`interpreter`](crate::interpreter) is the reference of what each one
+//! does to the last byte.
+//!
+//! A negated errno is one of [`errno`]. `EFAULT` means that memory cannot be read.
 
 use crate::{MapKind, Reg};
 
@@ -12,30 +15,37 @@ pub enum Helper {
     /// `(map, &key)`: the value of the key, or null.
     MapLookup = 1,
     /// `(map, &key, &value, flags)`: stores a value: flags 0 in any case, 1 if the key is new, 2 if
-    /// it is there. 0, or a negated errno.
+    /// it is there. 0, or a negated errno: `EINVAL` for other flags, `EEXIST`, `ENOENT`, `E2BIG` if
+    /// there is no room. An array has all its indices and no other: with flags 1 `EEXIST`, and
+    /// `E2BIG` for an index behind its end, whatever the flags.
     MapUpdate = 2,
-    /// `(map, &key)`: takes the key away. 0, or a negated errno.
+    /// `(map, &key)`: takes the key away. 0, or `ENOENT`, negated.
     MapDelete = 3,
     /// `()`: the number of the CPU.
     CpuId = 8,
     /// `()`: process in the upper, task in the lower 32 bits.
     PidTgid = 14,
-    /// `(&buffer, size)`: the task's name, NUL-terminated. 0.
+    /// `(&buffer, size)`: the task's name, shortened to size, with a NUL. The rest of the buffer is
+    /// zero. 0.
     Comm = 16,
     /// `(context, map, flags)`: the number of the call stack in a map of stacks, or a negated
-    /// errno. The low 8 bits of flags are how many frames to skip.
+    /// errno: `EFAULT` if no frame is left, `E2BIG` if there is no room. The low 8 bits of flags
+    /// are how many frames to skip; the others mean nothing.
     StackId = 27,
-    /// `(&buffer, size, address)`: copies user memory. 0, or a negated errno with the buffer zero.
+    /// `(&buffer, size, address)`: copies user memory. 0, or `EFAULT`, negated, with the buffer
+    /// zero.
     ReadUser = 112,
     /// The same for kernel memory.
     ReadKernel = 113,
-    /// `(&buffer, size, address)`: copies a NUL-terminated text from user memory, shortened to
-    /// size. The bytes with the NUL, or a negated errno with the buffer zero.
+    /// `(&buffer, size, address)`: copies a NUL-terminated text from user memory. If it does not
+    /// fit, its first size - 1 bytes and a NUL; the text behind them is not read. The rest of the
+    /// buffer is zero, because a buffer is often a key. Returns the bytes with the NUL, or
+    /// `EFAULT`, negated, with the buffer zero.
     ReadUserStr = 114,
     /// The same for kernel memory.
     ReadKernelStr = 115,
     /// `(ring, size, 0)`: a record of constant size, or null if there is no room. It must be
-    /// submitted or discarded.
+    /// submitted or discarded. Its bytes are not cleared; they may be read and mean nothing.
     RingReserve = 131,
     /// `(record, 0)`: gives the record to the reader.
     RingSubmit = 132,
@@ -49,34 +59,56 @@ pub enum Helper {
     /// `(value)`: the bucket of a histogram by powers of two: 0 for 0, else 1 + floor(log2(value)),
     /// at most 64.
     Log2,
-    /// `(map, index, delta)`: adds to the first 8 bytes of a value of an array. An index that the
-    /// array does not have adds nothing. 0.
+    /// `(map, index, delta)`: adds to the first 8 bytes of a value of an array, whose values have 8
+    /// bytes or more. An index (64 bits) that the array does not have adds nothing. 0.
     Add,
     /// `(map, &key, delta)`: adds to the first 8 bytes of a hash's value, which begins with zero.
-    /// 0, or a negated errno if there is no room.
+    /// 0, or `E2BIG`, negated, if there is no room.
     AddByKey,
     /// `(ring, size, dynamic, type)`: a record as [`Helper::RingReserve`] gives, of constant size,
-    /// with room for `dynamic` more bytes behind it, and with the common header filled in: type,
-    /// flags, preemption count, pid. The program sees `size` bytes.
+    /// with room for `dynamic` more bytes behind it, and with the common header of 8 bytes filled
+    /// in: the low 16 bits of type, 8 bits of flags, 8 of preemption count, and the low 32 of
+    /// [`Helper::PidTgid`]. The program sees `size` bytes. If `size + dynamic` is more than
+    /// [`crate::MOST_RECORD_BYTES`], the room is what is left of that. The reader gets `size` bytes
+    /// and what was appended.
     EventReserve,
     /// `(address, most)`: the length of a NUL-terminated text in kernel memory, with the NUL, at
-    /// most `most`. 0 if it cannot be read.
+    /// most `most`; more than [`crate::MOST_RECORD_BYTES`] counts as that. `most` if no NUL is
+    /// among so many bytes, and 0 if the text cannot be read up to there.
     StrLen,
     /// The same in user memory.
     UserStrLen,
     /// `(record, address, length)`: appends a text of kernel memory to the dynamic part of a record
-    /// of [`Helper::EventReserve`], at most `length` bytes and what is left, NUL-terminated.
-    /// Returns its place: offset in the record, and length << 16. If it cannot be read, or length
-    /// is 0, the text is `(fault)`, as far as it fits.
+    /// of [`Helper::EventReserve`], at most `length` bytes and what is left, the last one NUL.
+    /// Returns its place: offset in the record, and length with the NUL << 16. If it cannot be
+    /// read, or length is 0, the text is `(fault)` with a NUL, as far as what is left. If nothing
+    /// is left, nothing is appended, and the length is 0.
     AppendStr,
     /// The same for user memory.
     AppendUserStr,
-    /// `(record, &buffer, size)`: appends bytes of the program's own, of constant size.
+    /// `(record, &buffer, size)`: appends bytes of the program's own, of constant size, as many as
+    /// are left room for. Returns their place as [`Helper::AppendStr`] does.
     AppendBytes,
-    /// `()`: the data that the entry and the return of one call share. Zero at the entry.
+    /// `()`: the data that the entry and the return of one call share. Zero at the entry. Not for a
+    /// [`Probe`](crate::Kind::Probe).
     EntryData,
-    /// `()`: where the call of a return program returns to.
+    /// `()`: where the call of a return program returns to. For a
+    /// [`Return`](crate::Kind::Return) only.
     ReturnAddress,
+}
+
+/// The errors that helpers return, negated as they return them.
+pub mod errno {
+    /// The key is not there.
+    pub const ENOENT: i64 = -2;
+    /// There is no room, or the array has no such index.
+    pub const E2BIG: i64 = -7;
+    /// The memory cannot be read, or there is no call stack.
+    pub const EFAULT: i64 = -14;
+    /// The key is there already.
+    pub const EEXIST: i64 = -17;
+    /// There are no such flags.
+    pub const EINVAL: i64 = -22;
 }
 
 /// The type of an argument.
@@ -86,7 +118,9 @@ pub enum Argument {
     Context,
     /// A map of one of these kinds.
     Map(&'static [MapKind]),
-    /// A pointer to as many readable bytes as the map's keys have.
+    /// A pointer to as many readable bytes as the map's keys have. Memory of an argument is the
+    /// program's own: its stack (each byte set, if it is read), a value, a record, the data of
+    /// entry and return. The context is none.
     Key,
     /// A pointer to as many readable bytes as the map's values have.
     Value,
@@ -98,9 +132,9 @@ pub enum Argument {
     SizeOfIt,
     /// The size of a record: a known constant, 1 (8 with a header) to [`crate::MOST_RECORD_BYTES`].
     RecordSize,
-    /// A known constant.
+    /// A known constant. That of [`Helper::RingReserve`] is 0.
     Constant,
-    /// Any number.
+    /// Any number. A pointer has one, too.
     Scalar,
     /// A record that is reserved, by the beginning of it. The call gives it back.
     ReleasedRecord,

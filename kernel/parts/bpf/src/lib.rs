@@ -28,17 +28,20 @@
 
 extern crate alloc;
 
+mod arithmetic;
 mod builder;
 pub mod context;
 mod helper;
 mod insn;
+pub mod interpreter;
 mod map;
 mod program;
 mod verified;
 pub mod wire;
 
+pub use arithmetic::sign_extend;
 pub use builder::{BuildError, Builder, Label};
-pub use helper::{Argument, Helper, Returns};
+pub use helper::{Argument, Helper, Returns, errno};
 pub use insn::{
     AluOp, AtomicOp, Condition, Insn, MapIndex, Operand, Reg, Size, Swap, Target, Width,
 };
