@@ -66,6 +66,13 @@ pub trait Symbols {
 
     /// The address of the only symbol named `name`.
     fn address(&self, name: &str) -> Result<u64, LookupError>;
+
+    /// The address of the only symbol named `name` of a module; `None` as long as the module is
+    /// not loaded.
+    fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {
+        let _ = (module, name);
+        Ok(None)
+    }
 }
 
 /// A symbol table without symbols.
@@ -406,6 +413,11 @@ impl Field {
     /// Whether its `format` file says `signed:1`.
     pub const fn is_signed(&self) -> bool {
         self.kind.element().is_signed()
+    }
+
+    /// Whether it is an array.
+    pub const fn is_array(&self) -> bool {
+        matches!(self.kind, FieldKind::Array { .. })
     }
 
     /// Whether it is one string.

@@ -2,9 +2,15 @@
 //!
 //! An event is defined by a line of text, `p:GROUP/EVENT PLACE NAME=FETCH:TYPE …`. Each hit of its
 //! probe leaves a record of bytes, and a reader sees the record as a line of text. This crate holds
-//! every rule between those two texts and knows no kernel, so it is tested on the host. The
-//! formats and the messages are those of Linux (`Documentation/trace/kprobetrace.rst`), because
-//! tools compare them.
+//! every rule between those texts and knows no kernel, so it is tested on the host. The formats and
+//! the messages are those of Linux (`Documentation/trace/kprobetrace.rst`), because tools compare
+//! them.
+//!
+//! ```text
+//!   write ─► Commands ─► Words ─► Command::parse ─► Definition ─► Layout ─► format file
+//!                                      │                 └─► program ─► record ─► line
+//!                                      └─► Refusal ─► ErrorLog
+//! ```
 //!
 //! Task context: everything here allocates, except the printing of a record.
 #![no_std]
@@ -14,4 +20,11 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod commands;
+pub mod definition;
+pub mod event;
+pub mod fetch;
 pub mod field;
+mod number;
+pub mod record;
+pub mod refusal;

@@ -1,0 +1,519 @@
+//! Definitions: the commands of `kprobe_events` and `dynamic_events`.
+//!
+//! ```text
+//!   p[:[GRP/][EVENT]] PLACE [ARGS]      records each time that PLACE is reached
+//!   r[N][:[GRP/][EVENT]] PLACE [ARGS]   records each time that the function at PLACE returns
+//!   -:[GRP/][EVENT] [PLACE [ARGS]]      deletes
+//!   !…                                  deletes what the rest defines; in dynamic_events only
+//! ```
+//!
+//! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address.
+//!
+//! # Invariants
+//! D1. What a definition prints parses to an equal definition, whatever was written first: names
+//!     that were left out are printed, offsets are decimal, and `%return` is printed as `r`.
+//! D2. A refusal changes nothing: a definition is complete or not there.
+
+use crate::{
+    commands::Words,
+    fetch::{Argument, Grammar, Parser, Site, is_identifier},
+    field::{Field, LookupError, Symbols},
+    number,
+    record::Layout,
+    refusal::{Reason, Refusal},
+};
+use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+use core::fmt;
+
+/// The group of an event that names none.
+pub const DEFAULT_GROUP: &str = "kprobes";
+/// The most bytes of a group's or an event's name.
+pub const MOST_NAME_BYTES: usize = 63;
+/// The most arguments of an event.
+pub const MOST_ARGUMENTS: usize = 128;
+/// The most return instances that an event may ask for.
+pub const MOST_MAXACTIVE: u64 = 4096;
+/// The most arguments of the function that a return event can keep from the entry.
+pub const MOST_ENTRY_ARGUMENTS: usize = bpf::MOST_ENTRY_BYTES as usize / 8;
+
+/// The file that a command is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// `kprobe_events`.
+    KprobeEvents,
+    /// `dynamic_events`, which also takes a leading `!`.
+    DynamicEvents,
+}
+
+/// The kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// Recorded when the place is reached.
+    Probe,
+    /// Recorded when the function returns.
+    Return,
+}
+
+impl EventKind {
+    const fn letter(self) -> char {
+        match self {
+            Self::Probe => 'p',
+            Self::Return => 'r',
+        }
+    }
+}
+
+/// A place to probe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// An address.
+    Address(u64),
+    /// A distance from a symbol.
+    Symbol {
+        /// The module that the symbol belongs to.
+        module: Option<String>,
+        /// Its name.
+        name: String,
+        /// The distance in bytes.
+        offset: u32,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address:#x}"),
+            Self::Symbol {
+                module,
+                name,
+                offset,
+            } => {
+                if let Some(module) = module {
+                    write!(f, "{module}:")?;
+                }
+                f.write_str(name)?;
+                match offset {
+                    0 => Ok(()),
+                    offset => write!(f, "+{offset}"),
+                }
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Parses PLACE. The flag says whether `%return` follows.
+    fn parse(word: &str) -> Result<(Self, bool), (Reason, usize)> {
+        if let Some(address) = number::digits(word) {
+            return Ok((Self::Address(address), false));
+        }
+        if word.contains('/') && word.contains(':') {
+            return Err((Reason::UserProbe, 0));
+        }
+        let (word, is_return) = match word.split_once('%') {
+            Some((word, "return")) => (word, true),
+            Some((word, _)) => return Err((Reason::BadAddressSuffix, word.len())),
+            None => (word, false),
+        };
+        let (symbol, offset) = match word.find(['+', '-']) {
+            Some(sign) => word.split_at(sign),
+            None => (word, "+0"),
+        };
+        let offset = number::signed(offset).and_then(|offset| u32::try_from(offset).ok());
+        let offset = offset.ok_or((Reason::BadProbeAddress, 0))?;
+        let (module, name) = match symbol.split_once(':') {
+            Some((module, name)) => (Some(module.to_owned()), name),
+            None => (None, symbol),
+        };
+        if name.is_empty() || module.as_ref().is_some_and(String::is_empty) {
+            return Err((Reason::BadProbeAddress, 0));
+        }
+        Ok((
+            Self::Symbol {
+                module,
+                name: name.to_owned(),
+                offset,
+            },
+            is_return,
+        ))
+    }
+
+    /// Its address; `None` as long as its module is not loaded.
+    pub fn address(&self, symbols: &dyn Symbols) -> Result<Option<u64>, LookupError> {
+        match self {
+            Self::Address(address) => Ok(Some(*address)),
+            Self::Symbol {
+                module,
+                name,
+                offset,
+            } => {
+                let start = match module {
+                    Some(module) => symbols.address_in_module(module, name)?,
+                    None => Some(symbols.address(name)?),
+                };
+                Ok(start.map(|start| start.wrapping_add(u64::from(*offset))))
+            }
+        }
+    }
+
+    /// Whether a function begins here, as far as the symbols tell. The symbol of a module that is
+    /// not loaded counts as a function.
+    fn is_function_entry(&self, symbols: &dyn Symbols) -> bool {
+        match self {
+            Self::Address(address) => symbols
+                .symbol(*address)
+                .is_some_and(|symbol| symbol.offset == 0),
+            Self::Symbol { offset, .. } => *offset == 0,
+        }
+    }
+}
+
+/// The definition of one probe of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The kind of its event.
+    pub kind: EventKind,
+    /// The number of return instances, if the definition gives one.
+    pub maxactive: Option<u16>,
+    /// The group of its event.
+    pub group: String,
+    /// The name of its event.
+    pub event: String,
+    /// The place of the probe.
+    pub place: Place,
+    /// Where its values are taken.
+    pub site: Site,
+    /// The values.
+    pub arguments: Vec<Argument>,
+}
+
+impl fmt::Display for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind.letter())?;
+        if let Some(maxactive) = self.maxactive {
+            write!(f, "{maxactive}")?;
+        }
+        write!(f, ":{}/{} {}", self.group, self.event, self.place)?;
+        for Argument { name, text, .. } in &self.arguments {
+            write!(f, " {name}={text}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A command to delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// The group; `None` for any.
+    pub group: Option<String>,
+    /// The name; `None` for all of the group.
+    pub event: Option<String>,
+    /// The place; `None` for any.
+    pub place: Option<Place>,
+    /// The first arguments, as name and text.
+    pub arguments: Vec<(String, String)>,
+}
+
+impl Deletion {
+    /// Whether it deletes this probe.
+    pub fn matches(&self, probe: &Definition) -> bool {
+        let is_named = |wanted: &Option<String>, name| wanted.as_ref().is_none_or(|w| w == name);
+        is_named(&self.group, &probe.group)
+            && is_named(&self.event, &probe.event)
+            && self
+                .place
+                .as_ref()
+                .is_none_or(|place| *place == probe.place)
+            && self.arguments.len() <= probe.arguments.len()
+            && (self.arguments.iter().zip(&probe.arguments))
+                .all(|((name, text), argument)| *name == argument.name && *text == argument.text)
+    }
+}
+
+/// A command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Adds a probe to a new event or to one that is there.
+    Create(Definition),
+    /// Deletes probes, and events that have none left.
+    Delete(Deletion),
+}
+
+impl Command {
+    /// Parses the words of a command.
+    ///
+    /// # Errors
+    /// [`Refusal`], the first mistake in the order in which Linux looks for them: number of
+    /// instances, place, names, arguments.
+    pub fn parse(
+        words: &Words<'_>,
+        file: File,
+        symbols: &dyn Symbols,
+        grammar: &Grammar,
+    ) -> Result<Self, Refusal> {
+        let first = words.first();
+        let deleted = match file {
+            File::DynamicEvents => first.strip_prefix('!'),
+            File::KprobeEvents => None,
+        };
+        if let Some(name) = first.strip_prefix('-') {
+            let name = name
+                .strip_prefix(':')
+                .ok_or(Refusal::line(Reason::BadDeletion))?;
+            return Deletion::parse(words, name).map(Self::Delete);
+        }
+        if let Some(command) = deleted {
+            let (_, name) = command
+                .split_once(':')
+                .ok_or(Refusal::line(Reason::BadDeletion))?;
+            return Deletion::parse(words, name).map(Self::Delete);
+        }
+        Definition::parse(words, symbols, grammar).map(Self::Create)
+    }
+}
+
+impl Deletion {
+    fn parse(words: &Words<'_>, name: &str) -> Result<Self, Refusal> {
+        let (group, event) = match name.split_once('/') {
+            Some((group, event)) => (Some(group), event),
+            None => (None, name),
+        };
+        if group.is_none() && event.is_empty() || group == Some("") {
+            return Err(Refusal::line(Reason::BadDeletion));
+        }
+        let place = match words.get(Refusal::PLACE) {
+            Some(word) => {
+                let parsed = Place::parse(word)
+                    .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
+                Some(parsed.0)
+            }
+            None => None,
+        };
+        let argument = |(number, word): (usize, &&str)| match word.split_once('=') {
+            Some((name, text)) => (name.to_owned(), text.to_owned()),
+            None => (format!("arg{}", number + 1), (*word).to_owned()),
+        };
+        Ok(Self {
+            group: group.map(ToOwned::to_owned),
+            event: (!event.is_empty()).then(|| event.to_owned()),
+            place,
+            arguments: words
+                .from(Refusal::ARGUMENTS)
+                .iter()
+                .enumerate()
+                .map(argument)
+                .collect(),
+        })
+    }
+}
+
+impl Definition {
+    /// Parses the words of a definition.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn parse(
+        words: &Words<'_>,
+        symbols: &dyn Symbols,
+        grammar: &Grammar,
+    ) -> Result<Self, Refusal> {
+        let first = words.first();
+        let kind = match first.as_bytes().first() {
+            Some(b'p') => EventKind::Probe,
+            Some(b'r') => EventKind::Return,
+            _ => return Err(Refusal::line(Reason::BadCommand)),
+        };
+        let place_word =
+            words
+                .get(Refusal::PLACE)
+                .ok_or(Refusal::new(Reason::NoPlace, Refusal::PLACE, 0))?;
+        let (number, name) = match first[1..].split_once(':') {
+            Some((number, name)) => (number, Some(name)),
+            None => (&first[1..], None),
+        };
+        let maxactive = parse_maxactive(kind, number)
+            .map_err(|reason| Refusal::new(reason, Refusal::NAME, 1))?;
+
+        let (place, has_suffix) = Place::parse(place_word)
+            .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
+        let kind = if has_suffix { EventKind::Return } else { kind };
+        let site = check_place(&place, kind, symbols).map_err(Refusal::place)?;
+
+        let name_start = first.len() - name.map_or(0, str::len);
+        let names = name.map_or(Ok((None, None)), parse_name);
+        let (group, event) = names
+            .map_err(|(reason, offset)| Refusal::new(reason, Refusal::NAME, name_start + offset))?;
+        let event = match event {
+            Some(event) => event.to_owned(),
+            None => automatic_name(kind, &place),
+        };
+
+        let mut definition = Self {
+            kind,
+            maxactive,
+            group: group.unwrap_or(DEFAULT_GROUP).to_owned(),
+            event,
+            place,
+            site,
+            arguments: Vec::new(),
+        };
+        definition.parse_arguments(words.from(Refusal::ARGUMENTS), symbols, grammar)?;
+        Ok(definition)
+    }
+
+    fn parse_arguments(
+        &mut self,
+        words: &[&str],
+        symbols: &dyn Symbols,
+        grammar: &Grammar,
+    ) -> Result<(), Refusal> {
+        let first = |reason| Refusal::new(reason, Refusal::ARGUMENTS, 0);
+        if words.len() > MOST_ARGUMENTS {
+            return Err(first(Reason::TooManyArguments));
+        }
+        let parser = Parser {
+            grammar,
+            site: self.site,
+            symbols,
+        };
+        let mut size = Layout::header_size(self.kind);
+        for (number, word) in words.iter().enumerate() {
+            let used = |name: &str| self.arguments.iter().any(|argument| argument.name == name);
+            let refuse =
+                |(reason, offset)| Refusal::new(reason, Refusal::ARGUMENTS + number, offset);
+            let argument = parser.argument(word, number, used).map_err(refuse)?;
+            size += argument.kind().size();
+            if size > bpf::MOST_RECORD_BYTES {
+                return Err(refuse((Reason::EventTooBig, 0)));
+            }
+            self.arguments.push(argument);
+        }
+        if self.entry_arguments().len() > MOST_ENTRY_ARGUMENTS {
+            return Err(first(Reason::TooManyEntryArguments));
+        }
+        Ok(())
+    }
+
+    /// The arguments of the function that a return event keeps from the entry, each once, in the
+    /// order of their places in the data that entry and return share.
+    pub fn entry_arguments(&self) -> Vec<u32> {
+        let mut kept = Vec::new();
+        if self.site == Site::Return {
+            for number in self
+                .arguments
+                .iter()
+                .filter_map(|argument| argument.fetch.argument())
+            {
+                if !kept.contains(&number) {
+                    kept.push(number);
+                }
+            }
+        }
+        kept
+    }
+
+    /// Its fields in a record.
+    pub fn fields(&self) -> Vec<Field> {
+        Layout::of(self).fields
+    }
+}
+
+/// Parses the number of return instances behind the letter.
+fn parse_maxactive(kind: EventKind, text: &str) -> Result<Option<u16>, Reason> {
+    match (kind, text) {
+        (_, "") => Ok(None),
+        (EventKind::Probe, _) => Err(Reason::BadMaxactiveType),
+        (EventKind::Return, _) => match number::digits(text) {
+            // Linux reads the number into 32 bits.
+            None | Some(0) | Some(0x1_0000_0000..) => Err(Reason::BadMaxactive),
+            Some(number) if number > MOST_MAXACTIVE => Err(Reason::MaxactiveTooBig),
+            Some(number) => Ok(Some(number as u16)),
+        },
+    }
+}
+
+/// Checks that the place is there and fits the kind.
+fn check_place(place: &Place, kind: EventKind, symbols: &dyn Symbols) -> Result<Site, Reason> {
+    match place.address(symbols) {
+        Ok(_) => (),
+        Err(LookupError::NotFound) => return Err(Reason::BadProbeAddress),
+        Err(LookupError::NotUnique(_)) => return Err(Reason::SymbolNotUnique),
+    }
+    match (kind, place.is_function_entry(symbols)) {
+        (EventKind::Return, true) => Ok(Site::Return),
+        (EventKind::Return, false) => Err(Reason::BadReturnProbe),
+        (EventKind::Probe, true) => Ok(Site::Entry),
+        (EventKind::Probe, false) => Ok(Site::Inside),
+    }
+}
+
+/// A group and an event, each if it is given.
+type Names<'a> = (Option<&'a str>, Option<&'a str>);
+
+/// Parses `[GRP/][EVENT]`; `.` separates as `/` does.
+fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
+    let separator = text.find('/').or_else(|| text.find('.'));
+    let (group, event, start) = match separator {
+        Some(at) => (Some(&text[..at]), &text[at + 1..], at + 1),
+        None => (None, text, 0),
+    };
+    if let Some(group) = group {
+        let is_good = |c: char| c.is_ascii_alphabetic() || c == '_' || c == '-';
+        if group.is_empty() {
+            return Err((Reason::NoGroupName, 0));
+        }
+        if group.len() > MOST_NAME_BYTES {
+            return Err((Reason::GroupTooLong, 0));
+        }
+        if !group.starts_with(is_good) || !group.chars().all(|c| is_good(c) || c.is_ascii_digit()) {
+            return Err((Reason::BadGroupName, 0));
+        }
+    }
+    match event {
+        "" if group.is_some() => Ok((group, None)),
+        "" => Err((Reason::NoEventName, start)),
+        event if event.len() > MOST_NAME_BYTES => Err((Reason::EventTooLong, start)),
+        event if !is_identifier(event) => Err((Reason::BadEventName, start)),
+        event => Ok((group, Some(event))),
+    }
+}
+
+/// The name of an event that gives none: `p_SYM_OFFSET` or `p_0xADDRESS`.
+///
+/// Every letter that no identifier has becomes `_`, because the name has to be read back. A name
+/// that is too long ends in a hash of all of it. Otherwise two long symbols with the same beginning
+/// would share one event in silence.
+fn automatic_name(kind: EventKind, place: &Place) -> String {
+    let letter = kind.letter();
+    let full = match place {
+        Place::Address(address) => format!("{letter}_{address:#x}"),
+        Place::Symbol {
+            module: Some(module),
+            name,
+            offset,
+        } => {
+            format!("{letter}_{module}:{name}_{offset}")
+        }
+        Place::Symbol {
+            module: None,
+            name,
+            offset,
+        } => format!("{letter}_{name}_{offset}"),
+    };
+    let mut name: String = full
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    if name.len() > MOST_NAME_BYTES {
+        let hash = format!("_{:08x}", hash(&full));
+        name.truncate(MOST_NAME_BYTES - hash.len());
+        name.push_str(&hash);
+    }
+    name
+}
+
+/// The hash FNV-1a, 32 bits.
+fn hash(text: &str) -> u32 {
+    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.bytes().fold(0x811c_9dc5, step)
+}

@@ -1,0 +1,160 @@
+//! Records: the layout of the bytes that a hit leaves, and the `format` file that tells it.
+//!
+//! ```text
+//!   0      8                       16               24
+//!   ├common┼ __probe_ip ───────────┼─ arguments, packed …         an event of a probe
+//!   ├common┼ __probe_func ─────────┼ __probe_ret_ip ┼ arguments … an event of a return
+//! ```
+//!
+//! The strings follow behind the arguments. See [`crate::field`].
+
+use crate::{
+    definition::{Definition, EventKind},
+    fetch::Argument,
+    field::{Element, Field},
+};
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+
+/// The name of the field with the probed address.
+pub const PROBE_IP: &str = "__probe_ip";
+/// The name of the field with the address of the function that returns.
+pub const PROBE_FUNC: &str = "__probe_func";
+/// The name of the field with the address that the function returns to.
+pub const PROBE_RET_IP: &str = "__probe_ret_ip";
+
+/// The layout of an event's records. All probes of an event have the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The kind of the event.
+    pub kind: EventKind,
+    /// The fields in the order of their offsets: those that all events have in common, the
+    /// addresses, the arguments.
+    pub fields: Vec<Field>,
+    /// The number of bytes before the strings.
+    pub fixed_size: u32,
+}
+
+impl Layout {
+    /// The number of bytes before the arguments.
+    pub const fn header_size(kind: EventKind) -> u32 {
+        match kind {
+            EventKind::Probe => Field::COMMON_SIZE + 8,
+            EventKind::Return => Field::COMMON_SIZE + 16,
+        }
+    }
+
+    /// The layout of the event of `definition`.
+    pub fn of(definition: &Definition) -> Self {
+        let mut fields = Vec::from(Field::common());
+        match definition.kind {
+            EventKind::Probe => fields.push(Field::address(PROBE_IP, 8)),
+            EventKind::Return => {
+                fields.push(Field::address(PROBE_FUNC, 8));
+                fields.push(Field::address(PROBE_RET_IP, 16));
+            }
+        }
+        let mut offset = Self::header_size(definition.kind);
+        for argument in &definition.arguments {
+            fields.push(Field::new(&argument.name, offset, argument.kind()));
+            offset += argument.kind().size();
+        }
+        Self {
+            kind: definition.kind,
+            fields,
+            fixed_size: offset,
+        }
+    }
+
+    /// The number of fields before the arguments.
+    const fn header_fields(&self) -> usize {
+        match self.kind {
+            EventKind::Probe => 5,
+            EventKind::Return => 6,
+        }
+    }
+
+    /// The fields of the arguments.
+    pub fn arguments(&self) -> &[Field] {
+        &self.fields[self.header_fields()..]
+    }
+
+    /// The field named `name`.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// Writes the text of the event's `format` file.
+    pub fn write_format(&self, event: &str, id: u16, out: &mut dyn Write) -> fmt::Result {
+        write!(out, "name: {event}\nID: {id}\nformat:\n")?;
+        for (number, field) in self.fields.iter().enumerate() {
+            if number == Field::common().len() {
+                out.write_char('\n')?;
+            }
+            writeln!(
+                out,
+                "\tfield:{};\toffset:{};\tsize:{};\tsigned:{};",
+                field.declaration(),
+                field.offset,
+                field.size(),
+                u8::from(field.is_signed()),
+            )?;
+        }
+        out.write_str("\nprint fmt: ")?;
+        self.write_print_format(out)?;
+        out.write_char('\n')
+    }
+
+    /// Writes the format string of the event and its arguments. A return event names the function
+    /// first, and a trace line the caller: so it is in Linux, and tools know both.
+    fn write_print_format(&self, out: &mut dyn Write) -> fmt::Result {
+        out.write_str(match self.kind {
+            EventKind::Probe => "\"(%lx)",
+            EventKind::Return => "\"(%lx <- %lx)",
+        })?;
+        for field in self.arguments() {
+            let format = field.kind.element().print_format();
+            write!(out, " {}=", field.name)?;
+            if !field.is_array() {
+                out.write_str(format)?;
+                continue;
+            }
+            for index in 0..field.kind.count() {
+                write!(out, "{}{format}", if index == 0 { '{' } else { ',' })?;
+            }
+            out.write_char('}')?;
+        }
+        out.write_char('"')?;
+        for field in &self.fields[4..self.header_fields()] {
+            write!(out, ", REC->{}", field.name)?;
+        }
+        for field in self.arguments() {
+            let name = &field.name;
+            let is_string = field.kind.element() == Element::String;
+            match (field.is_array(), is_string) {
+                (false, false) => write!(out, ", REC->{name}")?,
+                (false, true) => write!(out, ", __get_str({name})")?,
+                (true, _) => {
+                    for index in 0..field.kind.count() {
+                        match is_string {
+                            false => write!(out, ", REC->{name}[{index}]")?,
+                            true => write!(out, ", __get_str({name}[{index}])")?,
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first argument in which two probes of one event differ, in number, name, type or size.
+pub(crate) fn first_difference(a: &[Argument], b: &[Argument]) -> Option<usize> {
+    let same = |(a, b): (&Argument, &Argument)| {
+        a.name == b.name && a.count == b.count && a.value_type.is_same(b.value_type)
+    };
+    if a.len() != b.len() {
+        return Some(a.len().min(b.len()));
+    }
+    a.iter().zip(b).position(|pair| !same(pair))
+}
