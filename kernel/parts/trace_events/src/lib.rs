@@ -22,9 +22,12 @@ extern crate std;
 
 pub mod commands;
 pub mod definition;
+pub mod error_log;
 pub mod event;
 pub mod fetch;
 pub mod field;
+pub mod line;
 mod number;
+pub mod readme;
 pub mod record;
 pub mod refusal;

@@ -1,0 +1,181 @@
+//! Lines of `trace` and `trace_pipe`: a record as text.
+//!
+//! ```text
+//!            bash-1234    [002] d..2.    12.345678: p_vfs_read_0: (vfs_read+0x0/0x120) arg1=0x2a
+//! ```
+
+use crate::{
+    definition::EventKind,
+    field::{FAULT, Field, SymbolAt, Symbols, print_symbol},
+    record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
+};
+use core::fmt::{self, Write};
+
+/// The bits of `common_flags`.
+pub mod flags {
+    /// Interrupts were off.
+    pub const IRQS_OFF: u8 = 0x01;
+    /// The task had to give way.
+    pub const NEED_RESCHED: u8 = 0x04;
+    /// In an interrupt.
+    pub const HARDIRQ: u8 = 0x08;
+    /// In a soft interrupt.
+    pub const SOFTIRQ: u8 = 0x10;
+    /// The task had to give way as soon as preemption was on.
+    pub const PREEMPT_RESCHED: u8 = 0x20;
+    /// In an NMI.
+    pub const NMI: u8 = 0x40;
+    /// Soft interrupts were off.
+    pub const BH_OFF: u8 = 0x80;
+}
+
+/// Where and when a record was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The name of the task; `<...>` if it is not known.
+    pub comm: &'a str,
+    /// The CPU.
+    pub cpu: u32,
+    /// Nanoseconds since the boot.
+    pub time_ns: u64,
+}
+
+/// Writes the line of `record`, which the event `name` left, with its newline.
+pub fn write_line(
+    name: &str,
+    layout: &Layout,
+    record: &[u8],
+    origin: &Origin<'_>,
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    write_prefix(record, origin, out)?;
+    write!(out, "{name}: ")?;
+    write_body(layout, record, symbols, out)?;
+    out.write_char('\n')
+}
+
+/// Writes task, CPU, state and time: all that stands before the name of the event.
+pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> fmt::Result {
+    let [_, flags, preempt_count, pid] = Field::common();
+    let number = |field: &Field| field.number(record).unwrap_or(0);
+    let Origin { comm, cpu, time_ns } = origin;
+    write!(out, "{comm:>16}-{:<7} [{cpu:03}] ", number(&pid) as i64)?;
+    for state in state(number(&flags) as u8, number(&preempt_count) as u8) {
+        out.write_char(state)?;
+    }
+    let micros = time_ns.saturating_add(500) / 1000;
+    write!(out, " {:5}.{:06}: ", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// Writes `(PLACE) NAME=VALUE …`, as it stands behind the name of the event.
+pub fn write_body(
+    layout: &Layout,
+    record: &[u8],
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let address = |name| layout.field(name).and_then(|field| field.number(record));
+    out.write_char('(')?;
+    match layout.kind {
+        EventKind::Probe => write_address(address(PROBE_IP), true, symbols, out)?,
+        EventKind::Return => {
+            write_address(address(PROBE_RET_IP), true, symbols, out)?;
+            out.write_str(" <- ")?;
+            write_address(address(PROBE_FUNC), false, symbols, out)?;
+        }
+    }
+    out.write_char(')')?;
+    for field in layout.arguments() {
+        write!(out, " {}=", field.name)?;
+        field.print(record, symbols, out)?;
+    }
+    Ok(())
+}
+
+/// Writes the symbol of an address, with or without the offset into it.
+fn write_address(
+    address: Option<u64>,
+    with_offset: bool,
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let Some(address) = address else {
+        return out.write_str(FAULT);
+    };
+    match symbols.symbol(address) {
+        _ if address == 0 => out.write_char('0'),
+        Some(SymbolAt { name, module, .. }) if !with_offset => {
+            out.write_str(name)?;
+            module.map_or(Ok(()), |module| write!(out, " [{module}]"))
+        }
+        _ => print_symbol(address, symbols, out),
+    }
+}
+
+/// The five letters of the state: interrupts, rescheduling, context, preemption, migration.
+pub fn state(flags: u8, preempt_count: u8) -> [char; 5] {
+    let has = |bits| flags & bits == bits;
+    let interrupts = match (has(flags::IRQS_OFF), has(flags::BH_OFF)) {
+        (true, true) => 'D',
+        (true, false) => 'd',
+        (false, true) => 'b',
+        (false, false) => '.',
+    };
+    let resched = match (has(flags::NEED_RESCHED), has(flags::PREEMPT_RESCHED)) {
+        (true, true) => 'N',
+        (true, false) => 'n',
+        (false, true) => 'p',
+        (false, false) => '.',
+    };
+    let context = match (has(flags::NMI), has(flags::HARDIRQ), has(flags::SOFTIRQ)) {
+        (true, true, _) => 'Z',
+        (true, false, _) => 'z',
+        (false, true, true) => 'H',
+        (false, true, false) => 'h',
+        (false, false, true) => 's',
+        (false, false, false) => '.',
+    };
+    let depth = |depth: u8| match depth {
+        0 => '.',
+        depth => char::from_digit(depth.into(), 16).unwrap_or('.'),
+    };
+    [
+        interrupts,
+        resched,
+        context,
+        depth(preempt_count & 0xf),
+        depth(preempt_count >> 4),
+    ]
+}
+
+/// Writes the head of `trace`: the number of records that are there and that were written, and the
+/// number of CPUs.
+pub fn write_header(
+    tracer: &str,
+    entries: u64,
+    written: u64,
+    cpus: usize,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    write!(
+        out,
+        "# tracer: {tracer}\n\
+         #\n\
+         # entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}\n\
+         #\n\
+         #                                _-----=> irqs-off/BH-disabled\n\
+         #                               / _----=> need-resched\n\
+         #                              | / _---=> hardirq/softirq\n\
+         #                              || / _--=> preempt-depth\n\
+         #                              ||| / _-=> migrate-disable\n\
+         #                              |||| /     delay\n\
+         #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n\
+         #              | |         |   |||||     |         |\n"
+    )
+}
+
+/// Writes that records of a CPU are lost.
+pub fn write_lost(cpu: u32, lost: u64, out: &mut dyn Write) -> fmt::Result {
+    writeln!(out, "CPU:{cpu} [LOST {lost} EVENTS]")
+}

@@ -1,0 +1,49 @@
+//! The file `README`: the syntax of the files, as far as it works here.
+//!
+//! Tests and tools search it for literal pieces, such as `$arg<N>`, to see what a kernel can do. So
+//! a form is listed if and only if it works, in the words of Linux's file.
+
+/// The part about events: how they are defined. The parts about filters and triggers follow it.
+pub const EVENTS: &str = r#"tracing mini-HOWTO:
+
+# echo 0 > tracing_on : quick way to disable tracing
+# echo 1 > tracing_on : quick way to re-enable tracing
+
+ Important files:
+  trace			- The static contents of the buffer
+			  To clear the buffer write into this file: echo > trace
+  trace_pipe		- A consuming read to see the contents of the buffer
+  current_tracer	- nop, the only tracer
+  error_log		- What was wrong with the last commands that were refused
+			  To clear the log write into this file: echo > error_log
+  kprobe_profile	- How often each probe was hit and missed
+  dynamic_events		- Create/append/remove/show the generic dynamic events
+			  Write into this file to define/undefine new trace events.
+  kprobe_events		- Create/append/remove/show the kernel dynamic events
+			  Write into this file to define/undefine new trace events.
+	  accepts: event-definitions (one definition per line)
+	   Format: p[:[<group>/][<event>]] <place> [<args>]
+	           r[maxactive][:[<group>/][<event>]] <place> [<args>]
+	           -:[<group>/][<event>]
+	    place: [<module>:]<symbol>[+<offset>]|<memaddr>
+place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+	     args: <name>=fetcharg[:type]
+	 fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>],
+	           $stack<index>, $stack, $retval, $comm, $arg<N>,
+	           +|-[u]<offset>(<fetcharg>), \imm-value, \"imm-string"
+	     kernel return probes support: $retval, $arg<N>, $comm
+	     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
+	           b<bit-width>@<bit-offset>/<container-size>, ustring,
+	           symstr, <type>\[<array-size>\]
+  events/		- Directory containing all trace event subsystems:
+      enable		- Write 0/1 to enable/disable tracing of all events
+  events/<system>/	- Directory containing all trace events for <system>:
+      enable		- Write 0/1 to enable/disable tracing of all <system>
+			  events
+      filter		- If set, only events passing filter are traced
+  events/<system>/<event>/	- Directory containing control files for
+			  <event>:
+      enable		- Write 0/1 to enable/disable tracing of <event>
+      filter		- If set, only events passing filter are traced
+      trigger		- If set, a command to perform when event is hit
+"#;
