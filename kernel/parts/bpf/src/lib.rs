@@ -36,7 +36,9 @@ mod insn;
 pub mod interpreter;
 mod map;
 mod program;
+mod text;
 mod verified;
+pub mod verifier;
 pub mod wire;
 
 pub use arithmetic::sign_extend;

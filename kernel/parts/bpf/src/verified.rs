@@ -11,7 +11,8 @@ pub enum Memory {
     Context { offset: i16 },
     /// The program's stack, at a constant offset below `r10`: -512 to -1.
     Stack { offset: i16 },
-    /// A map's value, a record, or what entry and return share. The access cannot fault.
+    /// A map's value, a record, or what entry and return share; or the stack, at an offset that
+    /// varies, or on some paths only. The access cannot fault.
     Own,
     /// Anything else: kernel memory, which may not be there. Loads only.
     Kernel,
@@ -42,7 +43,6 @@ pub struct Verified {
 
 impl Verified {
     /// `facts` are those of `program`, one for each instruction.
-    #[allow(dead_code, reason = "the verifier calls it")]
     pub(crate) fn new(program: Program, facts: Vec<Fact>, stack_bytes: u16) -> Self {
         Self {
             program,
