@@ -1,0 +1,171 @@
+//! Arrays: values by index, shared by the CPUs or one for each CPU.
+//!
+//! ```text
+//!   base + (cpu << cpu_shift) + index * stride      a value; an array that is shared has no cpu
+//! ```
+//!
+//! Compiled code computes this address itself, after it has compared the index with the number of
+//! entries. It adds with one instruction, so that an interrupt in the middle loses nothing: with an
+//! ordinary `add` to a value of its own CPU, with a locked one to a shared value.
+//!
+//! The part of a CPU is a power of two of bytes, at least 64, so CPUs share no cache line.
+//!
+//! # Contexts and ordering
+//! Words are read and written relaxed: a word is never torn, but two words of a value may be from
+//! different moments.
+//!
+//! [`Array::clear`] stores zeros. A store from another CPU and an addition that is not locked may
+//! meet, and then the value from before the store comes back. So the values of a CPU are to be
+//! cleared on that CPU while hits go on ([`Array::clear_cpu`]).
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::{
+    block::{Block, OutOfMemory},
+    map::checked_product,
+};
+
+/// The most bytes of a value of an array.
+pub const MAX_ARRAY_VALUE_BYTES: usize = 4096;
+
+/// The least bytes of a CPU's part: a cache line.
+const LEAST_PART_BYTES: usize = 64;
+
+/// An array.
+pub struct Array {
+    memory: Block,
+    cpus: usize,
+    shared: bool,
+    /// Words from one CPU's part to the next one's.
+    part: usize,
+    /// Words of a value.
+    value_words: usize,
+    entries: usize,
+}
+
+/// Where compiled code finds the values of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayPlace {
+    /// The address of value 0 of CPU 0.
+    pub base: u64,
+    /// A CPU's values lie `cpu << cpu_shift` bytes behind those of CPU 0. `None` if all CPUs share
+    /// the values.
+    pub cpu_shift: Option<u32>,
+    /// Bytes from one value to the next one.
+    pub stride: u32,
+    /// How many values there are.
+    pub entries: u32,
+}
+
+impl Array {
+    /// An array of zeros. The sizes were checked.
+    pub(crate) fn new(
+        value_bytes: usize,
+        entries: usize,
+        cpus: usize,
+        shared: bool,
+    ) -> Result<Self, OutOfMemory> {
+        let value_words = value_bytes.div_ceil(8);
+        let bytes = checked_product(entries, value_words * 8)?;
+        let part_bytes = if shared {
+            bytes
+        } else {
+            bytes
+                .max(LEAST_PART_BYTES)
+                .checked_next_power_of_two()
+                .ok_or(OutOfMemory { bytes })?
+        };
+        let cpus = if shared { 1 } else { cpus };
+        Ok(Self {
+            memory: Block::zeroed(checked_product(part_bytes / 8, cpus)?)?,
+            cpus,
+            shared,
+            part: part_bytes / 8,
+            value_words,
+            entries,
+        })
+    }
+
+    /// What compiled code needs to know.
+    pub fn place(&self) -> ArrayPlace {
+        ArrayPlace {
+            base: self.memory.start().as_ptr().expose_provenance() as u64,
+            cpu_shift: (!self.shared).then(|| self.part.trailing_zeros() + 3),
+            stride: (self.value_words * 8) as u32,
+            entries: self.entries as u32,
+        }
+    }
+
+    /// How many CPUs have values of their own; 1 if the values are shared.
+    pub fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    /// How many values there are for each CPU.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Words of a value.
+    pub fn value_words(&self) -> usize {
+        self.value_words
+    }
+
+    /// The value of `index` for `cpu`; `cpu` does not count if the values are shared. Any context.
+    #[inline]
+    pub fn lookup(&self, index: usize, cpu: usize) -> Option<*mut u64> {
+        let first = self.value(index, cpu)?.first()?;
+        Some(core::ptr::from_ref(first).cast_mut().cast())
+    }
+
+    #[inline]
+    fn value(&self, index: usize, cpu: usize) -> Option<&[AtomicU64]> {
+        let cpu = if self.shared { 0 } else { cpu };
+        if index >= self.entries || cpu >= self.cpus {
+            return None;
+        }
+        let start = cpu * self.part + index * self.value_words;
+        self.memory.words().get(start..start + self.value_words)
+    }
+
+    /// Copies the value of `index` for `cpu` to the first words of `to`. False if there is none.
+    pub fn read_per_cpu(&self, index: usize, cpu: usize, to: &mut [u64]) -> bool {
+        let Some(value) = self.value(index, cpu) else {
+            return false;
+        };
+        for (to, word) in to.iter_mut().zip(value) {
+            *to = word.load(Relaxed);
+        }
+        true
+    }
+
+    /// Sums up the values of `index` on all CPUs, each word by itself, to the first words of `to`.
+    /// Sums wrap. False if there is no such value.
+    pub fn read_sum(&self, index: usize, to: &mut [u64]) -> bool {
+        to.fill(0);
+        (0..self.cpus).all(|cpu| {
+            let value = self.value(index, cpu);
+            for (to, word) in to.iter_mut().zip(value.unwrap_or(&[])) {
+                *to = to.wrapping_add(word.load(Relaxed));
+            }
+            value.is_some()
+        })
+    }
+
+    /// Sets all values of all CPUs to 0. See the module's text on hits that go on meanwhile.
+    pub fn clear(&self) {
+        for cpu in 0..self.cpus {
+            self.clear_cpu(cpu);
+        }
+    }
+
+    /// Sets all values of `cpu` to 0. If it runs on that CPU, each hit is either cleared away as a
+    /// whole or stays as a whole, as far as its value is one word.
+    pub fn clear_cpu(&self, cpu: usize) {
+        let start = cpu.saturating_mul(self.part);
+        let part = self.memory.words().get(start..).unwrap_or(&[]);
+        for word in part.iter().take(self.part) {
+            word.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The functions that compiled code calls. Arguments and results are in registers, as of `extern
+//! "C"`; keys and values are on the program's stack, where the verifier has seen that they are
+//! complete.
+//!
+//! Results are 0 or a negative number as in BPF: [`FULL`], [`BUSY`], [`PRESENT`], [`ABSENT`].
+
+use crate::{
+    stacks::Stacks,
+    steps::NoSteps,
+    table::{Bytes, Lost, NotUpdated, Table, When},
+};
+
+/// Lost: there is no room for another key (E2BIG).
+pub const FULL: i64 = -7;
+/// Lost: the key is in the hands of another operation (EBUSY).
+pub const BUSY: i64 = -16;
+/// The key is in the map, and the flags say that it must not be (EEXIST).
+pub const PRESENT: i64 = -17;
+/// The key is not in the map (ENOENT).
+pub const ABSENT: i64 = -2;
+/// There are no such flags (EINVAL).
+pub const NO_SUCH_FLAGS: i64 = -22;
+
+/// Flags of an update: in any case.
+pub const ANY: u64 = 0;
+/// Flags of an update: only if the key is not in the map.
+pub const NO_EXIST: u64 = 1;
+/// Flags of an update: only if the key is in the map.
+pub const EXIST: u64 = 2;
+
+#[inline(always)]
+const fn code(lost: Lost) -> i64 {
+    match lost {
+        Lost::Full => FULL,
+        Lost::Busy => BUSY,
+    }
+}
+
+#[inline(always)]
+const fn added(result: Result<(), Lost>) -> i64 {
+    match result {
+        Ok(()) => 0,
+        Err(lost) => code(lost),
+    }
+}
+
+/// The value of the key at `key`, null if there is none. The address stays that of this key's value
+/// until the key is deleted. After that it is another key's value perhaps, but always one of the
+/// map's, so the program may read and write it as long as the map lives.
+///
+/// # Safety
+/// 1. `table` is a table of a hash that lives; for a hash with a table for each CPU, that of this
+///    CPU, which the caller does not leave.
+/// 2. As many bytes as the hash's keys have can be read at `key`.
+pub unsafe extern "C" fn hash_lookup(table: *const Table, key: *const u8) -> *mut u64 {
+    // SAFETY: by (1).
+    let table = unsafe { &*table };
+    // SAFETY: by (2).
+    let key = unsafe { Bytes::at(key, table.shape().key_bytes) };
+    table.lookup::<NoSteps>(&table.key(key))
+}
+
+/// Sets the value of the key at `key` to the one at `value`, as `flags` say ([`ANY`],
+/// [`NO_EXIST`], [`EXIST`]).
+///
+/// # Safety
+/// As for [`hash_lookup`]; and as many bytes as the hash's values have can be read at `value`.
+pub unsafe extern "C" fn hash_update(
+    table: *const Table,
+    key: *const u8,
+    value: *const u8,
+    flags: u64,
+) -> i64 {
+    // SAFETY: by the contract.
+    let table = unsafe { &*table };
+    let shape = table.shape();
+    // SAFETY: by the contract.
+    let (key, value) = unsafe {
+        (
+            Bytes::at(key, shape.key_bytes),
+            Bytes::at(value, shape.value_bytes),
+        )
+    };
+    let when = match flags {
+        ANY => When::Any,
+        NO_EXIST => When::Absent,
+        EXIST => When::Present,
+        _ => return NO_SUCH_FLAGS,
+    };
+    match table.update::<NoSteps>(&table.key(key), value, when) {
+        Ok(()) => 0,
+        Err(NotUpdated::Present) => PRESENT,
+        Err(NotUpdated::Absent) => ABSENT,
+        Err(NotUpdated::Lost(lost)) => code(lost),
+    }
+}
+
+/// Deletes the key at `key`.
+///
+/// # Safety
+/// As for [`hash_lookup`].
+pub unsafe extern "C" fn hash_delete(table: *const Table, key: *const u8) -> i64 {
+    // SAFETY: by the contract.
+    let table = unsafe { &*table };
+    // SAFETY: by the contract.
+    let key = unsafe { Bytes::at(key, table.shape().key_bytes) };
+    if table.delete::<NoSteps>(&table.key(key)) {
+        0
+    } else {
+        ABSENT
+    }
+}
+
+/// Adds `delta` to the first word of the value of the key at `key`, which is inserted with zeros if
+/// it is not there.
+///
+/// # Safety
+/// As for [`hash_lookup`].
+pub unsafe extern "C" fn hash_add(table: *const Table, key: *const u8, delta: u64) -> i64 {
+    // SAFETY: by the contract.
+    let table = unsafe { &*table };
+    // SAFETY: by the contract.
+    let key = unsafe { Bytes::at(key, table.shape().key_bytes) };
+    added(table.add::<NoSteps>(&table.key(key), delta))
+}
+
+/// As [`hash_add`] for a hash whose keys have up to 8 bytes. The key is in a register, filled up
+/// with zeros.
+///
+/// # Safety
+/// (1) of [`hash_lookup`]; and keys have up to 8 bytes.
+pub unsafe extern "C" fn hash_add_word(table: *const Table, key: u64, delta: u64) -> i64 {
+    // SAFETY: by the contract.
+    added(unsafe { &*table }.add_word::<NoSteps>(key, delta))
+}
+
+/// The number of the trace of `count` frames at `frames`, the innermost first, or [`FULL`].
+///
+/// # Safety
+/// `stacks` lives, and `count` words can be read at `frames`.
+pub unsafe extern "C" fn stacks_insert(
+    stacks: *const Stacks,
+    frames: *const u64,
+    count: usize,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (stacks, frames) = unsafe { (&*stacks, core::slice::from_raw_parts(frames, count)) };
+    match stacks.insert(frames) {
+        Ok(number) => number as i64,
+        Err(lost) => code(lost),
+    }
+}

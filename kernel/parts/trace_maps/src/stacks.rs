@@ -1,0 +1,242 @@
+//! Stack traces by number: each different trace is kept once.
+//!
+//! ```text
+//!   slot    word 0   hash of the frames, never 0; 0 while the slot is free
+//!           word 1   state: generation, number of frames; no frames while they are being written
+//!           word 2…  the frames, the innermost first
+//! ```
+//!
+//! The number of a trace is its slot and the slot's generation, so a number that was given out
+//! before [`Stacks::clear`] is never taken for a later trace.
+//!
+//! # Invariants
+//! STACKS-1. A slot is claimed by an exchange of word 0. Until its state has a number of frames,
+//!     only the claimer writes to it.
+//! STACKS-2. The frames of a slot with a number of frames do not change. `clear` takes the number
+//!     away and raises the generation before the slot becomes free.
+//!
+//! # Contexts and ordering
+//! [`Stacks::insert`] works in any context and waits for nobody. If it meets a slot with its own
+//! hash that is still being written, it cannot compare, and goes on. So the same new trace may get
+//! two numbers, if two hits insert it at the same time. Readers that group by traces use
+//! [`Stacks::first_equal`].
+//!
+//! The state is stored with Release behind the frames, and loaded with Acquire before them. A reader
+//! looks at it again behind them (a sequence lock).
+//!
+//! # No room
+//! A trace may be in [`WINDOW`] slots. If all of them have other traces, the hit is lost as
+//! [`Lost::Full`], and counted. A trace with too many frames is cut, and keeps the innermost ones.
+
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    fence,
+};
+
+use super::{
+    block::{Block, OutOfMemory},
+    steps::{NoSteps, Steps, add, exchange, load, store},
+    table::{Lost, fold},
+};
+
+/// The most frames of a trace.
+pub const MAX_FRAMES: usize = 127;
+
+/// How many slots a trace may be in, from its home on.
+const WINDOW: usize = 16;
+
+/// The part of a state that counts frames.
+const FRAMES: u64 = 0xff;
+/// The unit of the generation in a state and in a number.
+const GENERATION: u64 = 1 << 32;
+/// Generations begin again after these, so that a number is never negative.
+const GENERATIONS: u64 = 0x7fff_ffff << 32;
+/// The index of the first word of the frames.
+const FIRST: usize = 2;
+
+/// Stack traces.
+pub struct Stacks {
+    memory: Block,
+    /// The number of homes less 1.
+    mask: u64,
+    max_frames: usize,
+    full: AtomicU64,
+}
+
+impl Stacks {
+    /// No traces yet. The sizes were checked.
+    pub(super) fn new(max_frames: usize, entries: usize) -> Result<Self, OutOfMemory> {
+        // Half as many again, because a window is full before all slots are.
+        let homes = (entries + entries / 2).next_power_of_two();
+        let slots = homes.saturating_add(WINDOW - 1);
+        Ok(Self {
+            memory: Block::zeroed(slots.saturating_mul(FIRST + max_frames))?,
+            mask: homes as u64 - 1,
+            max_frames,
+            full: AtomicU64::new(0),
+        })
+    }
+
+    /// All words of the memory.
+    #[allow(dead_code)]
+    pub(super) fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.memory.words().iter().chain([&self.full])
+    }
+
+    /// How many frames of a trace are kept.
+    pub fn max_frames(&self) -> usize {
+        self.max_frames
+    }
+
+    /// How many hits were lost because there was no room.
+    pub fn full(&self) -> u64 {
+        self.full.load(Relaxed)
+    }
+
+    fn stride(&self) -> usize {
+        FIRST.wrapping_add(self.max_frames)
+    }
+
+    fn slot(&self, index: usize) -> Option<&[AtomicU64]> {
+        let start = index.wrapping_mul(self.stride());
+        self.memory
+            .words()
+            .get(start..start.wrapping_add(self.stride()))
+    }
+
+    /// The number of the trace `frames`, the innermost first, which is kept from now on. Any
+    /// context.
+    pub fn insert(&self, frames: &[u64]) -> Result<u64, Lost> {
+        self.insert_in_steps::<NoSteps>(frames)
+    }
+
+    /// As [`Stacks::insert`], with `S` before each access.
+    pub fn insert_in_steps<S: Steps>(&self, frames: &[u64]) -> Result<u64, Lost> {
+        let frames = frames.get(..self.max_frames).unwrap_or(frames);
+        // An empty trace is kept as one frame of 0, because a slot without frames is being written.
+        let frames = if frames.is_empty() { &[0] } else { frames };
+        let hash = frames
+            .iter()
+            .fold(0, |hash, &frame| fold(hash ^ frame ^ SEED));
+        let hash = if hash == 0 { 1 } else { hash };
+        let home = (hash & self.mask) as usize;
+        for index in home..home.wrapping_add(WINDOW) {
+            let Some([tag, state, words @ ..]) = self.slot(index) else {
+                break;
+            };
+            let found = load::<S>(tag, Acquire);
+            if found == hash {
+                if let Some(state) = equal::<S>(state, words, frames) {
+                    return Ok(number(index, state));
+                }
+            } else if found == 0 && exchange::<S>(tag, 0, hash, AcqRel) {
+                let generation = load::<S>(state, Relaxed) & GENERATIONS;
+                for (word, &frame) in words.iter().zip(frames) {
+                    store::<S>(word, frame, Relaxed);
+                }
+                let complete = generation | frames.len() as u64;
+                store::<S>(state, complete, Release);
+                return Ok(number(index, complete));
+            }
+        }
+        add::<S>(&self.full, 1, Relaxed);
+        Err(Lost::Full)
+    }
+
+    /// Copies the frames of the trace `number` to `to`. Returns how many there are. `None` if there
+    /// is no such trace, or it was cleared.
+    pub fn frames(&self, number: u64, to: &mut [u64; MAX_FRAMES]) -> Option<usize> {
+        self.frames_in_steps::<NoSteps>(number, to)
+    }
+
+    /// As [`Stacks::frames`], with `S` before each access.
+    pub fn frames_in_steps<S: Steps>(
+        &self,
+        number: u64,
+        to: &mut [u64; MAX_FRAMES],
+    ) -> Option<usize> {
+        let [_, state, words @ ..] = self.slot((number % GENERATION) as usize)? else {
+            return None;
+        };
+        let before = load::<S>(state, Acquire);
+        if before & FRAMES == 0 || before & GENERATIONS != number & !(GENERATION - 1) {
+            return None;
+        }
+        let count = (before & FRAMES) as usize;
+        for (to, word) in to.iter_mut().zip(words).take(count) {
+            *to = load::<S>(word, Relaxed);
+        }
+        fence(Acquire);
+        (load::<S>(state, Relaxed) == before).then_some(count)
+    }
+
+    /// The least number of those that the trace `number` has; see the module's text. Itself if it is
+    /// not there.
+    pub fn first_equal(&self, number: u64) -> u64 {
+        let mut frames = [0; MAX_FRAMES];
+        let Some(count) = self.frames(number, &mut frames) else {
+            return number;
+        };
+        let hash_of = |index| Some(self.slot(index)?.first()?.load(Acquire));
+        let at = (number % GENERATION) as usize;
+        let hash = hash_of(at);
+        (at.saturating_sub(WINDOW)..at)
+            .filter(|&index| hash_of(index) == hash)
+            .find_map(|index| {
+                let [_, state, words @ ..] = self.slot(index)? else {
+                    return None;
+                };
+                let state = equal::<NoSteps>(state, words, frames.get(..count)?)?;
+                Some(self::number(index, state))
+            })
+            .unwrap_or(number)
+    }
+
+    /// Forgets all traces. A trace that a hit is writing meanwhile stays.
+    pub fn clear(&self) {
+        self.clear_in_steps::<NoSteps>();
+    }
+
+    /// As [`Stacks::clear`], with `S` before each access.
+    pub fn clear_in_steps<S: Steps>(&self) {
+        for slot in self.memory.words().chunks_exact(self.stride()) {
+            let [tag, state, ..] = slot else { continue };
+            let before = load::<S>(state, Relaxed);
+            if before & FRAMES == 0 {
+                continue;
+            }
+            let next = before.wrapping_add(GENERATION) & GENERATIONS;
+            // One of two that clear at the same time goes on.
+            if exchange::<S>(state, before, next, AcqRel) {
+                store::<S>(tag, 0, Release);
+            }
+        }
+    }
+}
+
+/// Turned round in each frame, so that a frame of 0 counts.
+const SEED: u64 = 0xd1b5_4a32_d192_ed03;
+
+/// The number of the trace in slot `index`.
+#[inline(always)]
+const fn number(index: usize, state: u64) -> u64 {
+    index as u64 | state & GENERATIONS
+}
+
+/// If the slot has exactly `frames`, its state.
+#[inline(always)]
+fn equal<S: Steps>(state: &AtomicU64, words: &[AtomicU64], frames: &[u64]) -> Option<u64> {
+    let before = load::<S>(state, Acquire);
+    if before & FRAMES != frames.len() as u64 {
+        return None;
+    }
+    for (word, &frame) in words.iter().zip(frames) {
+        if load::<S>(word, Relaxed) != frame {
+            return None;
+        }
+    }
+    // Pairs with the exchange of `clear`, behind which another trace may be written here.
+    fence(Acquire);
+    (load::<S>(state, Relaxed) == before).then_some(before)
+}

@@ -1,0 +1,524 @@
+//! Each operation is interrupted at each of its accesses by a whole other operation, and that one
+//! again. What comes out is what the same operations do one after the other, in some order, without
+//! those that say that they were lost.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use trace_maps::{Definition, Hash, Kind, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
+
+/// Runs the operations of a plan: the next one when the one before it has come to its step.
+struct Interrupted;
+
+/// The step of an operation at which the next one runs, and that one.
+type Interruption = (u64, Box<dyn FnOnce()>);
+
+thread_local! {
+    /// The last one is the next.
+    static PLAN: RefCell<Vec<Interruption>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Steps for Interrupted {
+    fn step() {
+        let due = PLAN.with_borrow_mut(|plan| {
+            let (left, _) = plan.last_mut()?;
+            if *left > 0 {
+                *left -= 1;
+                return None;
+            }
+            plan.pop()
+        });
+        if let Some((_, interrupt)) = due {
+            interrupt();
+        }
+    }
+}
+
+/// Runs `outer`, interrupted as in `plan`. Returns whether all interruptions took place.
+fn interrupted(mut plan: Vec<Interruption>, outer: impl FnOnce()) -> bool {
+    plan.reverse();
+    PLAN.set(plan);
+    outer();
+    PLAN.take().is_empty()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Add(u64, u64),
+    Update(u64, u64, When),
+    Delete(u64),
+    Lookup(u64),
+    Clear,
+}
+
+use Operation::{Add, Clear, Delete, Lookup, Update};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Present,
+    Absent,
+    Found(u64),
+    Lost(Lost),
+    /// Of a part of an operation.
+    Whatever,
+}
+
+/// The sizes of a hash.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    key: usize,
+    value: usize,
+    entries: usize,
+}
+
+impl Sizes {
+    fn hash(self) -> Hash {
+        let definition = Definition {
+            kind: Kind::Hash,
+            key_size: self.key,
+            value_size: self.value,
+            entries: self.entries,
+        };
+        match Map::new(&definition, 1) {
+            Ok(Map::Hash(hash)) => hash,
+            _ => panic!("a hash"),
+        }
+    }
+
+    /// Keys differ in all their words.
+    fn key(self, key: u64) -> Vec<u8> {
+        let words = (0..).flat_map(|n| (key.wrapping_mul(n * 2 + 1)).to_le_bytes());
+        words.take(self.key).collect()
+    }
+
+    /// All words of a value that was set are the same.
+    fn value(self, value: u64) -> Vec<u8> {
+        let words = std::iter::repeat(value.to_le_bytes()).flatten();
+        words.take(self.value).collect()
+    }
+}
+
+fn run(hash: &Hash, sizes: Sizes, operation: Operation) -> Outcome {
+    match operation {
+        Add(key, delta) => match hash.add_in_steps::<Interrupted>(0, &sizes.key(key), delta) {
+            Some(Ok(())) => Outcome::Done,
+            Some(Err(lost)) => Outcome::Lost(lost),
+            None => panic!("sizes"),
+        },
+        Update(key, value, when) => {
+            let (key, value) = (sizes.key(key), sizes.value(value));
+            match hash.update_in_steps::<Interrupted>(0, &key, &value, when) {
+                Some(Ok(())) => Outcome::Done,
+                Some(Err(NotUpdated::Present)) => Outcome::Present,
+                Some(Err(NotUpdated::Absent)) => Outcome::Absent,
+                Some(Err(NotUpdated::Lost(lost))) => Outcome::Lost(lost),
+                None => panic!("sizes"),
+            }
+        }
+        Delete(key) => {
+            if hash.delete_in_steps::<Interrupted>(0, &sizes.key(key)) {
+                Outcome::Done
+            } else {
+                Outcome::Absent
+            }
+        }
+        Lookup(key) => hash
+            .lookup_in_steps::<Interrupted>(0, &sizes.key(key))
+            // SAFETY: of a map that lives, and nothing else runs in this thread.
+            .map_or(Outcome::Absent, |value| Outcome::Found(unsafe { *value })),
+        Clear => {
+            hash.clear_in_steps::<Interrupted>();
+            Outcome::Done
+        }
+    }
+}
+
+/// The keys of a hash and their values.
+type Content = BTreeMap<Vec<u8>, Vec<u64>>;
+
+fn content(hash: &Hash) -> Content {
+    let mut content = Content::new();
+    let unsettled = hash.for_each(|_, key, value| {
+        let before = content.insert(key.to_vec(), value.to_vec());
+        assert_eq!(before, None, "a key is there twice");
+    });
+    assert_eq!(unsettled, 0);
+    content
+}
+
+fn run_in_model(content: &mut Content, sizes: Sizes, operation: Operation) -> Outcome {
+    let words = sizes.value.div_ceil(8);
+    let room = content.len() < sizes.entries;
+    match operation {
+        Add(key, delta) => {
+            let key = sizes.key(key);
+            if !content.contains_key(&key) && !room {
+                return Outcome::Lost(Lost::Full);
+            }
+            content.entry(key).or_insert_with(|| vec![0; words])[0] += delta;
+            Outcome::Done
+        }
+        Update(key, value, when) => {
+            let key = sizes.key(key);
+            match (content.contains_key(&key), when) {
+                (true, When::Absent) => return Outcome::Present,
+                (false, When::Present) => return Outcome::Absent,
+                (false, _) if !room => return Outcome::Lost(Lost::Full),
+                _ => {}
+            }
+            content.insert(key, vec![value; words]);
+            Outcome::Done
+        }
+        Delete(key) => content
+            .remove(&sizes.key(key))
+            .map_or(Outcome::Absent, |_| Outcome::Done),
+        Lookup(key) => content
+            .get(&sizes.key(key))
+            .map_or(Outcome::Absent, |value| Outcome::Found(value[0])),
+        Clear => {
+            content.clear();
+            Outcome::Done
+        }
+    }
+}
+
+/// Whether the operations that were not lost, in some order, come to the same.
+///
+/// An addition to a new key of up to 8 bytes is two operations: it inserts zeros, and adds. To clear
+/// is to delete each key that was there before, and perhaps the one that came meanwhile.
+fn explained(
+    content: &Content,
+    after: &Content,
+    sizes: Sizes,
+    left: &[(Operation, Outcome)],
+) -> bool {
+    if left.is_empty() {
+        return content == after;
+    }
+    (0..left.len()).any(|n| {
+        let (operation, outcome) = left[n];
+        let mut next = content.clone();
+        if operation == Clear {
+            let left: Vec<_> = [&left[..n], &left[n + 1..]].concat();
+            return [1, 2, 3, SPECIAL].into_iter().any(|key| {
+                let mut next = content.clone();
+                next.remove(&sizes.key(key));
+                explained(&next, after, sizes, &left)
+            });
+        }
+        let expected = run_in_model(&mut next, sizes, operation);
+        if expected == outcome || outcome == Outcome::Whatever {
+            let left: Vec<_> = [&left[..n], &left[n + 1..]].concat();
+            if explained(&next, after, sizes, &left) {
+                return true;
+            }
+        }
+        let Add(key, _) = operation else { return false };
+        let mut next = content.clone();
+        let inserts = sizes.key <= 8 && !content.contains_key(&sizes.key(key));
+        inserts
+            && run_in_model(&mut next, sizes, Add(key, 0)) == Outcome::Done
+            && explained(&next, after, sizes, left)
+    })
+}
+
+/// The key whose word in a slot would be that of a free slot.
+const SPECIAL: u64 = 0xd1b5_4a32_d192_ed03;
+
+/// What happened before.
+const PASTS: &[&[Operation]] = &[
+    &[],
+    &[Add(1, 100)],
+    &[Update(1, 100, When::Any), Add(2, 200)],
+    &[Add(1, 100), Delete(1)],
+    &[Add(2, 100), Delete(2), Add(3, 100), Delete(3)],
+    // No slot is free any more, and all keys but one are deleted.
+    &[
+        Add(4, 1),
+        Delete(4),
+        Add(5, 1),
+        Delete(5),
+        Add(6, 1),
+        Delete(6),
+        Add(7, 1),
+        Delete(7),
+        Add(8, 1),
+        Delete(8),
+        Add(9, 1),
+        Delete(9),
+        Add(10, 1),
+        Delete(10),
+        Add(11, 1),
+        Delete(11),
+        Add(12, 1),
+        Delete(12),
+        Add(13, 1),
+        Delete(13),
+        Add(2, 100),
+    ],
+    &[Add(SPECIAL, 100), Delete(SPECIAL), Add(2, 100)],
+];
+
+struct Run {
+    ran: Vec<(Operation, Outcome)>,
+    complete: bool,
+}
+
+/// Runs the first of `operations`, interrupted at step `steps[0]` by the second one, and so on.
+fn nested(sizes: Sizes, past: &[Operation], operations: &[Operation], steps: &[u64]) -> Run {
+    let hash = Rc::new(sizes.hash());
+    for &operation in past {
+        run(&hash, sizes, operation);
+    }
+    let before = content(&hash);
+    let lost_before = hash.lost();
+    let ran = Rc::new(RefCell::new(Vec::new()));
+    let plan = operations[1..]
+        .iter()
+        .zip(steps)
+        .map(|(&operation, &step)| {
+            let (hash, ran) = (Rc::clone(&hash), Rc::clone(&ran));
+            let interrupt = move || {
+                let outcome = run(&hash, sizes, operation);
+                ran.borrow_mut().push((operation, outcome));
+            };
+            (step, Box::new(interrupt) as Box<dyn FnOnce()>)
+        });
+    let mut outer = None;
+    let complete = interrupted(plan.collect(), || {
+        outer = Some(run(&hash, sizes, operations[0]));
+    });
+    let mut ran = ran.take();
+    ran.push((operations[0], outer.unwrap()));
+    let after = content(&hash);
+    let context = || format!("{sizes:?} {past:?} {operations:?} at {steps:?}: {ran:?}");
+    let mut kept = ran.clone();
+    kept.retain(|(_, outcome)| !matches!(outcome, Outcome::Lost(_)));
+    if kept.iter().any(|&(operation, _)| operation == Clear) {
+        for key in [1, 2, 3, SPECIAL] {
+            if before.contains_key(&sizes.key(key)) {
+                kept.push((Delete(key), Outcome::Whatever));
+            }
+        }
+    }
+    assert!(
+        explained(&before, &after, sizes, &kept),
+        "{}\nbefore {before:?}\nafter {after:?}",
+        context()
+    );
+    let count = |reason| {
+        ran.iter()
+            .filter(|(_, outcome)| *outcome == Outcome::Lost(reason))
+            .count()
+    };
+    let lost = hash.lost();
+    assert_eq!(
+        lost.full - lost_before.full,
+        count(Lost::Full) as u64,
+        "{}",
+        context()
+    );
+    assert_eq!(
+        lost.busy - lost_before.busy,
+        count(Lost::Busy) as u64,
+        "{}",
+        context()
+    );
+    assert_eq!(hash.len(), after.len() as u64, "{}", context());
+    Run { ran, complete }
+}
+
+const SIZES: [Sizes; 4] = [
+    Sizes {
+        key: 8,
+        value: 8,
+        entries: 2,
+    },
+    Sizes {
+        key: 4,
+        value: 24,
+        entries: 2,
+    },
+    Sizes {
+        key: 16,
+        value: 8,
+        entries: 2,
+    },
+    Sizes {
+        key: 20,
+        value: 20,
+        entries: 2,
+    },
+];
+
+#[test]
+fn an_operation_in_the_middle_of_another_one_comes_before_or_after_it() {
+    let operations = [
+        Add(1, 1),
+        Add(2, 2),
+        Add(3, 3),
+        Add(SPECIAL, 4),
+        Update(1, 10, When::Any),
+        Update(2, 20, When::Absent),
+        Update(1, 30, When::Present),
+        Delete(1),
+        Delete(2),
+        Lookup(1),
+        Lookup(SPECIAL),
+        Clear,
+    ];
+    for sizes in SIZES {
+        for past in PASTS {
+            for outer in operations {
+                for inner in operations {
+                    let complete =
+                        |step: &u64| nested(sizes, past, &[outer, inner], &[*step]).complete;
+                    let steps = (0..).take_while(complete).count();
+                    assert!(steps > 0, "{outer:?} has no step");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn operations_nest_twice() {
+    let operations = [
+        Add(1, 1),
+        Add(3, 3),
+        Update(1, 10, When::Any),
+        Delete(1),
+        Delete(2),
+    ];
+    for sizes in [SIZES[0], SIZES[3]] {
+        for past in PASTS {
+            for outer in operations {
+                for middle in operations {
+                    for inner in operations {
+                        let operations = [outer, middle, inner];
+                        for first in 0.. {
+                            let complete = |step: &u64| {
+                                nested(sizes, past, &operations, &[first, *step]).complete
+                            };
+                            if (0..).take_while(complete).count() == 0 {
+                                break;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn additions_to_keys_of_a_word_that_are_never_deleted_are_never_lost() {
+    for past in [PASTS[0], PASTS[1]] {
+        for key in [1, 2, SPECIAL] {
+            let operations = [Add(1, 1), Add(key, 2), Add(1, 4)];
+            let sizes = Sizes {
+                key: 8,
+                value: 16,
+                entries: 4,
+            };
+            for first in 0..40 {
+                for second in 0..40 {
+                    let run = nested(sizes, past, &operations, &[first, second]);
+                    let done = run.ran.iter().all(|(_, outcome)| *outcome == Outcome::Done);
+                    assert!(done, "{:?} at {first}, {second}", run.ran);
+                }
+            }
+        }
+    }
+}
+
+fn stacks() -> Stacks {
+    let definition = Definition {
+        kind: Kind::Stacks,
+        key_size: 4,
+        value_size: 4 * 8,
+        entries: 8,
+    };
+    match Map::new(&definition, 1) {
+        Ok(Map::Stacks(stacks)) => stacks,
+        _ => panic!("stacks"),
+    }
+}
+
+fn frames(stacks: &Stacks, number: u64) -> Option<Vec<u64>> {
+    let mut frames = [0; MAX_FRAMES];
+    let count = stacks.frames(number, &mut frames)?;
+    Some(frames[..count].to_vec())
+}
+
+/// Two traces are inserted, one in the middle of the other one, and perhaps all are forgotten in the
+/// middle of that. Each number leads to its own trace, or to none if it was forgotten.
+#[test]
+fn a_number_leads_to_its_own_trace_whatever_interrupts_its_insertion() {
+    let traces: [&'static [u64]; 3] = [&[7, 8, 9], &[7, 8, 10], &[7]];
+    let mut twice = BTreeSet::new();
+    for outer in traces {
+        for inner in traces {
+            for known in [false, true] {
+                for clears in [false, true] {
+                    for step in (0..30).flat_map(|first| (0..30).map(move |second| [first, second]))
+                    {
+                        let stacks = Rc::new(stacks());
+                        if known {
+                            stacks.insert(outer).unwrap();
+                        }
+                        let inner_number = Rc::new(RefCell::new(None));
+                        let (nested, number) = (Rc::clone(&stacks), Rc::clone(&inner_number));
+                        let mut plan: Vec<Interruption> = vec![(
+                            step[0],
+                            Box::new(move || {
+                                number.replace(nested.insert_in_steps::<Interrupted>(inner).ok());
+                            }),
+                        )];
+                        if clears {
+                            let nested = Rc::clone(&stacks);
+                            plan.push((
+                                step[1],
+                                Box::new(move || {
+                                    nested.clear_in_steps::<Interrupted>();
+                                }),
+                            ));
+                        }
+                        let mut outer_number = None;
+                        let complete = interrupted(plan, || {
+                            outer_number = stacks.insert_in_steps::<Interrupted>(outer).ok();
+                        });
+                        let outer_number = outer_number.expect("room");
+                        let outer_frames = frames(&stacks, outer_number);
+                        assert!(
+                            outer_frames.as_deref() == Some(outer)
+                                || clears && outer_frames.is_none()
+                        );
+                        if let Some(inner_number) = *inner_number.borrow() {
+                            let inner_frames = frames(&stacks, inner_number);
+                            assert!(
+                                inner_frames.as_deref() == Some(inner)
+                                    || clears && inner_frames.is_none()
+                            );
+                            if outer == inner && !clears {
+                                twice.insert(outer_number == inner_number);
+                                let first = stacks.first_equal(outer_number);
+                                assert_eq!(stacks.first_equal(inner_number), first);
+                            }
+                        }
+                        assert_eq!(stacks.full(), 0);
+                        if !complete && !clears {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Otherwise `first_equal` was not tested.
+    assert_eq!(twice, BTreeSet::from([false, true]));
+}
