@@ -264,14 +264,19 @@ impl Element {
     }
 }
 
-/// The bytes of the string that the field at `offset` locates, without its NUL.
-fn string_at(record: &[u8], offset: usize) -> Option<&[u8]> {
+/// The bytes that the field at `offset` locates.
+fn located(record: &[u8], offset: usize) -> Option<&[u8]> {
     let location = Element::String.number(record, offset)?;
     let (start, length) = ((location & 0xffff) as usize, (location >> 16) as usize);
     if length == 0 {
         return None;
     }
-    let bytes = record.get(start..start + length)?;
+    record.get(start..start + length)
+}
+
+/// The bytes of the string that the field at `offset` locates, without its NUL.
+fn string_at(record: &[u8], offset: usize) -> Option<&[u8]> {
+    let bytes = located(record, offset)?;
     Some(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes))
 }
 
@@ -352,6 +357,8 @@ pub struct Field {
     pub kind: FieldKind,
     /// The type that its `format` file shows.
     c_type: &'static str,
+    /// Whether the bytes of its string are an address, whose symbol is the text.
+    is_symbol: bool,
 }
 
 impl Field {
@@ -365,6 +372,18 @@ impl Field {
             offset,
             kind,
             c_type: kind.element().c_type(),
+            is_symbol: false,
+        }
+    }
+
+    /// The string `name` at `offset`, whose text is the symbol of an address. A hit stores the
+    /// address, 8 bytes, where other strings have their text. The symbol is looked up when the
+    /// string is printed, because a hit should not wait for that.
+    pub fn symbol_string(name: &str, offset: u32) -> Self {
+        let kind = FieldKind::One(Element::String);
+        Self {
+            is_symbol: true,
+            ..Self::new(name, offset, kind)
         }
     }
 
@@ -420,6 +439,11 @@ impl Field {
         matches!(self.kind, FieldKind::Array { .. })
     }
 
+    /// Whether it is the string of [`Field::symbol_string`].
+    pub const fn is_symbol_string(&self) -> bool {
+        self.is_symbol
+    }
+
     /// Whether it is one string.
     pub const fn is_string(&self) -> bool {
         matches!(self.kind, FieldKind::One(Element::String))
@@ -441,10 +465,11 @@ impl Field {
     }
 
     /// The bytes of its string in `record`, without the NUL; of an array the first. `None` for a
-    /// number, for a string that could not be read, and where the record is too short.
+    /// number, for a symbol string, for a string that could not be read, and where the record is too
+    /// short.
     pub fn string<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         match self.kind.element() {
-            Element::String => string_at(record, self.offset as usize),
+            Element::String if !self.is_symbol => string_at(record, self.offset as usize),
             _ => None,
         }
     }
@@ -453,6 +478,15 @@ impl Field {
     /// What is not in the record prints as `(fault)`.
     pub fn print(&self, record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
         let offset = self.offset as usize;
+        if self.is_symbol {
+            let address = located(record, offset).and_then(|bytes| bytes.first_chunk());
+            let Some(address) = address else {
+                return out.write_str(FAULT);
+            };
+            out.write_char('"')?;
+            print_symbol(u64::from_le_bytes(*address), symbols, out)?;
+            return out.write_char('"');
+        }
         match self.kind {
             FieldKind::One(element) => element.print(record, offset, symbols, out),
             FieldKind::Array { element, count } => {
@@ -592,6 +626,17 @@ mod tests {
         assert_eq!(printed(&string, &[0xff; 4]), "(fault)");
         let far = Field::new("f", u32::MAX, FieldKind::One(Element::Char));
         assert_eq!(printed(&far, &[0]), "(fault)");
+    }
+
+    #[test]
+    fn symbol_string_prints_the_symbol_of_its_address() {
+        let field = Field::symbol_string("s", 0);
+        let mut record = std::vec![5, 0, 8, 0, 0xaa];
+        record.extend(0x1004_u64.to_le_bytes());
+        assert_eq!(printed(&field, &record), "\"main+0x4/0x20\"");
+        assert_eq!(field.string(&record), None);
+        assert_eq!(printed(&field, &record[..12]), "(fault)");
+        assert_eq!(field.declaration().to_string(), "__data_loc char[] s");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use crate::{
     definition::{Definition, EventKind},
-    fetch::Argument,
+    fetch::{Argument, ValueType},
     field::{Element, Field},
 };
 use alloc::vec::Vec;
@@ -56,7 +56,10 @@ impl Layout {
         }
         let mut offset = Self::header_size(definition.kind);
         for argument in &definition.arguments {
-            fields.push(Field::new(&argument.name, offset, argument.kind()));
+            fields.push(match argument.value_type {
+                ValueType::SymbolString => Field::symbol_string(&argument.name, offset),
+                _ => Field::new(&argument.name, offset, argument.kind()),
+            });
             offset += argument.kind().size();
         }
         Self {
