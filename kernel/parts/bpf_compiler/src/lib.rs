@@ -1,0 +1,288 @@
+//! Compiles a verified program of BPF to x86_64 code that runs at a probe.
+//!
+//! The code is a routine that is called, and that returns with `ret`. There are three forms of it,
+//! because a hit comes by three ways ([`Form`]). Compiling takes time and memory once; a hit pays
+//! for each instruction. So the code has no frame that it does not need: constants and registers of
+//! the probed code are used where they are, only the registers that it writes are saved, and what a
+//! call of a helper needs is saved on the paths that call.
+//!
+//! ```text
+//!   Verified ─► flow: what is known, what is needed ─► assign: registers ─► lower: code
+//! ```
+//!
+//! # Levels
+//! The code runs on one of two levels. On the *light* one, only the registers are saved that it
+//! writes there. In front of the first call of a helper on a path, it goes over to the *heavy* one:
+//! the other registers that a call may change are saved, and the stack is aligned. It never goes
+//! back but by ending. An instruction that is reached on both levels is there twice. So a filter
+//! that rejects costs a comparison, a jump and a return.
+//!
+//! # Rounds
+//! Which registers are saved depends on which the code writes, and where it finds the registers of
+//! the probed code depends on which are saved. So the code is made in rounds. Each takes from the
+//! last what is written, until nothing more is. The sets only grow, so it ends.
+//!
+//! # Invariants
+//! C1. A register of the machine that the form keeps has, at `ret`, the content that it had at the
+//!     entry. Likewise the flags.
+//! C2. All instructions that may fault are loads that [`mend`] knows.
+//! C3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI, comes
+//!     before or after it.
+//!
+//! # Contexts
+//! [`compile`]: task context. It allocates, and returns an error if there is no memory. [`mend`]:
+//! any.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use bpf::{Helper, Kind, Verified};
+
+mod asm;
+mod assign;
+mod flow;
+mod lower;
+mod mend;
+
+pub use mend::{Mended, mend};
+
+/// How the code is called, and what it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By a 5-byte call with the probe's registers as they are. All are kept. `rsp + 8` at the
+    /// entry is the probe's `rsp`; the 8 bytes in front of the call hold the probed address.
+    Jump {
+        /// The probed code may still use the flags. If not, the arithmetic flags are free, and DF
+        /// and AC are clear.
+        flags_live: bool,
+        /// The probe's `rsp` is 8 below a multiple of 16, as at the entry of a function.
+        aligned: bool,
+    },
+    /// By the stub of the breakpoint, interrupts off, with [`BreakpointFrame`] above the return
+    /// address. The frame is never changed. All registers are kept but those that the frame holds.
+    Breakpoint,
+    /// As a C function `(_, context, shared data, function address, return address) -> u8`. The
+    /// last three are for [`Kind::Entry`] and [`Kind::Return`], and the last only for a return. The
+    /// context is laid out as [`bpf::context`] says, but of [`Kind::Probe`] `ip` is the probed
+    /// address + 1. The result is 1 if the program of an entry returned another number than 0.
+    Handler,
+}
+
+/// The frame of [`Form::Breakpoint`]: where its fields are, from behind the return address on. Its
+/// beginning is a multiple of 16.
+pub struct BreakpointFrame;
+
+impl BreakpointFrame {
+    pub const AX: i32 = 0x08;
+    pub const CX: i32 = 0x10;
+    pub const DX: i32 = 0x18;
+    pub const SI: i32 = 0x20;
+    pub const DI: i32 = 0x28;
+    pub const ORIG_AX: i32 = 0x30;
+    /// The probed address + 1.
+    pub const IP: i32 = 0x38;
+    pub const CS: i32 = 0x40;
+    pub const FLAGS: i32 = 0x48;
+    pub const SP: i32 = 0x50;
+    pub const SS: i32 = 0x58;
+}
+
+/// The bytes from the probed address, in front of a call in [`Form::Jump`], to the return address.
+pub const ADDRESS_BEFORE_RETURN: i32 = 13;
+
+/// The calling CPU's part of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerCpu {
+    /// One part for all CPUs.
+    Shared,
+    /// At `base + (number of the CPU << shift)`.
+    Shift(u8),
+    /// At `base + ` the word at this offset from the GS base.
+    Word(i32),
+    /// At `base + ` the GS base. The fastest: a count is one instruction.
+    Gs {
+        /// Where the GS base itself is, from the GS base on.
+        own_address: i32,
+    },
+}
+
+/// An array as it is in memory: a value is at the CPU's part + `index * stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// Given to helpers that are called.
+    pub handle: u64,
+    /// See [`PerCpu`].
+    pub base: u64,
+    pub cpu: PerCpu,
+    pub stride: u32,
+    pub entries: u32,
+}
+
+/// A map as it is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapRuntime {
+    Array(Array),
+    /// Given to helpers.
+    Handle(u64),
+}
+
+/// What the pointer to the context is, as helpers get it: [`Helper::StackId`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+}
+
+/// The process and the task of the calling CPU, each 4 bytes at these offsets from the GS base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PidTgid {
+    pub pid: i32,
+    pub tgid: i32,
+}
+
+/// How helpers are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// By distance: each is a [`Relocation`].
+    Near,
+    /// By address.
+    Far,
+}
+
+/// The machine that the code runs on. Offsets are from the GS base.
+#[derive(Clone, Copy)]
+pub struct Machine<'a> {
+    /// The number of the CPU, 4 bytes.
+    pub cpu_number: i32,
+    /// Reasons against a switch of tasks, 4 bytes.
+    pub preempt_count: i32,
+    /// Loads that gave zero because nothing was there, 8 bytes.
+    pub faults: i32,
+    /// None: a helper is called.
+    pub pid_tgid: Option<PidTgid>,
+    /// The CPU has the flag AC against accesses to user memory, and `clac`.
+    pub clears_ac: bool,
+    pub calls: Calls,
+    /// The addresses of the helpers: C functions of `r1` to `r5` with a result of 64 bits.
+    pub helper: &'a dyn Fn(Helper) -> u64,
+}
+
+/// A distance to be filled in: `target - (address of the 4 bytes + 4)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// Where the 4 bytes are in the code.
+    pub offset: u32,
+    pub target: u64,
+}
+
+/// A register that a stack walk begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    Sp,
+    Bp,
+}
+
+/// From `offset` on, the return address is at `base + bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    pub offset: u32,
+    pub base: Base,
+    pub bytes: u16,
+}
+
+/// The compiled program. Its code runs at any address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    pub bytes: Vec<u8>,
+    pub relocations: Vec<Relocation>,
+    /// Ascending; the first is at 0.
+    pub depth: Vec<Depth>,
+    pub calls_helpers: bool,
+}
+
+/// A program that cannot be compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompileError {
+    OutOfMemory,
+    /// A program of an entry or a return has the form of a handler only.
+    Form {
+        kind: Kind,
+    },
+    /// There is not one memory for each map.
+    Maps {
+        expected: usize,
+        found: usize,
+    },
+    /// The verifier has not said what a load or store reaches. A defect of it.
+    NoFact {
+        insn: usize,
+    },
+    /// The program goes on behind its last instruction. A defect of the verifier.
+    NoEnd {
+        insn: usize,
+    },
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("there is no memory for the code of the program"),
+            Self::Form { kind } => write!(
+                f,
+                "a program of {kind:?} runs as a handler only; choose that form"
+            ),
+            Self::Maps { expected, found } => {
+                write!(f, "the program has {expected} maps, but memory for {found}")
+            }
+            Self::NoFact { insn } => write!(
+                f,
+                "instruction {insn}: the verifier has not said which memory it reaches; report it"
+            ),
+            Self::NoEnd { insn } => write!(
+                f,
+                "instruction {insn} is behind the program's end, and the verifier took it; report \
+                 it"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for CompileError {}
+
+/// Compiles `program` for one form. `maps` are its maps, in their order.
+///
+/// # Errors
+/// [`CompileError`].
+pub fn compile(
+    program: &Verified,
+    form: Form,
+    maps: &[MapRuntime],
+    machine: &Machine,
+) -> Result<Code, CompileError> {
+    let kind = program.program().kind;
+    if kind != Kind::Probe && form != Form::Handler {
+        return Err(CompileError::Form { kind });
+    }
+    let expected = program.program().maps.len();
+    if maps.len() != expected {
+        return Err(CompileError::Maps {
+            expected,
+            found: maps.len(),
+        });
+    }
+    let env = flow::Env {
+        verified: program,
+        form,
+        maps,
+        has_pid_tgid: machine.pid_tgid.is_some(),
+    };
+    let flow = flow::analyse(&env)?;
+    lower::lower(&env, &flow, machine)
+}
