@@ -7,7 +7,6 @@
 use bpf::{AluOp, Insn, Operand, Reg, Width};
 
 use crate::{
-    Form,
     asm::{self, Gpr, GprSet},
     flow::{Env, Flow, RegSet, reads},
 };

@@ -9,8 +9,8 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    AluOp, Argument, Condition, Helper, Insn, Kind, MapIndex, Memory, Operand, Reg, Size, Swap,
-    Verified, Width, context::Register,
+    AluOp, Argument, Helper, Insn, Kind, MapIndex, Memory, Operand, Reg, Size, Verified, Width,
+    context::Register,
 };
 
 use crate::{Array, CompileError, Form, MapRuntime};
@@ -153,7 +153,7 @@ impl Env<'_> {
                 let target = usize::from(target.0);
                 match (of(state, dst), operand_of(state, operand)) {
                     (Value::Const(a), Value::Const(b)) => {
-                        if holds(width, condition, a, b) {
+                        if condition.holds(width, a, b) {
                             Next::Goto(target)
                         } else {
                             Next::Fall
@@ -179,10 +179,8 @@ impl Env<'_> {
                 let (a, b) = (of(state, dst), operand_of(state, operand));
                 let value = match (width, op, a, b) {
                     (Width::W64, AluOp::Mov, _, value) => value,
-                    (_, AluOp::Mov, _, Value::Const(b)) => Value::Const(evaluate(width, op, 0, b)),
-                    (_, _, Value::Const(a), Value::Const(b)) => {
-                        Value::Const(evaluate(width, op, a, b))
-                    }
+                    (_, AluOp::Mov, _, Value::Const(b)) => Value::Const(op.apply(width, 0, b)),
+                    (_, _, Value::Const(a), Value::Const(b)) => Value::Const(op.apply(width, a, b)),
                     (Width::W64, AluOp::Add, Value::Stack(a), Value::Const(b))
                     | (Width::W64, AluOp::Add, Value::Const(b), Value::Stack(a)) => {
                         stack(a, b as i64)
@@ -196,7 +194,7 @@ impl Env<'_> {
             }
             Insn::Negate { width, dst } => {
                 let value = match of(state, dst) {
-                    Value::Const(a) => Value::Const(evaluate(width, AluOp::Sub, 0, a)),
+                    Value::Const(a) => Value::Const(AluOp::Sub.apply(width, 0, a)),
                     _ => Value::Unknown,
                 };
                 (dst, value)
@@ -208,14 +206,14 @@ impl Env<'_> {
                 src,
             } => {
                 let value = match of(state, src) {
-                    Value::Const(a) => Value::Const(sign_extended(width, bits, a)),
+                    Value::Const(a) => constant(bpf::sign_extend(width, bits, a)),
                     _ => Value::Unknown,
                 };
                 (dst, value)
             }
             Insn::Swap { swap, bits, dst } => {
                 let value = match of(state, dst) {
-                    Value::Const(a) => Value::Const(swapped(swap, bits, a)),
+                    Value::Const(a) => constant(swap.apply(bits, a)),
                     _ => Value::Unknown,
                 };
                 (dst, value)
@@ -359,6 +357,10 @@ pub fn operand_of(state: &State, operand: Operand) -> Value {
     }
 }
 
+fn constant(value: Option<u64>) -> Value {
+    value.map_or(Value::Unknown, Value::Const)
+}
+
 /// An address on the stack, if it is near it.
 fn stack(offset: i32, delta: i64) -> Value {
     match i64::from(offset).checked_add(delta) {
@@ -377,97 +379,6 @@ pub fn narrow(value: u64, size: Size, signed: bool) -> u64 {
         (Size::B4, false) => u64::from(value as u32),
         (Size::B4, true) => value as i32 as u64,
         (Size::B8, _) => value,
-    }
-}
-
-fn sign_extended(width: Width, bits: u8, value: u64) -> u64 {
-    let value = match bits {
-        8 => value as i8 as u64,
-        16 => value as i16 as u64,
-        _ => value as i32 as u64,
-    };
-    match width {
-        Width::W32 => u64::from(value as u32),
-        Width::W64 => value,
-    }
-}
-
-fn swapped(swap: Swap, bits: u8, value: u64) -> u64 {
-    let kept = swap == Swap::ToLittle;
-    match bits {
-        16 if kept => u64::from(value as u16),
-        16 => u64::from((value as u16).swap_bytes()),
-        32 if kept => u64::from(value as u32),
-        32 => u64::from((value as u32).swap_bytes()),
-        _ if kept => value,
-        _ => value.swap_bytes(),
-    }
-}
-
-/// `a OP b`.
-pub fn evaluate(width: Width, op: AluOp, a: u64, b: u64) -> u64 {
-    match width {
-        Width::W64 => {
-            let count = (b & 63) as u32;
-            match op {
-                AluOp::Mov => b,
-                AluOp::Add => a.wrapping_add(b),
-                AluOp::Sub => a.wrapping_sub(b),
-                AluOp::Mul => a.wrapping_mul(b),
-                AluOp::Div => a.checked_div(b).unwrap_or(0),
-                AluOp::Mod => a.checked_rem(b).unwrap_or(a),
-                AluOp::SignedDiv if b == 0 => 0,
-                AluOp::SignedDiv => (a as i64).wrapping_div(b as i64) as u64,
-                AluOp::SignedMod if b == 0 => a,
-                AluOp::SignedMod => (a as i64).wrapping_rem(b as i64) as u64,
-                AluOp::And => a & b,
-                AluOp::Or => a | b,
-                AluOp::Xor => a ^ b,
-                AluOp::ShiftLeft => a << count,
-                AluOp::ShiftRight => a >> count,
-                AluOp::ShiftRightSigned => (a as i64 >> count) as u64,
-            }
-        }
-        Width::W32 => {
-            let (a, b) = (a as u32, b as u32);
-            let count = b & 31;
-            u64::from(match op {
-                AluOp::SignedDiv if b == 0 => 0,
-                AluOp::SignedDiv => (a as i32).wrapping_div(b as i32) as u32,
-                AluOp::SignedMod if b == 0 => a,
-                AluOp::SignedMod => (a as i32).wrapping_rem(b as i32) as u32,
-                AluOp::ShiftLeft => a << count,
-                AluOp::ShiftRight => a >> count,
-                AluOp::ShiftRightSigned => (a as i32 >> count) as u32,
-                _ => evaluate(Width::W64, op, u64::from(a), u64::from(b)) as u32,
-            })
-        }
-    }
-}
-
-/// `a CONDITION b`.
-fn holds(width: Width, condition: Condition, a: u64, b: u64) -> bool {
-    let (a, b, c, d) = match width {
-        Width::W64 => (a, b, a as i64, b as i64),
-        Width::W32 => (
-            u64::from(a as u32),
-            u64::from(b as u32),
-            i64::from(a as i32),
-            i64::from(b as i32),
-        ),
-    };
-    match condition {
-        Condition::Equal => a == b,
-        Condition::NotEqual => a != b,
-        Condition::AnyBit => a & b != 0,
-        Condition::Above => a > b,
-        Condition::AboveOrEqual => a >= b,
-        Condition::Below => a < b,
-        Condition::BelowOrEqual => a <= b,
-        Condition::Greater => c > d,
-        Condition::GreaterOrEqual => c >= d,
-        Condition::Less => c < d,
-        Condition::LessOrEqual => c <= d,
     }
 }
 
@@ -518,7 +429,10 @@ fn forward(env: &Env, flow: &mut Flow) -> Result<(), CompileError> {
             };
             let after = env.after(i, before);
             changed |= match env.next(i, &before) {
-                Next::Fall => join(flow, i + 1, after)? && false,
+                Next::Fall => {
+                    join(flow, i + 1, after)?;
+                    false
+                }
                 Next::Goto(target) => join(flow, target, after)? && target <= i,
                 Next::Either(target) => {
                     join(flow, i + 1, after)?;

@@ -11,6 +11,7 @@
 //! A place on the stack is named by its *depth*: how many bytes it is below the return address.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use bpf::{
     AluOp, AtomicOp, Condition, Helper, Insn, Kind, Memory, Operand, Reg, Size, Swap, Width,
@@ -159,6 +160,8 @@ struct Lower<'a> {
     relocations: Vec<Relocation>,
     depth: Vec<Depth>,
     calls_helpers: bool,
+    /// An address on the program's stack was asked for since the last booking.
+    stack_used: Cell<bool>,
     error: Option<CompileError>,
 }
 
@@ -190,6 +193,7 @@ pub fn lower(env: &Env, flow: &Flow, machine: &Machine) -> Result<Code, CompileE
             relocations: Vec::new(),
             depth: Vec::new(),
             calls_helpers: false,
+            stack_used: Cell::new(false),
             error: None,
         };
         round.frame = round.plan()?;
@@ -257,9 +261,9 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
     let mut asked = Asked::default();
     let handler = env.form == Form::Handler;
     for (i, insn) in env.insns().iter().enumerate() {
-        if flow.before[i].is_none() {
+        let Some(before) = &flow.before[i] else {
             continue;
-        }
+        };
         match insn {
             Insn::Load { .. } => {
                 let Ok(Memory::Context { offset }) = env.memory(i) else {
@@ -298,9 +302,8 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
             _ => {}
         }
         // A pointer to the context that is kept, for example on the stack.
-        if let Some((_, Value::Context)) = env.defines(i, flow.before[i].as_ref().unwrap()) {
-            asked.context = true;
-        }
+        let defined = env.defines(i, before);
+        asked.context |= matches!(defined, Some((_, Value::Context)));
     }
     if handler && asked.context {
         asked.registers.add(CONTEXT);
@@ -587,6 +590,7 @@ impl Lower<'_> {
         let used = &mut self.used[self.level];
         used.written = used.written.or(self.asm.written);
         used.flags |= self.asm.flags_written;
+        used.stack |= self.stack_used.take();
         self.forget_writes();
     }
 
@@ -803,6 +807,7 @@ impl Lower<'_> {
     }
 
     fn stack(&self, offset: i32) -> Mem {
+        self.stack_used.set(true);
         self.at_depth(self.frame.stack_top).plus(offset)
     }
 
@@ -1141,10 +1146,7 @@ impl Lower<'_> {
     /// Where a load, store or atomic operation goes that cannot fault.
     fn memory(&mut self, base: Reg, offset: i16) -> Result<Mem, CompileError> {
         Ok(match self.env.memory(self.at)? {
-            Memory::Stack { offset } => {
-                self.used[self.level].stack = true;
-                self.stack(i32::from(offset))
-            }
+            Memory::Stack { offset } => self.stack(i32::from(offset)),
             _ => {
                 let place = self.place(base);
                 Mem::at(self.in_register(place), i32::from(offset))
@@ -1167,10 +1169,7 @@ impl Lower<'_> {
                 let Some(register) = Register::at(offset) else {
                     return Err(CompileError::NoFact { insn: self.at });
                 };
-                self.load_context(to, register);
-                if size != Size::B8 {
-                    self.asm.mov_extended(to, Rm::Reg(to), bytes, signed);
-                }
+                self.load_context(to, register, bytes, signed);
             }
             Memory::Kernel => {
                 let place = self.place(base);
@@ -1205,16 +1204,21 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// `to = ` a register of the probed code.
-    fn load_context(&mut self, to: Gpr, register: Register) {
+    /// `to = ` the low bytes of a register of the probed code, extended.
+    fn load_context(&mut self, to: Gpr, register: Register, bytes: Bytes, signed: bool) {
         match (self.env.form, register) {
             (_, Register::Ip) => self.load_ip(to),
             (Form::Jump { .. }, Register::Cs) => self.asm.mov_cs(to),
             (Form::Jump { .. }, Register::Ss) => self.asm.mov_ss(to),
-            _ => {
-                let place = self.probed(register);
-                self.load(to, place);
-            }
+            _ => match self.probed(register) {
+                Place::Rm(from) if bytes != Bytes::B8 => {
+                    return self.asm.mov_extended(to, from, bytes, signed);
+                }
+                place => self.load(to, place),
+            },
+        }
+        if bytes != Bytes::B8 {
+            self.asm.mov_extended(to, Rm::Reg(to), bytes, signed);
         }
     }
 
@@ -1558,9 +1562,6 @@ impl Lower<'_> {
                 Place::Address(mem) => mem,
                 place => Mem::at(self.in_register(place), 0),
             };
-            if matches!(flow::of(&self.before, Reg::R2), Value::Stack(_)) {
-                self.used[self.level].stack = true;
-            }
             let index = self.scratch();
             self.asm.mov(Bytes::B4, index, Rm::Mem(key));
             let absent = self.is_index_checked(array).then(|| {
@@ -1653,7 +1654,7 @@ impl Lower<'_> {
         ];
         let value = self.scratch();
         for (register, offset) in FIELDS {
-            self.load_context(value, register);
+            self.load_context(value, register, Bytes::B8, false);
             let field = self.at_depth(self.frame.sample).plus(offset as i32);
             self.asm.store(field, value, Bytes::B8);
         }

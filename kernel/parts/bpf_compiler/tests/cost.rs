@@ -1,0 +1,185 @@
+//! How many instructions a hit executes in the routine, with its `ret`.
+
+use bpf::{
+    Builder, Condition, Helper, Kind, MapDef, Program,
+    Reg::{R1, R2, R3, R4, R6, R10},
+    Size,
+    context::Register,
+    verifier::verify,
+};
+use bpf_compiler::{Array, Calls, Code, Form, Machine, MapRuntime, PerCpu, PidTgid, compile};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl};
+
+const DEAD: Form = Form::Jump {
+    flags_live: false,
+    aligned: true,
+};
+const LIVE: Form = Form::Jump {
+    flags_live: true,
+    aligned: false,
+};
+
+/// The program as it is compiled for maps far from everything, of which each CPU has a part.
+fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
+    let maps: Vec<MapRuntime> = program
+        .maps
+        .iter()
+        .map(|def| match def.kind {
+            bpf::MapKind::PerCpuArray => MapRuntime::Array(Array {
+                handle: 0xffff_8000_0000_1000,
+                base: if cpu == PER_CPU {
+                    0xffff_8000_1234_5000
+                } else {
+                    0x1000
+                },
+                cpu,
+                stride: def.value_size,
+                entries: def.entries,
+            }),
+            _ => MapRuntime::Handle(0xffff_8000_0000_2000),
+        })
+        .collect();
+    let machine = Machine {
+        cpu_number: 0x10,
+        preempt_count: 0x14,
+        faults: 0x18,
+        pid_tgid: Some(PidTgid {
+            pid: 0x20,
+            tgid: 0x24,
+        }),
+        clears_ac: false,
+        calls: Calls::Near,
+        helper: &|_| 0xffff_ffff_8000_0000,
+    };
+    compile(&verify(program).unwrap(), form, &maps, &machine).unwrap()
+}
+
+const PER_CPU: PerCpu = PerCpu::Shift(16);
+const GS: PerCpu = PerCpu::Gs { own_address: 0 };
+
+/// Counts the instructions of one path, on which the conditional jumps are taken as `taken` says.
+fn executed(code: &Code, taken: &[bool]) -> usize {
+    let mut decoder = Decoder::with_ip(64, &code.bytes, 0, DecoderOptions::NONE);
+    let mut taken = taken.iter();
+    let mut count = 0;
+    loop {
+        let insn = decoder.decode();
+        assert!(!insn.is_invalid() && count < 1000);
+        count += 1;
+        let target = match insn.flow_control() {
+            FlowControl::Return => {
+                assert_eq!(taken.next(), None, "all jumps were met");
+                return count;
+            }
+            FlowControl::ConditionalBranch if !taken.next().unwrap() => continue,
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                insn.near_branch_target()
+            }
+            FlowControl::Next | FlowControl::Call => {
+                assert_ne!(insn.code(), Op::INVALID);
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
+        decoder.set_position(target as usize).unwrap();
+        decoder.set_ip(target);
+    }
+}
+
+fn count() -> Program {
+    let mut b = Builder::new(Kind::Probe);
+    let calls = b.map(MapDef::counters("calls", 1));
+    b.add(calls, 0, 1).exit(0);
+    b.finish().unwrap()
+}
+
+fn log2_of_di() -> Program {
+    let mut b = Builder::new(Kind::Probe);
+    let buckets = b.map(MapDef::histogram("buckets"));
+    b.load_register(R1, Register::Di)
+        .call(Helper::Log2)
+        .mov(R2, bpf::Reg::R0)
+        .load_map(R1, buckets)
+        .mov(R3, 1)
+        .call(Helper::Add)
+        .exit(0);
+    b.finish().unwrap()
+}
+
+fn count_by_di() -> Program {
+    let mut b = Builder::new(Kind::Probe);
+    let calls = b.map(MapDef::counters_by_key("calls", 8, 1024));
+    b.load_register(R2, Register::Di)
+        .store(R10, -8, Size::B8, R2)
+        .load_map(R1, calls)
+        .mov(R2, R10)
+        .alu(bpf::AluOp::Add, R2, -8)
+        .mov(R3, 1)
+        .call(Helper::AddByKey)
+        .exit(0);
+    b.finish().unwrap()
+}
+
+/// A record of these arguments, if `di` is 5 or there is no `filter`.
+fn event(arguments: &[Register], filter: bool) -> Program {
+    let mut b = Builder::new(Kind::Probe);
+    let ring = b.map(MapDef::ring("ring"));
+    let end = b.label();
+    b.mov(R6, R1);
+    if filter {
+        b.load_register(R2, Register::Di)
+            .branch(Condition::NotEqual, R2, 5, end);
+    }
+    b.load_map(R1, ring)
+        .mov(R2, 16 + 8 * arguments.len() as i32)
+        .mov(R3, 0)
+        .mov(R4, 7)
+        .call(Helper::EventReserve)
+        .branch(Condition::Equal, bpf::Reg::R0, 0, end)
+        .load(R2, R6, Register::Ip.offset(), Size::B8)
+        .store(bpf::Reg::R0, 8, Size::B8, R2);
+    for (i, register) in arguments.iter().enumerate() {
+        b.load(R2, R6, register.offset(), Size::B8).store(
+            bpf::Reg::R0,
+            16 + 8 * i as i16,
+            Size::B8,
+            R2,
+        );
+    }
+    b.mov(R1, bpf::Reg::R0)
+        .mov(R2, 0)
+        .call(Helper::RingSubmit)
+        .place(end)
+        .exit(0);
+    b.finish().unwrap()
+}
+
+#[test]
+fn a_hit_executes_no_more_instructions_than_this() {
+    use Register::{Di, Dx, Si};
+    let rows: [(&str, Program, PerCpu, &[bool], [usize; 4]); 8] = [
+        ("count", count(), PER_CPU, &[], [9, 11, 5, 6]),
+        ("count at GS", count(), GS, &[], [2, 4, 2, 3]),
+        ("log2 of di", log2_of_di(), PER_CPU, &[], [15, 17, 9, 10]),
+        ("log2 of di at GS", log2_of_di(), GS, &[], [7, 9, 5, 6]),
+        ("by key", count_by_di(), PER_CPU, &[], [99; 4]),
+        ("event, 1", event(&[Di], false), PER_CPU, &[false], [99; 4]),
+        (
+            "event, 3",
+            event(&[Di, Si, Dx], false),
+            PER_CPU,
+            &[false],
+            [99; 4],
+        ),
+        ("reject", event(&[Di], true), PER_CPU, &[true], [3, 5, 3, 4]),
+    ];
+    for (name, program, cpu, taken, most) in rows {
+        let found = [DEAD, LIVE, Form::Breakpoint, Form::Handler]
+            .map(|form| executed(&compiled(program.clone(), form, cpu), taken));
+        println!("{name:20} {found:?}");
+        assert!(
+            found.iter().zip(most).all(|(found, most)| *found <= most),
+            "{name}: jump, jump with flags, breakpoint, handler: {found:?}, at most {most:?}"
+        );
+    }
+}
