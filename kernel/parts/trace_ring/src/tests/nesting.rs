@@ -1,0 +1,173 @@
+//! All interleavings in which code that interrupts another runs to its end: at each access of the
+//! outer one, and at each access of that. A reader on another CPU that runs while a writer stands
+//! still is among them, and the other way round.
+
+use std::{rc::Rc, vec, vec::Vec};
+
+use super::{
+    interrupt,
+    world::{End, World},
+};
+use crate::Mode;
+
+/// Three records of these lengths fill a page: with padding, and exactly.
+const PADDED: usize = 56;
+const EXACT: usize = 64;
+const MAX: usize = crate::layout::MAX_PAYLOAD;
+
+/// Things that happen together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// So many records of this length, by the ring's own CPU.
+    Write(usize, usize),
+    /// The same; every second one, from the first on, is discarded.
+    Doubt(usize, usize),
+    /// So many events are taken out.
+    Consume(usize),
+    /// All is shown.
+    Show,
+    Reset,
+}
+
+impl Act {
+    fn run(self, world: &World) {
+        match self {
+            Self::Write(records, bytes) => {
+                for _ in 0..records {
+                    world.write(bytes, End::Commit);
+                }
+            }
+            Self::Doubt(records, bytes) => {
+                for index in 0..records {
+                    let end = [End::Discard, End::Commit][index % 2];
+                    world.write(bytes, end);
+                }
+            }
+            Self::Consume(events) => {
+                for _ in 0..events {
+                    world.consume();
+                }
+            }
+            Self::Show => {
+                world.show();
+            }
+            Self::Reset => {
+                world.ring.reset();
+            }
+        }
+    }
+}
+
+/// Runs `acts`, each one interrupted by the next at an access of it, in all ways. Returns in how
+/// many.
+fn explore(pages: usize, mode: Mode, before: &[Act], acts: &[Act]) -> usize {
+    let mut steps = vec![0; acts.len() - 1];
+    let mut runs = 0;
+    loop {
+        // 32 bits wrap within the run.
+        let world = Rc::new(World::new(pages, mode, u64::from(u32::MAX) - 3));
+        before.iter().for_each(|act| act.run(&world));
+        let interrupts: Vec<_> = (steps.iter().zip(&acts[1..]))
+            .map(|(&step, &act)| {
+                let world = Rc::clone(&world);
+                let handler: Rc<dyn Fn()> = Rc::new(move || act.run(&world));
+                (step, handler)
+            })
+            .collect();
+        let came = interrupt::with(&interrupts, || acts[0].run(&world));
+        let case = std::format!("{pages} pages, {mode:?}, {before:?}, {acts:?} at {steps:?}");
+        let closed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let stats = world.close_books();
+            // It still works.
+            assert!(world.write(MAX, End::Commit) && world.close_books().read > stats.read);
+        }));
+        assert!(closed.is_ok(), "{case}");
+        runs += 1;
+        // The innermost interrupt moves on first. One that did not come was the last of its kind.
+        let Some(depth) = came.checked_sub(1) else {
+            return runs;
+        };
+        steps[depth] += 1;
+        steps[depth + 1..].fill(0);
+    }
+}
+
+/// Explores `acts` in both modes, in rings of 1 to 3 pages that have been filled to any degree.
+fn explore_all(acts: &[Act]) {
+    let bytes = if acts.contains(&Act::Show) {
+        PADDED
+    } else {
+        EXACT
+    };
+    for mode in [Mode::Overwrite, Mode::Stop] {
+        for pages in 1..=3 {
+            for records in 0..=3 * pages + 3 {
+                let runs = explore(pages, mode, &[Act::Write(records, bytes)], acts);
+                assert!(runs > acts.len(), "{acts:?}: no interrupt came");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_writer_in_a_writer_loses_nothing_that_is_not_counted() {
+    for records in [1, 2, 3, 4, 7, 10] {
+        explore_all(&[Act::Write(1, PADDED), Act::Write(records, PADDED)]);
+        explore_all(&[Act::Write(1, EXACT), Act::Write(records, EXACT)]);
+        explore_all(&[Act::Write(1, 0), Act::Write(records, MAX)]);
+        explore_all(&[Act::Write(1, MAX), Act::Write(records, 24)]);
+    }
+}
+
+#[test]
+fn discarded_records_are_counted_once() {
+    for records in [1, 2, 4, 7] {
+        explore_all(&[Act::Doubt(1, PADDED), Act::Doubt(records, EXACT)]);
+        explore_all(&[Act::Write(2, EXACT), Act::Doubt(records, PADDED)]);
+        explore_all(&[Act::Doubt(2, EXACT), Act::Consume(records)]);
+    }
+    explore_all(&[
+        Act::Doubt(2, EXACT),
+        Act::Doubt(4, EXACT),
+        Act::Doubt(2, EXACT),
+    ]);
+}
+
+#[test]
+fn a_writer_in_a_writer_in_a_writer_loses_nothing_that_is_not_counted() {
+    explore_all(&[
+        Act::Write(1, EXACT),
+        Act::Write(1, PADDED),
+        Act::Write(1, EXACT),
+    ]);
+    explore_all(&[
+        Act::Write(1, EXACT),
+        Act::Write(3, EXACT),
+        Act::Write(4, PADDED),
+    ]);
+}
+
+#[test]
+fn a_reader_sees_whole_records_while_a_writer_stands_still() {
+    for reader in [Act::Consume(1), Act::Consume(20), Act::Show, Act::Reset] {
+        explore_all(&[Act::Write(2, PADDED), reader]);
+        explore_all(&[Act::Write(1, PADDED), Act::Write(3, EXACT), reader]);
+    }
+}
+
+#[test]
+fn a_reader_that_is_overtaken_notices() {
+    for reader in [Act::Consume(3), Act::Show, Act::Reset] {
+        for records in [1, 2, 3, 4, 7, 10] {
+            explore_all(&[reader, Act::Write(records, PADDED)]);
+        }
+        explore_all(&[reader, Act::Doubt(4, EXACT), Act::Write(1, PADDED)]);
+    }
+}
+
+#[test]
+fn readers_do_not_disturb_each_other() {
+    explore_all(&[Act::Show, Act::Consume(2), Act::Write(4, PADDED)]);
+    explore_all(&[Act::Show, Act::Reset, Act::Write(4, PADDED)]);
+    explore_all(&[Act::Consume(2), Act::Show, Act::Write(4, PADDED)]);
+}
