@@ -207,6 +207,23 @@ impl Builder {
         })
     }
 
+    /// Goes to `label` if `dst CONDITION operand` holds of their low 32 bits.
+    pub fn branch32(
+        &mut self,
+        condition: Condition,
+        dst: Reg,
+        operand: impl Into<Operand>,
+        label: Label,
+    ) -> &mut Self {
+        self.push(Insn::Branch {
+            width: Width::W32,
+            condition,
+            dst,
+            operand: operand.into(),
+            target: Target(label.0),
+        })
+    }
+
     /// `dst = ` the map, for a helper.
     pub fn load_map(&mut self, dst: Reg, map: MapIndex) -> &mut Self {
         self.push(Insn::LoadMap { dst, map })

@@ -26,6 +26,7 @@ pub mod error_log;
 pub mod event;
 pub mod fetch;
 pub mod field;
+pub mod filter;
 pub mod line;
 mod number;
 pub mod readme;

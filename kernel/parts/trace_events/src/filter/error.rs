@@ -1,0 +1,131 @@
+//! Refusals of filters.
+//!
+//! The texts that Linux has too are Linux's, letter for letter
+//! (`kernel/trace/trace_events_filter.c`), and so are the columns, because tools compare them. A
+//! column inside a test counts from 1, one between tests from 0: so does Linux.
+
+use core::{error::Error, fmt};
+
+/// The reason why a filter is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FilterReason {
+    InvalidOperator,
+    TooManyOpen,
+    TooManyClose,
+    MissingQuote,
+    OperandTooLong,
+    ExpectString,
+    ExpectDigit,
+    IllegalFieldOperation,
+    FieldNotFound,
+    IllegalInteger,
+    TooManyTerms,
+    Meaningless,
+    InvalidValue,
+    FunctionNotFound,
+    NoFilter,
+}
+
+impl FilterReason {
+    /// Its text in `error_log`.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::InvalidOperator => "Invalid operator",
+            Self::TooManyOpen => "Too many '('",
+            Self::TooManyClose => "Too few '('",
+            Self::MissingQuote => "Missing matching quote",
+            Self::OperandTooLong => "Operand too long",
+            Self::ExpectString => "Expecting string field",
+            Self::ExpectDigit => "Expecting numeric field",
+            Self::IllegalFieldOperation => "Illegal operation for field type",
+            Self::FieldNotFound => "Field not found",
+            Self::IllegalInteger => "Illegal integer value",
+            Self::TooManyTerms => "Too many terms in predicate expression",
+            Self::Meaningless => "Meaningless filter expression",
+            Self::InvalidValue => "Invalid value (did you forget quotes)?",
+            Self::FunctionNotFound => "Function not found",
+            Self::NoFilter => "No filter found",
+        }
+    }
+
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::InvalidOperator => "operators are == != < <= > >= & ~",
+            Self::TooManyOpen => "close each parenthesis, and open at most 16 at one place",
+            Self::TooManyClose => "take the parenthesis away, or open one before it",
+            Self::MissingQuote => "close the string with the quote that opens it",
+            Self::OperandTooLong => "a string has at most 126 bytes, a number 23 letters",
+            Self::ExpectString => "compare a string with a text in quotes",
+            Self::ExpectDigit => "compare a number with a number, without quotes",
+            Self::IllegalFieldOperation => {
+                "numbers take == != < <= > >= &, strings == != ~, arrays nothing"
+            }
+            Self::FieldNotFound => "the event's format file lists its fields",
+            Self::IllegalInteger => "write decimal, 0x and hexadecimal, or 0 and octal digits",
+            Self::TooManyTerms => "join tests with && or ||",
+            Self::Meaningless => "a test is missing here",
+            Self::InvalidValue => "write a number, or a text in quotes",
+            Self::FunctionNotFound => "kallsyms lists the functions",
+            Self::NoFilter => "write a test, or 0 to keep all",
+        }
+    }
+}
+
+/// A refusal: a reason, and the column of the caret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// The reason.
+    pub reason: FilterReason,
+    /// The column, counted as Linux counts it.
+    pub column: usize,
+}
+
+impl FilterError {
+    /// The name that filters have in [`ErrorLog`](crate::error_log::ErrorLog::add).
+    pub const LOCATION: &'static str = "event filter parse error";
+    /// EINVAL.
+    pub const ERRNO: i32 = 22;
+
+    pub(super) const fn new(reason: FilterReason, column: usize) -> Self {
+        Self { reason, column }
+    }
+
+    /// What the `filter` file shows after the refusal of `text`: the text, a caret below it, and
+    /// the reason.
+    pub fn shown<'a>(&self, text: &'a str) -> Shown<'a> {
+        Shown {
+            error: *self,
+            text: text.trim_end(),
+        }
+    }
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, column } = self;
+        write!(
+            f,
+            "{} (column {column}): {}",
+            reason.text(),
+            reason.advice()
+        )
+    }
+}
+
+impl Error for FilterError {}
+
+/// See [`FilterError::shown`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    error: FilterError,
+    text: &'a str,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = self.error.column.min(self.text.len());
+        let width = if column == 0 { 0 } else { column + 1 };
+        let reason = self.error.reason.text();
+        writeln!(f, "{}\n{:>width$}\nparse_error: {reason}", self.text, '^')
+    }
+}
