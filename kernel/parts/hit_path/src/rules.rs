@@ -139,7 +139,7 @@ pub const ENDS: [(&str, &str); 10] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-pub const CALLERS: [(&str, &str); 26] = [
+pub const CALLERS: [(&str, &str); 28] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -216,6 +216,14 @@ pub const CALLERS: [(&str, &str); 26] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "holds what serves a hit that did not come by `kprobe_breakpoint`",
+    ),
+    (
+        "kernel::probes::hooks::on_debug",
+        "may hold what serves a single step, because only it asks for that",
+    ),
+    (
+        "kernel::probes::hooks::on_fault",
+        "may hold what calls fault handlers, because only it asks for that",
     ),
 ];
 
