@@ -119,7 +119,7 @@ fn what_is_wrong_with_a_line_is_told() {
     for (line, told) in [
         (
             "nonsense",
-            "there is no command nonsense; there are help, ls, cat, echo, insmod,",
+            "there is no command nonsense; there are help, ls, cat, echo, head,",
         ),
         (
             "> /tmp/file",
@@ -139,6 +139,31 @@ fn what_is_wrong_with_a_line_is_told() {
         ("cat /proc", "cat: /proc: is a directory (EISDIR)"),
         ("cat /proc/kallsyms/x", "not a directory (ENOTDIR)"),
         ("cat nowhere /proc", "cat: nowhere: no such file"),
+        (
+            "head",
+            "head: it needs one file; usage: head [-n COUNT] FILE",
+        ),
+        (
+            "head -n x /proc/kallsyms",
+            "head: COUNT is a decimal number",
+        ),
+        ("tail a b", "tail: it needs one file"),
+        ("tail /nowhere", "tail: /nowhere: no such file"),
+        ("grep", "grep: it needs a text and a file; usage: grep [-c]"),
+        ("grep -v text", "grep: it needs a file"),
+        ("grep text /nowhere", "grep: /nowhere: no such file"),
+        ("mkdir", "mkdir: it needs a directory"),
+        ("mkdir /tmp", "mkdir: /tmp: file exists (EEXIST)"),
+        ("rm", "rm: it needs a file"),
+        ("rm /tmp", "rm: /tmp: is a directory (EISDIR)"),
+        (
+            "rm /proc/kallsyms",
+            "rm: /proc/kallsyms: permission denied (EACCES)",
+        ),
+        (
+            "rmdir /sys",
+            "rmdir: /sys: directory not empty (ENOTEMPTY); remove first what ls shows in it",
+        ),
         (
             "echo a > /nowhere/file",
             "echo: /nowhere/file: no such file or directory (ENOENT)",
@@ -360,6 +385,163 @@ fn files_are_made_read_and_listed() {
             .command("cat /tmp/log")
             .contains("] Command line: interactive\n")
     );
+    session.power_off();
+}
+
+#[test]
+fn output_reaches_a_file_as_a_shell_would_send_it() {
+    let mut session = Session::interactive();
+    assert_eq!(session.command("echo -n one > /tmp/f"), "");
+    assert_eq!(session.command("echo -n ' two' three >> /tmp/f"), "");
+    assert_eq!(session.command("echo >> /tmp/f"), "");
+    assert_eq!(session.command("cat /tmp/f # not that"), "one two three\n");
+    assert_eq!(session.command("# nothing at all"), "");
+    assert_eq!(session.command("echo a#b '# c'"), "a#b # c\n");
+    // The file is opened first, and keeps what a command said before it failed.
+    let said = session.command("cat /proc/sys/debug/kprobes-optimization /nowhere > /tmp/f");
+    assert!(said.starts_with("cat: /nowhere: no such file"), "{said}");
+    assert_eq!(session.command("cat /tmp/f"), "1\n");
+    let said = session.command("rmmod nothing > /tmp/f");
+    assert!(said.starts_with("rmmod: "), "{said}");
+    assert_eq!(session.command("ls /tmp"), "-rw-r--r--        0 f\n");
+    // Truncation alone is no command for a file that obeys commands.
+    assert_eq!(session.command(&format!("echo -n > {ENABLED}")), "");
+    assert_eq!(session.command(&format!("cat {ENABLED}")), "1\n");
+    session.power_off();
+}
+
+#[test]
+fn files_are_searched_cut_and_removed() {
+    let mut session = Session::interactive();
+    session.command("mkdir /tmp/d /tmp/d/e");
+    session.command("disas do_fork > /tmp/d/text");
+    let text = session.command("cat /tmp/d/text");
+    let lines: Vec<_> = text.lines().collect();
+    let (first, last) = (lines[0], lines[lines.len() - 1]);
+    assert_eq!(
+        session.command("head -n 1 /tmp/d/text"),
+        format!("{first}\n")
+    );
+    assert_eq!(
+        session.command("tail -n 1 /tmp/d/text"),
+        format!("{last}\n")
+    );
+    assert_eq!(session.command("head /tmp/d/text").lines().count(), 10);
+    assert_eq!(
+        session.command("tail /tmp/d/text"),
+        lines[lines.len() - 10..].join("\n") + "\n"
+    );
+    assert_eq!(session.command("head -n 99999 /tmp/d/text"), text);
+    for none in ["head -n 0", "tail -n 0"] {
+        assert_eq!(session.command(&format!("{none} /tmp/d/text")), "");
+    }
+    let found: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("call"))
+        .copied()
+        .collect();
+    assert!(!found.is_empty() && found.len() < lines.len(), "{text}");
+    assert_eq!(
+        session.command("grep call /tmp/d/text"),
+        found.join("\n") + "\n"
+    );
+    assert_eq!(
+        session.command("grep -cv call /tmp/d/text"),
+        format!("{}\n", lines.len() - found.len())
+    );
+    // The last line may lack its end.
+    session.command("echo -n 'a call' > /tmp/f");
+    assert_eq!(
+        session.command("grep -c call /tmp/f /tmp/d/text"),
+        format!("/tmp/f:1\n/tmp/d/text:{}\n", found.len())
+    );
+    assert_eq!(session.command("tail -n 3 /tmp/f"), "a call\n");
+
+    let said = session.command("rmdir /tmp/d");
+    assert!(said.contains("ENOTEMPTY"), "{said}");
+    assert_eq!(session.command("rm /tmp/d/text /tmp/f"), "");
+    assert_eq!(session.command("rmdir /tmp/d/e /tmp/d"), "");
+    assert_eq!(session.command("ls /tmp"), "");
+    session.power_off();
+}
+
+#[test]
+fn tab_completes_what_can_be_typed() {
+    let mut session = Session::interactive();
+    session.command("echo text > '/tmp/a b'");
+    for (keys, shown, said) in [
+        ("ec\thello", "echo hello", "hello\n"),
+        // There is no such command. Ctrl-C shows what stands in the line.
+        ("xyz\t\x03", "# xyz^C", ""),
+        ("ls /pr\tka\t", "ls /proc/kallsyms ", "-r--r--r--        0"),
+        ("cat /tmp/a\t", "cat /tmp/a\\ b ", "text\n"),
+        ("cat '/tmp/a\t", "cat '/tmp/a b' ", "text\n"),
+        ("echo more >> /t\ta\t", "echo more >> /tmp/a\\ b ", ""),
+        ("cat \"/tmp/a\t", "cat \"/tmp/a b\" ", "text\nmore\n"),
+        ("run chi\t0", "run child 0", ""),
+        ("run /bi\tchi\t0", "run /bin/child 0", ""),
+        (
+            "disas do_page_f\t",
+            "disas do_page_fault ",
+            "do_page_fault at",
+        ),
+        // The path of a function grows piece by piece.
+        (
+            "disas kernel::task::kth\t\x03",
+            "# disas kernel::task::kthread::^C",
+            "",
+        ),
+        (
+            "disas kernel::task::kthread::run_\t",
+            "disas kernel::task::kthread::run_body ",
+            "kernel::task::kthread::run_body at",
+        ),
+        ("walkthrough cop\t\x03", "# walkthrough copy_user ^C", ""),
+        (
+            "echo 'p:x do_page_f\t+0 $arg1'",
+            "echo 'p:x do_page_fault+0 $arg1'",
+            "p:x do_page_fault+0 $arg1\n",
+        ),
+        (
+            "echo r8 do_page_f\t",
+            "echo r8 do_page_fault",
+            "r8 do_page_fault\n",
+        ),
+        (
+            "insmod kpr\tsym\tdo_page_f\toff\t0",
+            "insmod kprobe_example symbol=do_page_fault offset=0",
+            "[",
+        ),
+        ("rmmod \t", "rmmod kprobe_example ", "["),
+        ("rmmod \t\x03", "# rmmod ^C", ""),
+    ] {
+        let end = if keys.ends_with('\x03') { "" } else { "\r" };
+        let answer = session.keys(&format!("{keys}{end}"), shown);
+        assert!(
+            answer.starts_with(said),
+            "{keys:?} is answered by\n{answer}"
+        );
+    }
+    // What can follow is listed, and the line goes on.
+    session.type_blind("cat /sys/kernel/debug/kprobes/\t\t");
+    let list = session.wait_for("blacklist  enabled");
+    assert!(
+        list.ends_with("\nblacklist  enabled    list       stats\n"),
+        "{list}"
+    );
+    let said = session.keys("e\t\r", &format!("cat {ENABLED} "));
+    assert_eq!(said, "1\n");
+    session.type_blind("disas \t\t");
+    let list = session.wait_for(" more");
+    let more = Regex::new(r"\nand (\d+) more\n$").unwrap();
+    let more = more.captures(&list).expect(&list)[1]
+        .parse::<usize>()
+        .unwrap();
+    assert!(more > 100, "{list}");
+    // The list fits a terminal, and function by function it would not fit at all.
+    let rows: Vec<_> = list.lines().collect();
+    assert!(rows.len() < 65, "{list}");
+    session.keys("\x03", "^C");
     session.power_off();
 }
 

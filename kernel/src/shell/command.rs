@@ -6,6 +6,7 @@ use core::fmt::{self, Write};
 use abi::WaitStatus;
 use prompt::syntax::SyntaxError;
 
+use super::complete::Complete;
 use crate::{
     errno::Errno,
     module::{self, ModuleError},
@@ -23,6 +24,8 @@ pub struct Command {
     pub help: &'static str,
     /// Carries it out, with the words behind its name, and writes its output.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
+    /// Finds the words that its arguments can be.
+    pub complete: Complete,
 }
 
 /// The step after a command.
@@ -86,7 +89,7 @@ pub enum Failure {
     NotTraced,
     /// The probes have no answer.
     Probe(ProbeError),
-    /// There is no memory for the output of the command.
+    /// The output of the command was not taken.
     Output,
     /// It was stopped by Ctrl-C.
     Interrupted,
@@ -95,6 +98,18 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether this is how Ctrl-C shows in a command.
+    pub fn may_be_interruption(&self) -> bool {
+        matches!(
+            self,
+            Self::Output
+                | Self::File {
+                    errno: Errno::EINTR,
+                    ..
+                }
+        )
+    }
+
     /// Adds the name of the command that failed.
     pub fn of(self, command: &'static Command) -> Self {
         Self::Of(command, Box::new(self))
@@ -119,6 +134,9 @@ impl fmt::Display for Failure {
                     Errno::EACCES => f.write_str("; ls shows what may be done with it"),
                     Errno::EISDIR => f.write_str("; ls shows what is in it"),
                     Errno::EINVAL => f.write_str("; it does not take this text"),
+                    Errno::EBUSY => f.write_str("; it is in use: switch off first what uses it"),
+                    Errno::ENODEV => f.write_str("; what it belonged to is gone"),
+                    Errno::ENOTEMPTY => f.write_str("; remove first what ls shows in it"),
                     _ => Ok(()),
                 }
             }

@@ -6,9 +6,11 @@
 //!
 //! ```text
 //!   serial line ─► LineReader ─► syntax::parse ─► Command::run ─► console, or file
+//!                      └─ Tab ─► complete::candidates
 //! ```
 //!
-//! Paths are taken from the root directory.
+//! Paths are taken from the root directory. As in a shell of POSIX, the file behind `>` is opened,
+//! and so truncated, before the command runs.
 //!
 //! # Contexts
 //! Task context, one task, which sleeps until something is typed. The log goes on meanwhile: its
@@ -20,6 +22,7 @@
 //! programs that it has started.
 
 mod command;
+mod complete;
 mod disas;
 mod files;
 mod modules;
@@ -29,7 +32,10 @@ mod walkthrough;
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use prompt::{LineReader, Port, ReadError, syntax};
+use prompt::{
+    LineReader, Port, ReadError,
+    syntax::{self, Redirect},
+};
 
 use crate::{
     log,
@@ -37,6 +43,7 @@ use crate::{
     terminal::{self, Command as Running},
 };
 use command::{Command, Failure, Next, no_arguments};
+use files::Output;
 
 /// The text before each line.
 const PROMPT: &str = "# ";
@@ -46,62 +53,117 @@ static COMMANDS: &[Command] = &[
     Command {
         name: "help",
         arguments: "",
-        help: "this list; COMMAND > FILE and COMMAND >> FILE write what a command says to a file",
+        help: "this list; COMMAND > FILE and COMMAND >> FILE write what a command says to a file; \
+               Tab completes a word, and twice Tab lists how it can go on",
         run: help,
+        complete: complete::nothing,
     },
     Command {
         name: "ls",
         arguments: "[DIRECTORY|FILE ...]",
         help: "lists files",
         run: files::ls,
+        complete: complete::paths,
     },
     Command {
         name: "cat",
         arguments: "FILE ...",
-        help: "shows files, such as /sys/kernel/debug/kprobes/list",
+        help: "shows files, such as /sys/kernel/debug/kprobes/list; Ctrl-C ends a file that waits \
+               for more",
         run: files::cat,
+        complete: complete::paths,
     },
     Command {
         name: "echo",
-        arguments: "[TEXT ...]",
-        help: "says TEXT; echo 0 > /sys/kernel/debug/kprobes/enabled disarms all probes",
+        arguments: "[-n] [TEXT ...]",
+        help: "says TEXT, with -n without a line's end; echo 0 > \
+               /sys/kernel/debug/kprobes/enabled disarms all probes",
         run: files::echo,
+        complete: complete::text,
+    },
+    Command {
+        name: "head",
+        arguments: "[-n COUNT] FILE",
+        help: "shows the first lines of a file, 10 without COUNT",
+        run: files::head,
+        complete: complete::paths,
+    },
+    Command {
+        name: "tail",
+        arguments: "[-n COUNT] FILE",
+        help: "shows the last lines of a file, 10 without COUNT",
+        run: files::tail,
+        complete: complete::paths,
+    },
+    Command {
+        name: "grep",
+        arguments: "[-c] [-v] TEXT FILE ...",
+        help: "shows the lines with TEXT in them; -v: those without; -c: how many there are",
+        run: files::grep,
+        complete: complete::paths,
+    },
+    Command {
+        name: "mkdir",
+        arguments: "DIRECTORY ...",
+        help: "makes directories",
+        run: files::mkdir,
+        complete: complete::paths,
+    },
+    Command {
+        name: "rm",
+        arguments: "FILE ...",
+        help: "removes files",
+        run: files::rm,
+        complete: complete::paths,
+    },
+    Command {
+        name: "rmdir",
+        arguments: "DIRECTORY ...",
+        help: "removes empty directories",
+        run: files::rmdir,
+        complete: complete::paths,
     },
     Command {
         name: "insmod",
         arguments: "MODULE [PARAMETER=VALUE ...]",
         help: "loads a module",
         run: modules::insmod,
+        complete: complete::new_module,
     },
     Command {
         name: "rmmod",
         arguments: "MODULE",
         help: "unloads a module",
         run: modules::rmmod,
+        complete: complete::loaded_module,
     },
     Command {
         name: "lsmod",
         arguments: "",
         help: "lists modules, loaded or not, with their parameters",
         run: modules::lsmod,
+        complete: complete::nothing,
     },
     Command {
         name: "ps",
         arguments: "",
         help: "lists tasks",
         run: tasks::ps,
+        complete: complete::nothing,
     },
     Command {
         name: "run",
         arguments: "PROGRAM [ARGUMENT ...]",
         help: "runs a program of /bin, or one given by its path, and waits for its end",
         run: tasks::run,
+        complete: complete::program,
     },
     Command {
         name: "dmesg",
         arguments: "",
         help: "shows the kernel's log",
         run: dmesg,
+        complete: complete::nothing,
     },
     Command {
         name: "disas",
@@ -109,6 +171,7 @@ static COMMANDS: &[Command] = &[
         help: "shows a function's instructions: offset, whether it can be probed or why not, \
                what is armed there",
         run: disas::disas,
+        complete: complete::function,
     },
     Command {
         name: "walkthrough",
@@ -116,6 +179,7 @@ static COMMANDS: &[Command] = &[
         help: "calls a function under each form of return probe, and shows the interruptions and \
                jumps side by side",
         run: walkthrough::walkthrough,
+        complete: complete::callable,
     },
     Command {
         name: "probeable",
@@ -123,12 +187,14 @@ static COMMANDS: &[Command] = &[
         help: "judges every instruction of the kernel: how many can be probed, and why the others \
                cannot",
         run: probeable,
+        complete: complete::nothing,
     },
     Command {
         name: "poweroff",
         arguments: "",
         help: "unloads the modules and ends the machine",
         run: poweroff,
+        complete: complete::nothing,
     },
 ];
 
@@ -139,7 +205,7 @@ pub fn run() {
     let mut reader = LineReader::new();
     terminal::echo(b"Type help for the commands.\n");
     loop {
-        let line = match reader.read(PROMPT, &mut Terminal) {
+        let line = match reader.read(PROMPT, &mut Terminal, complete::candidates) {
             Ok(line) => line,
             Err(ReadError::Abandoned) => continue,
             Err(error @ ReadError::NotAscii) => {
@@ -182,19 +248,33 @@ fn obey(line: &str) -> Result<Next, Failure> {
                 .collect::<Vec<_>>()
                 .join(", "),
         })?;
-    let Some(redirect) = line.output else {
-        let next = (command.run)(arguments, &mut Console);
-        return next.map_err(|failure| match failure {
-            Failure::Output if Running::is_interrupted() => Failure::Interrupted,
-            failure => failure.of(command),
-        });
+    let next = match &line.output {
+        None => (command.run)(arguments, &mut Console),
+        Some(redirect) => run_into_file(command, arguments, redirect),
     };
-    // The whole output is collected first, so that a command that fails leaves the file as it is.
-    let mut output = String::new();
-    let next = (command.run)(arguments, &mut output).map_err(|failure| failure.of(command))?;
-    files::write(&redirect.path, output.as_bytes(), redirect.append)
-        .map_err(|failure| failure.of(command))?;
-    Ok(next)
+    next.map_err(|failure| {
+        if failure.may_be_interruption() && Running::is_interrupted() {
+            return Failure::Interrupted;
+        }
+        failure.of(command)
+    })
+}
+
+/// Carries out a command whose output goes to a file.
+fn run_into_file(
+    command: &Command,
+    arguments: &[&str],
+    redirect: &Redirect,
+) -> Result<Next, Failure> {
+    let mut output = Output::open(redirect)?;
+    let next = (command.run)(arguments, &mut output);
+    // What it has said before it failed is kept.
+    let taken = output.finish();
+    match next {
+        Err(Failure::Output) => taken.and(Err(Failure::Output)),
+        Err(failure) => Err(failure),
+        Ok(next) => taken.map(|()| next),
+    }
 }
 
 /// The terminal, as the line reader wants it.

@@ -8,6 +8,8 @@ use editline::KeyEvent;
 pub(crate) enum Key {
     /// One for the editor.
     Edit(KeyEvent),
+    /// Tab: complete the word.
+    Complete,
     /// Ctrl-C: abandon the line.
     Abandon,
     /// Part of a letter beyond ASCII; the first part says so.
@@ -29,6 +31,7 @@ pub(crate) fn next_key(after_return: &mut bool, mut read: impl FnMut() -> u8) ->
         0x08 | 0x7f => KeyEvent::Backspace,
         b' '..=b'~' => KeyEvent::Normal(char::from(byte)),
         0x03 => return Key::Abandon,
+        b'\t' => return Key::Complete,
         0x1b => return escape_sequence(read),
         // Continuation bytes of UTF-8 are those below 0xc0.
         0x80.. => {
@@ -150,12 +153,11 @@ mod tests {
 
     #[test]
     fn other_bytes_have_no_meaning() {
-        assert_eq!(keys(b"\x03"), [Key::Abandon]);
+        assert_eq!(keys(b"\x03\t"), [Key::Abandon, Key::Complete]);
         let letter = |first| Key::Letter { first };
         assert_eq!(keys("ä".as_bytes()), [letter(true), letter(false)]);
         for unknown in [
             &b"\0"[..],
-            b"\t",
             b"\x1bx",
             b"\x1b[5~",
             b"\x1b[999999;1;2;3z",

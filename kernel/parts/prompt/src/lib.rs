@@ -1,13 +1,14 @@
 //! The line of a prompt: read from a terminal with editing and history, and divided into words.
 //!
 //! ```text
-//!   bytes of a terminal ─► keys ─► editline ─► LineReader::read ─► line
+//!   bytes of a terminal ─► keys ─► LineReader ─► line
+//!                                    └─ Tab ─► complete ─► Place ─► Candidates
 //!
 //!   line ─► syntax::parse ─► words, file for the output
 //! ```
 //!
-//! The editor is the crate `editline`. The keys of a terminal are decoded here. Lines are ASCII: a
-//! line with another character is refused.
+//! The line that is edited and the history are those of the crate `editline`. The keys of a
+//! terminal are decoded here. Lines are ASCII: a line with another character is refused.
 //!
 //! Task context, because reading waits. Nothing here knows a kernel, so it is tested on the host.
 #![no_std]
@@ -15,8 +16,10 @@
 
 extern crate alloc;
 
+mod complete;
 mod keys;
 mod reader;
 pub mod syntax;
 
+pub use complete::{Candidates, End, Place};
 pub use reader::{LineReader, Port, ReadError};

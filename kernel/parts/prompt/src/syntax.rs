@@ -1,16 +1,17 @@
 //! The meaning of a line: words, and perhaps the file that takes the output.
 //!
 //! ```text
-//!   line     = { word | redirect }
+//!   line     = { word | redirect } [ "#" … ]
 //!   redirect = ( ">" | ">>" ) word          at most one; ">>" appends
 //!   word     = { character | "'" … "'" | '"' … '"' | "\" character }
 //! ```
 //!
 //! Blanks separate words, and so do `>` and `>>`. Quotes and backslashes take a character's meaning
 //! away. Inside single quotes no character has a meaning; inside double quotes only `"` and `\` do.
+//! At the start of a word `#` begins a comment; inside a word it is a character, as in `a#b`.
 
 use alloc::{string::String, vec::Vec};
-use core::{fmt, iter::Peekable, str::Chars};
+use core::{fmt, iter::Peekable, str::CharIndices};
 
 /// A line, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,55 +71,140 @@ impl core::error::Error for SyntaxError {}
 /// [`SyntaxError`].
 pub fn parse(line: &str) -> Result<Line, SyntaxError> {
     let mut parsed = Line::default();
-    let mut rest = line.chars().peekable();
-    loop {
-        while rest.next_if(|c| c.is_whitespace()).is_some() {}
-        match rest.peek() {
-            None => return Ok(parsed),
-            Some('>') => {
-                rest.next();
-                let append = rest.next_if_eq(&'>').is_some();
-                while rest.next_if(|c| c.is_whitespace()).is_some() {}
-                let path = word(&mut rest)?.ok_or(SyntaxError::NoFile)?;
+    let mut tokens = Tokens::of(line);
+    while let Some(token) = tokens.next() {
+        match token {
+            Token::Word(word) => parsed.words.push(word.closed()?),
+            Token::Redirect { append } => {
+                let Some(Token::Word(word)) = tokens.next() else {
+                    return Err(SyntaxError::NoFile);
+                };
+                let path = word.closed()?;
                 if parsed.output.replace(Redirect { path, append }).is_some() {
                     return Err(SyntaxError::SecondFile);
                 }
             }
-            Some(_) => parsed.words.extend(word(&mut rest)?),
+            Token::Comment => {}
+        }
+    }
+    Ok(parsed)
+}
+
+/// A piece of a line.
+#[derive(Clone, Debug)]
+pub(crate) enum Token {
+    Word(Word),
+    Redirect {
+        append: bool,
+    },
+    /// It takes the rest of the line.
+    Comment,
+}
+
+/// A word, perhaps unfinished.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Word {
+    /// The meaning: without quotes and backslashes.
+    pub text: String,
+    /// Where it ends in the line, in bytes.
+    pub end: usize,
+    /// What the line lacks.
+    pub open: Option<Open>,
+}
+
+/// What has no end in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    Quote(char),
+    Backslash,
+}
+
+impl Word {
+    fn closed(self) -> Result<String, SyntaxError> {
+        match self.open {
+            None => Ok(self.text),
+            Some(Open::Quote(quote)) => Err(SyntaxError::OpenQuote(quote)),
+            Some(Open::Backslash) => Err(SyntaxError::OpenBackslash),
         }
     }
 }
 
-/// Takes the word at the beginning of `rest`, if there is one.
-fn word(rest: &mut Peekable<Chars<'_>>) -> Result<Option<String>, SyntaxError> {
-    let mut word = None;
-    while let Some(c) = rest.next_if(|c| !c.is_whitespace() && *c != '>') {
-        let word = word.get_or_insert_with(String::new);
-        match c {
-            '\'' | '"' => quoted(c, rest, word)?,
-            '\\' => word.push(rest.next().ok_or(SyntaxError::OpenBackslash)?),
-            _ => word.push(c),
-        }
-    }
-    Ok(word)
+/// Takes a line apart. A mistake shows in the last token only, so a line that is still being typed
+/// has its tokens, too.
+pub(crate) struct Tokens<'a> {
+    line: &'a str,
+    rest: Peekable<CharIndices<'a>>,
 }
 
-fn quoted(
-    quote: char,
-    rest: &mut Peekable<Chars<'_>>,
-    word: &mut String,
-) -> Result<(), SyntaxError> {
-    while let Some(c) = rest.next() {
-        match c {
-            _ if c == quote => return Ok(()),
-            '\\' if quote == '"' => match rest.next_if(|c| matches!(c, '"' | '\\')) {
-                Some(c) => word.push(c),
-                None => word.push('\\'),
-            },
-            _ => word.push(c),
+impl<'a> Tokens<'a> {
+    pub fn of(line: &'a str) -> Self {
+        Self {
+            line,
+            rest: line.char_indices().peekable(),
         }
     }
-    Err(SyntaxError::OpenQuote(quote))
+
+    fn peek(&mut self) -> Option<char> {
+        self.rest.peek().map(|(_, c)| *c)
+    }
+
+    fn take(&mut self) -> Option<char> {
+        self.rest.next().map(|(_, c)| c)
+    }
+
+    fn take_if(&mut self, accept: impl Fn(char) -> bool) -> Option<char> {
+        self.rest.next_if(|(_, c)| accept(*c)).map(|(_, c)| c)
+    }
+
+    fn word(&mut self) -> Word {
+        let mut word = Word::default();
+        while let Some(c) = self.take_if(|c| !c.is_whitespace() && c != '>') {
+            match c {
+                '\'' | '"' => word.open = self.quoted(c, &mut word.text),
+                '\\' => match self.take() {
+                    Some(c) => word.text.push(c),
+                    None => word.open = Some(Open::Backslash),
+                },
+                _ => word.text.push(c),
+            }
+        }
+        word.end = self.rest.peek().map_or(self.line.len(), |(at, _)| *at);
+        word
+    }
+
+    /// Takes the rest of a quotation, and its end unless that is missing.
+    fn quoted(&mut self, quote: char, text: &mut String) -> Option<Open> {
+        while let Some(c) = self.take() {
+            match c {
+                _ if c == quote => return None,
+                '\\' if quote == '"' => {
+                    text.push(self.take_if(|c| matches!(c, '"' | '\\')).unwrap_or('\\'));
+                }
+                _ => text.push(c),
+            }
+        }
+        Some(Open::Quote(quote))
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Token;
+
+    fn next(&mut self) -> Option<Token> {
+        while self.take_if(char::is_whitespace).is_some() {}
+        Some(match self.peek()? {
+            '>' => {
+                self.take();
+                let append = self.take_if(|c| c == '>').is_some();
+                Token::Redirect { append }
+            }
+            '#' => {
+                while self.take().is_some() {}
+                Token::Comment
+            }
+            _ => Token::Word(self.word()),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +232,19 @@ mod tests {
         assert_eq!(words(r"a\ b\>c\\ '\'"), ["a b>c\\", "\\"]);
         assert_eq!(words("''"), [""]);
         assert_eq!(words("a''b\"\"c"), ["abc"]);
+    }
+
+    #[test]
+    fn a_comment_begins_at_the_start_of_a_word() {
+        assert_eq!(words("echo a # b 'c"), ["echo", "a"]);
+        assert_eq!(words("# echo > > \""), [""; 0]);
+        assert_eq!(
+            words("echo a#b '#c' \\#d \"#\"e ''#f"),
+            ["echo", "a#b", "#c", "#d", "#e", "#f"]
+        );
+        assert_eq!(parse("echo > # file"), Err(SyntaxError::NoFile));
+        let line = parse("echo 1 > file# # > other").unwrap();
+        assert_eq!(line.output.unwrap().path, "file#");
     }
 
     #[test]

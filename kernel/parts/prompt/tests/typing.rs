@@ -1,6 +1,6 @@
 //! A person at a terminal: keys go in; a line comes out, and the screen shows it at every moment.
 
-use prompt::{LineReader, Port, ReadError};
+use prompt::{Candidates, End, LineReader, Port, ReadError};
 
 /// A terminal of one endless row. It knows the sequences that the editor uses, and no others.
 #[derive(Default)]
@@ -62,14 +62,30 @@ impl Port for Terminal {
     }
 }
 
-/// Types `keys` and expects the line that the screen shows.
-fn type_line(reader: &mut LineReader, keys: &[u8]) -> Result<String, ReadError> {
+/// Types `keys`. Tab completes words to these. Returns the line and the terminal after it.
+fn type_keys(
+    reader: &mut LineReader,
+    keys: &[u8],
+    words: &[&str],
+) -> (Result<String, ReadError>, Terminal) {
     let mut terminal = Terminal {
         typed: keys.iter().copied().collect(),
         ..Terminal::default()
     };
-    let line = reader.read("# ", &mut terminal);
+    let line = reader.read("# ", &mut terminal, |_| {
+        let mut candidates = Candidates::default();
+        for word in words {
+            candidates.add(*word, End::Word);
+        }
+        candidates
+    });
     assert!(terminal.typed.is_empty(), "{:?} is left", terminal.typed);
+    (line, terminal)
+}
+
+/// Types `keys` and expects the line that the screen shows.
+fn type_line(reader: &mut LineReader, keys: &[u8]) -> Result<String, ReadError> {
+    let (line, terminal) = type_keys(reader, keys, &[]);
     if let Ok(line) = &line {
         let [row] = &terminal.above[..] else {
             panic!("{:?}", terminal.above);
@@ -98,6 +114,9 @@ fn a_line_is_corrected_in_its_middle() {
     assert_eq!(typed(b"xlsmod\x01\x04\r"), "lsmod");
     assert_eq!(typed(b"smo\x01l\x05d\r"), "lsmod");
     assert_eq!(typed(b"cat one two\x17three\r"), "cat one three");
+    // By words: two to the left, one to the right, and the deletion of the next one.
+    let keys = b"a b c\x1b[1;5D\x1b[1;5D\x1b[1;5Cd\x1b[3;5~\r";
+    assert_eq!(typed(keys), "a b d");
 }
 
 #[test]
@@ -120,6 +139,8 @@ fn earlier_lines_come_back_and_can_be_changed() {
     assert_eq!(recall(format!("{UP}{UP}\r")), "two");
     assert_eq!(recall(format!("{UP}{UP}{UP}{UP}{UP}{UP}{UP}!\r")), "one!");
     assert_eq!(recall(format!("new{UP}{UP}{DOWN}{DOWN}\r")), "new");
+    // A line that is changed is none of the history: the next one is the last one again.
+    assert_eq!(recall(format!("{UP}{UP}{UP}x\x7f{UP}\r")), "new");
 }
 
 #[test]
@@ -172,4 +193,31 @@ fn a_line_with_other_letters_is_refused_and_comes_back_without_them() {
 fn an_error_says_why_there_is_no_line() {
     assert!(ReadError::Abandoned.to_string().contains("abandoned"));
     assert!(ReadError::NotAscii.to_string().contains("ASCII"));
+}
+
+#[test]
+fn tab_completes_a_word_and_lists_what_there_is() {
+    let reader = &mut LineReader::new();
+    let words = ["insmod", "ls", "lsmod"];
+    let mut tab = |keys: &str| {
+        let (line, terminal) = type_keys(reader, keys.as_bytes(), &words);
+        (line.unwrap(), terminal.above, terminal.bells)
+    };
+    let (line, rows, bells) = tab("i\tx\r");
+    assert_eq!((&*line, bells), ("insmod x", 0));
+    assert_eq!(rows, ["# insmod x"]);
+
+    // The first Tab adds a letter, the second one rings, and each further one lists. The text
+    // behind the cursor stays there.
+    let (line, rows, bells) = tab("\x01l b\x02\x02\t\t\t\tm\t\r");
+    assert_eq!((&*line, bells), ("lsmod  b", 1));
+    let list = "ls     lsmod";
+    assert_eq!(rows, ["# ls b", list, "# ls b", list, "# lsmod  b"]);
+
+    // With another key between them, two Tabs do not belong together.
+    let (line, rows, bells) = tab(&format!("ls\t{LEFT}\x1b[C\t\r"));
+    assert_eq!((&*line, rows.len(), bells), ("ls", 1, 2));
+    // There is nothing to say about other words.
+    let (line, rows, bells) = tab("x\t\t\r");
+    assert_eq!((&*line, rows.len(), bells), ("x", 1, 2));
 }
