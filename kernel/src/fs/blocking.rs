@@ -1,8 +1,8 @@
 //! Reads that wait for data.
 //!
-//! A special file whose data come bit by bit lets its reader sleep here. The reader wakes when there
-//! are data, or when it is to stop: its task was killed, or it carries out a command at the prompt
-//! and Ctrl-C was typed. Then the read ends with EINTR, and nothing was taken from the file.
+//! A special file whose data come bit by bit lets its reader sleep here. The reader wakes when
+//! there are data, or when it is to stop: its task was killed, or it carries out a command at the
+//! prompt and Ctrl-C was typed. Then the read ends with EINTR, and nothing was taken from the file.
 //!
 //! Task context. The file's position stays locked meanwhile, so other reads through the same open
 //! file wait for this one.

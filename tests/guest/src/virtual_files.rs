@@ -240,8 +240,8 @@ impl Pipe {
 type Outcome = Arc<Mutex<Option<Result<usize, Errno>>>>;
 
 /// Starts a thread that reads from `path` once, as part of a command of the prompt if `commanded`.
-/// Returns when it waits. The look-out does not sleep, because a reader that asks at each tick wakes
-/// with every other sleeper.
+/// Returns when it waits. The loop that looks for that does not sleep, because a reader that asks
+/// at each tick wakes with every other sleeper.
 fn reader(path: &str, commanded: bool) -> (TaskRef, Outcome) {
     let (path, outcome) = (path.to_string(), Outcome::default());
     let (put, reads) = (outcome.clone(), Arc::new(AtomicBool::new(false)));

@@ -279,8 +279,8 @@ pub fn read(mut args: Args) {
     assert_eq!(syscall::read(fd, &mut [0; 64]), Ok(count));
 }
 
-/// Writes the file at the first argument to that at the second one. One write is asked to take all of
-/// a file of up to 16 KiB, and the next ones take what it left.
+/// Writes the file at the first argument to that at the second one. One write is asked to take all
+/// of a file of up to 16 KiB, and the next ones take what it left.
 pub fn copy(mut args: Args) {
     let (Some(from), Some(to)) = (args.next(), args.next()) else {
         panic!("copy FROM TO");
