@@ -465,8 +465,8 @@ impl Field {
     }
 
     /// The bytes of its string in `record`, without the NUL; of an array the first. `None` for a
-    /// number, for a symbol string, for a string that could not be read, and where the record is too
-    /// short.
+    /// number, for a symbol string, for a string that could not be read, and where the record is
+    /// too short.
     pub fn string<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         match self.kind.element() {
             Element::String if !self.is_symbol => string_at(record, self.offset as usize),

@@ -21,6 +21,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod commands;
+pub mod compile;
 pub mod definition;
 pub mod error_log;
 pub mod event;
@@ -32,3 +33,4 @@ mod number;
 pub mod readme;
 pub mod record;
 pub mod refusal;
+pub mod values;

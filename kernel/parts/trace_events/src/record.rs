@@ -77,6 +77,11 @@ impl Layout {
         }
     }
 
+    /// The fields that not all events have: the addresses and the arguments. A filter knows them.
+    pub fn own_fields(&self) -> &[Field] {
+        &self.fields[Field::common().len()..]
+    }
+
     /// The fields of the arguments.
     pub fn arguments(&self) -> &[Field] {
         &self.fields[self.header_fields()..]
@@ -128,7 +133,7 @@ impl Layout {
             out.write_char('}')?;
         }
         out.write_char('"')?;
-        for field in &self.fields[4..self.header_fields()] {
+        for field in &self.fields[Field::common().len()..self.header_fields()] {
             write!(out, ", REC->{}", field.name)?;
         }
         for field in self.arguments() {

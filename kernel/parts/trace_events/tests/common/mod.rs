@@ -1,6 +1,8 @@
 //! A kernel of a few symbols.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub mod generate;
+
 use trace_events::field::{LookupError, SymbolAt, Symbols};
 
 /// Functions and data: name, address, size.
