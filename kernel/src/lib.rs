@@ -28,6 +28,7 @@ pub mod task;
 pub mod terminal;
 pub mod test_runner;
 pub mod time;
+pub mod trace;
 
 use arch::{apic, cpu, entry, gdt, idt, percpu, pit, start_up, syscall as syscall_entry};
 use bootloader_api::BootInfo;

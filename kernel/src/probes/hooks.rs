@@ -7,7 +7,7 @@ use x86_64::registers::debug::Dr6;
 use super::{PROBES, platform, text_poke};
 use crate::{
     arch::{PtRegs, debug},
-    symbols,
+    symbols, trace,
 };
 
 /// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel
@@ -21,13 +21,13 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     ours
 }
 
-/// Lets the probes look at a fault first. An ip in a slot becomes the probed address; then fault
+/// Lets the probes look at a fault first. A load of an action is mended. An ip in a slot becomes the probed address; then fault
 /// handlers are asked. Interrupts off, kernel mode. True: handled, resume with `regs`.
 ///
 /// One copy for all exceptions, because faults are rare and the method is long.
 #[inline(never)]
 pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
-    PROBES.on_fault(regs, vector)
+    trace::mend(regs) || PROBES.on_fault(regs, vector)
 }
 
 /// Runs on a CPU that gets the synchronising IPI, interrupts off.

@@ -267,6 +267,15 @@ impl Task {
         Comm(bytes)
     }
 
+    /// The bytes of its name in two words, the first byte lowest. On the hit path.
+    #[inline(always)]
+    pub(crate) fn comm_words(&self) -> [u64; 2] {
+        [
+            self.comm[0].load(Ordering::Relaxed),
+            self.comm[1].load(Ordering::Relaxed),
+        ]
+    }
+
     /// Renames the task.
     pub fn set_comm(&self, name: impl AsRef<[u8]>) {
         for (half, word) in Comm::new(name).0.chunks_exact(8).zip(&self.comm) {

@@ -2,6 +2,7 @@
 //! kernel.
 //!
 //! ```text
+//!   actions        compiled programs in place of handlers
 //!   rows           the table of rows: a target, the probes on it, how often a call hits them
 //!   targets        the probed functions, in assembly, so that the bare cost is exactly known
 //!   handlers       the handlers: empty ones for the figures, counting ones for the check
@@ -24,6 +25,7 @@
 
 extern crate alloc;
 
+mod actions;
 mod boot;
 mod crowd;
 mod growth;
@@ -73,10 +75,12 @@ fn init() -> Result<(), ProbeError> {
             rows::measure_all(rows::BREAKPOINT)?;
             growth::measure()?;
             registration::measure()?;
+            actions::measure("_int3").unwrap_or_else(|error| panic!("{error}"));
         }
         "optimised" => {
             rows::measure_all(rows::OPTIMISED)?;
             registration::measure_jumps()?;
+            actions::measure("").unwrap_or_else(|error| panic!("{error}"));
         }
         "four" => rows::measure_available(rows::FOUR, unavailable)?,
         "three" => rows::measure_available(rows::THREE, unavailable)?,

@@ -34,6 +34,8 @@ pub static SETS: [Set; 5] = [
             "base_rec8", "rec8_k", "rec8_r",
             "k_int3_n0", "k_int3_n64", "k_int3_n1000", "k_int3_n10000", "k_int3_n100000",
             "register_10000", "unregister_10000",
+            "a_count_int3", "a_hist_int3", "a_count_by_arg_int3", "a_stream_24_int3",
+            "a_latency_hist_int3",
         ],
     },
     Set {
@@ -43,6 +45,7 @@ pub static SETS: [Set; 5] = [
         rows: &[
             "k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt",
             "jump_15000", "unjump_15000",
+            "a_count", "a_hist", "a_count_by_arg", "a_stream_24", "a_latency_hist",
         ],
     },
     Set {
@@ -93,7 +96,7 @@ mod tests {
             .flat_map(|set| selected(set, &patterns))
             .collect();
         assert_eq!(rows, ["base", "r_2005_four", "r_2005_three"]);
-        assert_eq!(selected(&SETS[1], &[]).len(), 8);
+        assert_eq!(selected(&SETS[1], &[]).len(), 13);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 34] = [
+pub const ROOTS: [(&str, &str); 53] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -87,6 +87,25 @@ pub const ROOTS: [(&str, &str); 34] = [
     ("kprobe_handle_chain", "handles the probes of a hit"),
     ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
+    ("trace_map_lookup", "actions call it"),
+    ("trace_map_update", "actions call it"),
+    ("trace_map_delete", "actions call it"),
+    ("trace_pid_tgid", "actions call it"),
+    ("trace_comm", "actions call it"),
+    ("trace_read_user", "actions call it"),
+    ("trace_read_kernel", "actions call it"),
+    ("trace_read_user_text", "actions call it"),
+    ("trace_read_kernel_text", "actions call it"),
+    ("trace_ring_reserve", "actions call it"),
+    ("trace_ring_submit", "actions call it"),
+    ("trace_ring_discard", "actions call it"),
+    ("trace_add_by_key", "actions call it"),
+    ("trace_event_reserve", "actions call it"),
+    ("trace_text_bytes_of_kernel", "actions call it"),
+    ("trace_text_bytes_of_user", "actions call it"),
+    ("trace_append_text", "actions call it"),
+    ("trace_append_user_text", "actions call it"),
+    ("trace_append_bytes", "actions call it"),
     (
         "preempt_before_hit",
         "a breakpoint leads to it, and one in it would again",

@@ -63,6 +63,10 @@ pub struct PerCpu {
     resting: AtomicBool,
     /// NMIs since the handler last began to run, while it runs; else 0.
     pub(super) nmis_seen: AtomicU32,
+    /// Where this CPU's trace ring is, or null.
+    trace_ring: AtomicPtr<u8>,
+    /// Loads of programs that found no memory; see [`crate::trace`].
+    pub(crate) bad_loads: AtomicU64,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -82,6 +86,8 @@ pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
 pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
+/// Offset of [`PerCpu::bad_loads`] (u64) from GS base.
+pub const BAD_LOADS: usize = offset_of!(PerCpu, bad_loads);
 /// Offset of [`PerCpu::probes`] from GS base.
 pub const PROBES: usize = offset_of!(PerCpu, probes);
 
@@ -100,6 +106,8 @@ impl PerCpu {
             apic_id: AtomicU32::new(0),
             resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
+            trace_ring: AtomicPtr::new(ptr::null_mut()),
+            bad_loads: AtomicU64::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),
@@ -144,6 +152,11 @@ impl PerCpu {
     /// 0 while none runs.
     pub fn nmis_seen(&self) -> u32 {
         self.nmis_seen.load(Ordering::Relaxed)
+    }
+
+    /// Gives the CPU its trace ring. The old one stays where it is.
+    pub(crate) fn set_trace_ring(&self, ring: *mut u8) {
+        self.trace_ring.store(ring, Ordering::Release);
     }
 
     /// Takes the request back: the scheduler is about to choose.
@@ -227,6 +240,12 @@ pub fn current_raw() -> *const () {
         );
     }
     task
+}
+
+/// The trace ring of this CPU, or null. Any context that keeps its CPU.
+#[inline]
+pub(crate) fn trace_ring() -> *mut u8 {
+    this().trace_ring.load(Ordering::Acquire)
 }
 
 /// How many reasons there are not to switch tasks on this CPU. Any context.

@@ -1,0 +1,157 @@
+//! Names of functions and data that fit into a line of text.
+//!
+//! The files of tracing divide lines at blanks, and give `:`, `+` and `%` a meaning. A Rust path
+//! does not fit there. So each symbol with a mangled name has another one here: its path with `.`
+//! for `::` and `_` for every other sign. For example, `kernel::fs::file::vfs_read` would be
+//! `kernel.fs.file.vfs_read`. It does not depend on the build, as the linker's name does. A symbol
+//! without mangling keeps its name. Both the linker's name and this one are understood.
+//!
+//! # Contexts
+//! Task context; the table is made at the first question and stays.
+
+use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
+use core::fmt::Write;
+
+use spin::Once;
+use trace_events::field::{LookupError, SymbolAt, Symbols};
+
+use crate::symbols::{self, Kind, Symbol};
+
+/// A symbol and its name.
+struct Named {
+    start: u64,
+    size: u64,
+    kind: Kind,
+    name: Box<str>,
+}
+
+/// All symbols: by address, and the order by name.
+struct Names {
+    by_address: Vec<Named>,
+    by_name: Vec<u32>,
+}
+
+static NAMES: Once<Names> = Once::new();
+
+fn names() -> &'static Names {
+    NAMES.call_once(|| {
+        let mut by_address: Vec<Named> = symbols::all()
+            .map(|symbol| Named {
+                start: symbol.start,
+                size: symbol.size,
+                kind: symbol.kind,
+                name: name_of(&symbol),
+            })
+            .collect();
+        by_address.sort_by_key(|named| named.start);
+        let mut by_name: Vec<u32> = (0..by_address.len() as u32).collect();
+        by_name.sort_by(|a, b| {
+            by_address[*a as usize]
+                .name
+                .cmp(&by_address[*b as usize].name)
+        });
+        Names {
+            by_address,
+            by_name,
+        }
+    })
+}
+
+/// The name of a symbol that fits into a line.
+fn name_of(symbol: &Symbol<'_>) -> Box<str> {
+    if !symbol.name.starts_with("_R") && !symbol.name.starts_with("_ZN") {
+        return symbol.name.into();
+    }
+    let mut path = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(path, "{}", symbol.demangled());
+    let mut name = String::with_capacity(path.len());
+    for sign in path.replace("::", ".").chars() {
+        match sign {
+            '.' if name.ends_with('_') => {
+                name.pop();
+                name.push('.');
+            }
+            '.' => name.push('.'),
+            sign if sign.is_ascii_alphanumeric() => name.push(sign),
+            _ if name.is_empty() || name.ends_with(['_', '.']) => {}
+            _ => name.push('_'),
+        }
+    }
+    let name = name.trim_end_matches(['_', '.']);
+    if name.starts_with(|first: char| first.is_ascii_digit()) || name.is_empty() {
+        return symbol.name.into();
+    }
+    name.to_owned().into_boxed_str()
+}
+
+impl Names {
+    /// The symbols with that name.
+    fn called(&self, name: &str) -> &[u32] {
+        let named = |index: &u32| &*self.by_address[*index as usize].name;
+        let start = self.by_name.partition_point(|index| named(index) < name);
+        let count = self.by_name[start..]
+            .iter()
+            .take_while(|index| named(index) == name)
+            .count();
+        &self.by_name[start..start + count]
+    }
+}
+
+/// The symbols of this kernel, for the files of tracing.
+pub struct KernelSymbols;
+
+impl Symbols for KernelSymbols {
+    fn symbol(&self, address: u64) -> Option<SymbolAt<'_>> {
+        let symbol = symbols::lookup_addr(address)?;
+        let names = names();
+        let index = names
+            .by_address
+            .partition_point(|named| named.start < symbol.start);
+        let named = names.by_address.get(index)?;
+        Some(SymbolAt {
+            name: &named.name,
+            offset: address.wrapping_sub(symbol.start),
+            size: symbol.size,
+            module: None,
+        })
+    }
+
+    fn address(&self, name: &str) -> Result<u64, LookupError> {
+        let names = names();
+        match *names.called(name) {
+            [index] => Ok(names.by_address[index as usize].start),
+            [] => match symbols::lookup_name(name) {
+                Ok(symbol) => Ok(symbol.start),
+                Err(symbols::LookupError::Ambiguous { candidates, .. }) => {
+                    Err(LookupError::NotUnique(candidates.len()))
+                }
+                Err(_) => Err(LookupError::NotFound),
+            },
+            ref several => Err(LookupError::NotUnique(several.len())),
+        }
+    }
+
+    fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {
+        // Modules are part of this kernel, so their symbols are always there.
+        let is_known = crate::module::list()
+            .iter()
+            .any(|known| known.name() == module);
+        if is_known {
+            self.address(name).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+/// Calls `visit` with the name of each function that has a name of its own, by address: those that
+/// a definition can name.
+pub fn functions(mut visit: impl FnMut(&str)) {
+    let names = names();
+    for named in &names.by_address {
+        if named.kind == Kind::Text && named.size > 0 && names.called(&named.name).len() == 1 {
+            visit(&named.name);
+        }
+    }
+}

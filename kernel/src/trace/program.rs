@@ -1,0 +1,494 @@
+//! Programs in the kernel: verified, with their maps, compiled and placed where a probe can run
+//! them.
+//!
+//! ```text
+//!   bpf::Program ─ verify ─► Verified ─ maps ─► compile, once a form ─► ActionCode ─► Action
+//!                                                                           │
+//!                                   Attached: a kprobe or kretprobe that carries the action
+//! ```
+//!
+//! # Invariants
+//! PROGRAM-1. A [`Program`] takes all its memory when it is loaded, or the load fails and gives
+//!     back what it had. A hit allocates nothing.
+//! PROGRAM-2. The code and the maps of a program live as long as its [`Program`]. Each attached
+//!     probe holds it, and drops the probe first. That waits a grace period, so nobody is in the
+//!     code or has an address of a map afterwards.
+//!
+//! # Contexts
+//! Loading, attaching and reading maps: tasks that may sleep.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::fmt;
+
+use bpf::{
+    BuildError, Helper, Insn, Kind, MapIndex, MapKind, Verified,
+    verifier::{Refusal, verify},
+};
+use bpf_compiler::{
+    Array, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart, compile,
+};
+use probes::{Action, CallAction, PerCpu, action::CallRoutine, kprobe::PreHandler};
+use trace_maps::{Definition, Map, MapError};
+
+use super::{
+    buffer,
+    helpers::{self, Tables},
+};
+use crate::{
+    arch::{cpu, percpu, smp},
+    errno::Errno,
+    probes::{
+        Kernel, Kprobe, Kretprobe, ProbeError, Registered, action_code::ActionCode, register,
+    },
+};
+
+/// Why a program cannot be loaded or attached.
+#[derive(Clone, Debug)]
+pub enum LoadError {
+    Build(BuildError),
+    Refused(Refusal),
+    Map(MapError),
+    Compile(CompileError),
+    Probe(ProbeError),
+    OutOfMemory,
+    /// This kernel does not have the helper.
+    NoHelper(Helper),
+    /// A program of this kind cannot be attached so.
+    Kind(Kind),
+    /// The two programs of a call share different numbers of bytes.
+    Shared {
+        entry: u32,
+        on_return: u32,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(error) => error.fmt(f),
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Map(error) => error.fmt(f),
+            Self::Compile(error) => error.fmt(f),
+            Self::Probe(error) => error.fmt(f),
+            Self::OutOfMemory => f.write_str("there is no memory for the program"),
+            Self::NoHelper(helper) => write!(f, "this kernel has no helper {helper:?}"),
+            Self::Kind(kind) => write!(
+                f,
+                "a program of {kind:?} cannot be attached there; a kprobe takes one of Probe, a \
+                 call one of Entry and one of Return"
+            ),
+            Self::Shared { entry, on_return } => write!(
+                f,
+                "the program of the entry shares {entry} bytes, that of the return {on_return}; \
+                 give both the same number"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for LoadError {}
+
+impl From<BuildError> for LoadError {
+    fn from(error: BuildError) -> Self {
+        Self::Build(error)
+    }
+}
+
+impl From<Refusal> for LoadError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<MapError> for LoadError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
+}
+
+impl From<CompileError> for LoadError {
+    fn from(error: CompileError) -> Self {
+        Self::Compile(error)
+    }
+}
+
+impl From<ProbeError> for LoadError {
+    fn from(error: ProbeError) -> Self {
+        Self::Probe(error)
+    }
+}
+
+impl From<LoadError> for Errno {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Probe(error) => error.into(),
+            LoadError::OutOfMemory
+            | LoadError::Build(BuildError::OutOfMemory)
+            | LoadError::Compile(CompileError::OutOfMemory) => Self::ENOMEM,
+            _ => Self::EINVAL,
+        }
+    }
+}
+
+/// A map of a loaded program.
+pub enum LoadedMap {
+    /// Of any kind with memory of its own, and where compiled code finds the tables of a hash.
+    Own(Map, Option<Box<Tables>>),
+    /// The trace buffer.
+    Ring,
+}
+
+/// A program, ready to be attached.
+pub struct Program {
+    verified: Verified,
+    maps: Arc<[LoadedMap]>,
+    /// Of a probe: its routines. They are in `code`.
+    action: Option<Action>,
+    /// Of an entry or return: its routine, in `code`.
+    routine: Option<CallRoutine>,
+    code: ActionCode,
+}
+
+impl Program {
+    /// Verifies and compiles `program`, with maps of its own.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load(program: bpf::Program) -> Result<Arc<Self>, LoadError> {
+        let maps = make_maps(&program)?;
+        Self::load_with(program, maps)
+    }
+
+    /// The same with the maps of another program, whose definitions are the same: for the two
+    /// programs of a call.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load_beside(program: bpf::Program, other: &Self) -> Result<Arc<Self>, LoadError> {
+        if program.maps != other.verified.program().maps {
+            return Err(LoadError::Compile(CompileError::Maps {
+                expected: program.maps.len(),
+                found: other.maps.len(),
+            }));
+        }
+        Self::load_with(program, other.maps.clone())
+    }
+
+    fn load_with(program: bpf::Program, maps: Arc<[LoadedMap]>) -> Result<Arc<Self>, LoadError> {
+        let stacks = Insn::Call {
+            helper: Helper::StackId,
+        };
+        if program.insns.contains(&stacks) {
+            return Err(LoadError::NoHelper(Helper::StackId));
+        }
+        let verified = verify(program)?;
+        let runtime: Vec<MapRuntime> = maps.iter().map(runtime).collect();
+        let compiled = |form| compile(&verified, form, &runtime, &machine());
+        let (action, routine, code) = match verified.program().kind {
+            Kind::Probe => {
+                let forms = [
+                    Form::Jump {
+                        flags_live: false,
+                        aligned: true,
+                    },
+                    Form::Jump {
+                        flags_live: true,
+                        aligned: false,
+                    },
+                    Form::Breakpoint,
+                    Form::Handler,
+                ];
+                let mut codes = Vec::new();
+                for form in forms {
+                    codes.push(compiled(form)?);
+                }
+                let (code, starts) = place(&codes)?;
+                let [jump, jump_keeping_flags, breakpoint, handler] = starts[..] else {
+                    return Err(LoadError::OutOfMemory);
+                };
+                let handler = core::ptr::with_exposed_provenance::<()>(handler as usize);
+                let action = Action {
+                    jump,
+                    jump_keeping_flags,
+                    breakpoint,
+                    // SAFETY: the code of the form for handlers, which takes the probe and the
+                    // registers and returns 0, `PreVerdict::Execute`.
+                    handler: unsafe { core::mem::transmute::<*const (), PreHandler>(handler) },
+                };
+                (Some(action), None, code)
+            }
+            Kind::Entry { .. } | Kind::Return { .. } => {
+                let (code, starts) = place(&[compiled(Form::Handler)?])?;
+                let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
+                // SAFETY: the code of the form for handlers of calls has these arguments.
+                let routine = unsafe { core::mem::transmute::<*const (), CallRoutine>(start) };
+                (None, Some(routine), code)
+            }
+        };
+        // The other CPUs see the code before a probe leads there.
+        code.publish();
+        Ok(Arc::new(Self {
+            verified,
+            maps,
+            action,
+            routine,
+            code,
+        }))
+    }
+
+    /// The program as it was verified.
+    pub fn source(&self) -> &bpf::Program {
+        self.verified.program()
+    }
+
+    /// Where its code is: the address, for `disas` and stack walks.
+    pub fn code_start(&self) -> u64 {
+        self.code.start()
+    }
+
+    /// The map with that number, if it has memory of its own.
+    pub fn map(&self, index: MapIndex) -> Option<&Map> {
+        match self.maps.get(usize::from(index.0))? {
+            LoadedMap::Own(map, _) => Some(map),
+            LoadedMap::Ring => None,
+        }
+    }
+
+    /// The sum of a counter over all CPUs, of an array. 0 if there is none.
+    pub fn counter(&self, map: MapIndex, index: usize) -> u64 {
+        let mut sum = [0; 1];
+        match self.map(map) {
+            Some(Map::Array(array)) => array.read_sum(index, &mut sum),
+            _ => false,
+        };
+        sum[0]
+    }
+
+    /// The sum of the counters of a key over all CPUs, of a hash. 0 if it is not there.
+    pub fn sum_of_key(&self, map: MapIndex, key: &[u8]) -> u64 {
+        let mut sum = 0;
+        if let Some(Map::Hash(hash)) = self.map(map) {
+            hash.for_each(|_, found, value| {
+                if found == key {
+                    sum += value.first().copied().unwrap_or(0);
+                }
+            });
+        }
+        sum
+    }
+}
+
+/// Takes the memory of a program's maps.
+fn make_maps(program: &bpf::Program) -> Result<Arc<[LoadedMap]>, LoadError> {
+    let mut maps = Vec::new();
+    maps.try_reserve_exact(program.maps.len())
+        .map_err(|_| LoadError::OutOfMemory)?;
+    for def in &program.maps {
+        let kind = match def.kind {
+            MapKind::Array => trace_maps::Kind::Array,
+            MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
+            MapKind::Hash => trace_maps::Kind::Hash,
+            MapKind::PerCpuHash => trace_maps::Kind::PerCpuHash,
+            MapKind::Stacks => trace_maps::Kind::Stacks,
+            MapKind::Ring => {
+                buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
+                maps.push(LoadedMap::Ring);
+                continue;
+            }
+        };
+        let definition = Definition {
+            kind,
+            key_size: def.key_size as usize,
+            value_size: def.value_size as usize,
+            entries: def.entries as usize,
+        };
+        let map = Map::new(&definition, smp::possible_cpus())?;
+        let tables = match &map {
+            Map::Hash(hash) => Some(tables(hash)),
+            _ => None,
+        };
+        maps.push(LoadedMap::Own(map, tables));
+    }
+    Ok(maps.into())
+}
+
+/// Where the table of each CPU is.
+fn tables(hash: &trace_maps::Hash) -> Box<Tables> {
+    let first = hash.tables();
+    let count = if hash.is_shared() { 1 } else { hash.cpus() };
+    let mut tables = Box::new(Tables {
+        tables: [first; percpu::MAX_CPUS],
+    });
+    for (cpu, table) in tables.tables.iter_mut().enumerate().take(count) {
+        *table = first.wrapping_add(cpu);
+    }
+    tables
+}
+
+/// A map as the compiler sees it.
+fn runtime(map: &LoadedMap) -> MapRuntime {
+    match map {
+        LoadedMap::Own(Map::Array(array), _) => {
+            let place = array.place();
+            MapRuntime::Array(Array {
+                handle: core::ptr::from_ref(array).addr() as u64,
+                base: place.base as u64,
+                cpu: match place.cpu_shift {
+                    Some(shift) => PerCpuPart::Shift(shift as u8),
+                    None => PerCpuPart::Shared,
+                },
+                stride: place.stride as u32,
+                entries: place.entries as u32,
+            })
+        }
+        LoadedMap::Own(Map::Hash(_), tables) => {
+            let tables = tables
+                .as_deref()
+                .map_or(core::ptr::null(), core::ptr::from_ref);
+            MapRuntime::Handle(tables.addr() as u64)
+        }
+        LoadedMap::Own(Map::Stacks(stacks), _) => {
+            MapRuntime::Handle(core::ptr::from_ref(stacks).addr() as u64)
+        }
+        LoadedMap::Ring => MapRuntime::Handle(0),
+    }
+}
+
+/// This kernel, as the compiler sees it.
+fn machine() -> Machine<'static> {
+    Machine {
+        cpu_number: percpu::CPU_ID as i32,
+        // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
+        preempt_count: PerCpu::guard_gs_offset::<Kernel>() as i32,
+        faults: percpu::BAD_LOADS as i32,
+        pid_tgid: None,
+        clears_ac: cpu::has_smap(),
+        calls: Calls::Near,
+        helper: &|helper| helpers::address(helper).unwrap_or_default(),
+    }
+}
+
+/// Writes `codes` to memory of their own. Returns it, and where each begins.
+fn place(codes: &[Code]) -> Result<(ActionCode, Vec<u64>), LoadError> {
+    const ALIGNMENT: usize = 16;
+    let total = codes
+        .iter()
+        .map(|code| code.bytes.len().next_multiple_of(ALIGNMENT))
+        .sum();
+    let mut memory = ActionCode::new(total).ok_or(LoadError::OutOfMemory)?;
+    let mut starts = Vec::new();
+    let mut offset = 0;
+    for code in codes {
+        let start = memory.start() + offset as u64;
+        let mut bytes = code.bytes.clone();
+        for relocation in &code.relocations {
+            let at = relocation.offset as usize;
+            let distance = relocation.target.wrapping_sub(start + at as u64 + 4);
+            bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
+        }
+        memory.write(offset, &bytes);
+        starts.push(start);
+        offset += code.bytes.len().next_multiple_of(ALIGNMENT);
+    }
+    Ok((memory, starts))
+}
+
+/// A kprobe that runs a program, from its registration to its drop.
+pub struct AttachedProbe {
+    // Dropped in this order (PROGRAM-2).
+    probe: Registered<Box<Kprobe>>,
+    _action: Box<Action>,
+    program: Arc<Program>,
+}
+
+impl AttachedProbe {
+    /// Registers `probe`, which has an address and no handlers, with `program`.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn new(program: Arc<Program>, probe: Kprobe) -> Result<Self, LoadError> {
+        let action = program
+            .action
+            .ok_or(LoadError::Kind(program.source().kind))?;
+        let action = Box::new(action);
+        // SAFETY: the action and its code live until the probe is unregistered, by the order of the
+        // fields. The compiler and the verifier see to the rest.
+        let probe = unsafe { probe.action(&*action) };
+        Ok(Self {
+            probe: register(Box::new(probe))?,
+            _action: action,
+            program,
+        })
+    }
+
+    /// The probe.
+    pub fn kprobe(&self) -> &Kprobe {
+        &self.probe
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+}
+
+/// A kretprobe that runs programs at the entry and the return of calls.
+pub struct AttachedCall {
+    // Dropped in this order (PROGRAM-2).
+    probe: Registered<Box<Kretprobe>>,
+    _action: Box<CallAction>,
+    _entry: Option<Arc<Program>>,
+    on_return: Arc<Program>,
+}
+
+impl AttachedCall {
+    /// Registers `probe`, which has an address and no handlers, with the programs.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn new(
+        entry: Option<Arc<Program>>,
+        on_return: Arc<Program>,
+        probe: Kretprobe,
+    ) -> Result<Self, LoadError> {
+        let kind = on_return.source().kind;
+        let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+            return Err(LoadError::Kind(kind));
+        };
+        if let Some(entry) = &entry {
+            match entry.source().kind {
+                Kind::Entry { data: shared } if shared == data => {}
+                Kind::Entry { data: shared } => {
+                    return Err(LoadError::Shared {
+                        entry: shared,
+                        on_return: data,
+                    });
+                }
+                kind => return Err(LoadError::Kind(kind)),
+            }
+        }
+        let action = Box::new(CallAction {
+            entry: entry.as_ref().and_then(|entry| entry.routine),
+            on_return: routine,
+            shared_words: data.div_ceil(8) as usize,
+        });
+        // SAFETY: as in `AttachedProbe::new`.
+        let probe = unsafe { probe.action(&*action) };
+        Ok(Self {
+            probe: register(Box::new(probe))?,
+            _action: action,
+            _entry: entry,
+            on_return,
+        })
+    }
+
+    /// The probe.
+    pub fn kretprobe(&self) -> &Kretprobe {
+        &self.probe
+    }
+
+    /// The program of the return.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.on_return
+    }
+}

@@ -1,0 +1,256 @@
+//! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
+
+use alloc::sync::Arc;
+use core::hint::black_box;
+
+use bpf::{
+    AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register,
+};
+use kernel::{
+    probes::{Kprobe, Kretprobe, PreVerdict, register},
+    trace::{
+        self,
+        buffer::{self, Item},
+        program::{AttachedCall, AttachedProbe, LoadError, Program},
+    },
+};
+
+/// A function with arguments and a result.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn traced_target(a: u64, b: u64) -> u64 {
+    black_box(a) * 3 + b
+}
+
+/// A program on `traced_target`.
+fn attach(build: impl FnOnce(&mut Builder) -> MapIndex) -> (AttachedProbe, MapIndex) {
+    let mut b = Builder::new(Kind::Probe);
+    let map = build(&mut b);
+    b.exit(0);
+    let program = Program::load(b.finish().unwrap()).unwrap();
+    let probe = Kprobe::new().symbol("traced_target");
+    (AttachedProbe::new(program, probe).unwrap(), map)
+}
+
+#[guest_test]
+fn a_program_counts_each_hit() {
+    let (probe, calls) = attach(|b| {
+        let calls = b.map(MapDef::counters("calls", 1));
+        b.add(calls, 0, 1);
+        calls
+    });
+    for n in 0..100 {
+        assert_eq!(traced_target(n, 1), 3 * n + 1);
+    }
+    assert_eq!(probe.program().counter(calls, 0), 100);
+}
+
+#[guest_test]
+fn a_program_beside_a_handler_counts_too() {
+    let (probe, calls) = attach(|b| {
+        let calls = b.map(MapDef::counters("calls", 1));
+        b.add(calls, 0, 1);
+        calls
+    });
+    let other = register(alloc::boxed::Box::new(
+        Kprobe::new()
+            .symbol("traced_target")
+            .pre(|_, _| PreVerdict::Execute),
+    ))
+    .unwrap();
+    for n in 0..10 {
+        assert_eq!(traced_target(n, 1), 3 * n + 1);
+    }
+    assert_eq!(other.hits(), 10);
+    drop(other);
+    assert_eq!(traced_target(1, 1), 4);
+    assert_eq!(probe.program().counter(calls, 0), 11);
+}
+
+#[guest_test]
+fn a_program_sees_the_registers_and_its_address() {
+    let (probe, seen) = attach(|b| {
+        let seen = b.map(MapDef::counters("seen", 4));
+        for (index, register) in [Register::Di, Register::Si, Register::Ip]
+            .into_iter()
+            .enumerate()
+        {
+            b.mov(R6, R1);
+            b.load_register(R3, register)
+                .load_map(R1, seen)
+                .mov(R2, index as i32)
+                .call(Helper::Add)
+                .mov(R1, R6);
+        }
+        b.call(Helper::FuncIp)
+            .mov(R3, R0)
+            .load_map(R1, seen)
+            .mov(R2, 3)
+            .call(Helper::Add);
+        seen
+    });
+    traced_target(0x1234_5678_9abc, 77);
+    let program = probe.program();
+    let address = probe.kprobe().addr();
+    assert_eq!(program.counter(seen, 0), 0x1234_5678_9abc);
+    assert_eq!(program.counter(seen, 1), 77);
+    assert_eq!(program.counter(seen, 2), address);
+    assert_eq!(program.counter(seen, 3), address);
+}
+
+#[guest_test]
+fn a_load_of_nothing_gives_zero_and_is_counted() {
+    let (probe, sums) = attach(|b| {
+        let sums = b.map(MapDef::counters("sums", 2));
+        b.load_register(R6, Register::Di)
+            .load(R3, R6, 16, B8)
+            .load_map(R1, sums)
+            .mov(R2, 0)
+            .call(Helper::Add)
+            .add(sums, 1, 1);
+        sums
+    });
+    let words = [7_u64; 4];
+    traced_target(words.as_ptr() as u64, 0);
+    assert_eq!(probe.program().counter(sums, 0), 7);
+    let before = trace::bad_loads();
+    // Not mapped; not canonical; the user's half; the first page.
+    for address in [
+        0xffff_fff0_0000_0000_u64,
+        0x8765_4321_0000_0000,
+        0x7fff_0000_0000,
+        0,
+    ] {
+        traced_target(address, 0);
+    }
+    assert_eq!(trace::bad_loads() - before, 4);
+    assert_eq!(probe.program().counter(sums, 0), 7);
+    assert_eq!(probe.program().counter(sums, 1), 5);
+}
+
+#[guest_test]
+fn hits_are_counted_by_key() {
+    let (probe, calls) = attach(|b| {
+        let calls = b.map(MapDef::counters_by_key("calls", 8, 64));
+        b.load_register(R2, Register::Di)
+            .store(R10, -8, B8, R2)
+            .load_map(R1, calls)
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .mov(R3, 1)
+            .call(Helper::AddByKey);
+        calls
+    });
+    for n in 0..30 {
+        traced_target(n % 3, 1);
+    }
+    for key in 0_u64..3 {
+        assert_eq!(
+            probe.program().sum_of_key(calls, &key.to_le_bytes()),
+            10,
+            "key {key}"
+        );
+    }
+    assert_eq!(probe.program().sum_of_key(calls, &3_u64.to_le_bytes()), 0);
+}
+
+#[guest_test]
+fn records_come_out_as_they_were_written() {
+    let (probe, _) = attach(|b| {
+        let ring = b.map(MapDef::ring("records"));
+        let full = b.label();
+        b.load_register(R6, Register::Di)
+            .load_register(R7, Register::Si)
+            .load_map(R1, ring)
+            .mov(R2, 16)
+            .mov(R3, 0)
+            .call(Helper::RingReserve)
+            .branch(Condition::Equal, R0, 0, full)
+            .store(R0, 0, B8, R6)
+            .store(R0, 8, B8, R7)
+            .mov(R1, R0)
+            .mov(R2, 0)
+            .call(Helper::RingSubmit)
+            .place(full);
+        ring
+    });
+    buffer::clear(None);
+    for n in 0..50 {
+        traced_target(n, n + 1);
+    }
+    drop(probe);
+    let mut last = 0;
+    for n in 0_u64..50 {
+        let is_there = buffer::consume(None, |item| match item {
+            Item::Record { tsc, bytes, .. } => {
+                assert!(tsc >= last);
+                last = tsc;
+                assert_eq!(bytes, [n.to_le_bytes(), (n + 1).to_le_bytes()].concat());
+            }
+            Item::Lost { count, .. } => panic!("{count} records lost"),
+        });
+        assert!(is_there, "record {n}");
+    }
+    assert!(!buffer::consume(None, |_| {}));
+}
+
+#[guest_test]
+fn entry_and_return_of_a_call_share_data() {
+    let mut entry = Builder::new(Kind::Entry { data: 16 });
+    entry.map(MapDef::counters("sums", 2));
+    entry
+        .load_register(R6, Register::Di)
+        .call(Helper::EntryData)
+        .store(R0, 8, B8, R6)
+        .exit(0);
+    let mut on_return = Builder::new(Kind::Return { data: 16 });
+    let sums = on_return.map(MapDef::counters("sums", 2));
+    on_return
+        .load_register(R6, Register::Ax)
+        .call(Helper::EntryData)
+        .load(R3, R0, 8, B8)
+        .load_map(R1, sums)
+        .mov(R2, 0)
+        .call(Helper::Add)
+        .mov(R3, R6)
+        .load_map(R1, sums)
+        .mov(R2, 1)
+        .call(Helper::Add)
+        .exit(0);
+    let on_return = Program::load(on_return.finish().unwrap()).unwrap();
+    let entry = Program::load_beside(entry.finish().unwrap(), &on_return).unwrap();
+    let probe = Kretprobe::new().symbol("traced_target");
+    let call = AttachedCall::new(Some(entry), on_return, probe).unwrap();
+    for n in 1..=10 {
+        traced_target(n, 0);
+    }
+    assert_eq!(call.kretprobe().hits(), 10);
+    assert_eq!(call.program().counter(sums, 0), 55);
+    assert_eq!(call.program().counter(sums, 1), 165);
+}
+
+#[guest_test]
+fn a_program_that_is_refused_says_why() {
+    let mut b = Builder::new(Kind::Probe);
+    // A store to kernel memory.
+    b.load_register(R2, Register::Di)
+        .store(R2, 0, B8, 1)
+        .exit(0);
+    let refused = Program::load(b.finish().unwrap());
+    let Err(LoadError::Refused(refusal)) = refused else {
+        panic!("taken");
+    };
+    assert!(
+        alloc::format!("{refusal}").starts_with("insn 1, `*(u64 *)(r2 + 0) = 1`: expected "),
+        "{refusal}"
+    );
+
+    let mut b = Builder::new(Kind::Return { data: 0 });
+    b.exit(0);
+    let program: Arc<Program> = Program::load(b.finish().unwrap()).unwrap();
+    let wrong = AttachedProbe::new(program, Kprobe::new().symbol("traced_target"));
+    assert!(matches!(
+        wrong,
+        Err(LoadError::Kind(Kind::Return { data: 0 }))
+    ));
+}
