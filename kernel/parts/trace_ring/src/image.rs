@@ -200,7 +200,6 @@ impl<'a> Image<'a> {
     }
 
     /// The record at `position` and the position behind it, unless it is discarded.
-    #[allow(clippy::type_complexity)]
     fn record(&self, position: Position) -> Result<(Option<ImageRecord<'a>>, Position), Damaged> {
         let mut offset = position.offset();
         if offset.is_multiple_of(PAGE_BYTES as u32) || self.word(offset) & 0xff == state::PADDING {

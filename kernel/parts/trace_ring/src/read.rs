@@ -363,20 +363,20 @@ impl Consumer<'_> {
                 return Ok(None);
             }
             let sequence = ring.whole_sequence(oldest);
-            match ring.find(oldest) {
-                Some(found) if !found.discarded => return Ok(Some((oldest, found, sequence))),
-                Some(found) => {
-                    if ring.advance(oldest, found.after) {
-                        add(&ring.header().reading.discarded_passed, 1);
-                    }
-                }
-                None if ring.is_oldest(oldest) => {
+            let Some(found) = ring.find(oldest) else {
+                if ring.is_oldest(oldest) {
                     return Err(Damaged {
                         offset: oldest.offset(),
                         sequence,
                     });
                 }
-                None => {}
+                continue;
+            };
+            if !found.discarded {
+                return Ok(Some((oldest, found, sequence)));
+            }
+            if ring.advance(oldest, found.after) {
+                add(&ring.header().reading.discarded_passed, 1);
             }
         }
     }

@@ -216,38 +216,68 @@ impl<'m> Ring<'m> {
     ///    interrupted goes on: the last reservation is over first.
     #[inline(always)]
     pub unsafe fn reserve(self, bytes: usize, tsc: u64) -> Option<NonNull<u8>> {
+        let reserved = &self.header().writing.reserved;
+        if bytes <= MAX_PAYLOAD {
+            let at = Position(reserved.load(Relaxed));
+            let end = at.after(record_bytes(bytes));
+            // Relaxed: other CPUs only report the number.
+            if at.shares_page_with(end)
+                && reserved
+                    .local_compare_exchange(at.0, end.0, Relaxed)
+                    .is_ok()
+            {
+                // SAFETY: just reserved.
+                return Some(unsafe { self.begin(at, bytes, tsc) });
+            }
+        }
+        // SAFETY: the same contract.
+        unsafe { self.reserve_slowly(bytes, tsc) }
+    }
+
+    /// Reserves a record if it is too long, does not fit on the page, or the first attempt met a
+    /// nested writer. All of it is apart, so that the usual way needs few registers.
+    ///
+    /// # Safety
+    /// As for [`Self::reserve`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn reserve_slowly(self, bytes: usize, tsc: u64) -> Option<NonNull<u8>> {
         let writing = &self.header().writing;
         if bytes > MAX_PAYLOAD {
             writing.too_long.local_add(1);
             return None;
         }
-        let total = record_bytes(bytes);
-        let mut at = Position(writing.reserved.load(Relaxed));
         loop {
-            let end = at.after(total);
-            if !at.shares_page_with(end) {
-                if !self.open_page(at) {
-                    return None;
+            let at = Position(writing.reserved.load(Relaxed));
+            let end = at.after(record_bytes(bytes));
+            if at.shares_page_with(end) {
+                if writing
+                    .reserved
+                    .local_compare_exchange(at.0, end.0, Relaxed)
+                    .is_ok()
+                {
+                    // SAFETY: just reserved.
+                    return Some(unsafe { self.begin(at, bytes, tsc) });
                 }
-                at = Position(writing.reserved.load(Relaxed));
-                continue;
-            }
-            // Relaxed: other CPUs only report the number.
-            match writing
-                .reserved
-                .local_compare_exchange(at.0, end.0, Relaxed)
-            {
-                Ok(_) => break,
-                Err(now) => at = Position(now),
+            } else if !self.open_page(at) {
+                return None;
             }
         }
+    }
+
+    /// Writes the header of a record. Returns its payload.
+    ///
+    /// # Safety
+    /// The record at `at`, with `bytes` bytes of payload, was just reserved.
+    #[inline(always)]
+    unsafe fn begin(self, at: Position, bytes: usize, tsc: u64) -> NonNull<u8> {
         // SAFETY: the record lies between two positions of one page, and it is ours (R2).
         let record = unsafe { self.record(at.offset()) };
         let word = at.0 & !u64::from(u32::MAX) | (bytes as u64) << 8 | state::BUSY;
         record.word.store(word, Relaxed);
         record.tsc.store(tsc, Relaxed);
         // SAFETY: the payload is in the record, or at its end if it is empty.
-        Some(unsafe { self.place(at.offset().wrapping_add(RECORD_HEADER_BYTES as u32)) })
+        unsafe { self.place(at.offset().wrapping_add(RECORD_HEADER_BYTES as u32)) }
     }
 
     /// Makes a record complete. Readers see it when all that it interrupted is complete, too.
@@ -325,8 +355,6 @@ impl<'m> Ring<'m> {
     ///
     /// Nested writers may do all of it meanwhile. Each step either does nothing then, or what they
     /// have done already.
-    #[cold]
-    #[inline(never)]
     fn open_page(self, at: Position) -> bool {
         let header = self.header();
         let writing = &header.writing;

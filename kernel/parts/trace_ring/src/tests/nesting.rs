@@ -33,9 +33,7 @@ impl Act {
     fn run(self, world: &World) {
         match self {
             Self::Write(records, bytes) => {
-                for _ in 0..records {
-                    world.write(bytes, End::Commit);
-                }
+                world.write_many(records, bytes);
             }
             Self::Doubt(records, bytes) => {
                 for index in 0..records {
@@ -92,7 +90,8 @@ fn explore(pages: usize, mode: Mode, before: &[Act], acts: &[Act]) -> usize {
     }
 }
 
-/// Explores `acts` in both modes, in rings of 1 to 3 pages that have been filled to any degree.
+/// Explores `acts` in both modes. Two of them meet in rings of 1 to 3 pages that have been filled to
+/// any degree, more of them in few of these.
 fn explore_all(acts: &[Act]) {
     let bytes = if acts.contains(&Act::Show) {
         PADDED
@@ -101,9 +100,13 @@ fn explore_all(acts: &[Act]) {
     };
     for mode in [Mode::Overwrite, Mode::Stop] {
         for pages in 1..=3 {
-            for records in 0..=3 * pages + 3 {
-                let runs = explore(pages, mode, &[Act::Write(records, bytes)], acts);
-                assert!(runs > acts.len(), "{acts:?}: no interrupt came");
+            let full = 3 * pages;
+            for records in 0..=full + 3 {
+                let few = pages < 3 && [full - 1, full, full + 2].contains(&records);
+                if acts.len() == 2 || few {
+                    let runs = explore(pages, mode, &[Act::Write(records, bytes)], acts);
+                    assert!(runs > acts.len(), "{acts:?}: no interrupt came");
+                }
             }
         }
     }
@@ -157,17 +160,17 @@ fn a_reader_sees_whole_records_while_a_writer_stands_still() {
 
 #[test]
 fn a_reader_that_is_overtaken_notices() {
-    for reader in [Act::Consume(3), Act::Show, Act::Reset] {
+    for reader in [Act::Consume(2), Act::Show, Act::Reset] {
         for records in [1, 2, 3, 4, 7, 10] {
             explore_all(&[reader, Act::Write(records, PADDED)]);
         }
-        explore_all(&[reader, Act::Doubt(4, EXACT), Act::Write(1, PADDED)]);
+        explore_all(&[reader, Act::Doubt(3, EXACT), Act::Write(1, PADDED)]);
     }
 }
 
 #[test]
 fn readers_do_not_disturb_each_other() {
-    explore_all(&[Act::Show, Act::Consume(2), Act::Write(4, PADDED)]);
+    explore_all(&[Act::Show, Act::Consume(1), Act::Write(4, PADDED)]);
     explore_all(&[Act::Show, Act::Reset, Act::Write(4, PADDED)]);
-    explore_all(&[Act::Consume(2), Act::Show, Act::Write(4, PADDED)]);
+    explore_all(&[Act::Consume(1), Act::Show, Act::Write(4, PADDED)]);
 }

@@ -37,7 +37,6 @@ impl Memory {
     }
 
     /// A copy of some of its bytes. No code runs at the same time.
-    #[allow(dead_code)]
     pub(super) fn copy(&self, from: usize, bytes: usize) -> Vec<u8> {
         assert!(from + bytes <= self.1.size());
         // SAFETY: in the memory, and only this thread uses it.
@@ -136,6 +135,13 @@ impl World {
     pub(super) fn write(&self, bytes: usize, end: End) -> bool {
         let record = self.begin(bytes);
         record.map(|record| self.end(record, end)).is_some()
+    }
+
+    /// Writes and commits as many of these records as there is room for.
+    pub(super) fn write_many(&self, records: usize, bytes: usize) {
+        for _ in 0..records {
+            self.write(bytes, End::Commit);
+        }
     }
 
     /// The number of a record, after a look at all of it.
