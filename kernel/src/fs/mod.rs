@@ -162,6 +162,15 @@ pub fn install_directory(path: &[u8], permissions: u32) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Makes the directory at the absolute path `target` appear at the absolute `path` as well; EEXIST
+/// if the name is taken. The alias goes by [`uninstall`], and what is in the directory stays.
+pub fn install_alias(path: &[u8], target: &[u8]) -> Result<(), Errno> {
+    let mut tree = TREE.lock();
+    let target = tree.walk(NodeId::ROOT, target)?;
+    tree.install(path, 0o555, Install::Alias(target))?;
+    Ok(())
+}
+
 /// Puts a regular file with `content` at the absolute `path`, and makes missing parents; EEXIST if
 /// the name is taken.
 pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(), Errno> {

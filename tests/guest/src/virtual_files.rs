@@ -407,7 +407,7 @@ fn open_files_outlive_their_directory() {
     assert_eq!(second.read_at(0, &mut buf), Err(Errno::ENODEV));
     assert_eq!(first.write_at(0, b"1"), Err(Errno::ENODEV));
 
-    // The same names again are other files.
+    // The same names again are other files, and can be found by another way.
     is_gone.store(false, SeqCst);
     create("event/enable").expect("the name is free");
     drop(first);
@@ -416,6 +416,16 @@ fn open_files_outlive_their_directory() {
     assert_eq!(drops.load(SeqCst), 4);
     drop(directory);
     assert_eq!(read(&enable).as_deref(), Ok("there\n"));
+    let alias = path("again");
+    fs::install_alias(alias.as_bytes(), path("event").as_bytes()).expect("the name is free");
+    let by_alias = format!("{alias}/enable");
+    assert_eq!(read(&by_alias).as_deref(), Ok("there\n"));
+    let entries = fs::entries(&NodeRef::root(), DIRECTORY.as_bytes()).expect("it is there");
+    let kinds = entries.iter().map(|(_, attributes)| attributes.kind);
+    assert!(kinds.eq([fs::Kind::Directory; 2]));
+    assert_eq!(fs::uninstall_all(path("event").as_bytes()), Ok(()));
+    assert_eq!(read(&by_alias), Err(Errno::ENOENT));
+    assert_eq!(drops.load(SeqCst), 5);
     assert_eq!(fs::uninstall_all(DIRECTORY.as_bytes()), Ok(()));
     assert_eq!(drops.load(SeqCst), 5);
 }

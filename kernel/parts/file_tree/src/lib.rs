@@ -10,7 +10,12 @@
 //!   name in a directory --> NodeId --> Node { mode, links, users, content }
 //!                                                                 |
 //!                              Directory { by_name, by_id } | Regular(bytes) | Special(S)
+//!                                                           | Alias(NodeId of a directory)
 //! ```
+//!
+//! An alias stands for a directory elsewhere. Every walk goes on in that directory at once. So `..`
+//! leads to the directory's own parent, and the path of what is in it is the directory's own path.
+//! An alias whose directory was removed leads nowhere.
 //!
 //! # Invariants
 //! T1. A [`NodeId`] is never used again, so an id that was kept too long finds nothing.

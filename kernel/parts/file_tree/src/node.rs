@@ -67,6 +67,8 @@ pub(crate) enum Content<S> {
     Directory(Directory),
     Regular(Vec<u8>),
     Special(S),
+    /// A name for a directory that has its own name elsewhere.
+    Alias(NodeId),
 }
 
 pub(crate) struct Node<S> {
@@ -88,7 +90,7 @@ impl<S> Node<S> {
     pub fn cost(&self) -> usize {
         let bytes = match &self.content {
             Content::Regular(bytes) => bytes.capacity(),
-            Content::Directory(_) | Content::Special(_) => 0,
+            Content::Directory(_) | Content::Special(_) | Content::Alias(_) => 0,
         };
         Self::FIXED_COST + 2 * self.name.len() + bytes
     }
@@ -109,7 +111,7 @@ impl<S> Node<S> {
         match self.content {
             Content::Directory(_) => Kind::Directory,
             Content::Regular(_) => Kind::Regular,
-            Content::Special(_) => Kind::Special,
+            Content::Special(_) | Content::Alias(_) => Kind::Special,
         }
     }
 
@@ -133,7 +135,7 @@ impl<S> Node<S> {
             // Its name, its own `.`, and the `..` of each subdirectory.
             Content::Directory(directory) => (0, 2 + directory.subdirectories),
             Content::Regular(bytes) => (bytes.len() as u64, self.named.into()),
-            Content::Special(_) => (0, self.named.into()),
+            Content::Special(_) | Content::Alias(_) => (0, self.named.into()),
         };
         Attributes {
             id,

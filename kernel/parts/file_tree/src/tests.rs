@@ -398,6 +398,66 @@ fn a_directory_goes_with_all_that_is_in_it() {
     assert_eq!(tree.used(), before);
 }
 
+#[test]
+fn an_alias_leads_to_its_directory() {
+    let mut tree = tree();
+    let root = NodeId::ROOT;
+    let before = tree.used();
+    tree.install(b"/sys/trace/events/id", 0o444, Install::Virtual("id"))
+        .unwrap();
+    let target = tree.walk(root, b"/sys/trace").unwrap();
+    tree.install(b"/sys/debug/other", 0o444, Install::Virtual("other"))
+        .unwrap();
+    let alias = || Install::Alias(target);
+    tree.install(b"/sys/debug/trace", 0o555, alias()).unwrap();
+    assert_eq!(
+        tree.install(b"/sys/debug/trace", 0o555, alias()),
+        Err(Exists)
+    );
+    let file = tree.walk(root, b"/sys/trace/events/id").unwrap();
+    let to_file = Install::Alias(file);
+    assert_eq!(
+        tree.install(b"/sys/debug/id", 0o555, to_file),
+        Err(NotDirectory)
+    );
+
+    // Both ways lead to the same nodes, and back along the directory's own path.
+    assert_eq!(tree.walk(root, b"/sys/debug/trace/"), Ok(target));
+    assert_eq!(tree.walk(root, b"/sys/debug/trace/events/id"), Ok(file));
+    assert_eq!(tree.path_of(target).unwrap(), b"/sys/trace");
+    let parent = tree.walk(root, b"/sys").unwrap();
+    assert_eq!(tree.walk(root, b"/sys/debug/trace/.."), Ok(parent));
+    let debug = tree.walk(root, b"/sys/debug").unwrap();
+    assert_eq!(listing(&tree, debug), [".", "..", "other", "trace"]);
+    let mut at = 0;
+    while let Some(entry) = tree.next_entry(debug, at).unwrap() {
+        if entry.name == b"trace" {
+            assert_eq!((entry.id, entry.mode), (target, 0o40555));
+        }
+        at = entry.next;
+    }
+    let open = tree.open(root, b"/sys/debug/trace", DIRECTORY, 0).unwrap();
+    assert_eq!(open, target);
+    tree.release(open);
+    // What is made by one way is found by the other.
+    tree.install(b"/sys/debug/trace/new", 0o444, Install::Virtual("new"))
+        .unwrap();
+    tree.walk(root, b"/sys/trace/new").unwrap();
+
+    // The alias is removed alone, and an alias to nothing is found no more.
+    assert_eq!(tree.uninstall_all(b"/sys/debug"), Ok(vec!["other"]));
+    tree.walk(root, b"/sys/trace/new").unwrap();
+    tree.install(b"/sys/again", 0o555, alias()).unwrap();
+    assert_eq!(tree.uninstall_all(b"/sys/trace").unwrap().len(), 2);
+    assert_eq!(tree.walk(root, b"/sys/again"), Err(NotFound));
+    assert_eq!(tree.walk(root, b"/sys/again/events"), Err(NotFound));
+    assert_eq!(tree.rmdir(root, b"/sys/again"), Err(NotDirectory));
+    assert_eq!(listing(&tree, parent), [".", "..", "again"]);
+    assert_eq!(tree.uninstall(b"/sys/again"), Ok(None));
+    assert_eq!(tree.uninstall_all(b"/sys"), Ok(vec![]));
+    assert_eq!(tree.used(), before);
+}
+
 /// One random operation on a handful of names.
 #[derive(Clone, Debug)]
 enum Op {

@@ -29,6 +29,8 @@ pub enum Install<S> {
     Device(S),
     /// Shows as a regular file of no size, as files in `/proc` do.
     Virtual(S),
+    /// Shows as the directory that it stands for.
+    Alias(NodeId),
 }
 
 /// The place of a path that will be created or removed.
@@ -88,8 +90,25 @@ impl<S> Tree<S> {
             Step::Stay => Ok(from),
             // The parent of a removed directory may be gone as well (T1).
             Step::Up => self.node(node.parent).map(|_| node.parent),
-            Step::Down(name) => directory.by_name.get(name).copied().ok_or(Error::NotFound),
+            Step::Down(name) => {
+                let id = directory.by_name.get(name).ok_or(Error::NotFound)?;
+                self.behind_alias(*id)
+            }
         }
+    }
+
+    /// The directory that `id` stands for, if it is an alias; else `id`.
+    fn behind_alias(&self, id: NodeId) -> Result<NodeId, Error> {
+        match self.node(id)?.content {
+            Content::Alias(target) => self.node(target).map(|_| target),
+            _ => Ok(id),
+        }
+    }
+
+    /// The entry that a path names, to be removed: an alias itself, not its directory.
+    fn entry(&self, target: &Target<'_>, name: &[u8]) -> Result<NodeId, Error> {
+        let directory = self.node(target.parent)?.directory()?;
+        directory.by_name.get(name).copied().ok_or(Error::NotFound)
     }
 
     fn start(&self, cwd: NodeId, path: Path<'_>) -> NodeId {
@@ -202,7 +221,7 @@ impl<S> Tree<S> {
         self.used -= node.cost();
         match self.nodes.remove(&id)?.content {
             Content::Special(special) => Some(special),
-            Content::Directory(_) | Content::Regular(_) => None,
+            Content::Directory(_) | Content::Regular(_) | Content::Alias(_) => None,
         }
     }
 
@@ -292,13 +311,13 @@ impl<S> Tree<S> {
     /// Removes an empty directory.
     pub fn rmdir(&mut self, cwd: NodeId, path: &[u8]) -> Result<(), Error> {
         let target = self.walk_parent(cwd, path)?;
-        match target.last {
-            Step::Down(_) => {}
+        let name = match target.last {
+            Step::Down(name) => name,
             Step::Up => return Err(Error::NotEmpty),
             Step::Stay if path.iter().all(|&byte| byte == b'/') => return Err(Error::Busy),
             Step::Stay => return Err(Error::Invalid),
-        }
-        let id = self.step(target.parent, target.last)?;
+        };
+        let id = self.entry(&target, name)?;
         if !self.node(id)?.directory()?.by_name.is_empty() {
             return Err(Error::NotEmpty);
         }
@@ -310,10 +329,10 @@ impl<S> Tree<S> {
     /// nobody uses it.
     pub fn unlink(&mut self, cwd: NodeId, path: &[u8]) -> Result<Option<S>, Error> {
         let target = self.walk_parent(cwd, path)?;
-        if !matches!(target.last, Step::Down(_)) {
+        let Step::Down(name) = target.last else {
             return Err(Error::IsDirectory);
-        }
-        let id = self.step(target.parent, target.last)?;
+        };
+        let id = self.entry(&target, name)?;
         match self.node(id)?.kind() {
             Kind::Directory => return Err(Error::IsDirectory),
             _ if target.demands_directory => return Err(Error::NotDirectory),
@@ -338,6 +357,10 @@ impl<S> Tree<S> {
             Install::Regular(bytes) => (mode::REGULAR, Content::Regular(bytes)),
             Install::Device(special) => (mode::CHARACTER_DEVICE, Content::Special(special)),
             Install::Virtual(special) => (mode::REGULAR, Content::Special(special)),
+            Install::Alias(target) => {
+                self.node(target)?.directory()?;
+                (mode::DIRECTORY, Content::Alias(target))
+            }
         };
         let mut steps = path.steps();
         let Some(Ok(Step::Down(last))) = steps.next_back() else {
@@ -349,7 +372,7 @@ impl<S> Tree<S> {
                 return Err(Error::Invalid);
             };
             parent = match self.node(parent)?.directory()?.by_name.get(name) {
-                Some(id) => *id,
+                Some(id) => self.behind_alias(*id)?,
                 None => self.add(
                     parent,
                     name,
@@ -359,14 +382,17 @@ impl<S> Tree<S> {
             };
         }
         let found = self.node(parent)?.directory()?.by_name.get(last);
-        match (found, kind) {
+        match (found, &content) {
             (None, _) => self.add(
                 parent,
                 last,
                 kind | permissions & mode::PERMISSIONS,
                 content,
             ),
-            (Some(id), mode::DIRECTORY) => self.node(*id)?.directory().map(|_| *id),
+            (Some(id), Content::Directory(_)) => {
+                let id = self.behind_alias(*id)?;
+                self.node(id)?.directory().map(|_| id)
+            }
             (Some(_), _) => Err(Error::Exists),
         }
     }
@@ -375,7 +401,7 @@ impl<S> Tree<S> {
     fn installed(&self, path: &[u8]) -> Result<NodeId, Error> {
         let target = self.walk_parent(NodeId::ROOT, path)?;
         match target.last {
-            Step::Down(_) => self.step(target.parent, target.last),
+            Step::Down(name) => self.entry(&target, name),
             Step::Stay | Step::Up => Err(Error::Invalid),
         }
     }
@@ -456,7 +482,7 @@ impl<S> Tree<S> {
         match &self.node(id)?.content {
             Content::Regular(bytes) => Ok(bytes),
             Content::Directory(_) => Err(Error::IsDirectory),
-            Content::Special(_) => Err(Error::Invalid),
+            Content::Special(_) | Content::Alias(_) => Err(Error::Invalid),
         }
     }
 
@@ -540,10 +566,11 @@ impl<S> Tree<S> {
                 None => return Ok(None),
             },
         };
+        let shown = self.behind_alias(id).unwrap_or(id);
         Ok(Some(Entry {
             name,
-            id,
-            mode: self.node(id)?.mode,
+            id: shown,
+            mode: self.node(shown)?.mode,
             next: if at < NodeId::FIRST_ENTRY {
                 at + 1
             } else {
