@@ -92,6 +92,11 @@ impl Env<'_> {
         self.verified.program().kind
     }
 
+    fn is_reached(&self, i: usize) -> bool {
+        let fact = self.verified.facts().get(i);
+        fact.is_some_and(|fact| fact.reached)
+    }
+
     pub fn memory(&self, i: usize) -> Result<Memory, CompileError> {
         let fact = self.verified.facts().get(i);
         fact.and_then(|fact| fact.memory)
@@ -159,6 +164,9 @@ impl Env<'_> {
                             Next::Fall
                         }
                     }
+                    // The verifier knows ranges, and so more of the conditions.
+                    _ if !self.is_reached(target) => Next::Fall,
+                    _ if !self.is_reached(i + 1) => Next::Goto(target),
                     _ => Next::Either(target),
                 }
             }

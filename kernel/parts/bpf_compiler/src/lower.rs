@@ -680,7 +680,14 @@ impl Lower<'_> {
                 return Ok(After::Next);
             }
         }
-        match self.env.insns()[self.at] {
+        let insn = self.env.insns()[self.at];
+        // Also a result that nobody needs is written.
+        if let Some((reg, _)) = defined
+            && !matches!(insn, Insn::Call { .. })
+        {
+            self.taken.add(self.phys(reg));
+        }
+        match insn {
             Insn::Alu {
                 width,
                 op,
@@ -1347,7 +1354,7 @@ impl Lower<'_> {
         self.asm.lock_cmpxchg(size, mem, new);
         let hole = self.asm.jcc(Cc::NotEqual);
         self.asm.fill(hole, again);
-        self.asm.mov(size, to, Rm::Reg(asm::RAX));
+        self.mov_sized(size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
@@ -1363,9 +1370,16 @@ impl Lower<'_> {
         let (mem, new, copy) = self.away_from_rax(mem, new, needed);
         self.load(asm::RAX, expected);
         self.asm.lock_cmpxchg(size, mem, new);
-        self.asm.mov(size, to, Rm::Reg(asm::RAX));
+        self.mov_sized(size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
+        }
+    }
+
+    /// `to = ` the low bytes of `from`.
+    fn mov_sized(&mut self, size: Bytes, to: Gpr, from: Gpr) {
+        if size != Bytes::B8 || to != from {
+            self.asm.mov(size, to, Rm::Reg(from));
         }
     }
 
