@@ -1,4 +1,5 @@
-//! Random BPF programs, each with the machine to run it in.
+//! BPF programs to test with: random ones, each with the machine to run it in, and the public
+//! [`vectors`] of the instruction set.
 //!
 //! The tests of the verifier and of the compiler use the same cases. A case is told by its seed, so
 //! that what one test finds can be repeated in another one.
@@ -22,6 +23,7 @@ extern crate alloc;
 
 mod mistakes;
 mod smaller;
+mod vectors;
 mod world;
 mod writer;
 
@@ -29,6 +31,7 @@ use core::fmt;
 
 use bpf::{Program, interpreter::TestMachine};
 pub use instruction_cases::Random;
+pub use vectors::{Vector, vectors};
 pub use world::{KERNEL, KERNEL_BYTES, USER, USER_BYTES};
 
 /// Enough instructions for any program that the verifier takes.
