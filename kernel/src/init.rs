@@ -26,7 +26,7 @@ use crate::{
     probes::{PROBES, debugfs},
     shell, symbols,
     task::exec::run_program,
-    test_runner,
+    test_runner, trace,
 };
 
 /// The program that runs in ring 3 unless `init=` names another one.
@@ -40,6 +40,10 @@ pub fn finish_boot() {
     initramfs::unpack();
     create_symbols_file().expect("memory for /proc/kallsyms");
     debugfs::create_files().expect("memory for the probes' files");
+    trace::files::create().expect("memory for the files of tracing");
+    if let Some(parameter) = cmdline::get("kprobe_event") {
+        trace::events::define_at_boot(parameter);
+    }
     let loaded = load_modules("early");
     kernel_init(loaded)
 }

@@ -86,6 +86,15 @@ pub extern "C" fn ktime_get() -> u64 {
     ticks_to_ns(now.saturating_sub(BOOT_TSC.load(Ordering::Relaxed)))
 }
 
+/// The time since boot at which the counter of CPU `cpu` had the value `tsc`, in nanoseconds.
+pub fn tsc_to_ns(cpu: usize, tsc: u64) -> u64 {
+    let correction = CORRECTION
+        .get(cpu)
+        .map_or(0, |correction| correction.load(Ordering::Relaxed));
+    let now = tsc.wrapping_add_signed(correction);
+    ticks_to_ns(now.saturating_sub(BOOT_TSC.load(Ordering::Relaxed)))
+}
+
 /// Keeps the CPU busy for `ns` nanoseconds.
 pub fn delay_ns(ns: u64) {
     let end = ktime_get().saturating_add(ns);

@@ -67,6 +67,8 @@ pub struct Comm([u8; Comm::BYTES]);
 
 impl Comm {
     const BYTES: usize = 16;
+    /// No name.
+    pub const EMPTY: Self = Self([0; Self::BYTES]);
 
     /// The first 15 bytes of `name`, up to a NUL.
     pub fn new(name: impl AsRef<[u8]>) -> Self {
@@ -393,6 +395,7 @@ impl Task {
 
     /// The last act on a dead task, by its successor.
     fn release(&self) {
+        crate::trace::comms::note(self.pid, self.comm());
         TASKS.lock().remove(&self.pid);
         PROBES.flush_task(self.key());
         drop(self.stack.lock().take());
@@ -420,6 +423,15 @@ static TASKS: SpinLock<BTreeMap<Pid, Weak<Task>>> = SpinLock::new(BTreeMap::new(
 /// context.
 pub fn all() -> Vec<TaskRef> {
     TASKS.lock().values().filter_map(Weak::upgrade).collect()
+}
+
+/// The name of the task with that number, if it lives. Task context.
+pub fn comm_of(pid: Pid) -> Option<Comm> {
+    TASKS
+        .lock()
+        .get(&pid)
+        .and_then(Weak::upgrade)
+        .map(|task| task.comm())
 }
 
 /// The running task, null before the scheduler is up. Any context.

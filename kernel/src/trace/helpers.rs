@@ -92,6 +92,11 @@ pub struct Tables {
     pub tables: [*const Table; percpu::MAX_CPUS],
 }
 
+// SAFETY: a table may be used from any CPU, and the pointers are only read.
+unsafe impl Send for Tables {}
+// SAFETY: as above.
+unsafe impl Sync for Tables {}
+
 /// The table of this CPU.
 ///
 /// # Safety

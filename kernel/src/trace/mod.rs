@@ -5,6 +5,9 @@
 //! | [`buffer`] | the rings that records go to, and their readers |
 //! | [`names`] | names of functions that fit into a line |
 //! | [`program`] | a program in the kernel: verified, compiled, attached to a probe |
+//! | [`event`], [`events`] | one event; all of them, and the commands that define them |
+//! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
+//! | [`comms`] | names of tasks that have ended |
 //! | [`helpers`] | the functions that compiled programs call |
 //! | [`nofault`] | reads of memory that may not be there |
 //!
@@ -18,9 +21,14 @@
 //! [`mend`]: on the hit path, interrupts off. All else says for itself.
 
 pub mod buffer;
+pub mod comms;
+pub mod event;
+pub mod events;
+pub mod files;
 pub mod helpers;
 pub mod names;
 mod nofault;
+pub mod output;
 pub mod program;
 
 use core::sync::atomic::Ordering;

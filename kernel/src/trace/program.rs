@@ -38,7 +38,8 @@ use crate::{
     arch::{cpu, percpu, smp},
     errno::Errno,
     probes::{
-        Kernel, Kprobe, Kretprobe, ProbeError, Registered, action_code::ActionCode, register,
+        Kernel, Kprobe, Kretprobe, PROBES, ProbeError, Registered, action_code::ActionCode,
+        register, text_poke,
     },
 };
 
@@ -50,6 +51,7 @@ pub enum LoadError {
     Map(MapError),
     Compile(CompileError),
     Probe(ProbeError),
+    Event(trace_events::compile::CompileError),
     OutOfMemory,
     /// This kernel does not have the helper.
     NoHelper(Helper),
@@ -70,6 +72,7 @@ impl fmt::Display for LoadError {
             Self::Map(error) => error.fmt(f),
             Self::Compile(error) => error.fmt(f),
             Self::Probe(error) => error.fmt(f),
+            Self::Event(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory for the program"),
             Self::NoHelper(helper) => write!(f, "this kernel has no helper {helper:?}"),
             Self::Kind(kind) => write!(
@@ -430,6 +433,19 @@ impl AttachedProbe {
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
+
+    /// How many hits were missed: beside other probes, while the CPU was in their handlers.
+    pub fn misses(&self) -> u64 {
+        self.kprobe().nmissed()
+    }
+
+    /// Disables the probe for good. Returns its misses, which do not change any more.
+    pub fn stop(&self) -> u64 {
+        // It is registered, and only tasks that may sleep have attached probes.
+        let _ = PROBES.disable(self.kprobe());
+        text_poke::synchronize_hits();
+        self.misses()
+    }
 }
 
 /// A kretprobe that runs programs at the entry and the return of calls.
@@ -490,5 +506,19 @@ impl AttachedCall {
     /// The program of the return.
     pub fn program(&self) -> &Arc<Program> {
         &self.on_return
+    }
+
+    /// How many calls were missed: the CPU was in handlers, or no instance was free.
+    pub fn misses(&self) -> u64 {
+        self.kretprobe().nmissed() + self.kretprobe().kprobe().nmissed()
+    }
+
+    /// Disables the probe for good. Returns its misses, which do not change any more. Calls that
+    /// are under way are still seen to return.
+    pub fn stop(&self) -> u64 {
+        // As for a probe.
+        let _ = PROBES.disable(self.kretprobe());
+        text_poke::synchronize_hits();
+        self.misses()
     }
 }

@@ -93,6 +93,7 @@ mod stress;
 #[path = "../../../kernel/probes/tests/suite/mod.rs"]
 mod suite;
 mod tasks;
+mod trace_files;
 mod trace_programs;
 mod unusual_instructions;
 mod virtual_files;

@@ -1,0 +1,284 @@
+//! All events: the commands that define and delete them, and the questions about all or some.
+//!
+//! # Contexts
+//! Task context, may sleep. One lock protects the list and all events. Files take it when they are
+//! used, so a file of a deleted event finds that the event is gone.
+
+use alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use core::fmt::{self, Write};
+
+use trace_events::{
+    commands::{Commands, Words},
+    compile::EventProgram,
+    definition::{Command, Definition, Deletion, File},
+    error_log::ErrorLog,
+    event::check_append,
+    fetch::Grammar,
+    record::Layout,
+    refusal::{Reason, Refusal},
+};
+
+use super::{
+    event::{Event, Probe},
+    files,
+    names::KernelSymbols,
+};
+use crate::{errno::Errno, sync::Mutex, time::ktime_get};
+
+/// Group and name.
+pub type Name = (String, String);
+
+/// The events, by name.
+pub struct Events {
+    list: BTreeMap<Name, Event>,
+    /// The number of the next event. Numbers are not used again, because records may be there that
+    /// have them.
+    next_id: u16,
+    pub errors: ErrorLog,
+}
+
+/// The number of the first event; those below are the kernel's own on Linux.
+const FIRST_ID: u16 = 1024;
+
+pub static EVENTS: Mutex<Events> = Mutex::new(Events {
+    list: BTreeMap::new(),
+    next_id: FIRST_ID,
+    errors: ErrorLog::new(),
+});
+
+fn errno(reason: Reason) -> Errno {
+    Errno::from_code(reason.errno()).unwrap_or(Errno::EINVAL)
+}
+
+impl Events {
+    /// The event of that name.
+    ///
+    /// # Errors
+    /// ENODEV if it is gone.
+    pub fn event(&mut self, name: &Name) -> Result<&mut Event, Errno> {
+        self.list.get_mut(name).ok_or(Errno::ENODEV)
+    }
+
+    /// All events, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &Event)> {
+        self.list.iter()
+    }
+
+    /// The names of the events that `select` chooses.
+    fn names(&self, select: impl Fn(&Name) -> bool) -> Vec<Name> {
+        self.list
+            .keys()
+            .filter(|name| select(name))
+            .cloned()
+            .collect()
+    }
+
+    /// Obeys the commands that were written to `file`, one by one. The first one that is refused
+    /// ends it; those before it stay.
+    ///
+    /// # Errors
+    /// That of the refusal, which is in `error_log` then.
+    pub fn obey(&mut self, file: File, text: &[u8]) -> Result<(), Errno> {
+        for command in Commands::new(text) {
+            let words = match command {
+                Ok(words) => words,
+                Err(bad) => {
+                    self.errors.add_bad_line(ktime_get(), &bad);
+                    return Err(errno(bad.reason));
+                }
+            };
+            if let Err(refusal) = self.obey_one(file, &words) {
+                self.errors.add_refusal(ktime_get(), &words, &refusal);
+                return Err(errno(refusal.reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn obey_one(&mut self, file: File, words: &Words<'_>) -> Result<(), Refusal> {
+        match Command::parse(words, file, &KernelSymbols, &Grammar::default())? {
+            Command::Create(definition) => self.create(definition),
+            Command::Delete(deletion) => self.delete(&deletion),
+        }
+    }
+
+    /// Defines an event, or adds a probe to one that is there.
+    fn create(&mut self, definition: Definition) -> Result<(), Refusal> {
+        let name = (definition.group.clone(), definition.event.clone());
+        check_program(&definition)?;
+        if let Some(event) = self.list.get_mut(&name) {
+            check_append(
+                &definition,
+                event.probes.iter().map(|probe| &probe.definition),
+            )?;
+            event.probes.push(Probe::new(definition)?);
+            if event.apply().is_err() {
+                event.probes.pop();
+                let _ = event.apply();
+                return Err(Refusal::place(Reason::RegistrationFailed));
+            }
+            return Ok(());
+        }
+        let mut event = Event::new(self.next_id, Layout::of(&definition));
+        event.probes.push(Probe::new(definition)?);
+        files::create_event(&name).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
+        self.next_id += 1;
+        self.list.insert(name, event);
+        Ok(())
+    }
+
+    /// Deletes the probes that match, and the events that have none left.
+    fn delete(&mut self, deletion: &Deletion) -> Result<(), Refusal> {
+        let matching = |event: &Event| {
+            event
+                .probes
+                .iter()
+                .any(|probe| deletion.matches(&probe.definition))
+        };
+        let chosen: Vec<Name> = self
+            .list
+            .iter()
+            .filter(|(_, event)| matching(event))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if chosen.is_empty() {
+            return Err(Refusal::line(Reason::NotFound));
+        }
+        if chosen.iter().any(|name| self.list[name].is_busy()) {
+            return Err(Refusal::line(Reason::Busy));
+        }
+        for name in chosen {
+            let Some(event) = self.list.get_mut(&name) else {
+                continue;
+            };
+            event
+                .probes
+                .retain(|probe| !deletion.matches(&probe.definition));
+            if event.probes.is_empty() {
+                self.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &Name) {
+        self.list.remove(name);
+        let has_group = self.list.keys().any(|(group, _)| *group == name.0);
+        files::remove_event(name, !has_group);
+    }
+
+    /// Deletes all events.
+    ///
+    /// # Errors
+    /// EBUSY if one of them is in use; then all stay.
+    pub fn clear(&mut self) -> Result<(), Errno> {
+        if self.list.values().any(Event::is_busy) {
+            return Err(Errno::EBUSY);
+        }
+        for name in self.names(|_| true) {
+            self.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Writes the definitions, so that they can be written back.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        for event in self.list.values() {
+            for probe in &event.probes {
+                let mut definition = probe.definition.clone();
+                definition.maxactive = probe.maxactive();
+                writeln!(out, "{definition}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes hits and misses of each probe.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn show_profile(&self, out: &mut dyn Write) -> fmt::Result {
+        for ((_, name), event) in &self.list {
+            for probe in &event.probes {
+                let profile = probe.profile();
+                writeln!(
+                    out,
+                    "  {name:<44} {:15} {:15}",
+                    profile.hits, profile.misses
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns the events that `select` chooses on or off.
+    ///
+    /// # Errors
+    /// EINVAL if there is none; else that of the first one that cannot be turned on.
+    pub fn enable(&mut self, enabled: bool, select: impl Fn(&Name) -> bool) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for name in self.names(select) {
+            if let Some(event) = self.list.get_mut(&name) {
+                result = result.and(event.enable(enabled));
+            }
+        }
+        result
+    }
+
+    /// Whether the events that `select` chooses are on: `0`, `1`, or `X` if some are.
+    pub fn enabled(&self, select: impl Fn(&Name) -> bool) -> char {
+        let mut states = self
+            .list
+            .iter()
+            .filter(|(name, _)| select(name))
+            .map(|(_, event)| event.enabled);
+        match states.next() {
+            None => '0',
+            Some(first) if states.all(|state| state == first) => {
+                if first {
+                    '1'
+                } else {
+                    '0'
+                }
+            }
+            Some(_) => 'X',
+        }
+    }
+
+    /// The events by number, for a reader of records.
+    pub fn layouts(&self) -> BTreeMap<u16, (String, Arc<Layout>)> {
+        self.list
+            .iter()
+            .map(|((_, name), event)| (event.id, (name.clone(), event.layout.clone())))
+            .collect()
+    }
+}
+
+/// Checks that the definition has a program that can be loaded. So a definition that is too long is
+/// refused when it is written, and not when it is enabled.
+fn check_program(definition: &Definition) -> Result<(), Refusal> {
+    let mut program = EventProgram::new(definition, 0, &KernelSymbols);
+    let built = program.record(None).and_then(|()| program.finish());
+    let programs = built.map_err(|_| Refusal::line(Reason::EventTooBig))?;
+    for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
+        bpf::verifier::verify(program).map_err(|_| Refusal::line(Reason::EventTooBig))?;
+    }
+    Ok(())
+}
+
+/// Defines and enables the events of the boot parameter `kprobe_event`.
+pub fn define_at_boot(parameter: &str) {
+    let mut events = EVENTS.lock();
+    for line in trace_events::commands::boot_lines(parameter) {
+        let before: Vec<Name> = events.names(|_| true);
+        match events.obey(File::KprobeEvents, line.as_bytes()) {
+            Ok(()) => {
+                let _ = events.enable(true, |name| !before.contains(name));
+            }
+            Err(errno) => crate::pr_warn!("kprobe_event: {line}: {errno}\n{}", events.errors),
+        }
+    }
+}

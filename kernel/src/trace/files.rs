@@ -1,0 +1,630 @@
+//! The files of tracing, below `/sys/kernel/tracing` and, the same, `/sys/kernel/debug/tracing`.
+//!
+//! ```text
+//!   README, available_events, available_filter_functions, available_tracers
+//!   kprobe_events, dynamic_events, kprobe_profile, error_log, set_event
+//!   trace, trace_pipe, tracing_on, buffer_size_kb, current_tracer, trace_clock, trace_options
+//!   options/{overwrite, pause-on-trace}
+//!   per_cpu/cpuN/{trace, trace_pipe, stats}
+//!   events/enable, events/GROUP/enable, events/GROUP/EVENT/{enable, filter, format, id}
+//! ```
+//!
+//! Names, formats and errnos are those of Linux. What differs is said in `docs/tracing.md`.
+//!
+//! # Contexts
+//! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
+//! the open file's position.
+
+use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
+use core::{
+    fmt::Write,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use trace_events::{definition::File, filter, readme};
+
+use super::{
+    buffer,
+    events::{EVENTS, Name},
+    helpers::TRACING_ON,
+    names::{self, KernelSymbols},
+    output::{self, Printer},
+};
+use crate::{
+    arch::smp,
+    errno::Errno,
+    fs::{
+        self, How, Opened, Special, poll_for_data,
+        pseudo::{self, VirtualFile},
+    },
+    sync::Mutex,
+    time::ktime_get,
+};
+
+/// Where the files are.
+const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const READ: u32 = 0o444;
+const WRITE: u32 = 0o200;
+
+/// A file of functions.
+struct Functions {
+    show: fn(&mut dyn Write) -> Result<(), Errno>,
+    store: fn(&[u8]) -> Result<(), Errno>,
+    /// Content is to be dropped.
+    truncate: fn() -> Result<(), Errno>,
+    of_lines: bool,
+}
+
+impl Functions {
+    const fn shows(show: fn(&mut dyn Write) -> Result<(), Errno>) -> Self {
+        Self {
+            show,
+            store: |_| Err(Errno::EINVAL),
+            truncate: || Ok(()),
+            of_lines: false,
+        }
+    }
+
+    const fn stores(mut self, store: fn(&[u8]) -> Result<(), Errno>) -> Self {
+        self.store = store;
+        self
+    }
+
+    const fn truncates(mut self, truncate: fn() -> Result<(), Errno>) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    const fn of_lines(mut self) -> Self {
+        self.of_lines = true;
+        self
+    }
+}
+
+impl VirtualFile for &'static Functions {
+    fn open(&self, how: How) -> Result<(), Errno> {
+        if how.truncate {
+            (self.truncate)()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        (self.show)(out)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        (self.store)(data)
+    }
+
+    fn is_of_lines(&self) -> bool {
+        self.of_lines
+    }
+}
+
+/// The text that was written, without white space around it.
+fn text(data: &[u8]) -> Result<&str, Errno> {
+    Ok(str::from_utf8(data).map_err(|_| Errno::EINVAL)?.trim())
+}
+
+/// 0 or 1.
+fn switch(data: &[u8]) -> Result<bool, Errno> {
+    match text(data)?.parse::<u64>() {
+        Ok(0) => Ok(false),
+        Ok(1) => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `trace` and similar: pause recording while one of them is open.
+static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);
+/// How many `trace` files are open that pause recording.
+static PAUSES: AtomicUsize = AtomicUsize::new(0);
+/// The state of `tracing_on` that returns with the last of them.
+static BEFORE_PAUSE: AtomicBool = AtomicBool::new(true);
+
+macro_rules! plain {
+    ($name:literal, $permissions:expr, $functions:expr) => {{
+        static FILE: Functions = $functions;
+        ($name, $permissions, &FILE)
+    }};
+}
+
+/// Puts the files into the tree. Once, at the end of the boot.
+///
+/// # Errors
+/// ENOMEM.
+pub fn create() -> Result<(), Errno> {
+    let files = [
+        plain!(
+            "README",
+            READ,
+            Functions::shows(|out| Ok(out.write_str(readme::EVENTS)?))
+        ),
+        plain!(
+            "available_events",
+            READ,
+            Functions::shows(|out| {
+                for (name, _) in EVENTS.lock().iter() {
+                    writeln!(out, "{}:{}", name.0, name.1)?;
+                }
+                Ok(())
+            })
+        ),
+        plain!(
+            "available_filter_functions",
+            READ,
+            Functions::shows(|out| {
+                let mut result = Ok(());
+                names::functions(|name| result = result.and_then(|()| writeln!(out, "{name}")));
+                Ok(result?)
+            })
+        ),
+        plain!(
+            "available_tracers",
+            READ,
+            Functions::shows(|out| Ok(writeln!(out, "nop")?))
+        ),
+        plain!(
+            "current_tracer",
+            READ | WRITE,
+            Functions::shows(|out| Ok(writeln!(out, "nop")?)).stores(|data| match text(data)? {
+                "nop" => Ok(()),
+                _ => Err(Errno::EINVAL),
+            })
+        ),
+        plain!(
+            "kprobe_events",
+            READ | WRITE,
+            Functions::shows(|out| Ok(EVENTS.lock().show(out)?))
+                .stores(|data| EVENTS.lock().obey(File::KprobeEvents, data))
+                .truncates(|| EVENTS.lock().clear())
+                .of_lines()
+        ),
+        plain!(
+            "dynamic_events",
+            READ | WRITE,
+            Functions::shows(|out| Ok(EVENTS.lock().show(out)?))
+                .stores(|data| EVENTS.lock().obey(File::DynamicEvents, data))
+                .truncates(|| EVENTS.lock().clear())
+                .of_lines()
+        ),
+        plain!(
+            "kprobe_profile",
+            READ,
+            Functions::shows(|out| Ok(EVENTS.lock().show_profile(out)?))
+        ),
+        plain!(
+            "error_log",
+            READ | WRITE,
+            Functions::shows(|out| Ok(write!(out, "{}", EVENTS.lock().errors)?))
+                .stores(|_| Ok(()))
+                .truncates(|| {
+                    EVENTS.lock().errors.clear();
+                    Ok(())
+                })
+        ),
+        plain!(
+            "set_event",
+            READ | WRITE,
+            Functions::shows(|out| {
+                for (name, event) in EVENTS.lock().iter().filter(|(_, event)| event.enabled) {
+                    let _ = event;
+                    writeln!(out, "{}:{}", name.0, name.1)?;
+                }
+                Ok(())
+            })
+            .stores(set_event)
+            .truncates(|| EVENTS.lock().enable(false, |_| true))
+        ),
+        plain!(
+            "tracing_on",
+            READ | WRITE,
+            Functions::shows(|out| {
+                Ok(writeln!(
+                    out,
+                    "{}",
+                    u8::from(TRACING_ON.load(Ordering::Relaxed))
+                )?)
+            })
+            .stores(|data| {
+                TRACING_ON.store(switch(data)?, Ordering::Relaxed);
+                Ok(())
+            })
+        ),
+        plain!(
+            "buffer_size_kb",
+            READ | WRITE,
+            Functions::shows(|out| Ok(writeln!(out, "{}", buffer::size_kib())?))
+                .stores(|data| { buffer::resize(text(data)?.parse().map_err(|_| Errno::EINVAL)?) })
+        ),
+        plain!(
+            "trace_clock",
+            READ | WRITE,
+            Functions::shows(|out| Ok(writeln!(out, "[local]")?)).stores(|data| {
+                match text(data)? {
+                    "local" => Ok(()),
+                    _ => Err(Errno::EINVAL),
+                }
+            })
+        ),
+        plain!(
+            "trace_options",
+            READ | WRITE,
+            Functions::shows(|out| {
+                for (name, option) in OPTIONS {
+                    let no = if (option.get)() { "" } else { "no" };
+                    writeln!(out, "{no}{name}")?;
+                }
+                Ok(())
+            })
+            .stores(|data| {
+                let word = text(data)?;
+                let (name, on) = match word.strip_prefix("no") {
+                    Some(name) => (name, false),
+                    None => (word, true),
+                };
+                let option = OPTIONS.iter().find(|(known, _)| *known == name);
+                (option.ok_or(Errno::EINVAL)?.1.set)(on);
+                Ok(())
+            })
+        ),
+        plain!(
+            "events/enable",
+            READ | WRITE,
+            Functions::shows(|out| Ok(writeln!(out, "{}", EVENTS.lock().enabled(|_| true))?))
+                .stores(|data| EVENTS.lock().enable(switch(data)?, |_| true))
+        ),
+    ];
+    for root in ROOTS {
+        for (name, permissions, file) in files {
+            pseudo::create(&format!("{root}/{name}"), permissions, file)?;
+        }
+        for (name, option) in OPTIONS {
+            pseudo::create(&format!("{root}/options/{name}"), READ | WRITE, *option)?;
+        }
+        create_buffer_files(root, None)?;
+        for cpu in 0..smp::possible_cpus() {
+            create_buffer_files(&format!("{root}/per_cpu/cpu{cpu}"), Some(cpu))?;
+        }
+    }
+    Ok(())
+}
+
+/// Turns events on, or off behind a `!`: `GROUP:EVENT`, `GROUP:`, `EVENT`, with `*` for any.
+fn set_event(data: &[u8]) -> Result<(), Errno> {
+    for word in text(data)?.split_ascii_whitespace() {
+        let (word, enabled) = match word.strip_prefix('!') {
+            Some(word) => (word, false),
+            None => (word, true),
+        };
+        let (group, event) = word.split_once(':').unwrap_or(("", word));
+        let is = |pattern: &str, name: &str| matches!(pattern, "" | "*") || pattern == name;
+        let select = |name: &Name| {
+            is(group, &name.0) && is(event, &name.1) || !word.contains(':') && name.0 == word
+        };
+        let mut events = EVENTS.lock();
+        if !events.iter().any(|(name, _)| select(name)) {
+            return Err(Errno::EINVAL);
+        }
+        events.enable(enabled, select)?;
+    }
+    Ok(())
+}
+
+/// An option of `trace_options`.
+struct TraceOption {
+    get: fn() -> bool,
+    set: fn(bool),
+}
+
+static OPTIONS: &[(&str, &TraceOption)] = &[
+    (
+        "overwrite",
+        &TraceOption {
+            get: buffer::overwrites,
+            set: buffer::set_overwrite,
+        },
+    ),
+    (
+        "pause-on-trace",
+        &TraceOption {
+            get: || PAUSE_ON_TRACE.load(Ordering::Relaxed),
+            set: |on| PAUSE_ON_TRACE.store(on, Ordering::Relaxed),
+        },
+    ),
+];
+
+impl VirtualFile for &'static TraceOption {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        Ok(writeln!(out, "{}", u8::from((self.get)()))?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        (self.set)(switch(data)?);
+        Ok(())
+    }
+}
+
+/// `trace`, `trace_pipe` and `stats`, of all CPUs or of one.
+fn create_buffer_files(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
+    let trace: Arc<dyn Special> = Arc::new(Trace { cpu });
+    pseudo::create_special(&format!("{directory}/trace"), READ | WRITE, trace)?;
+    let pipe: Arc<dyn Special> = Arc::new(Pipe { cpu });
+    pseudo::create_special(&format!("{directory}/trace_pipe"), READ, pipe)?;
+    match cpu {
+        Some(cpu) => pseudo::create(&format!("{directory}/stats"), READ, StatsFile { cpu }),
+        None => Ok(()),
+    }
+}
+
+/// The file `trace`. Opening it with truncation clears the buffer.
+struct Trace {
+    cpu: Option<usize>,
+}
+
+impl Special for Trace {
+    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
+        if how.truncate {
+            buffer::clear(self.cpu);
+        }
+        let pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
+        if pauses && PAUSES.fetch_add(1, Ordering::SeqCst) == 0 {
+            BEFORE_PAUSE.store(TRACING_ON.swap(false, Ordering::SeqCst), Ordering::SeqCst);
+        }
+        Ok(Box::new(OpenTrace {
+            cpu: self.cpu,
+            pauses,
+            text: pseudo::Snapshot::default(),
+        }))
+    }
+}
+
+struct OpenTrace {
+    cpu: Option<usize>,
+    pauses: bool,
+    text: pseudo::Snapshot,
+}
+
+impl Opened for OpenTrace {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.text
+            .read(at, buf, |out| Ok(output::show(self.cpu, out)?))
+    }
+
+    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        Ok(data.len())
+    }
+}
+
+impl Drop for OpenTrace {
+    fn drop(&mut self) {
+        if self.pauses && PAUSES.fetch_sub(1, Ordering::SeqCst) == 1 {
+            TRACING_ON.store(BEFORE_PAUSE.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    }
+}
+
+/// The file `trace_pipe`: reads take records out, and wait for them.
+struct Pipe {
+    cpu: Option<usize>,
+}
+
+impl Special for Pipe {
+    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
+        Ok(Box::new(OpenPipe {
+            cpu: self.cpu,
+            nonblocking: how.nonblocking,
+            rest: Mutex::new(Vec::new()),
+        }))
+    }
+}
+
+struct OpenPipe {
+    cpu: Option<usize>,
+    nonblocking: bool,
+    /// Text of records that are taken out, for which a read had no room.
+    rest: Mutex<Vec<u8>>,
+}
+
+impl OpenPipe {
+    /// Takes records out until their text fills `room` bytes or none is left.
+    fn fill(&self, rest: &mut Vec<u8>, room: usize) -> Result<(), Errno> {
+        let mut printer = Printer::new();
+        let mut line = String::new();
+        let mut result = Ok(());
+        while rest.len() < room
+            && result.is_ok()
+            && buffer::consume(self.cpu, |item| result = printer.print(&item, &mut line))
+        {
+            rest.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
+            rest.extend_from_slice(line.as_bytes());
+            line.clear();
+        }
+        Ok(result?)
+    }
+}
+
+impl Opened for OpenPipe {
+    fn read(&self, _at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let mut rest = self.rest.lock();
+        loop {
+            self.fill(&mut rest, buf.len())?;
+            if !rest.is_empty() || buf.is_empty() {
+                let len = buf.len().min(rest.len());
+                buf[..len].copy_from_slice(&rest[..len]);
+                rest.drain(..len);
+                return Ok(len);
+            }
+            if self.nonblocking {
+                return Err(Errno::EAGAIN);
+            }
+            // A program that records may not wake a task, so this looks again at the next tick.
+            let mut has_waited = false;
+            poll_for_data(|| core::mem::replace(&mut has_waited, true))?;
+        }
+    }
+
+    fn write(&self, _at: u64, _data: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
+    }
+}
+
+/// The file `stats` of a CPU.
+struct StatsFile {
+    cpu: usize,
+}
+
+impl VirtualFile for StatsFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let stats = buffer::stats(self.cpu);
+        writeln!(out, "entries: {}", stats.unread)?;
+        writeln!(out, "overrun: {}", stats.overwritten)?;
+        writeln!(out, "commit overrun: {}", stats.nested)?;
+        writeln!(out, "bytes: {}", stats.unread_bytes)?;
+        let now = ktime_get() / 1000;
+        writeln!(out, "now ts: {:5}.{:06}", now / 1_000_000, now % 1_000_000)?;
+        writeln!(out, "dropped events: {}", stats.full + stats.too_long)?;
+        Ok(writeln!(out, "read events: {}", stats.read)?)
+    }
+
+    fn store(&self, _data: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+}
+
+/// A file of an event.
+struct EventFile {
+    name: Name,
+    kind: EventFileKind,
+}
+
+#[derive(Clone, Copy)]
+enum EventFileKind {
+    Enable,
+    Filter,
+    Format,
+    Id,
+}
+
+const EVENT_FILES: [(&str, u32, EventFileKind); 4] = [
+    ("enable", READ | WRITE, EventFileKind::Enable),
+    ("filter", READ | WRITE, EventFileKind::Filter),
+    ("format", READ, EventFileKind::Format),
+    ("id", READ, EventFileKind::Id),
+];
+
+impl VirtualFile for EventFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let mut events = EVENTS.lock();
+        let event = events.event(&self.name)?;
+        match self.kind {
+            EventFileKind::Enable => writeln!(out, "{}", u8::from(event.enabled))?,
+            EventFileKind::Filter => match (&event.refused_filter, &event.filter) {
+                (Some(refused), _) => out.write_str(refused)?,
+                (None, Some(filter)) => writeln!(out, "{}", filter.text())?,
+                (None, None) => writeln!(out, "none")?,
+            },
+            EventFileKind::Format => event.layout.write_format(&self.name.1, event.id, out)?,
+            EventFileKind::Id => writeln!(out, "{}", event.id)?,
+        }
+        Ok(())
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        let mut events = EVENTS.lock();
+        let event = events.event(&self.name)?;
+        match self.kind {
+            EventFileKind::Enable => event.enable(switch(data)?),
+            EventFileKind::Filter => {
+                let text = text(data)?;
+                match filter::Request::parse(text, &event.layout.fields, &KernelSymbols) {
+                    Ok(request) => {
+                        event.refused_filter = None;
+                        event.set_filter(match request {
+                            filter::Request::Clear => None,
+                            filter::Request::Set(filter) => Some(filter),
+                        })
+                    }
+                    Err(error) => {
+                        event.refused_filter = Some(format!("{}", error.shown(text)));
+                        let reason = error.reason.text();
+                        events.errors.add(
+                            ktime_get(),
+                            filter::FilterError::LOCATION,
+                            &reason,
+                            &text,
+                            error.column,
+                        );
+                        Err(Errno::EINVAL)
+                    }
+                }
+            }
+            EventFileKind::Format | EventFileKind::Id => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// The file `enable` of a group.
+struct GroupFile {
+    group: String,
+}
+
+impl VirtualFile for GroupFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let enabled = EVENTS.lock().enabled(|(group, _)| *group == self.group);
+        Ok(writeln!(out, "{enabled}")?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        let enabled = switch(data)?;
+        EVENTS
+            .lock()
+            .enable(enabled, |(group, _)| *group == self.group)
+    }
+}
+
+/// Puts the files of an event into the tree. The list of events is locked.
+///
+/// # Errors
+/// ENOMEM; then none is there.
+pub fn create_event(name: &Name) -> Result<(), Errno> {
+    for root in ROOTS {
+        let group = format!("{root}/events/{}", name.0);
+        let result = (|| {
+            let enable = GroupFile {
+                group: name.0.clone(),
+            };
+            match pseudo::create(&format!("{group}/enable"), READ | WRITE, enable) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            for (file, permissions, kind) in EVENT_FILES {
+                let path = format!("{group}/{}/{file}", name.1);
+                let name = name.clone();
+                pseudo::create(&path, permissions, EventFile { name, kind })?;
+            }
+            Ok(())
+        })();
+        if let Err(errno) = result {
+            remove_event(name, false);
+            return Err(errno);
+        }
+    }
+    Ok(())
+}
+
+/// Takes the files of an event away, and its group with them if `with_group`. The list of events is
+/// locked. Files that are open stay so, and say ENODEV.
+pub fn remove_event(name: &Name, with_group: bool) {
+    for root in ROOTS {
+        let mut path = format!("{root}/events/{}", name.0);
+        if !with_group {
+            path += "/";
+            path += &name.1;
+        }
+        // What is not there need not go.
+        let _ = fs::uninstall_all(path.as_bytes());
+    }
+}

@@ -1,0 +1,90 @@
+//! Records as lines of text: `trace` and `trace_pipe`.
+//!
+//! # Contexts
+//! Task context, may sleep.
+
+use alloc::{collections::BTreeMap, string::String, sync::Arc};
+use core::fmt::{self, Write};
+
+use trace_events::{
+    line::{self, Origin},
+    record::Layout,
+};
+
+use super::{
+    buffer::{self, Item},
+    comms,
+    events::EVENTS,
+    names::KernelSymbols,
+};
+use crate::{arch::smp, task::Pid, time};
+
+/// The events that records may belong to, and the names of tasks that were asked for.
+pub struct Printer {
+    layouts: BTreeMap<u16, (String, Arc<Layout>)>,
+    comms: BTreeMap<Pid, String>,
+}
+
+impl Printer {
+    /// For the events that are there now.
+    pub fn new() -> Self {
+        Self {
+            layouts: EVENTS.lock().layouts(),
+            comms: BTreeMap::new(),
+        }
+    }
+
+    /// Writes the line of `item`.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn print(&mut self, item: &Item<'_>, out: &mut dyn Write) -> fmt::Result {
+        let (cpu, tsc, record) = match *item {
+            Item::Lost { cpu, count } => return line::write_lost(cpu as u32, count, out),
+            Item::Record { cpu, tsc, bytes } => (cpu, tsc, bytes),
+        };
+        let word = |at: usize| {
+            record
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.first_chunk::<4>())
+        };
+        let id = word(0).map_or(0, |bytes| u32::from_le_bytes(*bytes)) as u16;
+        let pid = word(4).map_or(0, |bytes| i32::from_le_bytes(*bytes));
+        let comm = self.comms.entry(pid).or_insert_with(|| comms::of(pid));
+        let origin = Origin {
+            comm,
+            cpu: cpu as u32,
+            time_ns: time::tsc_to_ns(cpu, tsc),
+        };
+        match self.layouts.get(&id) {
+            Some((name, layout)) => {
+                line::write_line(name, layout, record, &origin, &KernelSymbols, out)
+            }
+            None => {
+                line::write_prefix(record, &origin, out)?;
+                writeln!(out, "Unknown type {id}")
+            }
+        }
+    }
+}
+
+/// Writes the text of `trace`, of all CPUs or of one.
+///
+/// # Errors
+/// That of `out`.
+pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
+    let (mut unread, mut written) = (0, 0);
+    for at in (0..smp::possible_cpus()).filter(|at| cpu.is_none_or(|cpu| cpu == *at)) {
+        let stats = buffer::stats(at);
+        unread += stats.unread;
+        written += stats.written;
+    }
+    line::write_header("nop", unread, written, smp::online_cpus(), out)?;
+    let mut printer = Printer::new();
+    let mut result = Ok(());
+    buffer::view(cpu, |item| {
+        result = printer.print(&item, out);
+        result.is_ok()
+    });
+    result
+}

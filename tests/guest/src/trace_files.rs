@@ -1,0 +1,259 @@
+//! The files of tracing: events are defined, enabled, hit, read and deleted through them.
+
+use abi::open;
+use alloc::{format, string::String, vec, vec::Vec};
+use core::hint::black_box;
+
+use kernel::{
+    errno::Errno,
+    fs::{self, NodeRef},
+    trace::buffer,
+};
+
+const ROOT: &str = "/sys/kernel/tracing";
+
+fn path(name: &str) -> String {
+    format!("{ROOT}/{name}")
+}
+
+fn read(name: &str) -> Result<String, Errno> {
+    let file = fs::open(&path(name), open::RDONLY)?;
+    let mut text = Vec::new();
+    let mut chunk = vec![0; 4096];
+    loop {
+        match file.read_at(text.len() as u64, &mut chunk)? {
+            0 => return Ok(String::from_utf8(text).unwrap()),
+            len => text.extend_from_slice(&chunk[..len]),
+        }
+    }
+}
+
+fn show(name: &str) -> String {
+    read(name).unwrap()
+}
+
+fn write_with(name: &str, text: &str, flags: u32) -> Result<(), Errno> {
+    let file = fs::open(&path(name), open::WRONLY | flags)?;
+    file.write_at(0, text.as_bytes())?;
+    Ok(())
+}
+
+/// As `echo TEXT > FILE`.
+fn echo(text: &str, name: &str) -> Result<(), Errno> {
+    write_with(name, &format!("{text}\n"), open::TRUNC)
+}
+
+/// As `echo TEXT >> FILE`.
+fn append(text: &str, name: &str) -> Result<(), Errno> {
+    write_with(name, &format!("{text}\n"), open::APPEND)
+}
+
+fn exists(name: &str) -> bool {
+    fs::attributes(&NodeRef::root(), path(name).as_bytes()).is_ok()
+}
+
+/// Everything as it was before.
+fn clean_up() {
+    echo("0", "events/enable").unwrap();
+    echo("", "kprobe_events").unwrap();
+    echo("1", "tracing_on").unwrap();
+    buffer::clear(None);
+    assert_eq!(show("kprobe_events"), "");
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn traced_function(number: u64, text: *const u8) -> u64 {
+    black_box(text);
+    black_box(number) + 1
+}
+
+fn call(number: u64) {
+    assert_eq!(
+        traced_function(number, c"a text".as_ptr().cast()),
+        number + 1
+    );
+}
+
+/// The lines of `trace` behind the header, from the name of the event on.
+fn lines() -> Vec<String> {
+    show("trace")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.splitn(3, ": ").skip(1).collect::<Vec<_>>().join(": "))
+        .collect()
+}
+
+#[guest_test]
+fn an_event_is_defined_enabled_recorded_and_deleted() {
+    clean_up();
+    echo(
+        "p:mine/first traced_function number=%di:u64 text=+0(%si):string",
+        "kprobe_events",
+    )
+    .unwrap();
+    assert_eq!(
+        show("kprobe_events"),
+        "p:mine/first traced_function number=%di:u64 text=+0(%si):string\n"
+    );
+    assert_eq!(show("events/mine/first/enable"), "0\n");
+    call(1);
+    assert_eq!(lines(), [""; 0]);
+    assert_eq!(
+        show("kprobe_profile"),
+        format!("  {:<44} {:15} {:15}\n", "first", 0, 0)
+    );
+    echo("1", "events/mine/first/enable").unwrap();
+    assert_eq!(show("events/mine/enable"), "1\n");
+    // In use: nothing changes.
+    assert_eq!(echo("", "kprobe_events"), Err(Errno::EBUSY));
+    assert_eq!(append("-:mine/first", "kprobe_events"), Err(Errno::EBUSY));
+    call(41);
+    call(42);
+    let size = kernel::symbols::lookup_name("traced_function")
+        .unwrap()
+        .size;
+    let expected =
+        |number| format!("first: (traced_function+0x0/{size:#x}) number={number} text=\"a text\"");
+    assert_eq!(lines(), [expected(41), expected(42)]);
+    echo("0", "events/mine/first/enable").unwrap();
+    call(43);
+    assert_eq!(lines().len(), 2);
+    assert_eq!(
+        show("kprobe_profile"),
+        format!("  {:<44} {:15} {:15}\n", "first", 2, 0)
+    );
+    append("-:mine/first", "kprobe_events").unwrap();
+    assert!(!exists("events/mine"));
+    assert_eq!(append("-:mine/first", "kprobe_events"), Err(Errno::ENOENT));
+    clean_up();
+}
+
+#[guest_test]
+fn a_return_event_records_result_caller_and_arguments() {
+    clean_up();
+    echo(
+        "r:back traced_function result=$retval:s64 number=$arg1:u64",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/kprobes/back/enable").unwrap();
+    call(7);
+    let lines = lines();
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].starts_with("back: ("), "{lines:?}");
+    assert!(
+        lines[0].ends_with(" <- traced_function) result=8 number=7"),
+        "{lines:?}"
+    );
+    clean_up();
+}
+
+#[guest_test]
+fn a_filter_keeps_what_matches() {
+    clean_up();
+    echo("p:f traced_function number=%di:u64", "kprobe_events").unwrap();
+    assert_eq!(show("events/kprobes/f/filter"), "none\n");
+    echo("number > 10 && number != 12", "events/kprobes/f/filter").unwrap();
+    echo("1", "events/kprobes/f/enable").unwrap();
+    for number in 9..15 {
+        call(number);
+    }
+    assert_eq!(lines().len(), 3);
+    // A hit is a hit, whatever the filter says.
+    assert!(show("kprobe_profile").contains(" 6 "));
+    assert_eq!(
+        echo("nothing == 1", "events/kprobes/f/filter"),
+        Err(Errno::EINVAL)
+    );
+    assert!(show("error_log").contains("Field not found"));
+    echo("0", "events/kprobes/f/filter").unwrap();
+    call(1);
+    assert_eq!(lines().len(), 4);
+    clean_up();
+}
+
+#[guest_test]
+fn a_mistake_is_shown_with_a_caret_under_it() {
+    clean_up();
+    echo("", "error_log").unwrap();
+    assert_eq!(
+        append("p:bad traced_function a=%nothing", "kprobe_events"),
+        Err(Errno::EINVAL)
+    );
+    let log = show("error_log");
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(
+        lines[0].ends_with("trace_kprobe: error: Invalid register name"),
+        "{log}"
+    );
+    assert_eq!(lines[1], "  Command: p:bad traced_function a=%nothing");
+    assert_eq!(lines[2].find('^'), lines[1].find('%'));
+    assert!(!exists("events/kprobes/bad"));
+    echo("", "error_log").unwrap();
+    assert_eq!(show("error_log"), "");
+}
+
+#[guest_test]
+fn tracing_off_records_nothing_but_counts() {
+    clean_up();
+    echo("p:off traced_function", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/off/enable").unwrap();
+    echo("0", "tracing_on").unwrap();
+    call(1);
+    assert_eq!(lines(), [""; 0]);
+    assert!(show("kprobe_profile").contains(" 1 "));
+    echo("1", "tracing_on").unwrap();
+    call(2);
+    assert_eq!(lines().len(), 1);
+    clean_up();
+}
+
+#[guest_test]
+fn trace_pipe_takes_records_out() {
+    clean_up();
+    echo("p:piped traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/piped/enable").unwrap();
+    call(5);
+    let pipe = fs::open(&path("trace_pipe"), open::RDONLY | open::NONBLOCK).unwrap();
+    let mut buf = vec![0; 4096];
+    let len = pipe.read_at(0, &mut buf).unwrap();
+    let text = String::from_utf8(buf[..len].to_vec()).unwrap();
+    assert!(text.ends_with(" number=5\n"), "{text}");
+    assert_eq!(pipe.read_at(0, &mut buf), Err(Errno::EAGAIN));
+    assert_eq!(lines(), [""; 0]);
+    clean_up();
+}
+
+#[guest_test]
+fn files_of_a_deleted_event_say_so() {
+    clean_up();
+    echo("p:short traced_function", "kprobe_events").unwrap();
+    let enable = fs::open(&path("events/kprobes/short/enable"), open::RDWR).unwrap();
+    echo("", "kprobe_events").unwrap();
+    assert_eq!(enable.write_at(0, b"1"), Err(Errno::ENODEV));
+    let mut buf = [0; 16];
+    assert_eq!(enable.read_at(0, &mut buf), Err(Errno::ENODEV));
+    clean_up();
+}
+
+#[guest_test]
+fn format_tells_where_the_fields_are() {
+    clean_up();
+    echo("p:form traced_function number=%di:u32", "kprobe_events").unwrap();
+    let id = show("events/kprobes/form/id");
+    assert_eq!(
+        show("events/kprobes/form/format"),
+        format!(
+            "name: form\nID: {id}format:\n\
+             \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+             \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+             \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+             \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+             \tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n\
+             \tfield:u32 number;\toffset:16;\tsize:4;\tsigned:0;\n\n\
+             print fmt: \"(%lx) number=%u\", REC->__probe_ip, REC->number\n"
+        )
+    );
+    clean_up();
+}
