@@ -71,6 +71,14 @@ fn machine(program: &Program) -> TestMachine {
         put(Space::Kernel, at, &[byte]);
     }
     put(Space::Kernel, MEMORY + 0x20, b"kernel text\0");
+    for (at, byte) in words(MEMORY + 0x60, &[MEMORY + 0x20, MEMORY + 0x80]) {
+        put(Space::Kernel, at, &[byte]);
+    }
+    put(Space::Kernel, MEMORY + 0x80, b"second\0");
+    for (at, byte) in words(USER + 0x40, &[USER + 0x10, 0x6000_0002]) {
+        put(Space::User, at, &[byte]);
+    }
+    put(Space::User, 0x6000_0002, b"far\0");
     put(Space::Kernel, MEMORY + 0x40, b"\xff\xfe\x00");
     for (at, byte) in words(USER, &[0x1122, USER + 0x10]) {
         put(Space::User, at, &[byte]);
@@ -199,6 +207,8 @@ fn arrays_are_read_element_by_element() {
     value("@linux_proc_banner+4:x8[3]", "{0x0,0x0,0x0}");
     value("+8(%ax):string[1]", "{\"kernel text\"}");
     value("+8(%ax):string[2]", "{\"kernel text\",(fault)}");
+    value("+0x60(%ax):string[2]", "{\"kernel text\",\"second\"}");
+    value("+u0x40(%si):string[2]", "{\"/dev/null\",\"far\"}");
     value("+16(%ax):ustring[1]", "{\"/dev/null\"}");
     value("+u8(%si):string[2]", "{\"/dev/null\",(fault)}");
 }
@@ -234,6 +244,15 @@ fn values_share_a_record() {
         recorded(line),
         "(vfs_read+0x0/0x120) a=\"kernel text\" b=0 c=\"kernel text\" d=\"test\" e=(fault) \
          f=\"x\" g=0x7 h=\"/dev/null\""
+    );
+}
+
+#[test]
+fn measured_lengths_survive_reads_of_user_memory() {
+    // The pointer that is read from user memory ends in 2, which is less than the first length.
+    assert_eq!(
+        recorded("p vfs_read a=+0x20(%ax):string b=+u0(+u0x48(%si)):string"),
+        "(vfs_read+0x0/0x120) a=\"kernel text\" b=\"far\""
     );
 }
 
