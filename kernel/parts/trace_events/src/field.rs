@@ -281,7 +281,7 @@ fn string_at(record: &[u8], offset: usize) -> Option<&[u8]> {
 }
 
 /// Prints bytes of unknown encoding: what is not UTF-8 becomes U+FFFD.
-fn print_bytes(bytes: &[u8], out: &mut dyn Write) -> fmt::Result {
+pub(crate) fn print_bytes(bytes: &[u8], out: &mut dyn Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         out.write_str(chunk.valid())?;
         if !chunk.invalid().is_empty() {

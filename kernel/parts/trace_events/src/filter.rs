@@ -33,7 +33,8 @@ mod pattern;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
-pub use compile::{CompileError, Frame, LoadError, Loaded};
+pub(crate) use compile::{COMM_BYTES, load_number};
+pub use compile::{CompileError, Frame, Load, LoadError, Loaded};
 pub use error::{FilterError, FilterReason};
 pub use pattern::{ByteSet, Pattern, Piece};
 

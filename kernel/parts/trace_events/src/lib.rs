@@ -28,6 +28,7 @@ pub mod event;
 pub mod fetch;
 pub mod field;
 pub mod filter;
+pub mod hist;
 pub mod line;
 mod number;
 pub mod readme;

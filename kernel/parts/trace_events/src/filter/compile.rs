@@ -22,7 +22,7 @@ use super::{Comparison, Expression, Filter, Pattern, Piece, Subject, Test};
 use crate::field::{Field, Width};
 
 /// The bytes of a task's name, with its NUL.
-const COMM_BYTES: i16 = 16;
+pub(crate) const COMM_BYTES: i16 = 16;
 
 /// Where a compiled filter may work. It loses `r0` to `r5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +121,23 @@ impl Filter {
             waiting: Vec::new(),
         };
         emitter.expression(self.expression(), reject, false)
+    }
+}
+
+/// Puts a number into `dst`; bits above its width may be anything.
+pub(crate) fn load_number(
+    builder: &mut Builder,
+    field: &Field,
+    dst: Reg,
+    load: &mut Load<'_>,
+) -> Result<(), CompileError> {
+    if field.name == "common_pid" {
+        builder.call(Helper::PidTgid).mov(dst, Reg::R0);
+        return Ok(());
+    }
+    match load(builder, field, dst)? {
+        Loaded::Number => Ok(()),
+        _ => Err(CompileError::Mismatch),
     }
 }
 
@@ -281,16 +298,7 @@ impl<'a> Emitter<'a, '_, '_> {
         if self.held == Held::Field(Some(field)) {
             return Ok(());
         }
-        if field.name == "common_pid" {
-            self.builder
-                .call(Helper::PidTgid)
-                .mov(self.frame.value, Reg::R0);
-        } else {
-            match (self.load)(self.builder, field, self.frame.value)? {
-                Loaded::Number => {}
-                _ => return Err(CompileError::Mismatch),
-            }
-        }
+        load_number(self.builder, field, self.frame.value, self.load)?;
         self.held = Held::Field(Some(field));
         Ok(())
     }

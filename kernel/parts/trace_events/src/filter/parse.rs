@@ -5,7 +5,10 @@ use alloc::{borrow::ToOwned, boxed::Box, vec::Vec};
 use super::{
     Comparison, Expression, Filter, FilterError, FilterReason as Reason, Pattern, Subject, Test,
 };
-use crate::field::{Element, Field, Symbols, Width};
+use crate::{
+    field::{Element, Field, Symbols, Width},
+    number,
+};
 
 impl Filter {
     /// Reads a filter of an event with `fields`. The common ones need not be among them.
@@ -343,7 +346,8 @@ impl<'a> Parser<'a> {
         };
         let negative = self.take(b"-");
         let digits = self.take_while(|byte| byte.is_ascii_alphanumeric());
-        let value = magnitude(digits).and_then(|value| match (signed, negative) {
+        let value = core::str::from_utf8(digits).ok().and_then(number::digits);
+        let value = value.and_then(|value| match (signed, negative) {
             (true, true) => (value <= 1 << 63).then(|| value.wrapping_neg()),
             (true, false) => (value < 1 << 63).then_some(value),
             (false, false) => Some(value),
@@ -380,13 +384,12 @@ impl<'a> Parser<'a> {
         };
         let digit = self.byte().is_some_and(|byte| byte.is_ascii_digit());
         let name = self.take_while(|byte| !is_space(byte) && !b")&|".contains(&byte));
-        let address = if digit {
-            magnitude(name)
-        } else {
-            core::str::from_utf8(name)
-                .ok()
-                .and_then(|name| self.symbols.address(name).ok())
-        };
+        let address = core::str::from_utf8(name)
+            .ok()
+            .and_then(|name| match digit {
+                true => number::digits(name),
+                false => self.symbols.address(name).ok(),
+            });
         if digit && address.is_none() {
             return self.error(Reason::InvalidValue);
         }
@@ -405,18 +408,6 @@ impl<'a> Parser<'a> {
             None => self.error(Reason::FunctionNotFound),
         }
     }
-}
-
-/// The value of digits as C writes them: decimal, `0x` and hexadecimal, `0` and octal.
-fn magnitude(digits: &[u8]) -> Option<u64> {
-    let digits = core::str::from_utf8(digits).ok()?;
-    let (digits, radix) = match digits.as_bytes() {
-        [b'0', b'x' | b'X', ..] => (&digits[2..], 16),
-        [b'0', _, ..] => (&digits[1..], 8),
-        _ => (digits, 10),
-    };
-    // `from_str_radix` would take a sign; only letters and digits come here.
-    u64::from_str_radix(digits, radix).ok()
 }
 
 const fn is_space(byte: u8) -> bool {

@@ -1,0 +1,115 @@
+//! Refusals of `hist` triggers.
+//!
+//! The texts that Linux has too are Linux's, letter for letter
+//! (`kernel/trace/trace_events_hist.c`), because tools compare them.
+
+use core::{error::Error, fmt};
+
+use crate::filter::FilterError;
+
+/// The reason why a `hist` trigger is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HistReason {
+    NamedMismatch,
+    Exists,
+    NoneToContinueOrClear,
+    BadModifier,
+    FieldNotFound,
+    EmptyAssignment,
+    BadSortModifier,
+    EmptySortField,
+    TooManySortFields,
+    BadSortField,
+    StringOperand,
+    // Linux refuses these without a message.
+    /// There is no `keys=`.
+    NoKeys,
+    TooManyKeys,
+    TooManyValues,
+    BadSize,
+    /// An array or a `symstr`.
+    NotOneValue,
+    /// A variable, an expression or an action.
+    NotSupported,
+    /// A part that is none of the above.
+    UnknownPart,
+}
+
+impl HistReason {
+    /// Its text in `error_log`.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NamedMismatch => {
+                "Named hist trigger doesn't match existing named trigger (includes variables)"
+            }
+            Self::Exists => "Hist trigger already exists",
+            Self::NoneToContinueOrClear => "Can't clear or continue a nonexistent hist trigger",
+            Self::BadModifier => "Invalid field modifier",
+            Self::FieldNotFound => "Couldn't find field",
+            Self::EmptyAssignment => "Empty assignment",
+            Self::BadSortModifier => "Invalid sort modifier",
+            Self::EmptySortField => "Empty sort field",
+            Self::TooManySortFields => "Too many sort fields (Max = 2)",
+            Self::BadSortField => "Sort field must be a key or a val",
+            Self::StringOperand => "String type can not be an operand in expression",
+            Self::NoKeys => "No keys; write keys=FIELD",
+            Self::TooManyKeys => "Too many keys (Max = 3)",
+            Self::TooManyValues => "Too many vals (Max = 2 besides hitcount)",
+            Self::BadSize => "The size must be a number from 65 to 131072",
+            Self::NotOneValue => "An array or a symstr can be neither key nor val",
+            Self::NotSupported => "Variables, expressions and actions are not supported",
+            Self::UnknownPart => {
+                "Unknown part; there are keys vals sort size name pause cont clear"
+            }
+        }
+    }
+
+    /// The errno of the write.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoneToContinueOrClear => 2,
+            Self::Exists => 17,
+            _ => 22,
+        }
+    }
+}
+
+impl fmt::Display for HistReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistError {
+    /// Of the trigger. The column counts from 0, from the `h` of `hist:`.
+    Trigger { reason: HistReason, column: usize },
+    /// Of the filter behind `if`. Its column counts in the filter.
+    Filter(FilterError),
+}
+
+impl HistError {
+    pub(super) const fn new(reason: HistReason, column: usize) -> Self {
+        Self::Trigger { reason, column }
+    }
+
+    /// The errno of the write.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Trigger { reason, .. } => reason.errno(),
+            Self::Filter(_) => FilterError::ERRNO,
+        }
+    }
+}
+
+impl fmt::Display for HistError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trigger { reason, column } => write!(f, "{reason} (column {column})"),
+            Self::Filter(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for HistError {}
