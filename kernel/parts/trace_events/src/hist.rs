@@ -45,6 +45,7 @@ use bpf::{MapDef, MapKind};
 
 pub use compile::Maps;
 pub use error::{HistError, HistReason};
+pub(crate) use parse::split_filter;
 pub use show::{Names, NoNames, Row, Table, TableError};
 
 use crate::{

@@ -35,3 +35,4 @@ pub mod readme;
 pub mod record;
 pub mod refusal;
 pub mod values;
+pub mod trigger;

@@ -59,7 +59,10 @@ fn compile(filter: &Filter) -> Program {
         .compile(&mut builder, FRAME, reject, &mut load)
         .unwrap();
     builder.exit(1).place(reject).exit(0);
-    builder.finish().unwrap()
+    let program = builder.finish().unwrap();
+    bpf::verifier::verify(program.clone())
+        .unwrap_or_else(|refusal| panic!("{}: {refusal}", filter.text()));
+    program
 }
 
 /// What a hit has: numbers of fields, strings (`None` cannot be read), name of the task, CPU.
@@ -373,4 +376,19 @@ fn constant_strings_are_decided_when_compiling() {
         let result = interpreter::run(&program, &mut TestMachine::new(&program), 100);
         assert_eq!(result, Ok(kept.into()), "{text}");
     }
+}
+
+#[test]
+fn a_filter_that_needs_too_many_instructions_is_told() {
+    let many = ["name ~ \"*abc*\""; 6].join(" && ");
+    let mut builder = Builder::new(Kind::Probe);
+    let reject = builder.label();
+    parse(&many)
+        .compile(&mut builder, FRAME, reject, &mut |builder, _, dst| {
+            builder.mov(dst, 0);
+            Ok(Loaded::KernelText)
+        })
+        .unwrap();
+    builder.exit(1).place(reject).exit(0);
+    assert_eq!(builder.finish(), Err(bpf::BuildError::TooLong));
 }

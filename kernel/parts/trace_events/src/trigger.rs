@@ -1,0 +1,453 @@
+//! Triggers: what else a hit of an event does, as the lines of a `trigger` file say.
+//!
+//! ```text
+//! traceoff:1 if common_pid == 12          stop tracing at the first such hit
+//! enable_event:kprobes:read_ret           let another event record from the first hit on
+//! hist:keys=common_pid                    count
+//! !traceoff                               take the trigger away
+//! ```
+//!
+//! The language, the errnos and the file are those of Linux (`Documentation/trace/events.rst`,
+//! section 6). [`Line::parse`] reads a line, and [`Line::apply`] says what it changes among the
+//! triggers of an event. The owner does it, and keeps with each [`Trigger`] what runs: the count
+//! that is left, the program and its maps.
+//!
+//! # Rules
+//! G1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
+//!     `traceoff` are one kind, and `enable_event` and `disable_event` of one event are one.
+//!     Histograms differ if [`Hist::is_same`] says no.
+//! G2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing happens
+//!     if there is none, because scripts take away what an opening for writing took already.
+//! G3. A line that the file shows can be written again, with `!` in front of it, too.
+
+use alloc::{borrow::ToOwned, boxed::Box, string::String};
+use core::{error::Error, fmt};
+
+use crate::{
+    field::{Field, Symbols},
+    filter::{Filter, FilterError},
+    hist::{Hist, HistError, HistReason, Order, split_filter},
+    number,
+};
+
+/// The name of a trigger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    TraceOn,
+    TraceOff,
+    Snapshot,
+    StackTrace,
+    EnableEvent,
+    DisableEvent,
+    Hist,
+}
+
+impl Command {
+    /// All of them, in the order in which an empty file lists them.
+    pub const ALL: [Self; 7] = [
+        Self::TraceOn,
+        Self::TraceOff,
+        Self::Snapshot,
+        Self::StackTrace,
+        Self::EnableEvent,
+        Self::DisableEvent,
+        Self::Hist,
+    ];
+
+    /// How it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TraceOn => "traceon",
+            Self::TraceOff => "traceoff",
+            Self::Snapshot => "snapshot",
+            Self::StackTrace => "stacktrace",
+            Self::EnableEvent => "enable_event",
+            Self::DisableEvent => "disable_event",
+            Self::Hist => "hist",
+        }
+    }
+}
+
+/// The text of a file without triggers: the commands that there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Available<'a>(pub &'a [Command]);
+
+impl fmt::Display for Available<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("# Available triggers:\n#")?;
+        for command in self.0 {
+            write!(f, " {}", command.name())?;
+        }
+        f.write_str("\n")
+    }
+}
+
+/// What a trigger does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    TraceOn,
+    TraceOff,
+    Snapshot,
+    StackTrace,
+    /// Lets another event record, or no longer.
+    SetEvent {
+        enable: bool,
+        group: String,
+        event: String,
+    },
+    Hist(Box<Hist>),
+}
+
+impl Action {
+    /// Its command.
+    pub const fn command(&self) -> Command {
+        match self {
+            Self::TraceOn => Command::TraceOn,
+            Self::TraceOff => Command::TraceOff,
+            Self::Snapshot => Command::Snapshot,
+            Self::StackTrace => Command::StackTrace,
+            Self::SetEvent { enable: true, .. } => Command::EnableEvent,
+            Self::SetEvent { enable: false, .. } => Command::DisableEvent,
+            Self::Hist(_) => Command::Hist,
+        }
+    }
+}
+
+/// A trigger of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    pub action: Action,
+    /// How often it acts; `None` is always. A histogram has no count.
+    pub count: Option<u64>,
+    /// The hits at which it acts. That of a histogram is in the [`Hist`].
+    pub filter: Option<Filter>,
+}
+
+impl Trigger {
+    /// Whether both are of one kind, so that an event has one of them at most.
+    pub fn same_place(&self, other: &Self) -> bool {
+        match (&self.action, &other.action) {
+            (Action::TraceOn | Action::TraceOff, Action::TraceOn | Action::TraceOff)
+            | (Action::Snapshot, Action::Snapshot)
+            | (Action::StackTrace, Action::StackTrace) => true,
+            (
+                Action::SetEvent { group, event, .. },
+                Action::SetEvent {
+                    group: other_group,
+                    event: other_event,
+                    ..
+                },
+            ) => group == other_group && event == other_event,
+            (Action::Hist(hist), Action::Hist(other)) => hist.is_same(other),
+            _ => false,
+        }
+    }
+
+    /// Its line in the file, without a newline. `left` is what is left of its count, and `paused`
+    /// whether its histogram does not count.
+    pub const fn line(&self, left: Option<u64>, paused: bool) -> Shown<'_> {
+        Shown {
+            trigger: self,
+            left,
+            paused,
+        }
+    }
+}
+
+/// See [`Trigger::line`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    trigger: &'a Trigger,
+    left: Option<u64>,
+    paused: bool,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trigger { action, filter, .. } = self.trigger;
+        if let Action::Hist(hist) = action {
+            return hist.line(self.paused).fmt(f);
+        }
+        f.write_str(action.command().name())?;
+        if let Action::SetEvent { group, event, .. } = action {
+            write!(f, ":{group}:{event}")?;
+        }
+        match self.left {
+            None => f.write_str(":unlimited")?,
+            Some(count) => write!(f, ":count={count}")?,
+        }
+        match filter {
+            Some(filter) => write!(f, " if {}", filter.text()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reason why a line is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriggerError {
+    /// There is no command of that name.
+    UnknownCommand,
+    /// `enable_event` without a group and an event, or `hist` without keys.
+    NoParameter,
+    /// The count is no number.
+    BadCount,
+    /// What follows is not `if` and a filter.
+    NoIf,
+    /// There is a trigger of the kind.
+    Exists,
+    /// The event to set is not there. The owner of the events finds that out.
+    NoSuchEvent,
+    /// The filter is refused.
+    Filter(FilterError),
+    /// The histogram is refused.
+    Hist(HistError),
+}
+
+impl TriggerError {
+    /// The errno of the write.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Exists => 17,
+            Self::Hist(error) => error.errno(),
+            _ => 22,
+        }
+    }
+
+    /// What `error_log` gets about the refusal of `text`, a line for the event `GROUP:EVENT`. As in
+    /// Linux, only filters and histograms are told there.
+    pub fn log_entry<'a>(&self, text: &'a str) -> Option<LogEntry<'a>> {
+        let rest = text.trim().split_once(SEPARATORS)?.1.trim_start();
+        match *self {
+            Self::Filter(error) | Self::Hist(HistError::Filter(error)) => Some(LogEntry {
+                is_hist: false,
+                text: error.reason.text(),
+                prefix: "",
+                command: behind_if(rest).or_else(|| split_filter(rest).1)?,
+                column: error.column,
+            }),
+            Self::Hist(HistError::Trigger { reason, column }) => Some(LogEntry {
+                is_hist: true,
+                text: reason.text(),
+                prefix: "hist:",
+                command: rest,
+                column,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for TriggerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnknownCommand => "no trigger has this name; the empty file lists their names",
+            Self::NoParameter => "more is needed: enable_event:GROUP:EVENT, hist:keys=FIELD",
+            Self::BadCount => "the count is no number; write for example traceoff:1",
+            Self::NoIf => "behind the trigger only a count and `if FILTER` may follow",
+            Self::Exists => "the event has a trigger of this kind; take it away with ! first",
+            Self::NoSuchEvent => "there is no such event; available_events lists those there are",
+            Self::Filter(error) => return error.fmt(f),
+            Self::Hist(error) => return error.fmt(f),
+        })
+    }
+}
+
+impl Error for TriggerError {}
+
+/// An entry of `error_log`: see [`TriggerError::log_entry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry<'a> {
+    /// Whether the source is `hist:GROUP:EVENT`, not [`FilterError::LOCATION`].
+    pub is_hist: bool,
+    /// The reason.
+    pub text: &'static str,
+    prefix: &'static str,
+    command: &'a str,
+    /// Where the caret stands.
+    pub column: usize,
+}
+
+impl LogEntry<'_> {
+    /// The command that it shows.
+    pub fn command(&self) -> impl fmt::Display {
+        fmt::from_fn(move |f| write!(f, "{}{}", self.prefix, self.command))
+    }
+}
+
+/// What may stand behind a command.
+const SEPARATORS: [char; 3] = [':', ' ', '\t'];
+
+/// A line of a `trigger` file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Whether it takes the trigger away.
+    pub remove: bool,
+    pub trigger: Trigger,
+}
+
+/// What a line changes among the triggers of an event. An index is that of a trigger which is
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// The trigger is new. Its histogram does not count yet if `paused`.
+    Add {
+        paused: bool,
+    },
+    Remove(usize),
+    /// The histogram shall not count.
+    Pause(usize),
+    /// The histogram shall count again.
+    Continue(usize),
+    /// The histogram shall be empty.
+    Clear(usize),
+}
+
+impl Line {
+    /// Reads a line for an event with `fields`. The common ones need not be among them.
+    ///
+    /// # Errors
+    /// [`TriggerError`].
+    pub fn parse(
+        text: &str,
+        fields: &[Field],
+        symbols: &dyn Symbols,
+    ) -> Result<Self, TriggerError> {
+        let text = text.trim();
+        let (remove, text) = match text.strip_prefix('!') {
+            Some(text) => (true, text),
+            None => (false, text),
+        };
+        let (name, rest) = match text.split_once(SEPARATORS) {
+            Some((name, rest)) => (name, rest.trim_start()),
+            None => (text, ""),
+        };
+        let command = Command::ALL
+            .into_iter()
+            .find(|command| command.name() == name);
+        let (action, rest) = match command.ok_or(TriggerError::UnknownCommand)? {
+            Command::TraceOn => (Action::TraceOn, rest),
+            Command::TraceOff => (Action::TraceOff, rest),
+            Command::Snapshot => (Action::Snapshot, rest),
+            Command::StackTrace => (Action::StackTrace, rest),
+            Command::EnableEvent => set_event(true, rest)?,
+            Command::DisableEvent => set_event(false, rest)?,
+            Command::Hist => {
+                if rest.is_empty() {
+                    return Err(TriggerError::NoParameter);
+                }
+                let hist = Hist::parse(rest, fields, symbols).map_err(TriggerError::Hist)?;
+                let action = Action::Hist(Box::new(hist));
+                return Ok(Self {
+                    remove,
+                    trigger: Trigger {
+                        action,
+                        count: None,
+                        filter: None,
+                    },
+                });
+            }
+        };
+        let (mut count, mut filter) = (None, None);
+        // What is taken away is known by its kind, so the file's `:unlimited` needs no reading.
+        if !remove {
+            let condition;
+            (count, condition) = split_count(rest)?;
+            filter = read_filter(condition, fields, symbols)?;
+        }
+        Ok(Self {
+            remove,
+            trigger: Trigger {
+                action,
+                count,
+                filter,
+            },
+        })
+    }
+
+    /// What it changes among the triggers `there`.
+    ///
+    /// # Errors
+    /// [`TriggerError::Exists`], or those of a histogram.
+    pub fn apply<'a>(
+        &self,
+        there: impl IntoIterator<Item = &'a Trigger>,
+    ) -> Result<Change, TriggerError> {
+        let index = there
+            .into_iter()
+            .position(|trigger| trigger.same_place(&self.trigger));
+        let hist_error = |reason| Err(TriggerError::Hist(HistError::Trigger { reason, column: 0 }));
+        if self.remove {
+            return Ok(index.map_or(Change::None, Change::Remove));
+        }
+        let Action::Hist(hist) = &self.trigger.action else {
+            return match index {
+                None => Ok(Change::Add { paused: false }),
+                Some(_) => Err(TriggerError::Exists),
+            };
+        };
+        match (hist.order, index) {
+            (Order::New, None) => Ok(Change::Add { paused: false }),
+            (Order::New, Some(_)) => hist_error(HistReason::Exists),
+            (Order::Pause, None) => Ok(Change::Add { paused: true }),
+            (Order::Pause, Some(index)) => Ok(Change::Pause(index)),
+            (Order::Continue, Some(index)) => Ok(Change::Continue(index)),
+            (Order::Clear, Some(index)) => Ok(Change::Clear(index)),
+            (Order::Continue | Order::Clear, None) => hist_error(HistReason::NoneToContinueOrClear),
+        }
+    }
+}
+
+/// Reads `GROUP:EVENT`. What is left begins with the count, if there is one.
+fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
+    let names = &text[..text.find([' ', '\t']).unwrap_or(text.len())];
+    let (group, rest) = names.split_once(':').ok_or(TriggerError::NoParameter)?;
+    let event = &rest[..rest.find(':').unwrap_or(rest.len())];
+    if group.is_empty() || event.is_empty() {
+        return Err(TriggerError::NoParameter);
+    }
+    let left = &text[group.len() + 1 + event.len()..];
+    let action = Action::SetEvent {
+        enable,
+        group: group.to_owned(),
+        event: event.to_owned(),
+    };
+    Ok((action, left.strip_prefix(':').unwrap_or(left)))
+}
+
+/// Reads a count, if there is one.
+fn split_count(text: &str) -> Result<(Option<u64>, &str), TriggerError> {
+    if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
+        return Ok((None, text));
+    }
+    let (count, rest) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
+    let count = number::digits(count).ok_or(TriggerError::BadCount)?;
+    Ok((Some(count), rest))
+}
+
+/// Reads `if FILTER`, or nothing.
+fn read_filter(
+    text: &str,
+    fields: &[Field],
+    symbols: &dyn Symbols,
+) -> Result<Option<Filter>, TriggerError> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let filter = behind_if(text).ok_or(TriggerError::NoIf)?;
+    Filter::parse(filter, fields, symbols)
+        .map(Some)
+        .map_err(TriggerError::Filter)
+}
+
+/// The filter of `if FILTER`.
+fn behind_if(text: &str) -> Option<&str> {
+    text.trim_start()
+        .strip_prefix("if")?
+        .strip_prefix([' ', '\t'])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! Tests of the lines of `trigger` files.
+
+use alloc::{format, string::ToString, vec::Vec};
+
+use super::*;
+use crate::{
+    error_log::ErrorLog,
+    field::{Element, FieldKind, NoSymbols, Width},
+    filter::FilterReason,
+};
+
+fn fields() -> [Field; 2] {
+    let one = FieldKind::One;
+    [
+        Field::new("u8", 8, one(Element::Unsigned(Width::W8))),
+        Field::new("name", 9, one(Element::String)),
+    ]
+}
+
+fn parse(text: &str) -> Result<Line, TriggerError> {
+    Line::parse(text, &fields(), &NoSymbols)
+}
+
+#[test]
+fn lines_print_as_linux_prints_them_and_read_again() {
+    for (text, shown) in [
+        ("traceon", "traceon:unlimited"),
+        (" traceoff:5\n", "traceoff:count=5"),
+        ("traceoff: 0x10", "traceoff:count=16"),
+        ("snapshot:1 if u8 == 1", "snapshot:count=1 if u8 == 1"),
+        ("stacktrace if  u8==1", "stacktrace:unlimited if u8==1"),
+        ("stacktrace:if u8 == 1", "stacktrace:unlimited if u8 == 1"),
+        ("traceon:0", "traceon:count=0"),
+        (
+            "enable_event:kprobes:foo",
+            "enable_event:kprobes:foo:unlimited",
+        ),
+        (
+            "enable_event:kprobes:foo:3",
+            "enable_event:kprobes:foo:count=3",
+        ),
+        (
+            "disable_event:kprobes:foo:3 if name == \"a:b if c\"",
+            "disable_event:kprobes:foo:count=3 if name == \"a:b if c\"",
+        ),
+        (
+            "disable_event:a:b if u8 == 2",
+            "disable_event:a:b:unlimited if u8 == 2",
+        ),
+        (
+            "hist:keys=u8:vals=u8 if u8 > 1",
+            "hist:keys=u8:vals=hitcount,u8:sort=hitcount:size=2048 if u8 > 1 [active]",
+        ),
+        (
+            "hist keys=u8",
+            "hist:keys=u8:vals=hitcount:sort=hitcount:size=2048 [active]",
+        ),
+    ] {
+        let line = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!(!line.remove);
+        assert_eq!(
+            line.trigger.line(line.trigger.count, false).to_string(),
+            shown
+        );
+        // Linux's selftests cut the line at a `[` and write the rest with a `!` before it.
+        let cut = shown.split('[').next().unwrap();
+        let again = parse(&format!("!{cut}")).unwrap_or_else(|error| panic!("{cut}: {error}"));
+        assert!(again.remove);
+        assert!(again.trigger.same_place(&line.trigger), "{cut}");
+    }
+}
+
+#[test]
+fn what_is_left_of_the_count_is_shown() {
+    let line = parse("traceoff:5").unwrap();
+    assert_eq!(
+        line.trigger.line(Some(2), false).to_string(),
+        "traceoff:count=2"
+    );
+    let line = parse("hist:keys=u8").unwrap();
+    assert!(
+        line.trigger
+            .line(None, true)
+            .to_string()
+            .ends_with("[paused]")
+    );
+}
+
+#[test]
+fn empty_file_lists_the_commands() {
+    assert_eq!(
+        Available(&Command::ALL).to_string(),
+        "# Available triggers:\n\
+         # traceon traceoff snapshot stacktrace enable_event disable_event hist\n"
+    );
+}
+
+#[test]
+fn bad_lines_are_refused() {
+    for (text, error) in [
+        ("", TriggerError::UnknownCommand),
+        ("junk", TriggerError::UnknownCommand),
+        ("traceonx", TriggerError::UnknownCommand),
+        ("!!traceon", TriggerError::UnknownCommand),
+        ("traceon:x", TriggerError::NoIf),
+        ("traceon x", TriggerError::NoIf),
+        ("traceon:1 x", TriggerError::NoIf),
+        ("traceon:1 ifx", TriggerError::NoIf),
+        ("traceon if", TriggerError::NoIf),
+        ("traceon:1x", TriggerError::BadCount),
+        ("traceon:18446744073709551616", TriggerError::BadCount),
+        ("enable_event", TriggerError::NoParameter),
+        ("enable_event:kprobes", TriggerError::NoParameter),
+        ("enable_event:kprobes:", TriggerError::NoParameter),
+        ("enable_event::foo", TriggerError::NoParameter),
+        ("!enable_event:kprobes", TriggerError::NoParameter),
+        ("enable_event:kprobes:foo:x", TriggerError::NoIf),
+        ("hist", TriggerError::NoParameter),
+        ("hist:", TriggerError::NoParameter),
+    ] {
+        assert_eq!(parse(text), Err(error), "{text}");
+        assert_eq!(error.errno(), 22);
+        assert_eq!(error.log_entry(text), None, "{text}");
+    }
+}
+
+#[test]
+fn refused_filters_and_histograms_are_logged_as_in_linux() {
+    for (text, is_hist, reason, command, column) in [
+        (
+            "traceon if junk == 1",
+            false,
+            "Field not found",
+            "junk == 1",
+            5,
+        ),
+        (
+            "traceon:if junk == 1",
+            false,
+            "Field not found",
+            "junk == 1",
+            5,
+        ),
+        (
+            "traceon:5 if u8 == 1 && x",
+            false,
+            "Field not found",
+            "u8 == 1 && x",
+            13,
+        ),
+        (
+            "enable_event:a:b:1 if  x",
+            false,
+            "Field not found",
+            " x",
+            3,
+        ),
+        ("hist:keys=u8 if x", false, "Field not found", "x", 2),
+        (
+            "hist:keys=junk",
+            true,
+            "Couldn't find field",
+            "hist:keys=junk",
+            10,
+        ),
+        (
+            "!hist:keys=u8,junk if u8 == 1",
+            true,
+            "Couldn't find field",
+            "hist:keys=u8,junk if u8 == 1",
+            13,
+        ),
+    ] {
+        let error = parse(text).expect_err(text);
+        let entry = error.log_entry(text).unwrap();
+        assert_eq!(
+            (entry.is_hist, entry.text, entry.column),
+            (is_hist, reason, column),
+            "{text}"
+        );
+        assert_eq!(entry.command().to_string(), command);
+    }
+    let mut log = ErrorLog::new();
+    let text = "hist:keys=junk\n";
+    let error = parse(text).unwrap_err();
+    let entry = error.log_entry(text).unwrap();
+    log.add(
+        0,
+        "hist:kprobes:foo",
+        &entry.text,
+        &entry.command(),
+        entry.column,
+    );
+    assert_eq!(
+        log.to_string(),
+        "[    0.000000] hist:kprobes:foo: error: Couldn't find field\n  \
+         Command: hist:keys=junk\n                     ^\n"
+    );
+}
+
+fn apply(there: &[&str], text: &str) -> Result<Change, TriggerError> {
+    let there: Vec<Trigger> = there
+        .iter()
+        .map(|text| parse(text).unwrap().trigger)
+        .collect();
+    parse(text).unwrap().apply(&there)
+}
+
+#[test]
+fn an_event_has_one_trigger_of_a_kind() {
+    let add = Ok(Change::Add { paused: false });
+    for (there, text, expected) in [
+        (
+            &["traceon"][..],
+            "traceon:5 if u8 == 1",
+            Err(TriggerError::Exists),
+        ),
+        (&["traceon"], "traceoff", Err(TriggerError::Exists)),
+        (&["traceon", "snapshot"], "stacktrace", add),
+        (&["snapshot"], "snapshot:1", Err(TriggerError::Exists)),
+        (
+            &["enable_event:a:b"],
+            "disable_event:a:b:1",
+            Err(TriggerError::Exists),
+        ),
+        (&["enable_event:a:b"], "enable_event:a:c", add),
+        (&["enable_event:a:b"], "enable_event:c:b", add),
+        (&["hist:keys=u8"], "hist:keys=u8.hex", add),
+        (&["hist:keys=u8"], "hist:keys=u8 if u8 > 1", add),
+    ] {
+        assert_eq!(apply(there, text), expected, "{there:?} {text}");
+    }
+    assert_eq!(TriggerError::Exists.errno(), 17);
+    let error = apply(&["traceon", "hist:keys=u8:size=128"], "hist:keys=u8").unwrap_err();
+    assert_eq!(error.errno(), 17);
+    assert_eq!(
+        error.log_entry("hist:keys=u8").unwrap().text,
+        "Hist trigger already exists"
+    );
+}
+
+#[test]
+fn a_mark_takes_the_trigger_of_the_kind_away() {
+    for (there, text, expected) in [
+        (
+            &["snapshot", "traceon:5 if u8 == 1"][..],
+            "!traceon",
+            Change::Remove(1),
+        ),
+        (&["traceon"], "!traceoff:unlimited", Change::Remove(0)),
+        (
+            &["traceon"],
+            "!traceon:count=3 if u8 == 1",
+            Change::Remove(0),
+        ),
+        (
+            &["enable_event:a:b", "enable_event:a:c"],
+            "!enable_event:a:c",
+            Change::Remove(1),
+        ),
+        (
+            &["hist:keys=u8", "hist:keys=u8 if u8 > 1"],
+            "!hist:keys=u8 if u8 > 1",
+            Change::Remove(1),
+        ),
+        (&[], "!traceon", Change::None),
+        (&["hist:keys=u8"], "!hist:keys=name", Change::None),
+    ] {
+        assert_eq!(apply(there, text), Ok(expected), "{there:?} {text}");
+    }
+}
+
+#[test]
+fn histograms_are_paused_continued_and_cleared() {
+    let there = &["traceon", "hist:keys=u8"][..];
+    for (text, expected) in [
+        ("hist:keys=u8:pause", Change::Pause(1)),
+        ("hist:keys=u8:cont", Change::Continue(1)),
+        ("hist:keys=u8:clear", Change::Clear(1)),
+        ("hist:keys=name:pause", Change::Add { paused: true }),
+    ] {
+        assert_eq!(apply(there, text), Ok(expected), "{text}");
+    }
+    for text in ["hist:keys=name:cont", "hist:keys=name:clear"] {
+        let error = apply(there, text).unwrap_err();
+        assert_eq!(error.errno(), 2);
+        let entry = error.log_entry(text).unwrap();
+        assert_eq!(
+            entry.text,
+            "Can't clear or continue a nonexistent hist trigger"
+        );
+    }
+}
+
+#[test]
+fn errors_name_a_way_out() {
+    let filter = FilterError {
+        reason: FilterReason::FieldNotFound,
+        column: 3,
+    };
+    for error in [
+        TriggerError::NoIf,
+        TriggerError::Exists,
+        TriggerError::Filter(filter),
+    ] {
+        assert!(error.to_string().len() > 20, "{error}");
+    }
+}
