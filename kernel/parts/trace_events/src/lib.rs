@@ -34,5 +34,5 @@ mod number;
 pub mod readme;
 pub mod record;
 pub mod refusal;
-pub mod values;
 pub mod trigger;
+pub mod values;

@@ -98,7 +98,8 @@ fn lines_print_as_linux_prints_them_and_read_again() {
              [active]",
         ),
         (
-            "hist:vals=bytes_req,hitcount,bytes_alloc.hex:keys=stacktrace:sort=bytes_req.descending",
+            "hist:vals=bytes_req,hitcount,bytes_alloc.hex:keys=stacktrace:\
+             sort=bytes_req.descending",
             "hist:keys=common_stacktrace:vals=hitcount,bytes_req,bytes_alloc.hex:\
              sort=bytes_req.descending:size=2048 [active]",
         ),
