@@ -39,6 +39,7 @@ mod memory;
 pub mod models;
 mod registry;
 mod stand_ins;
+mod trace_ring;
 
 #[path = "../../../kernel/src/probes/text_poke.rs"]
 #[allow(dead_code)]

@@ -41,6 +41,11 @@ pub(crate) unsafe fn dealloc(memory: *mut u8, layout: Layout) {
     OVER.with_borrow_mut(|over| over.push((memory, layout)));
 }
 
+/// Frees `memory` when the execution is over.
+pub(crate) fn free_later(memory: *mut u8, layout: Layout) {
+    OVER.with_borrow_mut(|over| over.push((memory, layout)));
+}
+
 /// Keeps `value` until the execution is over. It is not dropped, because a drop would touch its
 /// atomics outside of the execution.
 pub(crate) fn keep<T>(value: T) -> &'static T {

@@ -5,6 +5,7 @@ mod grace;
 mod instances;
 mod sites;
 mod table;
+mod trace;
 
 use crate::Weakness;
 
@@ -107,6 +108,36 @@ pub const ALL: &[Model] = &[
         preemptions: 3,
         needs: &[Release, Acquire, AlwaysQuiescent],
     },
+    Model {
+        name: "a_consumer_takes_whole_records",
+        run: trace::consumed,
+        preemptions: 2,
+        needs: &[Fence],
+    },
+    Model {
+        name: "a_cursor_shows_whole_records",
+        run: trace::shown,
+        preemptions: 2,
+        needs: &[Fence],
+    },
+    Model {
+        name: "a_record_that_is_not_read_stops_the_writer",
+        run: trace::stopped,
+        preemptions: 2,
+        needs: &[],
+    },
+    Model {
+        name: "a_record_that_is_seen_is_complete",
+        run: trace::published,
+        preemptions: 2,
+        needs: &[Release, Acquire],
+    },
+    Model {
+        name: "a_reset_counts_what_it_removes",
+        run: trace::cleared,
+        preemptions: 2,
+        needs: &[Exchange],
+    },
 ];
 
 use crate::{
@@ -185,7 +216,7 @@ fn share<T>(value: T) -> &'static T {
 }
 
 /// Starts a thread of the model. All atomics were touched.
-fn start(body: impl FnOnce() + 'static) -> JoinHandle<()> {
+fn start<R: 'static>(body: impl FnOnce() -> R + 'static) -> JoinHandle<R> {
     crate::atomic::seal();
     thread::spawn(body)
 }

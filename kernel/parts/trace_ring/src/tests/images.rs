@@ -93,7 +93,9 @@ proptest! {
             match what {
                 0 => open.extend(world.begin(bytes)),
                 1 | 2 => {
-                    open.pop().map(|record| world.end(record, End::Commit));
+                    if let Some(record) = open.pop() {
+                        world.end(record, End::Commit);
+                    }
                 }
                 3 => world.write_many(1, bytes),
                 4 => (0..consumed).for_each(|_| _ = world.consume()),
