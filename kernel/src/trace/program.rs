@@ -448,6 +448,80 @@ impl AttachedProbe {
     }
 }
 
+/// Kprobes that all run one program, registered in one call.
+pub struct AttachedProbes {
+    /// Made by `Box::leak`, and taken back when they are unregistered.
+    probes: *mut [Kprobe],
+    _action: Box<Action>,
+    program: Arc<Program>,
+}
+
+// SAFETY: the probes are `Send` and `Sync`, and this is their owner.
+unsafe impl Send for AttachedProbes {}
+// SAFETY: as above.
+unsafe impl Sync for AttachedProbes {}
+
+impl AttachedProbes {
+    /// Registers a probe at each of `addresses` with `program`.
+    ///
+    /// # Errors
+    /// [`LoadError`], of the first address that is refused; nothing has changed then.
+    pub fn new(program: Arc<Program>, addresses: &[u64]) -> Result<Self, LoadError> {
+        let action = program
+            .action
+            .ok_or(LoadError::Kind(program.source().kind))?;
+        let action = Box::new(action);
+        let mut probes = Vec::new();
+        probes
+            .try_reserve_exact(addresses.len())
+            .map_err(|_| LoadError::OutOfMemory)?;
+        for address in addresses {
+            // SAFETY: the action and its code live until the probes are unregistered, in `drop`.
+            probes.push(unsafe { Kprobe::new().at(*address).action(&*action) });
+        }
+        let attached = Self {
+            probes: Box::into_raw(probes.into_boxed_slice()),
+            _action: action,
+            program,
+        };
+        PROBES.register_batch(&attached.references())?;
+        Ok(attached)
+    }
+
+    /// The probes, for the registry.
+    fn references(&self) -> Vec<&'static Kprobe> {
+        // SAFETY: they are dropped after their unregistration, in `drop`, and nobody else has these
+        // references then.
+        unsafe { &*self.probes }.iter().collect()
+    }
+
+    /// How many probes there are.
+    pub fn len(&self) -> usize {
+        self.probes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.probes.is_empty()
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+}
+
+impl Drop for AttachedProbes {
+    fn drop(&mut self) {
+        let removed = PROBES.unregister_batch(&self.references());
+        if removed.is_ok() {
+            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more. Where they cannot
+            // be unregistered, they stay for ever.
+            drop(unsafe { Box::from_raw(self.probes) });
+        }
+    }
+}
+
 /// A kretprobe that runs programs at the entry and the return of calls.
 pub struct AttachedCall {
     // Dropped in this order (PROGRAM-2).

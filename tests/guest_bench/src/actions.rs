@@ -3,12 +3,20 @@
 //! Each row is checked in the same run: what the program has counted, summed up or recorded is what
 //! the calls must have caused, to the last one.
 
+use abi::open;
+use alloc::{format, vec, vec::Vec};
 use bpf::{
     AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register,
 };
 use kernel::{
-    probes::{Kprobe, Kretprobe},
-    trace::program::{AttachedCall, AttachedProbe, LoadError, Program},
+    fs,
+    probes::{Kprobe, Kretprobe, survey},
+    symbols,
+    trace::{
+        buffer,
+        events::EVENTS as EVENT_LIST,
+        program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
+    },
 };
 use test_protocol::Quantity;
 
@@ -106,7 +114,7 @@ fn counted_by_argument(program: &Program, map: MapIndex) -> u64 {
 }
 
 fn records(_: &Program, _: MapIndex) -> u64 {
-    kernel::trace::buffer::written()
+    buffer::written()
 }
 
 /// Measures the requested rows. `suffix` stands behind the names: how hits come.
@@ -118,7 +126,7 @@ fn records(_: &Program, _: MapIndex) -> u64 {
 /// If a program has not done its work as often as it should.
 pub fn measure(suffix: &str) -> Result<(), LoadError> {
     for row in ROWS {
-        let name = alloc::format!("{}{suffix}", row.name);
+        let name = format!("{}{suffix}", row.name);
         if !wanted(&name) {
             continue;
         }
@@ -130,7 +138,188 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         let probe = AttachedProbe::new(program, Kprobe::new().symbol(TARGET))?;
         publish(&name, || (row.done)(probe.program(), map) - before);
     }
-    latency(&alloc::format!("a_latency_hist{suffix}"))
+    latency(&format!("a_latency_hist{suffix}"))?;
+    for event in EVENTS {
+        event.measure(suffix);
+    }
+    attach_all(suffix)?;
+    read_line(suffix);
+    Ok(())
+}
+
+/// A row of an event of `kprobe_events`.
+struct Event {
+    name: &'static str,
+    kind: char,
+    arguments: &'static str,
+    filter: Option<&'static str>,
+    /// Whether hits are recorded. Otherwise they are only counted.
+    recorded: bool,
+    /// The content of `tracing_on`.
+    tracing_on: &'static str,
+}
+
+impl Event {
+    const fn new(name: &'static str, arguments: &'static str) -> Self {
+        Self {
+            name,
+            kind: 'p',
+            arguments,
+            filter: None,
+            recorded: true,
+            tracing_on: "1",
+        }
+    }
+}
+
+static EVENTS: &[Event] = &[
+    Event::new("ev_0", ""),
+    Event::new("ev_1", "%di"),
+    Event::new("ev_3", "%di %si +0(%sp):u64"),
+    Event::new("ev_str", "@bench_text:string"),
+    Event {
+        kind: 'r',
+        ..Event::new("ev_ret", "$retval")
+    },
+    Event {
+        filter: Some("arg1 == 1"),
+        recorded: false,
+        ..Event::new("ev_reject", "%di")
+    },
+    Event {
+        recorded: false,
+        tracing_on: "0",
+        ..Event::new("ev_off", "")
+    },
+];
+
+/// The text that `ev_str` records.
+#[unsafe(no_mangle)]
+#[used]
+static bench_text: [u8; 17] = *b"sixteen letters!\0";
+
+/// Writes `text` to a file of tracing.
+fn write(file: &str, text: &str) {
+    let path = format!("/sys/kernel/tracing/{file}");
+    let written = fs::open(&path, open::WRONLY | open::TRUNC)
+        .and_then(|file| file.write_at(0, text.as_bytes()));
+    if let Err(errno) = written {
+        panic!("{text:?} to {file}: {errno}");
+    }
+}
+
+/// Hits and misses of the only event.
+fn profile() -> (u64, u64) {
+    let events = EVENT_LIST.lock();
+    let mut probes = events.iter().flat_map(|(_, event)| &event.probes);
+    let profile = probes.next().expect("an event is defined").profile();
+    (profile.hits, profile.misses)
+}
+
+impl Event {
+    fn measure(&self, suffix: &str) {
+        let name = format!("{}{suffix}", self.name);
+        if !wanted(&name) {
+            return;
+        }
+        let Self {
+            kind, arguments, ..
+        } = self;
+        write(
+            "kprobe_events",
+            &format!("{kind}:bench/row {TARGET} {arguments}"),
+        );
+        if let Some(filter) = self.filter {
+            write("events/bench/row/filter", filter);
+        }
+        write("events/bench/row/enable", "1");
+        write("tracing_on", self.tracing_on);
+        buffer::clear(None);
+        let target = Target::named(TARGET);
+        let taken = stopwatch::recorded_calls(target, CALLS);
+        let hits = stopwatch::calls_of(CALLS);
+        assert_eq!(profile(), (hits, 0), "{name}: hits and misses");
+        let recorded = if self.recorded { hits } else { 0 };
+        assert_eq!(buffer::written(), recorded, "{name}: records");
+        write("events/bench/row/enable", "0");
+        write("tracing_on", "1");
+        write("kprobe_events", "");
+        tell(Quantity::Cost, &name, taken.ticks, CALLS);
+        tell(Quantity::Traps, &name, taken.traps, CALLS);
+    }
+}
+
+/// The cost of attaching a count to all functions of the kernel in one call, and of detaching it.
+fn attach_all(suffix: &str) -> Result<(), LoadError> {
+    let (attach, detach) = (format!("attach_all{suffix}"), format!("detach_all{suffix}"));
+    if !(wanted(&attach) || wanted(&detach)) {
+        return Ok(());
+    }
+    let can_be_probed = |function: &symbols::Symbol<'_>| {
+        let judged = survey::function(function);
+        judged.is_ok_and(|judged| judged.first().is_some_and(|first| first.verdict.is_ok()))
+    };
+    let addresses: Vec<u64> = symbols::functions()
+        .filter(|function| function.kind == symbols::Kind::Text)
+        .filter(can_be_probed)
+        .map(|function| function.start)
+        .collect();
+    for is_measured in [false, true] {
+        let mut b = Builder::new(Kind::Probe);
+        let map = count(&mut b);
+        b.exit(0);
+        let program = Program::load(b.finish()?)?;
+        let mut attached = None;
+        let attaching = stopwatch::ticks_of(|| {
+            attached = Some(AttachedProbes::new(program.clone(), &addresses));
+        });
+        let attached = attached.expect("it was made")?;
+        Target::named(TARGET).call(CALLS);
+        assert!(program.counter(map, 0) >= CALLS, "hits are counted");
+        let detaching = stopwatch::ticks_of(|| drop(attached));
+        if is_measured {
+            tell(Quantity::Cost, &attach, attaching, addresses.len() as u64);
+            tell(Quantity::Cost, &detach, detaching, addresses.len() as u64);
+        }
+    }
+    Ok(())
+}
+
+/// The cost of a line of `trace`, for an event with three arguments.
+fn read_line(suffix: &str) {
+    let name = format!("read_line{suffix}");
+    if !wanted(&name) {
+        return;
+    }
+    write(
+        "kprobe_events",
+        &format!("p:bench/row {TARGET} %di %si +0(%sp):u64"),
+    );
+    write("events/bench/row/enable", "1");
+    buffer::clear(None);
+    Target::named(TARGET).call(CALLS);
+    write("events/bench/row/enable", "0");
+    let file = fs::open("/sys/kernel/tracing/trace", open::RDONLY).expect("trace is there");
+    let mut chunk = vec![0; 4096];
+    let mut read = || {
+        let (mut at, mut lines) = (0, 0);
+        loop {
+            let len = file.read_at(at, &mut chunk).expect("trace can be read");
+            if len == 0 {
+                return lines;
+            }
+            lines += chunk[..len].iter().filter(|byte| **byte == b'\n').count();
+            at += len as u64;
+        }
+    };
+    // The names of functions are collected at the first line.
+    let lines = read() as u64;
+    assert!(lines > CALLS, "{lines} lines");
+    let ticks = stopwatch::ticks_of(|| {
+        read();
+    });
+    write("kprobe_events", "");
+    tell(Quantity::Cost, &name, ticks, CALLS);
 }
 
 /// Measures the calls, with whatever is attached, and checks that the work was done.
@@ -138,7 +327,7 @@ fn publish(name: &str, done: impl Fn() -> u64) {
     let target = Target::named(TARGET);
     target.call(CALLS);
     assert_eq!(done(), CALLS, "{name}: hits with their work done");
-    let taken = stopwatch::calls(target, CALLS);
+    let taken = stopwatch::recorded_calls(target, CALLS);
     assert_eq!(
         done(),
         CALLS + stopwatch::calls_of(CALLS),

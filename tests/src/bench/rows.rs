@@ -46,6 +46,8 @@ pub static SETS: [Set; 5] = [
             "k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt",
             "jump_15000", "unjump_15000",
             "a_count", "a_hist", "a_count_by_arg", "a_stream_24", "a_latency_hist",
+            "ev_0", "ev_1", "ev_3", "ev_str", "ev_ret", "ev_reject", "ev_off",
+            "attach_all", "detach_all", "read_line",
         ],
     },
     Set {
@@ -96,7 +98,7 @@ mod tests {
             .flat_map(|set| selected(set, &patterns))
             .collect();
         assert_eq!(rows, ["base", "r_2005_four", "r_2005_three"]);
-        assert_eq!(selected(&SETS[1], &[]).len(), 13);
+        assert_eq!(selected(&SETS[1], &[]).len(), 23);
     }
 
     #[test]
