@@ -57,6 +57,7 @@ pub use state::Value;
 
 use crate::{
     Insn, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapIndex, Program, Reg, Size, Verified,
+    sign_extend,
 };
 
 /// The most steps of one path. See V5.
@@ -116,11 +117,11 @@ fn check_form(program: &Program) -> Result<(), Refusal> {
 
 fn check_insn(insn: &Insn, insns: usize, maps: usize) -> Result<(), Cause> {
     match *insn {
-        Insn::SignExtend { bits, .. } if !matches!(bits, 8 | 16 | 32) => {
-            return Err(Cause::Bits { found: bits });
+        Insn::SignExtend { width, bits, .. } if sign_extend(width, bits, 0).is_none() => {
+            return Err(Cause::ExtendedBits { width, found: bits });
         }
-        Insn::Swap { bits, .. } if !matches!(bits, 16 | 32 | 64) => {
-            return Err(Cause::Bits { found: bits });
+        Insn::Swap { swap, bits, .. } if swap.apply(bits, 0).is_none() => {
+            return Err(Cause::SwappedBits { found: bits });
         }
         Insn::Atomic { size, .. } if !matches!(size, Size::B4 | Size::B8) => {
             return Err(Cause::AtomicBytes {

@@ -55,10 +55,7 @@ fn at_width(
                 false => number.low(32),
             };
             let (low_a, low_b) = refine(half(a), half(b))?;
-            Some((
-                a.with_low_half(low_a.low(32))?,
-                b.with_low_half(low_b.low(32))?,
-            ))
+            Some((a.with_low_half(low_a)?, b.with_low_half(low_b)?))
         }
     }
 }

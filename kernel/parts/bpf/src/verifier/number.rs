@@ -342,8 +342,10 @@ impl Number {
         self.meet(Self::between_signed(least, i64::MAX))
     }
 
-    /// The members of which the lower half is one of `half`, numbers of 32 bits.
+    /// The members of which the lower half, zero-extended or sign-extended, is one of `half`.
     pub(super) fn with_low_half(self, half: Self) -> Option<Self> {
+        let extended = half.sign_extended(32);
+        let half = half.low(32);
         let bits = Bits::new(half.bits.value, half.bits.unknown | !ones(32));
         let mut members = Self {
             bits: self.bits.meet(bits)?,
@@ -357,7 +359,6 @@ impl Number {
         }
         // The same for the signed bounds: `-5 to 5` has two upper halves, `-5 to -1` has one.
         let members = members.settled()?;
-        let extended = half.sign_extended(32);
         let range = Self::of_signed_bits(32);
         if range.least_signed <= self.least_signed && self.most_signed <= range.most_signed {
             return members.meet(extended);
@@ -464,14 +465,6 @@ impl Number {
         if self.least_signed >= 0 && other.least_signed >= 0 {
             return self.div(other);
         }
-        if let (Some(dividend), Some(divisor)) = (self.known(), other.known()) {
-            let (dividend, divisor) = (dividend as i64, divisor as i64);
-            let quotient = match divisor {
-                0 => 0,
-                _ => dividend.wrapping_div(divisor),
-            };
-            return Self::constant(quotient as u64);
-        }
         // No quotient is further from zero than the dividend. `MIN / -1` is `MIN`.
         let distance = self
             .least_signed
@@ -484,9 +477,6 @@ impl Number {
         if self.most < other.least {
             return self;
         }
-        if let (Some(dividend), Some(divisor)) = (self.known(), other.known()) {
-            return Self::constant(dividend.checked_rem(divisor).unwrap_or(dividend));
-        }
         // The remainder of zero gives the dividend.
         let most = match other.least {
             0 => self.most,
@@ -498,14 +488,6 @@ impl Number {
     fn signed_modulo(self, other: Self) -> Self {
         if self.least_signed >= 0 && other.least_signed >= 0 {
             return self.modulo(other);
-        }
-        if let (Some(dividend), Some(divisor)) = (self.known(), other.known()) {
-            let (dividend, divisor) = (dividend as i64, divisor as i64);
-            let remainder = match divisor {
-                0 => dividend,
-                _ => dividend.wrapping_rem(divisor),
-            };
-            return Self::constant(remainder as u64);
         }
         // A remainder has the sign of the dividend, or is zero, and is not further from zero.
         let remainder = Self::between_signed(self.least_signed.min(0), self.most_signed.max(0));
@@ -653,6 +635,9 @@ impl Number {
 
     /// `self OP other`.
     pub(super) fn alu(self, width: Width, op: AluOp, other: Self) -> Self {
+        if let (Some(a), Some(b)) = (self.known(), other.known()) {
+            return Self::constant(op.apply(width, a, b));
+        }
         match width {
             Width::W64 => self.operate(op, other, 6),
             Width::W32 => {
@@ -711,3 +696,6 @@ impl fmt::Display for Number {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use core::fmt;
 use super::{MOST_PATH, MOST_STATE_BYTES, MOST_WALK, state::Value};
 use crate::{
     Helper, Insn, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MOST_RECORD_BYTES, MapError, MapIndex,
-    MapKind, Reg, STACK_BYTES, Target, context,
+    MapKind, Reg, STACK_BYTES, Target, Width, context,
 };
 
 /// A program that is not taken.
@@ -30,8 +30,12 @@ pub enum Expected {
     Distance,
     Context,
     Map(&'static [MapKind]),
+    /// A map whose values have a counter of 8 bytes.
+    Counters,
     /// A known number.
     Constant,
+    /// The number 0.
+    Zero,
     /// A known number of bytes of memory.
     Bytes,
     /// A known number of bytes of a record, from `least` on.
@@ -84,8 +88,13 @@ pub enum Cause {
     },
     /// `r10` would be written.
     FramePointer,
-    /// A sign extension or swap of so many bits does not exist.
-    Bits {
+    /// A sign extension of so many bits does not exist.
+    ExtendedBits {
+        width: Width,
+        found: u8,
+    },
+    /// A reordering of so many bits does not exist.
+    SwappedBits {
         found: u8,
     },
     /// An atomic operation on so many bytes does not exist.
@@ -185,7 +194,9 @@ impl fmt::Display for Expected {
                 }
                 return Ok(());
             }
+            Self::Counters => "a map with values of 8 bytes or more, because it adds to 8",
             Self::Constant => "a known number",
+            Self::Zero => "the number 0",
             Self::Bytes => "a known number of bytes, 1 or more",
             Self::RecordBytes { least } => {
                 return write!(
@@ -226,6 +237,8 @@ fn way_out(expected: Expected, found: Value) -> &'static str {
         }
         (Expected::Own, Value::Context) => "the context may be read only",
         (Expected::Distance, Value::Number(_)) => "compare it with its bounds first, or mask it",
+        (Expected::Zero, _) => "there are no flags: set it to 0",
+        (Expected::Counters, _) => "give its values more bytes",
         (Expected::Constant | Expected::Bytes | Expected::RecordBytes { .. }, Value::Number(_)) => {
             "set it to a constant on every path that leads here"
         }
@@ -274,10 +287,17 @@ impl fmt::Display for Cause {
             Self::FramePointer => f.write_str(
                 "expected one of r0 to r9 to write, found r10; r10 is read-only: copy it first",
             ),
-            Self::Bits { found } => write!(
+            Self::ExtendedBits { width, found } => write!(
                 f,
-                "expected 8, 16 or 32 bits to extend, or 16, 32 or 64 to reorder, found {found}; \
-                 use one of these"
+                "expected a sign extension of {} bits, found one of {found}; use one of these",
+                match width {
+                    Width::W32 => "8 or 16",
+                    Width::W64 => "8, 16 or 32",
+                }
+            ),
+            Self::SwappedBits { found } => write!(
+                f,
+                "expected a reordering of 16, 32 or 64 bits, found one of {found}; use one of these"
             ),
             Self::AtomicBytes { found } => write!(
                 f,

@@ -516,6 +516,9 @@ impl<'a> Stepper<'a> {
                     if !kinds.contains(&def.kind) {
                         return Err(wrong(Expected::Map(kinds)));
                     }
+                    if helper == Helper::Add && def.value_size < 8 {
+                        return Err(wrong(Expected::Counters));
+                    }
                     self.note_map(at, index)?;
                     map = Some((index, def));
                 }
@@ -550,6 +553,12 @@ impl<'a> Stepper<'a> {
                         .and_then(|bytes| u32::try_from(bytes).ok())
                         .filter(|bytes| (least..=MOST_RECORD_BYTES).contains(bytes))
                         .ok_or_else(|| wrong(Expected::RecordBytes { least }))?;
+                }
+                // The flags of a record.
+                Argument::Constant if helper == Helper::RingReserve => {
+                    if known(value) != Some(0) {
+                        return Err(wrong(Expected::Zero));
+                    }
                 }
                 Argument::Constant => {
                     known(value).ok_or_else(|| wrong(Expected::Constant))?;
