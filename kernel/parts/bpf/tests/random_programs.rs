@@ -1,8 +1,6 @@
 //! Whatever the verifier takes runs in the checking interpreter without an objection, and as the
 //! verifier's facts say.
 
-mod random;
-
 use std::{ops::Range, thread};
 
 use bpf::{
@@ -11,7 +9,7 @@ use bpf::{
     interpreter::{Environment, Fault, Object, Reason, Space, TestMachine, run},
     verifier::{MOST_PATH, verify},
 };
-use random::{Random, machine, program};
+use bpf_cases::Case;
 
 /// What the taken programs among random ones do, so that the test is known to have tested it.
 #[derive(Debug, Default)]
@@ -72,11 +70,6 @@ impl Seen {
     }
 }
 
-fn listing(program: &Program) -> String {
-    let insns = program.insns.iter().enumerate();
-    insns.map(|(at, insn)| format!("{at}: {insn}\n")).collect()
-}
-
 /// The program with what the facts say put into its instructions: it stops where it never comes,
 /// and reaches the stack by `r10`.
 fn rewritten(verified: &Verified) -> Program {
@@ -117,33 +110,29 @@ fn outcome(program: &Program, mut machine: TestMachine) -> Result<impl PartialEq
 /// Checks programs and runs those that are taken.
 fn check(seeds: Range<u64>) -> Seen {
     let mut seen = Seen::default();
-    for seed in seeds {
-        let program = program(seed);
+    for mut case in seeds.map(Case::of) {
         seen.programs += 1;
-        let Ok(verified) = verify(program.clone()) else {
+        let Ok(verified) = verify(case.program.clone()) else {
             continue;
         };
         seen.note(&verified);
-        let mut random = Random::new(seed ^ u64::MAX);
-        for _ in 0..2 {
-            let machine = machine(&program, &mut random);
-            let as_written = outcome(&program, machine.clone());
-            let as_known = outcome(&rewritten(&verified), machine);
+        let known = rewritten(&verified);
+        let seed = case.seed;
+        // The same program on another machine, too.
+        for seed in [seed, !seed] {
+            case.seed = seed;
+            let as_written = outcome(&case.program, case.machine());
+            let as_known = outcome(&known, case.machine());
             match (as_written, as_known) {
-                (Ok(as_written), Ok(as_known)) => assert!(
-                    as_written == as_known,
-                    "seed {seed}: a fact is wrong in\n{}",
-                    listing(&program)
-                ),
-                (Err(objection), _) => panic!("seed {seed}: {objection} in\n{}", listing(&program)),
-                (_, Err(objection)) => panic!(
-                    "seed {seed}: {objection} with the facts of\n{}",
-                    listing(&program)
-                ),
+                (Ok(as_written), Ok(as_known)) => {
+                    assert!(as_written == as_known, "a fact is wrong about {case}");
+                }
+                (Err(objection), _) => panic!("{objection} in {case}"),
+                (_, Err(objection)) => panic!("{objection} with the facts about {case}"),
             }
         }
-        if seed.is_multiple_of(50) {
-            check_each_step(seed, &verified, machine(&program, &mut random));
+        if seed.is_multiple_of(200) {
+            check_each_step(&case, &verified);
         }
     }
     seen
@@ -203,8 +192,8 @@ struct Spy {
 }
 
 /// Compares each executed instruction with the facts about it.
-fn check_each_step(seed: u64, verified: &Verified, machine: TestMachine) {
-    let program = verified.program();
+fn check_each_step(case: &Case, verified: &Verified) {
+    let machine = case.machine();
     let mut before = (0, 0);
     let mut last: Option<usize> = None;
     for limit in 0..300 {
@@ -213,12 +202,12 @@ fn check_each_step(seed: u64, verified: &Verified, machine: TestMachine) {
             kernel_loads: 0,
             lookups: Vec::new(),
         };
-        let end = run(program, &mut spy, limit);
+        let end = run(&case.program, &mut spy, limit);
         if let Some(at) = last {
             let fact = verified.facts()[at];
-            let context = format!("seed {seed}, insn {at}: {fact:?}\n{}", listing(program));
+            let context = format!("insn {at}: {fact:?} in {case}");
             assert!(fact.reached, "{context}");
-            if let Insn::Load { .. } = program.insns[at] {
+            if let Insn::Load { .. } = case.program.insns[at] {
                 let is_kernel = spy.kernel_loads > before.0;
                 assert_eq!(fact.memory == Some(Memory::Kernel), is_kernel, "{context}");
             }

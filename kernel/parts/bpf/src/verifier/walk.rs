@@ -239,10 +239,17 @@ impl Walk<'_> {
         let Some(kept) = &mut self.kept[path.at] else {
             return Ok(false);
         };
-        for known in kept.iter().rev() {
-            self.compared += 1;
+        let mut latest_open: Option<&Kept> = None;
+        for known in kept.iter() {
             let node = &self.nodes[known.node as usize];
-            if node.open == 0 && known.state.includes(&path.state) {
+            if node.open > 0 {
+                if latest_open.is_none_or(|latest| latest.node < known.node) {
+                    latest_open = Some(known);
+                }
+                continue;
+            }
+            self.compared += 1;
+            if known.state.includes(&path.state) {
                 let remaining = node.remaining;
                 if path.steps + remaining > MOST_PATH {
                     return Err(Cause::PathTooLong);
@@ -250,21 +257,30 @@ impl Walk<'_> {
                 self.ended(path.node, path.since + remaining);
                 return Ok(true);
             }
-            if node.open > 0 && known.state == path.state {
-                return Err(Cause::EndlessLoop);
+        }
+        // A loop that changes nothing is found at its second turn. One that does, and still has no
+        // end, is found by the length of its path.
+        if latest_open.is_some_and(|latest| latest.state == path.state) {
+            return Err(Cause::EndlessLoop);
+        }
+        let state = path.state.try_clone(self.live[path.at])?;
+        let bytes = state.bytes() + size_of::<Node>();
+        // Half of the memory is for ways that wait, because these cannot be done without.
+        if self.bytes + bytes > MOST_STATE_BYTES / 2 {
+            self.forget_older_half();
+            if self.bytes + bytes > MOST_STATE_BYTES / 2 {
+                return Ok(false);
             }
         }
-        // Half of the memory is for ways that wait: these cannot be done without.
-        let state = path.state.try_clone(self.live[path.at])?;
-        if kept.len() == MOST_KEPT {
-            let nodes = &self.nodes;
-            let closed = |known: &Kept| nodes[known.node as usize].open == 0;
-            let oldest = kept.iter().position(closed).unwrap_or(0);
-            self.bytes -= kept.remove(oldest).state.bytes();
-        }
-        let bytes = state.bytes() + size_of::<Node>();
-        if self.bytes + bytes > MOST_STATE_BYTES / 2 {
+        let Some(kept) = &mut self.kept[path.at] else {
             return Ok(false);
+        };
+        if kept.len() == MOST_KEPT {
+            // The oldest closed one, or else the oldest.
+            let age = |known: &Kept| (self.nodes[known.node as usize].open > 0, known.node);
+            if let Some(oldest) = (0..kept.len()).min_by_key(|number| age(&kept[*number])) {
+                self.bytes -= kept.swap_remove(oldest).state.bytes();
+            }
         }
         let node = self.nodes.len() as u32;
         self.nodes.try_reserve(1)?;
@@ -280,6 +296,16 @@ impl Walk<'_> {
         path.node = Some(node);
         path.since = 0;
         Ok(false)
+    }
+
+    /// Makes room: paths that come now are mostly like those that came lately.
+    fn forget_older_half(&mut self) {
+        for kept in self.kept.iter_mut().flatten() {
+            kept.sort_unstable_by_key(|known| known.node);
+            for known in kept.drain(..kept.len().div_ceil(2)) {
+                self.bytes -= known.state.bytes();
+            }
+        }
     }
 
     /// A way from that node has ended after so many steps.
