@@ -33,6 +33,7 @@
 //!
 //! [`parse`]: Hist::parse
 
+pub mod buckets;
 mod compile;
 mod error;
 mod parse;
