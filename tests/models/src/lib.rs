@@ -1,6 +1,7 @@
-//! Models of the lock-free parts of the probes, checked in all interleavings and with every value
-//! that the memory model lets a load return. `cargo test -p tests --test models` runs them with a
-//! bound on preemptions, and the same with `-- --ignored` with a higher one.
+//! Models of the lock-free parts of the probes and of the maps of compiled actions, checked in all
+//! interleavings and with every value that the memory model lets a load return. `cargo test -p
+//! tests --test models` runs them with a bound on preemptions, and the same with `-- --ignored`
+//! with a higher one.
 //!
 //! The files of the probes and of the kernel are compiled unchanged. This crate stands for
 //! everything that they name.
@@ -29,7 +30,8 @@ extern crate self as alloc;
 extern crate self as core;
 
 pub use std::{
-    alloc::Layout, borrow, boxed, cell, fmt, iter, marker, mem, num, ops, option, ptr, string, vec,
+    alloc::Layout, borrow, boxed, cell, fmt, iter, marker, mem, num, ops, option, ptr, slice,
+    string, vec,
 };
 
 mod atomic;
@@ -39,6 +41,7 @@ mod memory;
 pub mod models;
 mod registry;
 mod stand_ins;
+mod trace_maps;
 mod trace_ring;
 
 #[path = "../../../kernel/src/probes/text_poke.rs"]

@@ -3,6 +3,7 @@
 mod counters;
 mod grace;
 mod instances;
+mod maps;
 mod sites;
 mod table;
 mod trace;
@@ -137,6 +138,66 @@ pub const ALL: &[Model] = &[
         run: trace::cleared,
         preemptions: 2,
         needs: &[Exchange],
+    },
+    Model {
+        name: "a_new_key_of_a_map_has_one_slot",
+        run: maps::inserted,
+        preemptions: 2,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "an_addition_reaches_its_own_key_or_none",
+        run: maps::taken_over_word,
+        preemptions: 3,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "an_addition_to_a_long_key_reaches_its_own_key_or_none",
+        run: maps::taken_over_words,
+        preemptions: 3,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "a_key_is_brought_to_one_slot",
+        run: maps::brought_twice,
+        preemptions: 3,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "a_key_that_returns_begins_with_its_own_value",
+        run: maps::returned,
+        preemptions: 3,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "a_value_that_is_found_is_complete",
+        run: maps::complete,
+        preemptions: 3,
+        needs: &[Release],
+    },
+    Model {
+        name: "a_reader_sees_one_entry",
+        run: maps::read,
+        preemptions: 2,
+        needs: &[Release, Acquire, Fence],
+    },
+    Model {
+        name: "a_reader_sees_one_key",
+        run: maps::read_another,
+        preemptions: 2,
+        needs: &[Release, Acquire, Fence],
+    },
+    Model {
+        name: "a_number_leads_to_its_trace",
+        run: maps::traced,
+        preemptions: 2,
+        needs: &[Exchange],
+    },
+    Model {
+        name: "a_forgotten_number_leads_to_no_trace",
+        run: maps::forgotten,
+        preemptions: 3,
+        needs: &[Fence],
     },
 ];
 

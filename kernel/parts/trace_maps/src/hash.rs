@@ -179,9 +179,9 @@ impl Hash {
         (!value.is_null()).then_some(value)
     }
 
-    /// Calls `visit` with the CPU, the key and the value of each entry. An entry is as it was at one
-    /// moment; different entries may be from different moments. Returns how many entries were left
-    /// out, because an update did not finish while they were looked at.
+    /// Calls `visit` with the CPU, the key and the value of each entry. An entry is as it was at
+    /// one moment; different entries may be from different moments. Returns how many entries were
+    /// left out, because an update did not finish while they were looked at.
     pub fn for_each(&self, visit: impl FnMut(usize, &[u8], &[u64])) -> usize {
         self.for_each_in_steps::<NoSteps>(visit)
     }

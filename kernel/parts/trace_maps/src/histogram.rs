@@ -1,7 +1,7 @@
 //! Histograms with buckets of powers of two: an array map with one word for each bucket.
 //!
-//! Bucket 0 holds the value 0. Bucket `b` holds the values from `2^(b-1)` to `2^b - 1`. For example,
-//! 5 is in bucket 3, which holds 4 to 7.
+//! Bucket 0 holds the value 0. Bucket `b` holds the values from `2^(b-1)` to `2^b - 1`. For
+//! example, 5 is in bucket 3, which holds 4 to 7.
 
 /// How many buckets all values of 64 bits need.
 pub const BUCKETS: usize = 65;

@@ -9,8 +9,8 @@
 //!
 //! | kind | what it is | file |
 //! |---|---|---|
-//! | [`Kind::Array`], [`Kind::PerCpuArray`] | values by index; shared, or one for each CPU | `array.rs` |
-//! | [`Kind::Hash`], [`Kind::PerCpuHash`] | values by key; one table, or one for each CPU | `hash.rs`, `table.rs` |
+//! | [`Kind::Array`], [`Kind::PerCpuArray`] | by index; shared, or for each CPU | `array.rs` |
+//! | [`Kind::Hash`], [`Kind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
 //! | [`Kind::Stacks`] | stack traces by number | `stacks.rs` |
 //!
 //! A histogram is an array with a word for each bucket (`histogram.rs`).

@@ -21,8 +21,8 @@
 //! two numbers, if two hits insert it at the same time. Readers that group by traces use
 //! [`Stacks::first_equal`].
 //!
-//! The state is stored with Release behind the frames, and loaded with Acquire before them. A reader
-//! looks at it again behind them (a sequence lock).
+//! The state is stored with Release behind the frames, and loaded with Acquire before them. A
+//! reader looks at it again behind them (a sequence lock).
 //!
 //! # No room
 //! A trace may be in [`WINDOW`] slots. If all of them have other traces, the hit is lost as
@@ -37,7 +37,7 @@ use core::sync::atomic::{
 use super::{
     block::{Block, OutOfMemory},
     steps::{NoSteps, Steps, add, exchange, load, store},
-    table::{Lost, fold},
+    table::{Lost, TURNED, fold},
 };
 
 /// The most frames of a trace.
@@ -118,7 +118,7 @@ impl Stacks {
         let frames = if frames.is_empty() { &[0] } else { frames };
         let hash = frames
             .iter()
-            .fold(0, |hash, &frame| fold(hash ^ frame ^ SEED));
+            .fold(0, |hash, &frame| fold(hash ^ frame ^ TURNED));
         let hash = if hash == 0 { 1 } else { hash };
         let home = (hash & self.mask) as usize;
         for index in home..home.wrapping_add(WINDOW) {
@@ -132,6 +132,8 @@ impl Stacks {
                 }
             } else if found == 0 && exchange::<S>(tag, 0, hash, AcqRel) {
                 let generation = load::<S>(state, Relaxed) & GENERATIONS;
+                // Whoever reads a frame from below sees that the trace before it was cleared.
+                fence(Release);
                 for (word, &frame) in words.iter().zip(frames) {
                     store::<S>(word, frame, Relaxed);
                 }
@@ -171,8 +173,8 @@ impl Stacks {
         (load::<S>(state, Relaxed) == before).then_some(count)
     }
 
-    /// The least number of those that the trace `number` has; see the module's text. Itself if it is
-    /// not there.
+    /// The least number of those that the trace `number` has; see the module's text. Itself if it
+    /// is not there.
     pub fn first_equal(&self, number: u64) -> u64 {
         let mut frames = [0; MAX_FRAMES];
         let Some(count) = self.frames(number, &mut frames) else {
@@ -214,9 +216,6 @@ impl Stacks {
         }
     }
 }
-
-/// Turned round in each frame, so that a frame of 0 counts.
-const SEED: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// The number of the trace in slot `index`.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! The accesses to shared words, each with a hook before it. A test can run a whole nested operation
+//! The accesses to shared words, each with a hook before it. A test can run a whole operation
 //! in the hook, as an interrupt would. In the kernel the hook is nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -9,17 +9,18 @@
 //!   free --a key claims word 0--> not live --first value--> live --delete--> not live …
 //! ```
 //!
-//! A key is searched for in the [`Table::window`] slots that begin at its home. A slot keeps its key
-//! after a delete, so a key that comes back finds its slot again. Another key takes such a slot over
-//! when its own window has no free slot.
+//! A key is searched for in the [`Table::window`] slots that begin at its home. A slot keeps its
+//! key after a delete, so a key that comes back finds its slot again. Another key takes such a slot
+//! over when its own window has no free slot.
 //!
 //! # Invariants
 //! TABLE-1. A free slot is claimed by an exchange of word 0, and never becomes free again. So two
 //!     hits that insert the same key at the same time meet at the same slot: a key is in one slot
 //!     at the most.
-//! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and nobody owns
-//!     it; the one who takes it over owns it meanwhile ([`OWNED`]). It holds the turn of its key
-//!     ([`Table::turns`]), and the key's window has no free slot, so nobody else inserts that key.
+//! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and nobody
+//!     owns it; the one who takes it over owns it meanwhile ([`OWNED`]). It holds the turn of its
+//!     key ([`Table::turns`]), and the key's window has no free slot, so nobody else inserts that
+//!     key.
 //! TABLE-3. A pin that was taken on a live slot holds its key in place until the pin is given back.
 //!     So an addition reaches the entry of its key or none, also if the key is deleted meanwhile:
 //!     then it was added before the deletion.
@@ -40,14 +41,15 @@
 //! of up to 8 bytes that was never deleted is never refused as busy while there are free slots.
 //!
 //! Word 0: a claim is Release for the long key's sake, loads are Acquire. State: every change that
-//! hands over a value or a key is Release, and the loads that act on it are Acquire. A seqlock reads
-//! entries (TABLE-4), so whoever owns a slot has a Release fence behind the exchange that made it
-//! the owner.
+//! hands over a value or a key is Release, and the loads that act on it are Acquire. A seqlock
+//! reads entries (TABLE-4), so whoever owns a slot has a Release fence behind the exchange that
+//! made it the owner.
 //!
 //! # No room
-//! A key beyond [`Shape::entries`] is refused as [`Lost::Full`], and counted. So is one whose
-//! window has only live slots. The table has twice as many slots as entries, so that a full window
-//! is next to impossible (below one in 10^9 for a full table of random keys).
+//! A key beyond [`Shape::entries`] is refused as [`Lost::Full`], and counted. Insertions that go on
+//! at the same time may all take the last place. So is one whose window has only live slots. The
+//! table has twice as many slots as entries, so that a full window is next to impossible (below one
+//! in 10^9 for a full table of random keys).
 
 use core::{
     marker::PhantomData,
@@ -95,14 +97,15 @@ const VERSION: u64 = 1 << 32;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Keys of one word are stored with these bits turned round, so that the key whose word would be 0
 /// is not one that programs use.
-const TURNED: u64 = 0xd1b5_4a32_d192_ed03;
+pub(super) const TURNED: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// Why a hit could not be recorded. The table counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// There is no room for another key.
     Full,
-    /// An operation that this one interrupted, or one on another CPU, has not finished with the key.
+    /// An operation that this one interrupted, or one on another CPU, has not finished with the
+    /// key.
     Busy,
 }
 
@@ -154,7 +157,7 @@ pub struct Table {
     key_words: usize,
     value_words: usize,
     shape: Shape,
-    /// Entries that are live, and those that hits are about to insert.
+    /// Entries that are live, as a signed number: each is counted after it has changed.
     live: AtomicU64,
     full: AtomicU64,
     busy: AtomicU64,
@@ -428,9 +431,9 @@ impl Table {
         self.shape
     }
 
-    /// How many keys are in the table, and how many are about to be.
+    /// How many keys are in the table. It is exact when no hit is under way.
     pub(super) fn len(&self) -> u64 {
-        self.live.load(Relaxed)
+        (self.live.load(Relaxed) as i64).max(0) as u64
     }
 
     /// How many operations were lost because the table was full, and because a key was busy.
@@ -521,7 +524,8 @@ impl Table {
         unsafe { slot.word(VALUE + index) }
     }
 
-    /// Whether the slot's key is `key`. It is sure only of a slot whose key cannot change meanwhile.
+    /// Whether the slot's key is `key`. It is sure only of a slot whose key cannot change
+    /// meanwhile.
     #[inline(always)]
     fn holds<S: Steps>(&self, slot: Slot<'_>, key: &Key<'_>) -> bool {
         if load::<S>(slot.tag(), Acquire) != key.tag {
@@ -764,17 +768,17 @@ impl Table {
         Err(refused)
     }
 
-    /// Takes room for an entry.
-    fn reserve<S: Steps>(&self) -> bool {
-        if add::<S>(&self.live, 1, Relaxed) < self.shape.entries as u64 {
-            return true;
-        }
-        self.unreserve::<S>();
-        false
+    /// Whether there is room for an entry. Hits that insert at the same time may all find the last
+    /// one; the table has slots for them.
+    fn has_room<S: Steps>(&self) -> bool {
+        // Less than 0 when a deletion is counted before the insertion.
+        // Acquire pairs with the Release in `count`: whoever sees that an entry is counted sees it.
+        (load::<S>(&self.live, Acquire) as i64) < self.shape.entries as i64
     }
 
-    fn unreserve<S: Steps>(&self) {
-        add::<S>(&self.live, 1u64.wrapping_neg(), Relaxed);
+    /// Counts an entry that is live now.
+    fn count<S: Steps>(&self) {
+        add::<S>(&self.live, 1, Release);
     }
 
     fn put_in_its_slot<S: Steps, P: Put>(&self, slot: Slot<'_>, key: &Key<'_>, put: &P) -> Step {
@@ -788,30 +792,33 @@ impl Table {
         if let Err(refused) = put.insert() {
             return Step::Refused(refused);
         }
-        if !self.reserve::<S>() {
-            return Step::Refused(NotUpdated::Lost(Lost::Full));
+        if !self.has_room::<S>() {
+            // The last place may have gone to this very key.
+            return if load::<S>(slot.state(), Relaxed) == state {
+                Step::Refused(NotUpdated::Lost(Lost::Full))
+            } else {
+                Step::Again
+            };
         }
         if P::FROM_ZERO && state & USED == 0 {
-            // The zeros of a slot that was never used are its value (TABLE-5), so it becomes live in
-            // one step, pinned. Its key is the one that was found, because a slot that was taken
+            // The zeros of a slot that was never used are its value (TABLE-5), so it becomes live
+            // in one step, pinned. Its key is the one that was found, because a slot that was taken
             // over is used.
             if !exchange::<S>(slot.state(), state, state | LIVE | PIN, AcqRel) {
-                self.unreserve::<S>();
                 return Step::Again;
             }
+            self.count::<S>();
             add::<S>(slot.value(), put.word(0), Relaxed);
             self.unpin::<S>(slot);
             return Step::Done;
         }
         if !exchange::<S>(slot.state(), state, state | OWNED, AcqRel) {
-            self.unreserve::<S>();
             return Step::Again;
         }
         // Another key may have come and gone since the search. If so its version differs from the
         // one that was seen, or it was seen after the change; the key tells.
         if !self.holds::<S>(slot, key) {
             add::<S>(slot.state(), OWNED.wrapping_neg(), Release);
-            self.unreserve::<S>();
             return Step::Again;
         }
         fence(Release);
@@ -825,13 +832,17 @@ impl Table {
             return Step::Refused(refused);
         }
         // Before the claim, because a claimed slot is never free again.
-        if !self.reserve::<S>() {
-            return Step::Refused(NotUpdated::Lost(Lost::Full));
+        if !self.has_room::<S>() {
+            // As above.
+            return if load::<S>(slot.tag(), Relaxed) == 0 {
+                Step::Refused(NotUpdated::Lost(Lost::Full))
+            } else {
+                Step::Again
+            };
         }
         let claimed = exchange::<S>(slot.tag(), 0, key.tag, AcqRel);
         if self.key_words == 0 || !claimed {
             // A key of one word is complete now, and so the next attempt finds it.
-            self.unreserve::<S>();
             return Step::Again;
         }
         // Nobody else touches it: it is neither live nor used, and its key is not there yet.
@@ -840,6 +851,7 @@ impl Table {
         }
         self.fill::<S, P>(slot, put);
         add::<S>(slot.state(), LIVE | USED, Release);
+        self.count::<S>();
         Step::Done
     }
 
@@ -868,7 +880,7 @@ impl Table {
 
     /// As above, with the turn.
     fn take_over<S: Steps, P: Put>(&self, key: &Key<'_>, put: &P) -> Step {
-        if !self.reserve::<S>() {
+        if !self.has_room::<S>() {
             return Step::Refused(NotUpdated::Lost(Lost::Full));
         }
         let mut slot = self.home(key.hash);
@@ -895,7 +907,6 @@ impl Table {
             }
             slot = self.next(slot);
         }
-        self.unreserve::<S>();
         Step::Refused(NotUpdated::Lost(lost))
     }
 
@@ -941,6 +952,7 @@ impl Table {
         let used = USED & !state;
         let done = (LIVE | used).wrapping_add(VERSION).wrapping_sub(OWNED);
         add::<S>(slot.state(), done, Release);
+        self.count::<S>();
     }
 
     /// Copies the entry of slot `index`.
@@ -969,8 +981,8 @@ impl Table {
             for (index, word) in to.value.iter_mut().enumerate().take(self.value_words) {
                 *word = load::<S>(self.value_word(slot, index), Relaxed);
             }
-            // Pairs with the fence of the owner: if a load above saw a word of the owner's, the load
-            // below sees that there was one.
+            // Pairs with the fence of the owner: if a load above saw a word of the owner's, the
+            // load below sees that there was one.
             fence(Acquire);
             let after = load::<S>(slot.state(), Relaxed);
             if (before ^ after) & !PINS & !USED == 0 {
