@@ -3,7 +3,7 @@
 //! Tests and tools search it for literal pieces, such as `$arg<N>`, to see what a kernel can do. So
 //! a form is listed if and only if it works, in the words of Linux's file.
 
-/// The part about events: how they are defined. The parts about filters and triggers follow it.
+/// The part about events: how they are defined. [`crate::trigger::README`] follows it.
 pub const EVENTS: &str = r#"tracing mini-HOWTO:
 
 # echo 0 > tracing_on : quick way to disable tracing

@@ -82,6 +82,46 @@ impl fmt::Display for Available<'_> {
     }
 }
 
+/// What the file `README` says of triggers: the part behind
+/// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests search
+/// it for them.
+pub const README: &str = r#"	    Format: <trigger>[:count][if <filter>]
+	   trigger: traceon, traceoff
+	            enable_event:<system>:<event>
+	            disable_event:<system>:<event>
+		    stacktrace
+		    snapshot
+		    hist (see below)
+	   example: echo traceoff:1 > events/kprobes/myprobe/trigger
+	            echo 'enable_event:kprobes:other:3 if size > 1' > \
+	                  events/kprobes/myprobe/trigger
+	   A count says how often the trigger acts; a trigger that would change
+	     nothing keeps its count.
+	   To remove a trigger:
+	     echo '!<trigger>' > events/<system>/<event>/trigger
+	   Count and filter are ignored when removing a trigger.
+      hist trigger	- If set, event hits are aggregated into a hash table
+	    Format: hist:keys=<field1[,field2,...]>
+	            [:values=<field1[,field2,...]>]
+	            [:sort=<field1[,field2,...]>]
+	            [:size=#entries]
+	            [:pause][:continue][:clear]
+	            [:name=histname1]
+	            [if <filter>]
+	    common_stacktrace, common_cpu, common_comm and the fields of the
+	      event can be keys; hitcount is always a value.
+	    Modifiers of a key:
+	            .hex        display a number as a hex value
+	            .sym        display an address as a symbol
+	            .sym-offset display an address as a symbol and offset
+	            .execname   display a common_pid as a program name
+	            .syscall    display a syscall id as a syscall name
+	            .log2       display log2 value rather than raw number
+	            .buckets=size  display values in groups of size rather than raw number
+	    A value can have .hex, a sort field .descending.
+	    The table is read in events/<system>/<event>/hist
+"#;
+
 /// What a trigger does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -96,6 +96,43 @@ fn empty_file_lists_the_commands() {
 }
 
 #[test]
+fn what_the_readme_lists_works() {
+    for command in Command::ALL {
+        assert!(README.contains(command.name()), "{command:?}");
+    }
+    let modifiers = README
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('.'));
+    for modifier in modifiers.filter_map(|line| line.split_whitespace().next()) {
+        let modifier = modifier.replace("=size", "=10");
+        assert!(
+            parse(&format!("hist:keys=common_pid.{modifier}")).is_ok(),
+            "{modifier}"
+        );
+    }
+    assert_eq!(
+        README.matches("display").count(),
+        7,
+        "the test sees each modifier"
+    );
+    for part in [
+        "values=u8",
+        "sort=common_pid",
+        "size=128",
+        "pause",
+        "continue",
+        "name=x",
+    ] {
+        let name = part.split('=').next().unwrap();
+        assert!(README.contains(&format!("[:{name}")), "{part}");
+        assert!(
+            parse(&format!("hist:keys=common_pid:{part} if u8 == 1")).is_ok(),
+            "{part}"
+        );
+    }
+}
+
+#[test]
 fn bad_lines_are_refused() {
     for (text, error) in [
         ("", TriggerError::UnknownCommand),
