@@ -121,7 +121,10 @@ fn insn(random: &mut Random, count: u16) -> Insn {
         3 => Insn::Negate { width, dst },
         4 => Insn::SignExtend {
             width,
-            bits: random.of(&[8, 16, 32]),
+            bits: match width {
+                Width::W32 => random.of(&[8, 16]),
+                Width::W64 => random.of(&[8, 16, 32]),
+            },
             dst,
             src: reg(random),
         },
@@ -143,7 +146,7 @@ fn insn(random: &mut Random, count: u16) -> Insn {
             base: reg(random),
             offset: offset(random),
             size,
-            signed: random.one_in(4),
+            signed: size != Size::B8 && random.one_in(4),
         },
         9 => Insn::Store {
             base: reg(random),
@@ -237,5 +240,14 @@ fn alter(random: &mut Random, insn: &mut Insn, count: u16) {
         Insn::Jump { target } => *target = Target(random.below(count.into()) as u16),
         Insn::Call { helper } => *helper = random.of(&Helper::ALL),
         Insn::Exit => *insn = self::insn(random, count),
+    }
+    if let Insn::Load {
+        size: Size::B8,
+        signed,
+        ..
+    } = insn
+    {
+        // There is no such instruction in the wire form.
+        *signed = false;
     }
 }

@@ -465,7 +465,7 @@ impl Writer<'_> {
             base: R6,
             offset: register.offset(),
             size,
-            signed: self.random.one_in(8),
+            signed: size != Size::B8 && self.random.one_in(8),
         });
         self.set(dst, Holds::Number);
     }
@@ -575,7 +575,7 @@ impl Writer<'_> {
                     base,
                     offset,
                     size,
-                    signed: self.random.one_in(4),
+                    signed: size != Size::B8 && self.random.one_in(4),
                 });
                 self.set(dst, Holds::Number);
             }
@@ -631,12 +631,13 @@ impl Writer<'_> {
         } else {
             self.number()
         };
+        let size = self.random.of(&SIZES);
         self.insns.push(Insn::Load {
             dst,
             base,
             offset: self.random.below(64) as i16 - 8,
-            size: self.random.of(&SIZES),
-            signed: self.random.one_in(4),
+            size,
+            signed: size != Size::B8 && self.random.one_in(4),
         });
         self.set(dst, Holds::Number);
     }

@@ -6,6 +6,7 @@ use bpf::{
     Helper, Insn,
     interpreter::{Addresses, run},
     verifier::verify,
+    wire::{decode, encode},
 };
 use bpf_cases::{Case, LIMIT};
 
@@ -37,6 +38,18 @@ fn many_programs_are_taken_and_they_use_everything() {
     let all = Helper::ALL.map(Helper::number);
     assert_eq!(helpers, BTreeSet::from(all));
     assert_eq!(kinds.len(), 13, "{kinds:?}");
+}
+
+/// So a case can be given to other verifiers and compilers.
+#[test]
+fn what_the_verifier_takes_has_a_wire_form() {
+    for case in (0..CASES).map(Case::of) {
+        if verify(case.program.clone()).is_ok() {
+            let wire =
+                encode(&case.program.insns).unwrap_or_else(|error| panic!("{error}\n{case}"));
+            assert_eq!(decode(&wire), Ok(case.program.insns));
+        }
+    }
 }
 
 #[test]

@@ -129,3 +129,28 @@ fn a_loop_of_64_turns_is_taken() {
     });
     assert!(verified.facts().iter().all(|fact| fact.reached));
 }
+
+#[test]
+fn a_comparison_of_one_copy_with_null_tells_about_the_others() {
+    for compared in [R0, R7] {
+        for condition in [Condition::Equal, Condition::NotEqual] {
+            taken(|b| {
+                let calls = b.map(MapDef::counters_by_key("calls", 8, 4));
+                let (there, end) = (b.label(), b.label());
+                b.store(R10, -8, Size::B8, 1)
+                    .load_map(R1, calls)
+                    .mov(R2, R10)
+                    .alu(AluOp::Add, R2, -8)
+                    .call(Helper::MapLookup)
+                    .mov(R7, R0);
+                if condition == Condition::Equal {
+                    b.branch(condition, compared, 0, end);
+                } else {
+                    b.branch(condition, compared, 0, there).jump(end);
+                }
+                b.place(there).store(R7, 0, Size::B8, 1);
+                b.place(end).exit(0);
+            });
+        }
+    }
+}

@@ -217,7 +217,9 @@ impl Walk<'_> {
         at: usize,
         change: impl FnOnce(&mut State),
     ) -> Result<(), Cause> {
-        let mut state = path.state.try_clone(self.live[at])?;
+        // All registers: the one that the branch compared may be read no more, but it tells about its
+        // copies.
+        let mut state = path.state.try_clone(u16::MAX)?;
         change(&mut state);
         state.keep(self.live[at]);
         self.bytes += state.bytes();
