@@ -24,7 +24,7 @@ pub(crate) mod hash {
 
     /// The first words of keys whose search begins at the first slot of a table for one entry.
     pub(crate) fn neighbours<const COUNT: usize>() -> [u64; COUNT] {
-        let mut keys = (1..).filter(|key| fold(key ^ TURNED) % 2 == 0);
+        let mut keys = (1..).filter(|key| fold(key ^ TURNED).is_multiple_of(2));
         [(); COUNT].map(|()| keys.next().expect("half of all keys"))
     }
 
