@@ -179,8 +179,3 @@ pub fn write_header(
 pub fn write_lost(cpu: u32, lost: u64, out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "CPU:{cpu} [LOST {lost} EVENTS]")
 }
-
-/// Writes the line of a probe in `kprobe_profile`: how often it was hit and missed.
-pub fn write_profile(name: &str, hits: u64, misses: u64, out: &mut dyn Write) -> fmt::Result {
-    writeln!(out, "  {name:<44} {hits:>15} {misses:>15}")
-}

@@ -7,7 +7,7 @@ use trace_events::{
     commands::Words,
     definition::Definition,
     fetch::Grammar,
-    line::{Origin, flags, state, write_header, write_line, write_lost, write_profile},
+    line::{Origin, flags, state, write_header, write_line, write_lost},
     readme,
     record::Layout,
 };
@@ -184,15 +184,6 @@ fn lost_records_are_told() {
     let mut out = String::new();
     write_lost(1, 42, &mut out).unwrap();
     assert_eq!(out, "CPU:1 [LOST 42 EVENTS]\n");
-}
-
-#[test]
-fn profile_has_a_line_for_a_probe() {
-    let mut out = String::new();
-    write_profile("p_vfs_read_0", 12, 0, &mut out).unwrap();
-    let words: Vec<_> = out.split_ascii_whitespace().collect();
-    assert_eq!(words, ["p_vfs_read_0", "12", "0"]);
-    assert_eq!(out.len(), 2 + 44 + 16 + 16 + 1);
 }
 
 #[test]
