@@ -3,7 +3,8 @@
 //! Tests and tools search it for literal pieces, such as `$arg<N>`, to see what a kernel can do. So
 //! a form is listed if and only if it works, in the words of Linux's file.
 
-/// The part about events: how they are defined. [`crate::trigger::README`] follows it.
+/// The part about events: how they are defined. [`crate::trigger::README`] follows it where
+/// there are triggers.
 pub const EVENTS: &str = r#"tracing mini-HOWTO:
 
 # echo 0 > tracing_on : quick way to disable tracing
@@ -40,10 +41,8 @@ place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
   events/<system>/	- Directory containing all trace events for <system>:
       enable		- Write 0/1 to enable/disable tracing of all <system>
 			  events
-      filter		- If set, only events passing filter are traced
   events/<system>/<event>/	- Directory containing control files for
 			  <event>:
       enable		- Write 0/1 to enable/disable tracing of <event>
       filter		- If set, only events passing filter are traced
-      trigger		- If set, a command to perform when event is hit
 "#;
