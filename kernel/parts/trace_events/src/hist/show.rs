@@ -140,7 +140,8 @@ impl<'a> Table<'a> {
     /// Sums the entries of the same key, and sorts as the histogram says. Entries that are equal by
     /// that are in the order of their keys.
     pub fn sort(&mut self) {
-        self.rows.sort_unstable_by_key(|row| row.key);
+        // Among the names of one pid the least one is shown, because CPUs may have noted several.
+        self.rows.sort_unstable_by_key(|row| (row.key, row.comm));
         self.rows.dedup_by(|row, kept| {
             let same = row.key == kept.key;
             if same {

@@ -690,6 +690,21 @@ fn name_of_the_first_task_with_a_pid_stays() {
 }
 
 #[test]
+fn cpus_may_have_noted_no_name_or_different_ones() {
+    let hist = parse("hist:keys=common_pid.execname").unwrap();
+    let key = 12_u64.to_le_bytes().to_vec();
+    let of_cpu = |comm: &[u8; 4]| (key.clone(), entry(1, &[comm, &[0; 12]]));
+    let mut cpus = [of_cpu(b"\0\0\0\0"), of_cpu(b"make"), of_cpu(b"cat\0")];
+    let text = shown(&hist, &cpus, 0);
+    assert!(
+        text.contains("common_pid: cat             [        12] } hitcount:          3"),
+        "{text}"
+    );
+    cpus.rotate_left(1);
+    assert_eq!(shown(&hist, &cpus, 0), text);
+}
+
+#[test]
 fn stacks_are_keys_by_their_number() {
     let hist = parse("hist:keys=stacktrace").unwrap();
     let (program, maps) = compile(&hist);
