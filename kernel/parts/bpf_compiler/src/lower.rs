@@ -48,6 +48,9 @@ const SHARED_DATA: Gpr = asm::RDX;
 const FUNCTION: Gpr = asm::RCX;
 const RETURN_ADDRESS: Gpr = asm::R8;
 
+/// Where the [`Sample`] is on the heavy level: at its end, where `rsp` is aligned in any case.
+const SAMPLE: Mem = Mem::at(asm::RSP, 0);
+
 const LIGHT: usize = 0;
 const HEAVY: usize = 1;
 const LEVELS: usize = 2;
@@ -105,8 +108,6 @@ struct Frame {
     saved_flags: Option<(usize, u16)>,
     /// The depth that `r10` is.
     stack_top: u16,
-    /// The depth of the beginning of the [`Sample`].
-    sample: u16,
     /// On the heavy level `rsp` is aligned, and `rbp` is at this depth.
     aligned_from: Option<u16>,
     /// In a handler: the level from which on `rbp` points to the context.
@@ -422,7 +423,6 @@ impl Lower<'_> {
             if heavy {
                 if self.asked.sample {
                     depth += size_of::<Sample>() as u16;
-                    frame.sample = depth;
                 }
                 // `rsp` is a multiple of 16 in front of a call. At the entry it is, too, at an
                 // aligned probe; elsewhere it is 8 below one.
@@ -1635,7 +1635,7 @@ impl Lower<'_> {
         }
         for (reg, argument) in flow::arguments(helper) {
             let place = match argument {
-                bpf::Argument::Context => Place::Address(self.at_depth(self.frame.sample)),
+                bpf::Argument::Context => Place::Address(SAMPLE),
                 _ => self.place(reg),
             };
             let gpr = self.phys(reg);
@@ -1669,7 +1669,7 @@ impl Lower<'_> {
         let value = self.scratch();
         for (register, offset) in FIELDS {
             self.load_context(value, register, Bytes::B8, false);
-            let field = self.at_depth(self.frame.sample).plus(offset as i32);
+            let field = SAMPLE.plus(offset as i32);
             self.asm.store(field, value, Bytes::B8);
         }
     }

@@ -199,6 +199,7 @@ struct Cpu {
 }
 
 const ARRAYS: usize = 1 << 16;
+const HIGH: usize = 1 << 28;
 const CODE_BYTES: usize = 1 << 20;
 const STACK_BYTES: usize = 1 << 16;
 /// The handle of map 0; each next one is 1 higher.
@@ -212,6 +213,8 @@ struct Place {
     cpu: Box<Cpu>,
     /// Below 2 GiB, so that it is addressed without a register.
     low: *mut u8,
+    /// Anywhere.
+    high: *mut u8,
     /// A signal's stack, because that of the code may be odd.
     signals: *mut u8,
     thunks: BTreeMap<u32, u64>,
@@ -257,6 +260,7 @@ impl Place {
             stack: map_memory(STACK_BYTES, 0),
             cpu,
             low: map_memory(ARRAYS, libc::MAP_32BIT),
+            high: map_memory(HIGH, 0),
             signals: map_memory(STACK_BYTES, 0),
             thunks,
         }
@@ -285,6 +289,8 @@ struct ArrayMemory {
     /// Where the part of each CPU is, or of all.
     parts: Vec<*mut u8>,
     bytes: usize,
+    /// What was there at the end of the run, because the next run uses the same memory.
+    found: Vec<Option<Vec<u8>>>,
 }
 
 /// The world of the machine code.
@@ -337,6 +343,13 @@ extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_vo
         let registers = &mut context.uc_mcontext.gregs;
         let ip = registers[libc::REG_RIP as usize] as u64;
         let (start, end) = CODE;
+        if (start..end).contains(&ip) && *(ip as *const [u8; 2]) == [0x0f, 0x31] {
+            let now = (*WORLD).machine.tsc();
+            registers[libc::REG_RAX as usize] = i64::from(now as u32);
+            registers[libc::REG_RDX as usize] = (now >> 32) as i64;
+            registers[libc::REG_RIP as usize] = (ip + 2) as i64;
+            return;
+        }
         let mended = if (start..end).contains(&ip) && !WORLD.is_null() {
             mend(&*(ip as *const [u8; 8]))
         } else {
@@ -389,9 +402,10 @@ fn place() -> MutexGuard<'static, Option<Place>> {
 
 /// The memory of a program's arrays, laid out as `variant` says.
 fn arrays(maps: &[MapDef], place: &Place, variant: Variant) -> Vec<Option<ArrayMemory>> {
-    let mut low = place.low;
+    let (mut low, mut high) = (place.low, place.high);
     let mut gs = (&raw const place.cpu.arrays).cast_mut().cast::<u8>();
     let own = &raw const *place.cpu as u64;
+    let end = high.wrapping_add(HIGH);
     let array = |(number, def): (usize, &MapDef)| {
         let per_cpu = match def.kind {
             MapKind::Array => false,
@@ -405,12 +419,6 @@ fn arrays(maps: &[MapDef], place: &Place, variant: Variant) -> Vec<Option<ArrayM
         let total = parts << shift;
         let choice = variant.pick(number as u32, 4);
         let is_small = total <= ARRAYS / 8;
-        let leak = |bytes: usize| -> *mut u8 {
-            // One more, for those who write behind the end.
-            Box::leak(vec![0u64; bytes / 8 + 8].into_boxed_slice())
-                .as_mut_ptr()
-                .cast()
-        };
         let memory = match choice {
             0 if is_small => {
                 let memory = low;
@@ -422,8 +430,13 @@ fn arrays(maps: &[MapDef], place: &Place, variant: Variant) -> Vec<Option<ArrayM
                 gs = gs.wrapping_add(bytes.next_multiple_of(64));
                 memory
             }
-            _ => leak(total),
+            _ => {
+                let memory = high;
+                high = high.wrapping_add(total);
+                memory
+            }
         };
+        assert!(high <= end, "the maps fit");
         // SAFETY: at least so many bytes, of which none is in use.
         unsafe { memory.write_bytes(0, if choice == 2 { bytes } else { total }) };
         let base = memory as u64;
@@ -455,6 +468,7 @@ fn arrays(maps: &[MapDef], place: &Place, variant: Variant) -> Vec<Option<ArrayM
             },
             parts,
             bytes,
+            found: Vec::new(),
         })
     };
     maps.iter().enumerate().map(array).collect()
@@ -553,15 +567,36 @@ pub fn run(
         CODE = (place.code as u64, place.code as u64 + CODE_BYTES as u64);
         addr_of_mut!(INPUT).write(registers);
         TARGET = address;
+        read_counter(program.program(), libc::PR_TSC_SIGSEGV);
         bpf_test_enter();
+        read_counter(program.program(), libc::PR_TSC_ENABLE);
         WORLD = null_mut();
         addr_of!(OUTPUT).read()
     };
     assert_eq!(above_stack(&registers), above, "memory above rsp is kept");
     assert_eq!(place.cpu.preempt_count, 7, "preemption is as before");
     run.machine.faults += place.cpu.faults;
+    for array in run.arrays.iter_mut().flatten() {
+        let contents = |part: &*mut u8| {
+            // SAFETY: the part has so many bytes.
+            let contents = || unsafe { std::slice::from_raw_parts(*part, array.bytes).to_vec() };
+            (!part.is_null()).then(contents)
+        };
+        array.found = array.parts.iter().map(contents).collect();
+    }
     check_kept(form, &registers, &output, &code);
     (run, output.gpr[AX] as u8)
+}
+
+/// Lets a reading of the time stamp counter fault, or not, if the program reads it.
+fn read_counter(program: &Program, how: i32) {
+    let tsc = Insn::Call {
+        helper: Helper::Tsc,
+    };
+    if program.insns.contains(&tsc) {
+        // SAFETY: only this thread's readings change.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, how) }, 0);
+    }
 }
 
 /// The memory from the stack pointer on, which belongs to the caller.
@@ -725,29 +760,21 @@ impl World {
     /// All that is different from the world of the interpreter.
     pub fn differences(&self, expected: &TestMachine) -> Vec<String> {
         let mut found = self.errors.clone();
-        let mut compare = |what: String, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-            let (a, b) = (format!("{a:x?}"), format!("{b:x?}"));
-            if a != b {
-                found.push(format!("{what}: machine code {a}, interpreter {b}"));
-            }
-        };
         let own = &self.machine;
-        compare("records".into(), &own.published, &expected.published);
-        compare("discarded".into(), &own.discarded, &expected.discarded);
-        compare("refused".into(), &own.refused, &expected.refused);
-        compare("held".into(), &own.held(), &expected.held());
-        compare("faults".into(), &own.faults, &expected.faults);
-        compare("shared".into(), &own.entry_data, &expected.entry_data);
+        compare(&mut found, "records", &own.published, &expected.published);
+        compare(&mut found, "discarded", &own.discarded, &expected.discarded);
+        compare(&mut found, "refused", &own.refused, &expected.refused);
+        compare(&mut found, "held", &own.held(), &expected.held());
+        compare(&mut found, "faults", &own.faults, &expected.faults);
+        compare(&mut found, "readings", &own.tsc, &expected.tsc);
+        compare(&mut found, "shared", &own.entry_data, &expected.entry_data);
         for (number, def) in self.maps.iter().enumerate() {
             let map = MapIndex(number as u16);
             let Some(array) = &self.arrays[number] else {
+                compare(&mut found, "map", &own.values(map), &expected.values(map));
                 compare(
-                    format!("map {number}"),
-                    &own.values(map),
-                    &expected.values(map),
-                );
-                compare(
-                    format!("stacks {number}"),
+                    &mut found,
+                    "stacks",
                     &own.stacks(map),
                     &expected.stacks(map),
                 );
@@ -759,19 +786,29 @@ impl World {
                 let at = array.bytes * cpu as usize + (index * array.array.stride) as usize;
                 memory[at..at + def.value_size as usize].copy_from_slice(&value);
             }
-            for (cpu, part) in array.parts.iter().enumerate() {
-                if part.is_null() {
+            for (cpu, part) in array.found.iter().enumerate() {
+                let Some(part) = part else { continue };
+                let expected = &memory[array.bytes * cpu..][..array.bytes];
+                if part == expected {
                     continue;
                 }
-                // SAFETY: the part has so many bytes.
-                let part = unsafe { std::slice::from_raw_parts(*part, array.bytes) };
-                let expected = &memory[array.bytes * cpu..][..array.bytes];
-                for (at, (a, b)) in part.chunks(8).zip(expected.chunks(8)).enumerate() {
-                    compare(format!("array {number} of {cpu}, word {at}"), &a, &b);
+                for (word, (a, b)) in part.chunks(8).zip(expected.chunks(8)).enumerate() {
+                    compare(
+                        &mut found,
+                        &format!("map {number}, {cpu}, word {word}"),
+                        &a,
+                        &b,
+                    );
                 }
             }
         }
         found
+    }
+}
+
+fn compare<T: PartialEq + std::fmt::Debug>(found: &mut Vec<String>, what: &str, a: &T, b: &T) {
+    if a != b {
+        found.push(format!("{what}: machine code {a:x?}, interpreter {b:x?}"));
     }
 }
 
@@ -827,10 +864,15 @@ pub fn with_result(program: &Program) -> Program {
     program
 }
 
-/// Runs `program` in each of its forms, and compares with the interpreter.
-pub fn agree(program: &Verified, world: &TestMachine, variant: Variant) -> Result<(), String> {
-    let forms: &[Form] = match program.program().kind {
-        Kind::Probe => &FORMS,
+/// Runs `program` in these forms, if it has them, and compares with the interpreter.
+pub fn agree(
+    program: &Verified,
+    forms: &[Form],
+    world: &TestMachine,
+    variant: Variant,
+) -> Result<(), String> {
+    let forms = match program.program().kind {
+        Kind::Probe => forms,
         Kind::Entry { .. } | Kind::Return { .. } => &[Form::Handler],
     };
     for &form in forms {
