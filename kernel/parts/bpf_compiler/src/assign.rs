@@ -54,8 +54,12 @@ pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
     }
     let (conflicts, used) = conflicts(env, flow);
     let groups = groups(env, flow, conflicts);
-    let mut order = ORDER;
-    order.sort_by_key(|&register| avoid.has(register));
+    let order = |avoided| {
+        ORDER
+            .into_iter()
+            .filter(move |&gpr| avoid.has(gpr) == avoided)
+    };
+    let order = || order(false).chain(order(true));
     let mut assignment = [asm::RAX; 11];
     let mut done = RegSet::default();
     for reg in used.iter() {
@@ -71,7 +75,7 @@ pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
             set.add(assignment[usize::from(other.number())]);
             set
         });
-        let free = order.into_iter().find(|&register| !taken.has(register));
+        let free = order().find(|&register| !taken.has(register));
         for member in group.iter() {
             // There are more registers than the program has.
             assignment[usize::from(member.number())] = free.unwrap_or(asm::RAX);

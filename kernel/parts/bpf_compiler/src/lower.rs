@@ -86,13 +86,13 @@ struct Asked {
 }
 
 /// The stack of one level.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 struct LevelFrame {
     flags: bool,
-    /// In the order of their pushes.
-    restored: Vec<Gpr>,
-    /// Arguments of a handler; pushed, not popped.
-    kept: Vec<Gpr>,
+    /// Pushed in the order of their numbers.
+    restored: GprSet,
+    /// Arguments of a handler; pushed behind these, not popped.
+    kept: GprSet,
     /// Bytes below these.
     room: u16,
     /// At the level's end, without alignment.
@@ -100,7 +100,7 @@ struct LevelFrame {
 }
 
 /// The stack of a round.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 struct Frame {
     levels: [LevelFrame; LEVELS],
     /// Where a register of the entry is kept: the level that saves it, and the depth.
@@ -197,7 +197,7 @@ pub fn lower(env: &Env, flow: &Flow, machine: &Machine) -> Result<Code, CompileE
             stack_used: Cell::new(false),
             error: None,
         };
-        round.frame = round.plan()?;
+        round.frame = round.plan();
         round.all()?;
         if let Some(error) = round.error {
             return Err(error);
@@ -357,7 +357,7 @@ impl Lower<'_> {
     // ---- The frame ----
 
     /// The frame for what the last round used.
-    fn plan(&self) -> Result<Frame, CompileError> {
+    fn plan(&self) -> Frame {
         let form = self.env.form;
         let preserved = match form {
             Form::Jump { .. } => ALL,
@@ -400,13 +400,12 @@ impl Lower<'_> {
                 restored.add(asm::RBP);
             }
             let kept = clobbered.and(self.asked.arguments).without(preserved);
-            for (set, list) in [(restored, &mut here.restored), (kept, &mut here.kept)] {
-                for gpr in set.without(done).iter() {
-                    depth += 8;
-                    frame.saved[usize::from(gpr.0)] = Some((level, depth));
-                    done.add(gpr);
-                    push(list, gpr)?;
-                }
+            here.restored = restored.without(done);
+            here.kept = kept.without(done);
+            done = done.or(here.restored).or(here.kept);
+            for gpr in here.restored.iter().chain(here.kept.iter()) {
+                depth += 8;
+                frame.saved[usize::from(gpr.0)] = Some((level, depth));
             }
             if context_moves {
                 frame.context_in_bp = Some(level);
@@ -433,7 +432,7 @@ impl Lower<'_> {
             here.depth = depth;
             frame.levels[level] = here;
         }
-        Ok(frame)
+        frame
     }
 
     /// The place at a depth.
@@ -484,7 +483,7 @@ impl Lower<'_> {
 
     /// Builds the part of the frame that belongs to `level`. The code so far is on the level above.
     fn enter(&mut self, level: usize) {
-        let here = self.frame.levels[level].clone();
+        let here = self.frame.levels[level];
         let mut depth = match level {
             LIGHT => 0,
             _ => self.frame.levels[LIGHT].depth,
@@ -495,7 +494,7 @@ impl Lower<'_> {
             depth += 8;
             self.note(Base::Sp, depth);
         }
-        for &gpr in here.restored.iter().chain(&here.kept) {
+        for gpr in here.restored.iter().chain(here.kept.iter()) {
             self.asm.push(gpr);
             depth += 8;
             self.note(Base::Sp, depth);
@@ -544,13 +543,13 @@ impl Lower<'_> {
     /// Takes down the frame, and returns.
     fn leave(&mut self) {
         for level in (LIGHT..=self.level).rev() {
-            let here = self.frame.levels[level].clone();
+            let here = self.frame.levels[level];
             let mut depth = here.depth;
             if level == HEAVY && self.is_jump() {
                 let count = Mem::gs(self.machine.preempt_count);
                 self.asm.step(Bytes::B4, count, true, false);
             }
-            let room = here.room + 8 * here.kept.len() as u16;
+            let room = here.room + 8 * here.kept.iter().count() as u16;
             match self.frame.aligned_from {
                 Some(from) if level == HEAVY => {
                     self.asm.mov(Bytes::B8, asm::RSP, Rm::Reg(asm::RBP));
@@ -564,7 +563,7 @@ impl Lower<'_> {
                 }
             }
             self.note(Base::Sp, depth);
-            for &gpr in here.restored.iter().rev() {
+            for gpr in here.restored.iter().rev() {
                 self.asm.pop(gpr);
                 depth -= 8;
                 self.note(Base::Sp, depth);

@@ -25,8 +25,8 @@ use bpf::{
     interpreter::{Addresses, Environment, TestMachine},
 };
 use bpf_compiler::{
-    Array, BreakpointFrame, Calls, Code, Form, Machine, MapRuntime, PerCpu, PidTgid, Sample,
-    compile, mend,
+    Array, BreakpointFrame, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu, PidTgid,
+    Sample, compile, mend,
 };
 
 /// The forms of a program of a probe.
@@ -474,30 +474,22 @@ fn arrays(maps: &[MapDef], place: &Place, variant: Variant) -> Vec<Option<ArrayM
     maps.iter().enumerate().map(array).collect()
 }
 
-/// Compiles and runs `program` in a copy of `world`. Returns the world afterwards, and what `al`
-/// was.
-///
-/// `world` is changed where the form leaves no choice: the registers of the probed code are those
-/// that the code was called with.
-pub fn run(
-    program: &Verified,
-    form: Form,
-    world: &mut TestMachine,
-    variant: Variant,
-) -> (World, u8) {
+/// Compiles `program`.
+pub fn compiled(program: &Verified, form: Form, variant: Variant) -> Result<Code, CompileError> {
     let mut guard = place();
     let place = guard.get_or_insert_with(Place::new);
-    place.cpu.own_address = &raw const *place.cpu as u64;
-    place.cpu.number = world.cpu;
-    place.cpu.preempt_count = 7;
-    place.cpu.faults = 0;
-    place.cpu.pid = world.pid_tgid as u32;
-    place.cpu.tgid = (world.pid_tgid >> 32) as u32;
-    place.cpu.pid_of_both = place.cpu.pid;
-    place.cpu.tgid_of_both = place.cpu.tgid;
-    place.cpu.part = 0x1234_5678_0000;
-    place.adopt_thread();
+    place.cpu.number = 0;
     let arrays = arrays(&program.program().maps, place, variant);
+    compile_for(program, form, &arrays, place, variant)
+}
+
+fn compile_for(
+    program: &Verified,
+    form: Form,
+    arrays: &[Option<ArrayMemory>],
+    place: &Place,
+    variant: Variant,
+) -> Result<Code, CompileError> {
     let maps: Vec<MapRuntime> = arrays
         .iter()
         .enumerate()
@@ -530,7 +522,34 @@ pub fn run(
         },
         helper: &|helper| thunks[&helper.number()],
     };
-    let code = compile(program, form, &maps, &machine).expect("the program compiles");
+    compile(program, form, &maps, &machine)
+}
+
+/// Compiles and runs `program` in a copy of `world`. Returns the world afterwards, and what `al`
+/// was.
+///
+/// `world` is changed where the form leaves no choice: the registers of the probed code are those
+/// that the code was called with.
+pub fn run(
+    program: &Verified,
+    form: Form,
+    world: &mut TestMachine,
+    variant: Variant,
+) -> (World, u8) {
+    let mut guard = place();
+    let place = guard.get_or_insert_with(Place::new);
+    place.cpu.own_address = &raw const *place.cpu as u64;
+    place.cpu.number = world.cpu;
+    place.cpu.preempt_count = 7;
+    place.cpu.faults = 0;
+    place.cpu.pid = world.pid_tgid as u32;
+    place.cpu.tgid = (world.pid_tgid >> 32) as u32;
+    place.cpu.pid_of_both = place.cpu.pid;
+    place.cpu.tgid_of_both = place.cpu.tgid;
+    place.cpu.part = 0x1234_5678_0000;
+    place.adopt_thread();
+    let arrays = arrays(&program.program().maps, place, variant);
+    let code = compile_for(program, form, &arrays, place, variant).expect("the program compiles");
     if let Ok(path) = std::env::var("BPF_CODE") {
         std::fs::write(path, &code.bytes).expect("the code can be written");
     }
@@ -757,6 +776,13 @@ fn put_code(code: &Code, place: &Place, probed: u64) -> u64 {
 }
 
 impl World {
+    /// The first 8 bytes of an array that all CPUs share.
+    pub fn array_word(&self, map: MapIndex) -> u64 {
+        let array = self.arrays[usize::from(map.0)].as_ref();
+        let bytes = array.and_then(|array| array.found[0].as_ref()?.first_chunk());
+        u64::from_le_bytes(*bytes.expect("the map is an array with 8 bytes"))
+    }
+
     /// All that is different from the world of the interpreter.
     pub fn differences(&self, expected: &TestMachine) -> Vec<String> {
         let mut found = self.errors.clone();
@@ -864,13 +890,25 @@ pub fn with_result(program: &Program) -> Program {
     program
 }
 
+/// What came of a comparison without a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Agreed,
+    /// The interpreter objects to what the program does. The verifier's tests judge that.
+    Objected,
+}
+
 /// Runs `program` in these forms, if it has them, and compares with the interpreter.
 pub fn agree(
     program: &Verified,
     forms: &[Form],
     world: &TestMachine,
     variant: Variant,
-) -> Result<(), String> {
+) -> Result<Outcome, String> {
+    let limit = 1 << 20;
+    if bpf::interpreter::run(program.program(), &mut world.clone(), limit).is_err() {
+        return Ok(Outcome::Objected);
+    }
     let forms = match program.program().kind {
         Kind::Probe => forms,
         Kind::Entry { .. } | Kind::Return { .. } => &[Form::Handler],
@@ -878,7 +916,7 @@ pub fn agree(
     for &form in forms {
         let mut world = world.clone();
         let (machine, al) = run(program, form, &mut world, variant);
-        let result = bpf::interpreter::run(program.program(), &mut world, 1 << 20)
+        let result = bpf::interpreter::run(program.program(), &mut world, limit)
             .map_err(|objection| format!("the interpreter objects: {objection}"))?;
         let mut differences = machine.differences(&world);
         if form == Form::Handler {
@@ -894,5 +932,5 @@ pub fn agree(
             return Err(format!("{form:?}: {}", differences.join("\n")));
         }
     }
-    Ok(())
+    Ok(Outcome::Agreed)
 }
