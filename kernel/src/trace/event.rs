@@ -17,19 +17,28 @@
 //! # Contexts
 //! Task context, under the lock of the list of events ([`super::events`]).
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
+use core::{
+    fmt::{self, Write},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
+use bpf::{Condition, Helper, Reg, Size};
 use trace_events::{
     compile::{self, EventProgram, HITS},
     definition::{Definition, EventKind},
     filter::Filter,
+    hist::{self, Hist},
     record::Layout,
     refusal::{Reason, Refusal},
+    trigger::{Action, Trigger},
 };
+use trace_maps::Map;
 
 use super::{
     names::KernelSymbols,
-    program::{AttachedCall, AttachedProbe, LoadError, Program},
+    program::{AttachedCall, AttachedProbe, LoadError, LoadedMap, Program},
+    triggers::Taken,
 };
 use crate::{
     errno::Errno,
@@ -46,6 +55,26 @@ pub struct Event {
     pub filter: Option<Filter>,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
+    /// Behind `probes`, so that no program has a trigger's slot when that is dropped.
+    pub triggers: Vec<ActiveTrigger>,
+    /// The maps of its histograms, by name. They outlive programs.
+    maps: BTreeMap<String, Arc<LoadedMap>>,
+    /// Whether hits are recorded, as triggers of other events say. It counts while there are such
+    /// triggers.
+    switch: Box<AtomicU64>,
+    /// How many triggers of other events have the switch.
+    pub switch_users: usize,
+    next_trigger: u32,
+}
+
+/// A trigger, and what it needs.
+pub struct ActiveTrigger {
+    pub trigger: Trigger,
+    /// The beginning of the names of its maps.
+    name: String,
+    /// Of one that acts on something else than a histogram.
+    pub slot: Option<Taken>,
+    pub paused: bool,
 }
 
 /// A probe of an event.
@@ -171,10 +200,15 @@ impl Probe {
         }
     }
 
-    /// Attaches `program`.
-    fn arm(&mut self, programs: compile::Programs) -> Result<(), LoadError> {
+    /// Attaches the programs, in which maps that `maps` has are those. Returns that of the hit.
+    fn arm(
+        &mut self,
+        programs: compile::Programs,
+        maps: &BTreeMap<String, Arc<LoadedMap>>,
+    ) -> Result<Arc<Program>, LoadError> {
         self.disarm();
-        let hit = Program::load(programs.hit)?;
+        let hit = Program::load_sharing(programs.hit, |name| maps.get(name).cloned())?;
+        let program = hit.clone();
         let entry = programs.entry.map(Program::load).transpose()?;
         self.state = State::Absent;
         let armed = match self.definition.kind {
@@ -190,7 +224,7 @@ impl Probe {
         match armed {
             Ok(state) => {
                 self.state = state;
-                Ok(())
+                Ok(program)
             }
             Err(error) => {
                 if let Ok(idle) = Self::idle(&self.definition) {
@@ -199,6 +233,40 @@ impl Probe {
                 Err(error)
             }
         }
+    }
+}
+
+/// The beginning of the names of a histogram's maps.
+const HIST_MAP: &str = "hist";
+
+fn is_hist_map(name: &str) -> bool {
+    name.starts_with(HIST_MAP)
+}
+
+impl ActiveTrigger {
+    /// Whether a map with that name is one of its histogram.
+    fn owns(&self, map: &str) -> bool {
+        map.strip_prefix(&*self.name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+/// Stacks of a histogram.
+struct StackNames<'a>(&'a Event, &'a ActiveTrigger);
+
+impl hist::Names for StackNames<'_> {
+    fn frame(&self, stack: u64, frame: u32) -> Option<u64> {
+        let map = self.0.maps.get(&format!("{}.stacks", self.1.name))?;
+        let Some(Map::Stacks(stacks)) = map.own() else {
+            return None;
+        };
+        let mut frames = [0; trace_maps::MAX_FRAMES];
+        let count = stacks.frames(stack, &mut frames)?;
+        frames[..count].get(frame as usize).copied()
+    }
+
+    fn syscall(&self, number: u64) -> Option<&str> {
+        super::sources::syscall_name(number)
     }
 }
 
@@ -212,12 +280,17 @@ impl Event {
             enabled: false,
             filter: None,
             refused_filter: None,
+            triggers: Vec::new(),
+            maps: BTreeMap::new(),
+            switch: Box::new(AtomicU64::new(0)),
+            switch_users: 0,
+            next_trigger: 0,
         }
     }
 
     /// Whether hits are to do anything.
     fn is_wanted(&self) -> bool {
-        self.enabled
+        self.enabled || !self.triggers.is_empty() || self.switch_users > 0
     }
 
     /// Whether it may not be deleted.
@@ -245,17 +318,217 @@ impl Event {
     }
 
     fn arm_all(&mut self) -> Result<(), Option<LoadError>> {
-        for probe in &mut self.probes {
-            let mut program = EventProgram::new(&probe.definition, self.id, &KernelSymbols);
-            program
-                .record(self.filter.as_ref())
-                .map_err(|error| Some(LoadError::Event(error)))?;
-            let programs = program
-                .finish()
-                .map_err(|error| Some(LoadError::Event(error)))?;
-            probe.arm(programs).map_err(Some)?;
+        for at in 0..self.probes.len() {
+            let programs = self.programs(&self.probes[at].definition);
+            let programs = programs.map_err(|error| Some(LoadError::Event(error)))?;
+            let maps = &mut self.maps;
+            let probe = &mut self.probes[at];
+            let program = probe.arm(programs, maps).map_err(Some)?;
+            // The maps of a new histogram are made with the first program that has them.
+            for (name, map) in program.maps().filter(|(name, _)| is_hist_map(name)) {
+                maps.entry(name.into()).or_insert_with(|| map.clone());
+            }
         }
         Ok(())
+    }
+
+    /// The programs of one of its probes: triggers, then the record.
+    fn programs(
+        &self,
+        definition: &Definition,
+    ) -> Result<compile::Programs, compile::CompileError> {
+        let mut program = EventProgram::new(definition, self.id, &KernelSymbols);
+        for active in &self.triggers {
+            match &active.trigger.action {
+                Action::Hist(_) if active.paused => {}
+                Action::Hist(hist) => program.count(hist, &active.name)?,
+                _ => {
+                    let end = program.builder.label();
+                    if let Some(filter) = &active.trigger.filter {
+                        program.filter(filter, end)?;
+                    }
+                    let number = active.slot.as_ref().map_or(i32::MAX, Taken::number);
+                    program
+                        .builder
+                        .mov(Reg::R1, number)
+                        .call(Helper::Trigger)
+                        .place(end);
+                }
+            }
+        }
+        if self.enabled || self.switch_users > 0 {
+            let end = program.builder.label();
+            if self.switch_users > 0 {
+                let switch = core::ptr::from_ref(&*self.switch).addr() as i64;
+                program
+                    .builder
+                    .set(Reg::R0, switch)
+                    .load(Reg::R0, Reg::R0, 0, Size::B8)
+                    .branch(Condition::Equal, Reg::R0, 0, end);
+            }
+            program.record(self.filter.as_ref())?;
+            program.builder.place(end);
+        }
+        program.finish()
+    }
+
+    /// Adds a trigger. `slot` is that of one that is no histogram.
+    ///
+    /// # Errors
+    /// As [`Event::apply`]; then it is not there.
+    pub fn add_trigger(
+        &mut self,
+        trigger: Trigger,
+        slot: Option<Taken>,
+        paused: bool,
+    ) -> Result<(), Errno> {
+        self.next_trigger += 1;
+        self.triggers.push(ActiveTrigger {
+            trigger,
+            name: format!("{HIST_MAP}{}", self.next_trigger),
+            slot,
+            paused,
+        });
+        let result = self.apply();
+        if result.is_err() {
+            let refused = self.triggers.pop();
+            let _ = self.apply();
+            drop(refused);
+        }
+        result
+    }
+
+    /// Takes a trigger away. Returns it.
+    ///
+    /// # Errors
+    /// As [`Event::apply`].
+    pub fn remove_trigger(&mut self, index: usize) -> Result<ActiveTrigger, Errno> {
+        let active = self.triggers.remove(index);
+        let result = self.apply();
+        self.maps.retain(|name, _| !active.owns(name));
+        result.map(|()| active)
+    }
+
+    /// Lets a histogram count, or not.
+    ///
+    /// # Errors
+    /// As [`Event::apply`].
+    pub fn pause(&mut self, index: usize, paused: bool) -> Result<(), Errno> {
+        self.triggers[index].paused = paused;
+        self.apply()
+    }
+
+    /// Empties a histogram.
+    pub fn clear(&self, index: usize) {
+        let active = &self.triggers[index];
+        for (_, map) in self.maps.iter().filter(|(name, _)| active.owns(name)) {
+            match map.own() {
+                Some(Map::Array(array)) => array.clear(),
+                Some(Map::Hash(hash)) => hash.clear(),
+                Some(Map::Stacks(stacks)) => stacks.clear(),
+                None => {}
+            }
+        }
+    }
+
+    /// The switch that triggers of other events set.
+    pub fn switch(&self) -> &AtomicU64 {
+        &self.switch
+    }
+
+    /// One more trigger of another event has the switch, or one less.
+    ///
+    /// # Errors
+    /// As [`Event::apply`].
+    pub fn share_switch(&mut self, more: bool) -> Result<(), Errno> {
+        if self.switch_users == 0 {
+            self.switch.store(self.enabled.into(), Ordering::Relaxed);
+        }
+        self.switch_users = match more {
+            true => self.switch_users + 1,
+            false => self.switch_users.saturating_sub(1),
+        };
+        self.apply()
+    }
+
+    /// The content of `enable`.
+    pub fn enabled_text(&self) -> &'static str {
+        match (self.enabled, self.switch_users > 0) {
+            (false, false) => "0",
+            (true, false) => "1",
+            (false, true) => "0*",
+            (true, true) => "1*",
+        }
+    }
+
+    /// Writes the lines of `trigger`.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn show_triggers(&self, out: &mut dyn Write) -> fmt::Result {
+        for active in &self.triggers {
+            let left = active.slot.as_ref().and_then(Taken::left);
+            writeln!(out, "{}", active.trigger.line(left, active.paused))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the text of `hist`.
+    ///
+    /// # Errors
+    /// ENOMEM, or that of `out`.
+    pub fn show_histograms(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let mut is_first = true;
+        for active in &self.triggers {
+            let Action::Hist(hist) = &active.trigger.action else {
+                continue;
+            };
+            if !is_first {
+                out.write_str("\n\n")?;
+            }
+            is_first = false;
+            let table = self.table(hist, &active.name)?;
+            table.write(
+                active.paused,
+                &KernelSymbols,
+                &StackNames(self, active),
+                out,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The contents of a histogram.
+    fn table<'a>(&self, hist: &'a Hist, name: &str) -> Result<hist::Table<'a>, Errno> {
+        let mut table = hist::Table::new(hist);
+        let own = |name: &str| self.maps.get(name).and_then(|map| map.own());
+        let mut result = Ok(());
+        match own(name) {
+            Some(Map::Hash(hash)) => {
+                hash.for_each(|_, key, value| {
+                    let bytes: Vec<u8> = value.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    result = result.and(table.add(key, &bytes));
+                });
+            }
+            Some(Map::Array(array)) => {
+                for index in 0..array.entries() {
+                    let mut sum = [0];
+                    if array.read_sum(index, &mut sum) && sum[0] != 0 {
+                        let added = table.add(&(index as u32).to_le_bytes(), &sum[0].to_le_bytes());
+                        result = result.and(added);
+                    }
+                }
+            }
+            _ => {}
+        }
+        result.map_err(|_| Errno::ENOMEM)?;
+        if let Some(Map::Array(drops)) = own(&format!("{name}.drops")) {
+            let mut sum = [0];
+            drops.read_sum(0, &mut sum);
+            table.dropped = sum[0];
+        }
+        table.sort();
+        Ok(table)
     }
 
     /// Turns recording on or off.
@@ -271,6 +544,7 @@ impl Event {
         if result.is_err() {
             self.enabled = false;
         }
+        self.switch.store(self.enabled.into(), Ordering::Relaxed);
         result
     }
 

@@ -4,7 +4,7 @@
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
 
-use alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 use core::fmt::{self, Write};
 
 use trace_events::{
@@ -14,14 +14,17 @@ use trace_events::{
     error_log::ErrorLog,
     event::check_append,
     fetch::Grammar,
+    filter::FilterError,
     record::Layout,
     refusal::{Reason, Refusal},
+    trigger::{Action, Change, Line, Trigger},
 };
 
 use super::{
     event::{Event, Probe},
     files,
     names::KernelSymbols,
+    triggers::{Deed, Taken},
 };
 use crate::{errno::Errno, sync::Mutex, time::ktime_get};
 
@@ -246,6 +249,93 @@ impl Events {
             }
             Some(_) => 'X',
         }
+    }
+
+    /// Obeys a line that was written to the `trigger` file of the event `name`.
+    ///
+    /// # Errors
+    /// That of the refusal, which is in `error_log` then if it concerns a filter or a histogram.
+    pub fn set_trigger(&mut self, name: &Name, text: &str) -> Result<(), Errno> {
+        let event = self.event(name)?;
+        let line = Line::parse(text, &event.layout.fields, &KernelSymbols);
+        let change = line.and_then(|line| {
+            let there = event.triggers.iter().map(|active| &active.trigger);
+            Ok((line.apply(there)?, line.trigger))
+        });
+        let (change, trigger) = match change {
+            Ok(change) => change,
+            Err(error) => {
+                if let Some(entry) = error.log_entry(text) {
+                    let source = match entry.is_hist {
+                        true => format!("hist:{}:{}", name.0, name.1),
+                        false => FilterError::LOCATION.into(),
+                    };
+                    let (now, column) = (ktime_get(), entry.column);
+                    let (reason, command) = (&entry.text, entry.command());
+                    self.errors.add(now, &source, reason, &command, column);
+                }
+                return Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL));
+            }
+        };
+        match change {
+            Change::None => Ok(()),
+            Change::Add { paused } => self.add_trigger(name, trigger, paused),
+            Change::Remove(index) => {
+                let active = self.event(name)?.remove_trigger(index)?;
+                self.leave_switch(&active.trigger)
+            }
+            Change::Pause(index) => self.event(name)?.pause(index, true),
+            Change::Continue(index) => self.event(name)?.pause(index, false),
+            Change::Clear(index) => {
+                self.event(name)?.clear(index);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_trigger(&mut self, name: &Name, trigger: Trigger, paused: bool) -> Result<(), Errno> {
+        let count = trigger.count;
+        let taken = match &trigger.action {
+            Action::Hist(_) => return self.event(name)?.add_trigger(trigger, None, paused),
+            Action::TraceOn => Taken::new(Deed::TraceOn, count, None),
+            Action::TraceOff => Taken::new(Deed::TraceOff, count, None),
+            Action::SetEvent {
+                enable,
+                group,
+                event,
+            } => {
+                let other = (group.clone(), event.clone());
+                let other = self.list.get_mut(&other).ok_or(Errno::EINVAL)?;
+                other.share_switch(true)?;
+                let deed = match enable {
+                    true => Deed::EnableEvent,
+                    false => Deed::DisableEvent,
+                };
+                Taken::new(deed, count, Some(other.switch()))
+            }
+            Action::Snapshot | Action::StackTrace => return Err(Errno::EINVAL),
+        };
+        let result = match taken {
+            Some(taken) => {
+                let event = self.event(name)?;
+                event.add_trigger(trigger.clone(), Some(taken), false)
+            }
+            None => Err(Errno::ENOSPC),
+        };
+        if result.is_err() {
+            self.leave_switch(&trigger)?;
+        }
+        result
+    }
+
+    /// A trigger that has another event's switch is gone.
+    fn leave_switch(&mut self, trigger: &Trigger) -> Result<(), Errno> {
+        if let Action::SetEvent { group, event, .. } = &trigger.action
+            && let Some(other) = self.list.get_mut(&(group.clone(), event.clone()))
+        {
+            other.share_switch(false)?;
+        }
+        Ok(())
     }
 
     /// The events by number, for a reader of records.

@@ -6,7 +6,7 @@
 //!   trace, trace_pipe, tracing_on, buffer_size_kb, current_tracer, trace_clock, trace_options
 //!   options/{overwrite, pause-on-trace}
 //!   per_cpu/cpuN/{trace, trace_pipe, stats}
-//!   events/enable, events/GROUP/enable, events/GROUP/EVENT/{enable, filter, format, id}
+//!   events/enable, events/GROUP/enable, events/GROUP/EVENT/{enable, filter, format, hist, id, trigger}
 //! ```
 //!
 //! Names, formats and errnos are those of Linux. What differs is said in `docs/tracing.md`.
@@ -21,7 +21,11 @@ use core::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use trace_events::{definition::File, filter, readme};
+use trace_events::{
+    definition::File,
+    filter, readme,
+    trigger::{self, Command},
+};
 
 use super::{
     buffer,
@@ -506,13 +510,26 @@ enum EventFileKind {
     Filter,
     Format,
     Id,
+    Trigger,
+    Hist,
 }
 
-const EVENT_FILES: [(&str, u32, EventFileKind); 4] = [
+const EVENT_FILES: [(&str, u32, EventFileKind); 6] = [
     ("enable", READ | WRITE, EventFileKind::Enable),
     ("filter", READ | WRITE, EventFileKind::Filter),
     ("format", READ, EventFileKind::Format),
     ("id", READ, EventFileKind::Id),
+    ("trigger", READ | WRITE, EventFileKind::Trigger),
+    ("hist", READ, EventFileKind::Hist),
+];
+
+/// The triggers that there are.
+const TRIGGERS: &[Command] = &[
+    Command::TraceOn,
+    Command::TraceOff,
+    Command::EnableEvent,
+    Command::DisableEvent,
+    Command::Hist,
 ];
 
 impl VirtualFile for EventFile {
@@ -520,7 +537,7 @@ impl VirtualFile for EventFile {
         let mut events = EVENTS.lock();
         let event = events.event(&self.name)?;
         match self.kind {
-            EventFileKind::Enable => writeln!(out, "{}", u8::from(event.enabled))?,
+            EventFileKind::Enable => writeln!(out, "{}", event.enabled_text())?,
             EventFileKind::Filter => match (&event.refused_filter, &event.filter) {
                 (Some(refused), _) => out.write_str(refused)?,
                 (None, Some(filter)) => writeln!(out, "{}", filter.text())?,
@@ -528,6 +545,11 @@ impl VirtualFile for EventFile {
             },
             EventFileKind::Format => event.layout.write_format(&self.name.1, event.id, out)?,
             EventFileKind::Id => writeln!(out, "{}", event.id)?,
+            EventFileKind::Trigger if event.triggers.is_empty() => {
+                write!(out, "{}", trigger::Available(TRIGGERS))?;
+            }
+            EventFileKind::Trigger => event.show_triggers(out)?,
+            EventFileKind::Hist => event.show_histograms(out)?,
         }
         Ok(())
     }
@@ -561,7 +583,13 @@ impl VirtualFile for EventFile {
                     }
                 }
             }
-            EventFileKind::Format | EventFileKind::Id => Err(Errno::EINVAL),
+            EventFileKind::Trigger => {
+                for line in text(data)?.lines().filter(|line| !line.trim().is_empty()) {
+                    events.set_trigger(&self.name, line)?;
+                }
+                Ok(())
+            }
+            EventFileKind::Format | EventFileKind::Id | EventFileKind::Hist => Err(Errno::EINVAL),
         }
     }
 }

@@ -74,6 +74,7 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::AppendStr => trace_append_text as *const () as u64,
         Helper::AppendUserStr => trace_append_user_text as *const () as u64,
         Helper::AppendBytes => trace_append_bytes as *const () as u64,
+        Helper::Trigger => super::triggers::trace_trigger as *const () as u64,
         Helper::StackId
         | Helper::CpuId
         | Helper::FuncIp

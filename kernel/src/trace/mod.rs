@@ -7,6 +7,7 @@
 //! | [`program`] | a program in the kernel: verified, compiled, attached to a probe |
 //! | [`event`], [`events`] | one event; all of them, and the commands that define them |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
+//! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`comms`] | names of tasks that have ended |
 //! | [`helpers`] | the functions that compiled programs call |
 //! | [`nofault`] | reads of memory that may not be there |
@@ -30,6 +31,8 @@ pub mod names;
 mod nofault;
 pub mod output;
 pub mod program;
+pub mod sources;
+pub mod triggers;
 
 use core::sync::atomic::Ordering;
 

@@ -141,10 +141,20 @@ pub enum LoadedMap {
     Ring,
 }
 
+impl LoadedMap {
+    /// The map, if it has memory of its own.
+    pub fn own(&self) -> Option<&Map> {
+        match self {
+            Self::Own(map, _) => Some(map),
+            Self::Ring => None,
+        }
+    }
+}
+
 /// A program, ready to be attached.
 pub struct Program {
     verified: Verified,
-    maps: Arc<[LoadedMap]>,
+    maps: Vec<Arc<LoadedMap>>,
     /// Of a probe: its routines. They are in `code`.
     action: Option<Action>,
     /// Of an entry or return: its routine, in `code`.
@@ -158,7 +168,19 @@ impl Program {
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
     pub fn load(program: bpf::Program) -> Result<Arc<Self>, LoadError> {
-        let maps = make_maps(&program)?;
+        Self::load_sharing(program, |_| None)
+    }
+
+    /// The same, but a map whose name `shared` knows is that one, and not a new one. Its definition
+    /// is the same.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load_sharing(
+        program: bpf::Program,
+        shared: impl Fn(&str) -> Option<Arc<LoadedMap>>,
+    ) -> Result<Arc<Self>, LoadError> {
+        let maps = make_maps(&program, shared)?;
         Self::load_with(program, maps)
     }
 
@@ -177,7 +199,7 @@ impl Program {
         Self::load_with(program, other.maps.clone())
     }
 
-    fn load_with(program: bpf::Program, maps: Arc<[LoadedMap]>) -> Result<Arc<Self>, LoadError> {
+    fn load_with(program: bpf::Program, maps: Vec<Arc<LoadedMap>>) -> Result<Arc<Self>, LoadError> {
         let stacks = Insn::Call {
             helper: Helper::StackId,
         };
@@ -185,7 +207,7 @@ impl Program {
             return Err(LoadError::NoHelper(Helper::StackId));
         }
         let verified = verify(program)?;
-        let runtime: Vec<MapRuntime> = maps.iter().map(runtime).collect();
+        let runtime: Vec<MapRuntime> = maps.iter().map(|map| runtime(map)).collect();
         let compiled = |form| compile(&verified, form, &runtime, &machine());
         let (action, routine, code) = match verified.program().kind {
             Kind::Probe => {
@@ -251,10 +273,13 @@ impl Program {
 
     /// The map with that number, if it has memory of its own.
     pub fn map(&self, index: MapIndex) -> Option<&Map> {
-        match self.maps.get(usize::from(index.0))? {
-            LoadedMap::Own(map, _) => Some(map),
-            LoadedMap::Ring => None,
-        }
+        self.maps.get(usize::from(index.0))?.own()
+    }
+
+    /// Its maps, by their names.
+    pub fn maps(&self) -> impl Iterator<Item = (&str, &Arc<LoadedMap>)> {
+        let names = self.source().maps.iter().map(|def| &*def.name);
+        names.zip(&self.maps)
     }
 
     /// The sum of a counter over all CPUs, of an array. 0 if there is none.
@@ -281,12 +306,19 @@ impl Program {
     }
 }
 
-/// Takes the memory of a program's maps.
-fn make_maps(program: &bpf::Program) -> Result<Arc<[LoadedMap]>, LoadError> {
+/// Takes the memory of a program's maps, except those that `shared` knows.
+fn make_maps(
+    program: &bpf::Program,
+    shared: impl Fn(&str) -> Option<Arc<LoadedMap>>,
+) -> Result<Vec<Arc<LoadedMap>>, LoadError> {
     let mut maps = Vec::new();
     maps.try_reserve_exact(program.maps.len())
         .map_err(|_| LoadError::OutOfMemory)?;
     for def in &program.maps {
+        if let Some(map) = shared(&def.name) {
+            maps.push(map);
+            continue;
+        }
         let kind = match def.kind {
             MapKind::Array => trace_maps::Kind::Array,
             MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
@@ -295,7 +327,7 @@ fn make_maps(program: &bpf::Program) -> Result<Arc<[LoadedMap]>, LoadError> {
             MapKind::Stacks => trace_maps::Kind::Stacks,
             MapKind::Ring => {
                 buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
-                maps.push(LoadedMap::Ring);
+                maps.push(Arc::new(LoadedMap::Ring));
                 continue;
             }
         };
@@ -310,9 +342,9 @@ fn make_maps(program: &bpf::Program) -> Result<Arc<[LoadedMap]>, LoadError> {
             Map::Hash(hash) => Some(tables(hash)),
             _ => None,
         };
-        maps.push(LoadedMap::Own(map, tables));
+        maps.push(Arc::new(LoadedMap::Own(map, tables)));
     }
-    Ok(maps.into())
+    Ok(maps)
 }
 
 /// Where the table of each CPU is.

@@ -257,3 +257,107 @@ fn format_tells_where_the_fields_are() {
     );
     clean_up();
 }
+
+#[guest_test]
+fn a_histogram_counts_by_its_keys() {
+    clean_up();
+    echo("p:h traced_function number=%di:u64", "kprobe_events").unwrap();
+    assert!(show("events/kprobes/h/trigger").starts_with("# Available triggers:\n# traceon"));
+    echo(
+        "hist:keys=number if number != 3",
+        "events/kprobes/h/trigger",
+    )
+    .unwrap();
+    for number in [1, 2, 2, 3, 3, 3] {
+        call(number);
+    }
+    let expected = "# event histogram\n#\n\
+         # trigger info: hist:keys=number:vals=hitcount:sort=hitcount:size=2048 \
+         if number != 3 [active]\n#\n\n\
+         { number:          1 } hitcount:          1\n\
+         { number:          2 } hitcount:          2\n\n\
+         Totals:\n    Hits: 3\n    Entries: 2\n    Dropped: 0\n";
+    assert_eq!(show("events/kprobes/h/hist"), expected);
+    // Nothing was recorded, and the counts stay when it is.
+    assert_eq!(lines(), [""; 0]);
+    echo("1", "events/kprobes/h/enable").unwrap();
+    call(1);
+    assert_eq!(lines().len(), 1);
+    assert!(show("events/kprobes/h/hist").contains("Hits: 4\n"));
+    assert_eq!(
+        append(
+            "hist:keys=number:clear if number != 3",
+            "events/kprobes/h/trigger"
+        ),
+        Ok(())
+    );
+    assert!(show("events/kprobes/h/hist").contains("Hits: 0\n"));
+    echo("0", "events/kprobes/h/enable").unwrap();
+    assert_eq!(echo("", "kprobe_events"), Err(Errno::EBUSY));
+    append(
+        "!hist:keys=number if number != 3",
+        "events/kprobes/h/trigger",
+    )
+    .unwrap();
+    assert_eq!(show("events/kprobes/h/hist"), "");
+    clean_up();
+}
+
+#[guest_test]
+fn a_histogram_of_logarithms_is_a_row_of_counters() {
+    clean_up();
+    echo("p:h traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("hist:keys=number.log2", "events/kprobes/h/trigger").unwrap();
+    for number in [0, 1, 2, 3, 4, 5, 1000] {
+        call(number);
+    }
+    let text = show("events/kprobes/h/hist");
+    assert!(text.contains("Hits: 7\n"), "{text}");
+    assert!(text.contains("~ 2^10 } hitcount:          1\n"), "{text}");
+    append("!hist:keys=number.log2", "events/kprobes/h/trigger").unwrap();
+    clean_up();
+}
+
+#[guest_test]
+fn triggers_switch_recording_off_and_another_event_on() {
+    clean_up();
+    echo("p:a traced_function number=%di:u64", "kprobe_events").unwrap();
+    append("p:b vfs_open", "kprobe_events").unwrap();
+    echo(
+        "enable_event:kprobes:b:1 if number == 5",
+        "events/kprobes/a/trigger",
+    )
+    .unwrap();
+    assert_eq!(
+        show("events/kprobes/a/trigger"),
+        "enable_event:kprobes:b:count=1 if number == 5\n"
+    );
+    assert_eq!(show("events/kprobes/b/enable"), "0*\n");
+    let opens = || {
+        lines()
+            .iter()
+            .filter(|line| line.starts_with("b: "))
+            .count()
+    };
+    fs::open(&path("tracing_on"), open::RDONLY).unwrap();
+    call(4);
+    fs::open(&path("tracing_on"), open::RDONLY).unwrap();
+    assert_eq!(opens(), 0);
+    call(5);
+    fs::open(&path("tracing_on"), open::RDONLY).unwrap();
+    // The file `trace` was opened as well.
+    assert!(opens() >= 1);
+    assert_eq!(
+        show("events/kprobes/a/trigger"),
+        "enable_event:kprobes:b:count=0 if number == 5\n"
+    );
+    append("!enable_event:kprobes:b", "events/kprobes/a/trigger").unwrap();
+    assert_eq!(show("events/kprobes/b/enable"), "0\n");
+    echo("traceoff if number == 9", "events/kprobes/a/trigger").unwrap();
+    call(8);
+    assert_eq!(show("tracing_on"), "1\n");
+    call(9);
+    assert_eq!(show("tracing_on"), "0\n");
+    append("!traceoff", "events/kprobes/a/trigger").unwrap();
+    clean_up();
+}

@@ -95,6 +95,9 @@ pub enum Helper {
     /// `()`: where the call of a return program returns to. For a
     /// [`Return`](crate::Kind::Return) only.
     ReturnAddress,
+    /// `(number)`: acts as the trigger of that number says, for example switches recording off. A
+    /// number that no trigger has does nothing. 0.
+    Trigger,
 }
 
 /// The errors that helpers return, negated as they return them.
@@ -172,7 +175,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -200,6 +203,7 @@ impl Helper {
         Self::AppendBytes,
         Self::EntryData,
         Self::ReturnAddress,
+        Self::Trigger,
     ];
 
     /// Its number in the wire form.
@@ -230,7 +234,7 @@ impl Helper {
             Self::RingSubmit | Self::RingDiscard => &[A::ReleasedRecord, A::Scalar],
             Self::FuncIp => &[A::Context],
             Self::CpuId | Self::PidTgid | Self::Tsc | Self::EntryData | Self::ReturnAddress => &[],
-            Self::Log2 => &[A::Scalar],
+            Self::Log2 | Self::Trigger => &[A::Scalar],
             Self::Add => &[A::Map(ARRAYS), A::Scalar, A::Scalar],
             Self::AddByKey => &[A::Map(HASHES), A::Key, A::Scalar],
             Self::EventReserve => &[A::Map(RING), A::RecordSize, A::Scalar, A::Constant],

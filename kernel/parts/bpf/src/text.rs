@@ -49,6 +49,7 @@ impl Display for Helper {
             Self::AppendBytes => "append_bytes",
             Self::EntryData => "entry_data",
             Self::ReturnAddress => "return_address",
+            Self::Trigger => "trigger",
         })
     }
 }

@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 53] = [
+pub const ROOTS: [(&str, &str); 54] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -99,6 +99,7 @@ pub const ROOTS: [(&str, &str); 53] = [
     ("trace_ring_reserve", "actions call it"),
     ("trace_ring_submit", "actions call it"),
     ("trace_ring_discard", "actions call it"),
+    ("trace_trigger", "actions call it"),
     ("trace_add_by_key", "actions call it"),
     ("trace_event_reserve", "actions call it"),
     ("trace_text_bytes_of_kernel", "actions call it"),

@@ -31,6 +31,7 @@ use crate::{
     fetch::{Argument, Fetch, ValueType},
     field::{Field, LookupError, Symbols},
     filter::{self, Filter, Frame},
+    hist::Hist,
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
@@ -180,6 +181,27 @@ impl<'a> EventProgram<'a> {
         filter.compile(builder, frame, reject, &mut |builder, field, dst| {
             values.load(builder, field, dst)
         })?;
+        Ok(())
+    }
+
+    /// Counts the hit in a histogram whose maps are called `name` and so on.
+    ///
+    /// # Errors
+    /// [`CompileError::Filter`].
+    pub fn count(&mut self, hist: &Hist, name: &str) -> Result<(), CompileError> {
+        let Self { builder, values } = self;
+        let maps = hist.add_maps(builder, name);
+        let frame = Frame {
+            value: RECORD,
+            text: TEXT,
+        };
+        hist.compile(
+            builder,
+            frame,
+            Values::CONTEXT,
+            maps,
+            &mut |builder, field, dst| values.load(builder, field, dst),
+        )?;
         Ok(())
     }
 

@@ -115,6 +115,10 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
             }
             Helper::EntryData => return Ok(self.pointer(Object::EntryData)),
             Helper::ReturnAddress => self.environment.return_address(),
+            Helper::Trigger => {
+                self.environment.trigger(arguments.numbers[0]);
+                0
+            }
         };
         Ok(Value::number(number))
     }

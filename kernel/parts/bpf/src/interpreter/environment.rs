@@ -87,4 +87,9 @@ pub trait Environment {
 
     /// Where the call of a return program returns to.
     fn return_address(&mut self) -> u64;
+
+    /// Acts as the trigger of that number says, if there is one.
+    fn trigger(&mut self, number: u64) {
+        let _ = number;
+    }
 }

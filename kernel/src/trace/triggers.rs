@@ -1,0 +1,130 @@
+//! Triggers that act on something else than their own event: recording as a whole, or another event.
+//!
+//! A program calls the helper `Trigger` with a number. The number is that of a slot here, which says
+//! what to do and how often.
+//!
+//! # Invariants
+//! T1. A slot is taken before a program has its number, and free again when no program has it: after
+//!     the grace period of its unregistration. So a hit never acts for another trigger.
+//!
+//! # Contexts and ordering
+//! [`trace_trigger`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
+//! filled with Release and read with Acquire. Taking and freeing: under the lock of the events.
+
+use core::sync::atomic::{
+    AtomicPtr, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use super::helpers::TRACING_ON;
+
+/// The most triggers at once.
+pub const MOST: usize = 256;
+/// The count of a trigger that acts at every hit.
+const UNLIMITED: u64 = u64::MAX;
+
+/// What a trigger does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Deed {
+    Nothing = 0,
+    TraceOn,
+    TraceOff,
+    EnableEvent,
+    DisableEvent,
+}
+
+struct Slot {
+    /// A [`Deed`].
+    deed: AtomicU64,
+    /// How often it still acts.
+    left: AtomicU64,
+    /// Of another event: its switch.
+    switch: AtomicPtr<AtomicU64>,
+}
+
+static SLOTS: [Slot; MOST] = [const {
+    Slot {
+        deed: AtomicU64::new(Deed::Nothing as u64),
+        left: AtomicU64::new(0),
+        switch: AtomicPtr::new(core::ptr::null_mut()),
+    }
+}; MOST];
+
+/// A slot in use. Free again when it is dropped (T1).
+pub struct Taken(usize);
+
+impl Taken {
+    /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use.
+    ///
+    /// `switch` is that of the other event, and outlives the slot.
+    pub fn new(deed: Deed, count: Option<u64>, switch: Option<&AtomicU64>) -> Option<Self> {
+        let is_free = |slot: &Slot| slot.deed.load(Relaxed) == Deed::Nothing as u64;
+        let number = SLOTS.iter().position(is_free)?;
+        let slot = &SLOTS[number];
+        let switch = switch.map_or(core::ptr::null_mut(), |switch| {
+            core::ptr::from_ref(switch).cast_mut()
+        });
+        slot.switch.store(switch, Relaxed);
+        slot.left.store(count.unwrap_or(UNLIMITED), Relaxed);
+        slot.deed.store(deed as u64, Release);
+        Some(Self(number))
+    }
+
+    /// The number for programs.
+    pub fn number(&self) -> i32 {
+        self.0 as i32
+    }
+
+    /// How often it still acts; None: always.
+    pub fn left(&self) -> Option<u64> {
+        Some(SLOTS[self.0].left.load(Relaxed)).filter(|left| *left != UNLIMITED)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        SLOTS[self.0].deed.store(Deed::Nothing as u64, Release);
+    }
+}
+
+/// The helper `Trigger`.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
+    let Some(slot) = SLOTS.get(number as usize) else {
+        return 0;
+    };
+    let deed = slot.deed.load(Acquire);
+    let mut left = slot.left.load(Relaxed);
+    loop {
+        if left == 0 {
+            return 0;
+        }
+        if left == UNLIMITED {
+            break;
+        }
+        match slot
+            .left
+            .compare_exchange(left, left.wrapping_sub(1), Relaxed, Relaxed)
+        {
+            Ok(_) => break,
+            Err(now) => left = now,
+        }
+    }
+    let set = |on: u64| {
+        // SAFETY: null, or the switch of an event that outlives the slot.
+        if let Some(switch) = unsafe { slot.switch.load(Relaxed).as_ref() } {
+            switch.store(on, Relaxed);
+        }
+    };
+    if deed == Deed::TraceOn as u64 {
+        TRACING_ON.store(true, Relaxed);
+    } else if deed == Deed::TraceOff as u64 {
+        TRACING_ON.store(false, Relaxed);
+    } else if deed == Deed::EnableEvent as u64 {
+        set(1);
+    } else if deed == Deed::DisableEvent as u64 {
+        set(0);
+    }
+    0
+}
