@@ -52,9 +52,12 @@ impl Seen {
         self.taken += 1;
         self.kernel_loads += any(&|_, _, fact| fact.memory == Some(Memory::Kernel));
         self.own_memory += any(&|_, _, fact| fact.memory == Some(Memory::Own));
-        self.stack_by_copies += any(
-            &|_, insn, fact| matches!(memory(insn, fact), Some((base, Memory::Stack { .. })) if base != Reg::R10),
-        );
+        self.stack_by_copies += any(&|_, insn, fact| {
+            matches!(
+                memory(insn, fact),
+                Some((base, Memory::Stack { .. })) if base != Reg::R10
+            )
+        });
         self.records += any(&|_, insn, _| {
             *insn
                 == Insn::Call {

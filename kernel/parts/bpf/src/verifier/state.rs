@@ -36,7 +36,8 @@ pub enum Value {
         map: MapIndex,
         site: Option<u16>,
     },
-    /// A place in the record. `event` if it came from [`EventReserve`](crate::Helper::EventReserve).
+    /// A place in the record. `event` if it came from
+    /// [`EventReserve`](crate::Helper::EventReserve).
     Record {
         size: u32,
         event: bool,
@@ -227,18 +228,15 @@ impl State {
         }
     }
 
-    /// A copy with the registers in `live` only.
-    pub(super) fn try_clone(&self, live: u16) -> Result<Self, TryReserveError> {
+    pub(super) fn try_clone(&self) -> Result<Self, TryReserveError> {
         let mut slots = Vec::new();
         slots.try_reserve_exact(self.slots.len())?;
         slots.extend_from_slice(&self.slots);
-        let mut copy = Self {
+        Ok(Self {
             regs: self.regs,
             slots,
             record: self.record,
-        };
-        copy.keep(live);
-        Ok(copy)
+        })
     }
 
     /// Forgets the registers that are not in `live`, a bit for each: no path from here reads them.

@@ -217,9 +217,9 @@ impl Walk<'_> {
         at: usize,
         change: impl FnOnce(&mut State),
     ) -> Result<(), Cause> {
-        // All registers: the one that the branch compared may be read no more, but it tells about its
-        // copies.
-        let mut state = path.state.try_clone(u16::MAX)?;
+        // The change is made first: it may be about a register that is not read from here on, and
+        // tell about a copy of it that is.
+        let mut state = path.state.try_clone()?;
         change(&mut state);
         state.keep(self.live[at]);
         self.bytes += state.bytes();
@@ -265,7 +265,7 @@ impl Walk<'_> {
         if latest_open.is_some_and(|latest| latest.state == path.state) {
             return Err(Cause::EndlessLoop);
         }
-        let state = path.state.try_clone(self.live[path.at])?;
+        let state = path.state.try_clone()?;
         let bytes = state.bytes() + size_of::<Node>();
         // Half of the memory is for ways that wait, because these cannot be done without.
         if self.bytes + bytes > MOST_STATE_BYTES / 2 {
