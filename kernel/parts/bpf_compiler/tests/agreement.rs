@@ -24,7 +24,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Each form has its turn; that of a jump in the middle of code, which keeps most, more often.
+/// Each form has its turn.
 fn forms(seed: u64) -> [Form; 1] {
     [FORMS[seed as usize % FORMS.len()]]
 }

@@ -47,7 +47,7 @@ fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
             pid: 0x20,
             tgid: 0x24,
         }),
-        clears_ac: false,
+        clears_ac: true,
         calls: Calls::Near,
         helper: &|_| 0xffff_ffff_8000_0000,
     };
@@ -165,20 +165,20 @@ fn a_hit_executes_no_more_instructions_than_this() {
         ("count at GS", count(), GS, &[], [2, 4, 2, 3]),
         ("log2 of di", log2_of_di(), PER_CPU, &[], [15, 17, 9, 10]),
         ("log2 of di at GS", log2_of_di(), GS, &[], [7, 9, 5, 6]),
-        ("by key", count_by_di(), PER_CPU, &[], [28, 36, 18, 15]),
+        ("by key", count_by_di(), PER_CPU, &[], [28, 37, 19, 15]),
         (
             "event, 1",
             event(&[Di], false),
             PER_CPU,
             &[false],
-            [38, 45, 27, 20],
+            [38, 46, 28, 20],
         ),
         (
             "event, 3",
             event(&[Di, Si, Dx], false),
             PER_CPU,
             &[false],
-            [42, 49, 31, 24],
+            [42, 50, 32, 24],
         ),
         ("reject", event(&[Di], true), PER_CPU, &[true], [3, 5, 3, 4]),
     ];
@@ -191,4 +191,23 @@ fn a_hit_executes_no_more_instructions_than_this() {
             "{name}: jump, jump with flags, breakpoint, handler: {found:?}, at most {most:?}"
         );
     }
+}
+
+/// AC would let helpers reach user memory, and DF would turn their copies round.
+#[test]
+fn flags_that_c_relies_on_are_cleared_where_the_probed_code_may_have_set_them() {
+    let clears = |form| {
+        let code = compiled(count_by_di(), form, PER_CPU);
+        let decoder = Decoder::new(64, &code.bytes, DecoderOptions::NONE);
+        let codes: Vec<Op> = decoder.into_iter().map(|insn| insn.code()).collect();
+        let before_call = codes
+            .split(|code| *code == Op::Call_rel32_64)
+            .next()
+            .unwrap();
+        [Op::Cld, Op::Clac].map(|code| before_call.contains(&code))
+    };
+    assert_eq!(clears(DEAD), [false, false]);
+    assert_eq!(clears(LIVE), [true, true]);
+    assert_eq!(clears(Form::Breakpoint), [true, true]);
+    assert_eq!(clears(Form::Handler), [false, false]);
 }
