@@ -162,6 +162,11 @@ unsafe impl Linked for Task {
 
 /// Offset of [`Task::saved_sp`], for the switch.
 pub(crate) const SAVED_SP: usize = core::mem::offset_of!(Task, saved_sp);
+/// Offsets of fields that events of the scheduler show.
+pub(crate) const COMM: usize = core::mem::offset_of!(Task, comm);
+pub(crate) const PID: usize = core::mem::offset_of!(Task, pid);
+pub(crate) const STATE: usize = core::mem::offset_of!(Task, state);
+
 /// Offset of [`Task::stack_top`], for the switch.
 pub(crate) const STACK_TOP: usize = core::mem::offset_of!(Task, stack_top);
 

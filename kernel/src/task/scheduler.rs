@@ -154,10 +154,20 @@ pub fn wake(task: &Task) -> bool {
     let was_asleep = task.change_state(State::Sleeping, State::Runnable);
     // A task on a CPU finds itself runnable when it calls `schedule`. A queued one was preempted
     // before it called that (S4).
-    if was_asleep && !task.on_cpu.load(Ordering::Relaxed) && !task.run_link.is_linked() {
-        queue.push(task);
+    if was_asleep {
+        ttwu_do_wakeup(task, &mut queue);
     }
     was_asleep
+}
+
+/// A sleeping task has become runnable: queues it, if it is not on its way to sleep. A function of
+/// its own, because a tracer looks for it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn ttwu_do_wakeup(task: &Task, queue: &mut RunQueue) {
+    if !task.on_cpu.load(Ordering::Relaxed) && !task.run_link.is_linked() {
+        queue.push(task);
+    }
 }
 
 /// Makes `task` end: its wait ends early if it may be interrupted, and it is asked to end before it
@@ -293,7 +303,7 @@ fn reschedule(preempted: bool) {
         if wants_to_run {
             queue.push(task);
         }
-        let last = switch_to(task, next);
+        let last = context_switch(task, next);
         // Back again, on some CPU. The task before took the lock for us (S1).
         let dead = finish_switch(last);
         drop(queue);
@@ -307,8 +317,10 @@ fn reschedule(preempted: bool) {
 }
 
 /// Runs `next` in place of `task`. Returns when `task` runs again, with the task that ran just
-/// before.
-fn switch_to(task: &Task, next: &'static Task) -> *const Task {
+/// before. A function of its own, because a tracer looks for it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn context_switch(task: &Task, next: &'static Task) -> *const Task {
     next.on_cpu.store(true, Ordering::Relaxed);
     next.last_cpu
         .store(percpu::cpu_id() as u32, Ordering::Relaxed);

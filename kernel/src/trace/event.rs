@@ -98,7 +98,7 @@ enum State {
     Idle(Holder),
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
-    /// Between two states, and after a failure of memory.
+    /// Of the kernel's own, and idle. Else between two states, or after a failure of memory.
     Absent,
 }
 
@@ -143,7 +143,19 @@ impl Probe {
         })
     }
 
+    /// The probe of an event of the kernel's own. Its place needs no holder.
+    pub fn fixed(definition: Definition) -> Self {
+        Self {
+            definition,
+            state: State::Absent,
+            before: Profile::default(),
+        }
+    }
+
     fn idle(definition: &Definition) -> Result<State, ProbeError> {
+        if definition.fixed {
+            return Ok(State::Absent);
+        }
         Ok(State::Idle(match definition.kind {
             EventKind::Probe => Holder::Kprobe(register(Box::new(kprobe(definition)?.disabled()))?),
             EventKind::Return => {
@@ -182,7 +194,7 @@ impl Probe {
 
     /// Detaches the program, if there is one, and keeps the place.
     fn disarm(&mut self) {
-        if matches!(self.state, State::Idle(_)) {
+        if matches!(self.state, State::Idle(_) | State::Absent) {
             return;
         }
         let (program, misses) = match &self.state {
@@ -291,6 +303,11 @@ impl Event {
     /// Whether hits are to do anything.
     fn is_wanted(&self) -> bool {
         self.enabled || !self.triggers.is_empty() || self.switch_users > 0
+    }
+
+    /// Whether it is one of the kernel's own.
+    pub fn is_fixed(&self) -> bool {
+        self.layout.fixed
     }
 
     /// Whether it may not be deleted.

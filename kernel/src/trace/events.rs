@@ -24,6 +24,7 @@ use super::{
     event::{Event, Probe},
     files,
     names::KernelSymbols,
+    sources,
     triggers::{Deed, Taken},
 };
 use crate::{errno::Errno, sync::Mutex, time::ktime_get};
@@ -110,6 +111,9 @@ impl Events {
         let name = (definition.group.clone(), definition.event.clone());
         check_program(&definition)?;
         if let Some(event) = self.list.get_mut(&name) {
+            if event.is_fixed() {
+                return Err(Refusal::line(Reason::EventExists));
+            }
             check_append(
                 &definition,
                 event.probes.iter().map(|probe| &probe.definition),
@@ -141,7 +145,7 @@ impl Events {
         let chosen: Vec<Name> = self
             .list
             .iter()
-            .filter(|(_, event)| matching(event))
+            .filter(|(_, event)| !event.is_fixed() && matching(event))
             .map(|(name, _)| name.clone())
             .collect();
         if chosen.is_empty() {
@@ -175,11 +179,14 @@ impl Events {
     /// # Errors
     /// EBUSY if one of them is in use; then all stay.
     pub fn clear(&mut self) -> Result<(), Errno> {
-        if self.list.values().any(Event::is_busy) {
+        let mut own = self.list.values().filter(|event| !event.is_fixed());
+        if own.any(Event::is_busy) {
             return Err(Errno::EBUSY);
         }
         for name in self.names(|_| true) {
-            self.remove(&name);
+            if !self.list[&name].is_fixed() {
+                self.remove(&name);
+            }
         }
         Ok(())
     }
@@ -189,7 +196,7 @@ impl Events {
     /// # Errors
     /// That of `out`.
     pub fn show(&self, out: &mut dyn Write) -> fmt::Result {
-        for event in self.list.values() {
+        for event in self.list.values().filter(|event| !event.is_fixed()) {
             for probe in &event.probes {
                 let mut definition = probe.definition.clone();
                 definition.maxactive = probe.maxactive();
@@ -204,7 +211,7 @@ impl Events {
     /// # Errors
     /// That of `out`.
     pub fn show_profile(&self, out: &mut dyn Write) -> fmt::Result {
-        for ((_, name), event) in &self.list {
+        for ((_, name), event) in self.list.iter().filter(|(_, event)| !event.is_fixed()) {
             for probe in &event.probes {
                 let profile = probe.profile();
                 writeln!(
@@ -355,6 +362,22 @@ fn check_program(definition: &Definition) -> Result<(), Refusal> {
     let programs = built.map_err(|_| Refusal::line(Reason::EventTooBig))?;
     for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
         bpf::verifier::verify(program).map_err(|_| Refusal::line(Reason::EventTooBig))?;
+    }
+    Ok(())
+}
+
+/// Adds the events of the kernel's own, all of them off. Once, in the boot.
+///
+/// # Errors
+/// ENOMEM.
+pub fn define_fixed() -> Result<(), Errno> {
+    let mut events = EVENTS.lock();
+    for (definition, id) in sources::definitions().into_iter().zip(1..) {
+        let name = (definition.group.clone(), definition.event.clone());
+        let mut event = Event::new(id, Layout::of(&definition));
+        event.probes.push(Probe::fixed(definition));
+        files::create_event(&name)?;
+        events.list.insert(name, event);
     }
     Ok(())
 }

@@ -144,7 +144,10 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "README",
             READ,
-            Functions::shows(|out| Ok(out.write_str(readme::EVENTS)?))
+            Functions::shows(|out| {
+                out.write_str(readme::EVENTS)?;
+                Ok(out.write_str(trigger::README)?)
+            })
         ),
         plain!(
             "available_events",

@@ -95,6 +95,7 @@ mod suite;
 mod tasks;
 mod trace_files;
 mod trace_programs;
+mod trace_sources;
 mod unusual_instructions;
 mod virtual_files;
 mod whole_kernel;

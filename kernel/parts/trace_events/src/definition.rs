@@ -185,6 +185,8 @@ pub struct Definition {
     pub site: Site,
     /// The values.
     pub arguments: Vec<Argument>,
+    /// The event is one of the kernel's own, on a fixed place: its records have no addresses.
+    pub fixed: bool,
 }
 
 impl fmt::Display for Definition {
@@ -308,6 +310,17 @@ impl Deletion {
 }
 
 impl Definition {
+    /// The definition of an event of the kernel's own.
+    ///
+    /// # Errors
+    /// [`Refusal`]: a defect of the line.
+    pub fn of_kernel(line: &str, symbols: &dyn Symbols) -> Result<Self, Refusal> {
+        let words = Words::of(line).ok_or(Refusal::line(Reason::BadCommand))?;
+        let mut definition = Self::parse(&words, symbols, &Grammar::default())?;
+        definition.fixed = true;
+        Ok(definition)
+    }
+
     /// Parses the words of a definition.
     ///
     /// # Errors
@@ -356,6 +369,7 @@ impl Definition {
             place,
             site,
             arguments: Vec::new(),
+            fixed: false,
         };
         definition.parse_arguments(words.from(Refusal::ARGUMENTS), symbols, grammar)?;
         Ok(definition)

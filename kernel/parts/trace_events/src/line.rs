@@ -76,6 +76,14 @@ pub fn write_body(
     out: &mut dyn Write,
 ) -> fmt::Result {
     let address = |name| layout.field(name).and_then(|field| field.number(record));
+    if layout.fixed {
+        for (number, field) in layout.arguments().iter().enumerate() {
+            let space = if number == 0 { "" } else { " " };
+            write!(out, "{space}{}=", field.name)?;
+            field.print(record, symbols, out)?;
+        }
+        return Ok(());
+    }
     out.write_char('(')?;
     match layout.kind {
         EventKind::Probe => write_address(address(PROBE_IP), true, symbols, out)?,

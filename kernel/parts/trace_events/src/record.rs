@@ -28,6 +28,8 @@ pub const PROBE_RET_IP: &str = "__probe_ret_ip";
 pub struct Layout {
     /// The kind of the event.
     pub kind: EventKind,
+    /// Whether there are no addresses: see [`Definition::fixed`].
+    pub fixed: bool,
     /// The fields in the order of their offsets: those that all events have in common, the
     /// addresses, the arguments.
     pub fields: Vec<Field>,
@@ -48,13 +50,17 @@ impl Layout {
     pub fn of(definition: &Definition) -> Self {
         let mut fields = Vec::from(Field::common());
         match definition.kind {
+            _ if definition.fixed => {}
             EventKind::Probe => fields.push(Field::address(PROBE_IP, 8)),
             EventKind::Return => {
                 fields.push(Field::address(PROBE_FUNC, 8));
                 fields.push(Field::address(PROBE_RET_IP, 16));
             }
         }
-        let mut offset = Self::header_size(definition.kind);
+        let mut offset = match definition.fixed {
+            true => Field::COMMON_SIZE,
+            false => Self::header_size(definition.kind),
+        };
         for argument in &definition.arguments {
             fields.push(match argument.value_type {
                 ValueType::SymbolString => Field::symbol_string(&argument.name, offset),
@@ -64,6 +70,7 @@ impl Layout {
         }
         Self {
             kind: definition.kind,
+            fixed: definition.fixed,
             fields,
             fixed_size: offset,
         }
@@ -72,6 +79,7 @@ impl Layout {
     /// The number of fields before the arguments.
     const fn header_fields(&self) -> usize {
         match self.kind {
+            _ if self.fixed => 4,
             EventKind::Probe => 5,
             EventKind::Return => 6,
         }
@@ -117,12 +125,14 @@ impl Layout {
     /// first, and a trace line the caller: so it is in Linux, and tools know both.
     fn write_print_format(&self, out: &mut dyn Write) -> fmt::Result {
         out.write_str(match self.kind {
+            _ if self.fixed => "\"",
             EventKind::Probe => "\"(%lx)",
             EventKind::Return => "\"(%lx <- %lx)",
         })?;
-        for field in self.arguments() {
+        for (number, field) in self.arguments().iter().enumerate() {
             let format = field.kind.element().print_format();
-            write!(out, " {}=", field.name)?;
+            let space = if self.fixed && number == 0 { "" } else { " " };
+            write!(out, "{space}{}=", field.name)?;
             if !field.is_array() {
                 out.write_str(format)?;
                 continue;

@@ -190,6 +190,8 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 }
 
 /// Interrupts, vectors from 32 on.
+#[unsafe(no_mangle)]
+#[inline(never)]
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
     match vector as u8 {

@@ -1,0 +1,139 @@
+//! Events of the kernel's own: system calls, the scheduler, page faults, interrupts, the timer.
+
+use alloc::{string::String, vec, vec::Vec};
+
+use abi::open;
+use kernel::{
+    fs,
+    task::{exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
+    trace::buffer,
+};
+
+fn write(name: &str, text: &str) {
+    let path = alloc::format!("/sys/kernel/tracing/{name}");
+    let file = fs::open(&path, open::WRONLY | open::TRUNC).unwrap();
+    file.write_at(0, text.as_bytes()).unwrap();
+}
+
+fn read(name: &str) -> String {
+    let path = alloc::format!("/sys/kernel/tracing/{name}");
+    let file = fs::open(&path, open::RDONLY).unwrap();
+    let mut text = Vec::new();
+    let mut chunk = vec![0; 4096];
+    loop {
+        match file.read_at(text.len() as u64, &mut chunk).unwrap() {
+            0 => return String::from_utf8(text).unwrap(),
+            len => text.extend_from_slice(&chunk[..len]),
+        }
+    }
+}
+
+/// The lines that `work` leaves while the events of `group` are on.
+fn traced(group: &str, work: impl FnOnce()) -> Vec<String> {
+    buffer::clear(None);
+    let enable = alloc::format!("events/{group}/enable");
+    write(&enable, "1");
+    work();
+    write(&enable, "0");
+    let text = read("trace");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(String::from).collect()
+}
+
+fn run(program: &str) {
+    assert!(run_program(program, &[]).unwrap().success());
+}
+
+#[guest_test]
+fn system_calls_are_seen_with_their_arguments_and_results() {
+    let lines = traced("syscalls", || run("/bin/child"));
+    let entered = lines.iter().find(|line| line.contains("sys_enter_write: "));
+    let entered = entered.expect("the program writes");
+    assert!(entered.contains("__syscall_nr=1 fd=1 buf=0x"), "{entered}");
+    assert!(entered.contains("child-"), "{entered}");
+    let left = lines.iter().find(|line| line.contains("sys_exit_write: "));
+    let left = left.expect("the write returns");
+    assert!(left.contains("__syscall_nr=1 ret="), "{left}");
+    assert!(lines.iter().any(|line| line.contains("sys_enter_exit")));
+    // Entries and exits of one call are as many as the other.
+    let count = |name: &str| lines.iter().filter(|line| line.contains(name)).count();
+    assert_eq!(count("sys_enter_write: "), count("sys_exit_write: "));
+    // Off again: nothing more.
+    buffer::clear(None);
+    run("/bin/child");
+    assert_eq!(buffer::written(), 0);
+}
+
+#[guest_test]
+fn the_scheduler_is_seen_at_work() {
+    let lines = traced("sched", || {
+        spawn_kthread("traced_thread", || sleep_ns(1_000_000))
+            .unwrap()
+            .wait_released();
+        run("/bin/child");
+    });
+    let has = |parts: &[&str]| {
+        lines
+            .iter()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    assert!(
+        has(&["sched_switch: ", "next_comm=\"traced_thread\""]),
+        "{lines:?}"
+    );
+    assert!(has(&["sched_switch: ", "prev_comm=\"traced_thread\""]));
+    assert!(has(&["sched_wakeup: ", "comm=\"traced_thread\""]));
+    assert!(has(&["sched_process_exit: ", "comm=\"child\" code=0"]));
+}
+
+#[guest_test]
+fn faults_interrupts_and_ticks_are_seen() {
+    let faults = traced("exceptions", || run("/bin/child"));
+    assert!(
+        faults
+            .iter()
+            .any(|line| line.contains("page_fault: address=0x"))
+    );
+    let ticks = traced("irq_vectors", || sleep_ns(20_000_000));
+    let count = |name: &str| ticks.iter().filter(|line| line.contains(name)).count();
+    // An idle CPU takes no ticks, but the alarm of a sleeper is one.
+    assert!(count("local_timer_entry: ") >= 1, "{ticks:?}");
+    let interrupts = traced("irq", || sleep_ns(20_000_000));
+    assert!(
+        interrupts
+            .iter()
+            .any(|line| line.contains("irq_handler_entry: irq="))
+    );
+    assert!(
+        interrupts
+            .iter()
+            .any(|line| line.contains("irq_handler_exit: irq="))
+    );
+}
+
+#[guest_test]
+fn a_filter_and_a_histogram_work_on_them() {
+    write("events/syscalls/sys_enter_write/filter", "fd == 77");
+    assert_eq!(
+        traced("syscalls", || run("/bin/child"))
+            .iter()
+            .filter(|line| line.contains("sys_enter_write: "))
+            .count(),
+        0
+    );
+    write("events/syscalls/sys_enter_write/filter", "0");
+    write(
+        "events/raw_syscalls/sys_enter/trigger",
+        "hist:keys=id.syscall",
+    );
+    run("/bin/child");
+    let text = read("events/raw_syscalls/sys_enter/hist");
+    assert!(
+        text.contains("{ id: write                         [  1] } hitcount:"),
+        "{text}"
+    );
+    write(
+        "events/raw_syscalls/sys_enter/trigger",
+        "!hist:keys=id.syscall",
+    );
+}
