@@ -83,8 +83,8 @@ impl fmt::Display for Available<'_> {
 }
 
 /// What the file `README` says of triggers: the part behind
-/// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests search
-/// it for them.
+/// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests
+/// search it for them.
 pub const README: &str = r#"      trigger		- If set, a command to perform when event is hit
 	    Format: <trigger>[:count][if <filter>]
 	   trigger: traceon, traceoff

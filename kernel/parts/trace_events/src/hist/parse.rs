@@ -151,41 +151,56 @@ impl Hist {
             Some((name, modifier)) => (name, Some(modifier)),
             None => (word, None),
         };
-        let of = |columns: &[Column]| {
-            columns.iter().position(|column| {
-                column.source != Source::Stack && is_named(&column.source, name.text)
-            })
-        };
-        let (by, own) = if name.text == "hitcount" {
-            (SortBy::HitCount, Modifier::None)
-        } else if let Some(index) = of(&self.values) {
-            (SortBy::Value(index), self.values[index].modifier)
-        } else if let Some(index) = of(&self.keys) {
-            (SortBy::Key(index), self.keys[index].modifier)
-        } else {
-            return name.error(Reason::BadSortField);
-        };
-        // The shown line repeats the modifier of the key here.
-        let own = alloc::format!("{own}");
-        let modifier = modifier.and_then(|word| match own.strip_prefix('.') {
-            Some(own) if word.text == own => None,
-            Some(own) => Some(match word.strip_prefix(own) {
-                Some(rest) => rest.strip_prefix(".").unwrap_or(word),
-                None => word,
-            }),
-            None => Some(word),
-        });
-        let descending = match modifier {
-            None
-            | Some(Word {
-                text: "ascending", ..
-            }) => false,
-            Some(Word {
-                text: "descending", ..
-            }) => true,
-            Some(word) => return word.error(Reason::BadSortModifier),
-        };
-        Ok(Sort { by, descending })
+        if name.text == "hitcount" {
+            let descending = direction(Modifier::None, modifier)?;
+            return Ok(Sort {
+                by: SortBy::HitCount,
+                descending,
+            });
+        }
+        let values = self
+            .values
+            .iter()
+            .enumerate()
+            .map(|(i, value)| (SortBy::Value(i), value));
+        let keys = self
+            .keys
+            .iter()
+            .enumerate()
+            .map(|(i, key)| (SortBy::Key(i), key));
+        let mut error = HistError::new(Reason::BadSortField, name.column);
+        // A field may be a key twice; then the modifier says which.
+        for (by, column) in values.chain(keys) {
+            if column.source == Source::Stack || !is_named(&column.source, name.text) {
+                continue;
+            }
+            match direction(column.modifier, modifier) {
+                Ok(descending) => return Ok(Sort { by, descending }),
+                Err(wrong) => error = wrong,
+            }
+        }
+        Err(error)
+    }
+}
+
+/// Reads what follows the name of a sort field: whether it descends. The shown line has the
+/// field's own modifier there, too.
+fn direction(own: Modifier, modifier: Option<Word<'_>>) -> Result<bool, HistError> {
+    let Some(word) = modifier else {
+        return Ok(false);
+    };
+    let shown = alloc::format!("{own}");
+    let own = shown.strip_prefix('.').unwrap_or("");
+    let word = match word.strip_prefix(own) {
+        Some(rest) if own.is_empty() => rest,
+        Some(rest) if rest.text.is_empty() => return Ok(false),
+        Some(rest) => rest.strip_prefix(".").unwrap_or(word),
+        None => word,
+    };
+    match word.text {
+        "descending" => Ok(true),
+        "ascending" => Ok(false),
+        _ => word.error(Reason::BadSortModifier),
     }
 }
 

@@ -618,6 +618,18 @@ fn table<'a>(hist: &'a Hist, machine: &TestMachine, maps: Maps) -> Table<'a> {
 
 proptest! {
     #[test]
+    fn shown_lines_read_as_the_same(hist in hist(), by in 0..8_usize, descending: bool) {
+        let columns: Vec<&Column> = hist.keys.iter().chain(&hist.values).collect();
+        let column = columns[by % columns.len()];
+        let line = hist.line(true).to_string();
+        let direction = if descending { ".descending" } else { "" };
+        let line = line.replace("sort=hitcount", &format!("sort={column}{direction}"));
+        let hist = parse(line.strip_suffix(" [paused]").unwrap()).unwrap();
+        let shown = hist.line(true).to_string();
+        prop_assert_eq!(parse(shown.strip_suffix(" [paused]").unwrap()).unwrap(), hist);
+    }
+
+    #[test]
     fn hits_are_counted_and_summed_by_key(
         hist in hist(),
         samples in prop::collection::vec(sample(), 1..20),

@@ -2,6 +2,8 @@
 
 use alloc::{format, string::ToString, vec::Vec};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{
     error_log::ErrorLog,
@@ -326,6 +328,21 @@ fn histograms_are_paused_continued_and_cleared() {
             entry.text,
             "Can't clear or continue a nonexistent hist trigger"
         );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn any_text_is_read_or_refused_at_a_column_in_it(
+        text in "!?(traceon|enable_event|hist)[: ](keys=)?[a-zé0-9:.,= !&|()\"]{0,30}( if [a-z =]*)?",
+    ) {
+        let error = parse(&text).err();
+        if let Some(entry) = error.and_then(|error| error.log_entry(&text)) {
+            let command = entry.command().to_string();
+            prop_assert!(entry.column <= command.len() + 1, "{command} {}", entry.column);
+        }
     }
 }
 
