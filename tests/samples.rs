@@ -202,3 +202,17 @@ fn the_log_in_the_readme_has_the_lines_of_a_real_one() {
         readme_block(readme, "# Kernel probes", "text"),
     );
 }
+
+/// A module that attaches a program counts what the workload writes, to the last write.
+#[test]
+fn a_program_in_a_module_counts_all_writes() {
+    let (over, log) = boot(Firmware::Bios, 2, "modules=write_stats,write_sizes");
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    let by_size: u64 = lines(&log, r"\d+ to \d+ bytes: (\d+) writes", 1)
+        .into_iter()
+        .map(number)
+        .sum();
+    let all = number(lines(&log, r"(\d+) writes, \d+ bytes", 1)[0]);
+    assert_eq!(by_size, all, "{log}");
+}

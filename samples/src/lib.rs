@@ -11,4 +11,5 @@ pub mod jprobe_example;
 pub mod kprobe_example;
 pub mod kretprobe_example;
 pub mod sys_mkdir_return;
+pub mod write_sizes;
 pub mod write_stats;

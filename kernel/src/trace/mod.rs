@@ -36,6 +36,8 @@ pub mod triggers;
 
 use core::sync::atomic::Ordering;
 
+pub use bpf;
+
 use crate::{
     arch::{PtRegs, percpu, smp},
     probes::action_code,
