@@ -164,7 +164,9 @@ impl Env<'_> {
                             Next::Fall
                         }
                     }
-                    // The verifier knows ranges, and so more of the conditions.
+                    // The verifier knows ranges, and so more of the conditions. It may even know
+                    // that no number comes here at all.
+                    _ if !self.is_reached(target) && !self.is_reached(i + 1) => Next::End,
                     _ if !self.is_reached(target) => Next::Fall,
                     _ if !self.is_reached(i + 1) => Next::Goto(target),
                     _ => Next::Either(target),

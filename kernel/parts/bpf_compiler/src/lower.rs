@@ -737,12 +737,7 @@ impl Lower<'_> {
                 ..
             } => return self.branch(width, condition, dst, operand),
             Insn::Call { helper } => self.call(helper),
-            Insn::Exit => {
-                self.result();
-                self.book_writes();
-                self.leave();
-                return Ok(After::End);
-            }
+            Insn::Exit => return Ok(self.end()),
         }
         // What has another effect than its result, which is known.
         if let Some((reg, value)) = defined
@@ -753,6 +748,13 @@ impl Lower<'_> {
             self.load(self.phys(reg), place);
         }
         Ok(After::Next)
+    }
+
+    fn end(&mut self) -> After {
+        self.result();
+        self.book_writes();
+        self.leave();
+        After::End
     }
 
     // ---- Operands ----
@@ -1127,7 +1129,8 @@ impl Lower<'_> {
         let target = match self.env.next(self.at, &self.before) {
             Next::Goto(target) => return Ok(After::Goto(target)),
             Next::Either(target) => target,
-            Next::Fall | Next::End => return Ok(After::Next),
+            Next::Fall => return Ok(After::Next),
+            Next::End => return Ok(self.end()),
         };
         let size = bytes_of(width);
         let (a, b) = (self.place(dst), self.operand(operand));

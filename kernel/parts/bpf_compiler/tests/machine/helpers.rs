@@ -121,6 +121,10 @@ impl World {
                 let bytes = own(b, c as usize).to_vec();
                 self.append(a, &bytes)
             }
+            Helper::Trigger => {
+                self.machine.trigger(a);
+                0
+            }
             Helper::CpuId
             | Helper::FuncIp
             | Helper::Tsc

@@ -914,6 +914,7 @@ pub fn agree(
         Kind::Entry { .. } | Kind::Return { .. } => &[Form::Handler],
     };
     for &form in forms {
+        compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;
         let mut world = world.clone();
         let (machine, al) = run(program, form, &mut world, variant);
         let result = bpf::interpreter::run(program.program(), &mut world, limit)
