@@ -340,7 +340,11 @@ fn make_maps(
         let map = Map::new(&definition, smp::possible_cpus())?;
         let tables = match &map {
             Map::Hash(hash) => Some(tables(hash)),
-            _ => None,
+            Map::Array(array) => Some(Box::new(Tables {
+                tables: [core::ptr::null(); percpu::MAX_CPUS],
+                array: Some((array.place(), def.value_size as usize)),
+            })),
+            Map::Stacks(_) => None,
         };
         maps.push(Arc::new(LoadedMap::Own(map, tables)));
     }
@@ -353,6 +357,7 @@ fn tables(hash: &trace_maps::Hash) -> Box<Tables> {
     let count = if hash.is_shared() { 1 } else { hash.cpus() };
     let mut tables = Box::new(Tables {
         tables: [first; percpu::MAX_CPUS],
+        array: None,
     });
     for (cpu, table) in tables.tables.iter_mut().enumerate().take(count) {
         *table = first.wrapping_add(cpu);
@@ -363,10 +368,13 @@ fn tables(hash: &trace_maps::Hash) -> Box<Tables> {
 /// A map as the compiler sees it.
 fn runtime(map: &LoadedMap) -> MapRuntime {
     match map {
-        LoadedMap::Own(Map::Array(array), _) => {
+        LoadedMap::Own(Map::Array(array), tables) => {
             let place = array.place();
+            let tables = tables
+                .as_deref()
+                .map_or(core::ptr::null(), core::ptr::from_ref);
             MapRuntime::Array(Array {
-                handle: core::ptr::from_ref(array).addr() as u64,
+                handle: tables.addr() as u64,
                 base: place.base as u64,
                 cpu: match place.cpu_shift {
                     Some(shift) => PerCpuPart::Shift(shift as u8),
