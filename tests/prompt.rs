@@ -705,3 +705,27 @@ fn ctrl_c_stops_what_was_started() {
     assert_eq!(session.command("echo alive"), "alive\n");
     session.power_off();
 }
+
+/// The reader takes out the record that there is, and waits for more.
+#[test]
+fn ctrl_c_ends_a_reader_of_the_trace_pipe() {
+    const TRACING: &str = "/sys/kernel/tracing";
+    let mut session = Session::interactive();
+    session.command(&format!(
+        "echo 'p:made sys_mkdir' > {TRACING}/kprobe_events"
+    ));
+    session.command(&format!("echo 1 > {TRACING}/events/kprobes/made/enable"));
+    session.command("run workload 0");
+    for _ in 0..2 {
+        session.type_blind(&format!("cat {TRACING}/trace_pipe\r"));
+        let said = session.wait_for(" made: (sys_mkdir+0x0/");
+        assert_eq!(count(&said, " made: "), 1, "{said}");
+        session.type_blind("\x03");
+        session.wait_for("^C");
+        assert_eq!(session.command("echo alive"), "alive\n");
+        let left = session.command(&format!("cat {TRACING}/trace"));
+        assert_eq!(count(&left, " made: "), 0, "{left}");
+        session.command("run workload 0");
+    }
+    session.power_off();
+}

@@ -1,4 +1,11 @@
 //! The files of tracing: events are defined, enabled, hit, read and deleted through them.
+//!
+//! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], and
+//! those of the files that are read in [`reading`].
+
+mod arguments;
+mod definitions;
+mod reading;
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
