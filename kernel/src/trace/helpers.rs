@@ -16,7 +16,7 @@ use core::{
 };
 
 use bpf::Helper;
-use trace_maps::{Table, compiled};
+use trace_maps::{ArrayPlace, Table, compiled};
 use trace_ring::Ring;
 
 use super::{
@@ -91,6 +91,8 @@ pub fn address(helper: Helper) -> Option<u64> {
 #[repr(C)]
 pub struct Tables {
     pub tables: [*const Table; percpu::MAX_CPUS],
+    /// Of an array: where its values are, and the bytes of one. The tables are null then.
+    pub array: Option<(ArrayPlace, usize)>,
 }
 
 // SAFETY: a table may be used from any CPU, and the pointers are only read.
@@ -121,8 +123,47 @@ unsafe extern "C" fn trace_map_update(
     value: *const u8,
     flags: u64,
 ) -> i64 {
+    // SAFETY: the map is live.
+    if let Some((place, bytes)) = unsafe { &(*map).array } {
+        // SAFETY: the verifier's promises: an index of 4 bytes, and a value.
+        return unsafe { array_update(place, *bytes, key, value, flags) };
+    }
     // SAFETY: as above.
     unsafe { compiled::hash_update(table(map), key, value, flags) }
+}
+
+/// Stores a value of an array, byte by byte.
+///
+/// # Safety
+/// The array is live, `key` can be read for 4 bytes and `value` for `bytes`, which is its size.
+#[inline(always)]
+unsafe fn array_update(
+    place: &ArrayPlace,
+    bytes: usize,
+    key: *const u8,
+    value: *const u8,
+    flags: u64,
+) -> i64 {
+    // SAFETY: by the contract.
+    let index = unsafe { key.cast::<u32>().read_unaligned() } as usize;
+    match flags {
+        compiled::ANY | compiled::EXIST if index < place.entries as usize => {}
+        compiled::ANY | compiled::EXIST => return compiled::FULL,
+        compiled::NO_EXIST => return compiled::PRESENT,
+        _ => return compiled::NO_SUCH_FLAGS,
+    }
+    let part = match place.cpu_shift {
+        Some(shift) => percpu::cpu_id() << (shift & 63),
+        None => 0,
+    };
+    let offset = part.wrapping_add(index.wrapping_mul(place.stride as usize));
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(place.base as usize).wrapping_add(offset);
+    for at in 0..bytes {
+        // SAFETY: inside the value of an index that the array has. Volatile, so that it is no call
+        // of `memcpy`.
+        unsafe { to.add(at).write_volatile(value.add(at).read_volatile()) };
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -167,6 +208,9 @@ unsafe extern "C" fn trace_comm(buffer: *mut u8, size: u64) -> i64 {
     0
 }
 
+/// The most bytes of a text that is measured: no record has more, and a hit ends soon.
+const MOST_TEXT: u64 = bpf::MOST_RECORD_BYTES as u64;
+
 /// EFAULT, as a program sees it.
 const BAD_ADDRESS: i64 = -14;
 
@@ -192,7 +236,8 @@ macro_rules! reads {
                     BAD_ADDRESS
                 }
                 len => {
-                    // SAFETY: as above, and `len` is at most `size`.
+                    // The buffer is often a key, so nothing of an older text may be left in it.
+                    // SAFETY: as above; the text has at most `size` bytes.
                     unsafe { nofault::clear(to.add(len as usize), size.wrapping_sub(len)) };
                     len as i64
                 }
@@ -202,7 +247,7 @@ macro_rules! reads {
         #[unsafe(no_mangle)]
         extern "C" fn $text_bytes(from: u64, most: u64) -> u64 {
             // SAFETY: nothing is written.
-            unsafe { nofault::copy_text($space, null_mut(), from, most) }
+            unsafe { nofault::copy_text($space, null_mut(), from, most.min(MOST_TEXT)) }
         }
 
         #[unsafe(no_mangle)]

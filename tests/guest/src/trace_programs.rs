@@ -254,3 +254,102 @@ fn a_program_that_is_refused_says_why() {
         Err(LoadError::Kind(Kind::Return { data: 0 }))
     ));
 }
+
+#[guest_test]
+fn values_are_stored_in_arrays_and_hashes() {
+    use bpf::MapKind::{Array, PerCpuHash};
+    let def = |kind, value_size| MapDef {
+        name: "values".into(),
+        kind,
+        key_size: 4,
+        value_size,
+        entries: 4,
+    };
+    for (kind, value_size) in [(Array, 8), (PerCpuHash, 8)] {
+        let (probe, values) = attach(|b| {
+            let values = b.map(def(kind, value_size));
+            let results = b.map(MapDef::counters("results", 2));
+            // values[di] = si, and the result is summed up by its sign.
+            b.load_register(R6, Register::Di)
+                .load_register(R7, Register::Si)
+                .store(R10, -16, B8, R7)
+                .store(R10, -8, B8, 0)
+                .store(R10, -8, bpf::Size::B4, R6)
+                .load_map(R1, values)
+                .mov(R2, R10)
+                .alu(AluOp::Add, R2, -8)
+                .mov(R3, R10)
+                .alu(AluOp::Add, R3, -16)
+                .mov(R4, 0)
+                .call(Helper::MapUpdate)
+                .mov(R6, R0)
+                .alu(AluOp::ShiftRight, R6, 63)
+                .load_map(R1, results)
+                .mov(R2, R6)
+                .mov(R3, 1)
+                .call(Helper::Add);
+            values
+        });
+        for index in 0..4 {
+            traced_target(index, 100 + index);
+        }
+        let program = probe.program();
+        for index in 0_u32..4 {
+            let value = match kind {
+                Array => program.counter(values, index as usize),
+                _ => program.sum_of_key(values, &index.to_le_bytes()),
+            };
+            assert_eq!(value, 100 + u64::from(index), "{kind:?} {index}");
+        }
+        let failed = || program.counter(MapIndex(values.0 + 1), 1);
+        assert_eq!(failed(), 0);
+        if kind == Array {
+            // No such index: refused, and nothing else has changed.
+            traced_target(4, 1);
+            assert_eq!(failed(), 1);
+            assert_eq!(program.counter(values, 3), 103);
+        }
+    }
+}
+
+#[guest_test]
+fn a_text_fills_its_buffer_with_zeros() {
+    use bpf::MapKind::PerCpuHash;
+    let (probe, calls) = attach(|b| {
+        let calls = b.map(MapDef {
+            name: "texts".into(),
+            kind: PerCpuHash,
+            key_size: 16,
+            value_size: 8,
+            entries: 16,
+        });
+        // Something older on the stack.
+        b.load_register(R6, Register::Di)
+            .set(R7, -1)
+            .store(R10, -16, B8, R7)
+            .store(R10, -8, B8, R7)
+            .mov(R1, R10)
+            .alu(AluOp::Add, R1, -16)
+            .mov(R2, 16)
+            .mov(R3, R6)
+            .call(Helper::ReadKernelStr)
+            .load_map(R1, calls)
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -16)
+            .mov(R3, 1)
+            .call(Helper::AddByKey);
+        calls
+    });
+    traced_target(c"short".as_ptr() as u64, 0);
+    traced_target(c"longer than sixteen bytes".as_ptr() as u64, 0);
+    traced_target(0xffff_fff0_0000_0000, 0);
+    let program = probe.program();
+    let count = |text: &[u8]| {
+        let mut key = [0; 16];
+        key[..text.len()].copy_from_slice(text);
+        program.sum_of_key(calls, &key)
+    };
+    assert_eq!(count(b"short"), 1);
+    assert_eq!(count(b"longer than six"), 1);
+    assert_eq!(count(b""), 1);
+}
