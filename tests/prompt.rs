@@ -522,7 +522,7 @@ fn tab_completes_what_can_be_typed() {
             "{keys:?} is answered by\n{answer}"
         );
     }
-    // What can follow is listed, and the line goes on.
+    // The possible continuations are listed, and the line goes on.
     session.type_blind("cat /sys/kernel/debug/kprobes/\t\t");
     let list = session.wait_for("blacklist  enabled");
     assert!(

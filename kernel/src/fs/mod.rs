@@ -55,14 +55,14 @@ pub struct How {
     pub write: bool,
     /// Its old content is to go, as `>` demands. Never without `write`.
     pub truncate: bool,
-    /// What is written is to come behind its content, as `>>` demands.
+    /// Writes go behind its content, as `>>` demands.
     pub append: bool,
     /// A read that would wait for data is to end with EAGAIN.
     pub nonblocking: bool,
 }
 
 impl How {
-    /// What the flags from [`abi::open`] say.
+    /// The meaning of the flags from [`abi::open`].
     pub const fn from_flags(flags: u32) -> Self {
         let access = flags & open::ACCMODE;
         let write = access != open::RDONLY;

@@ -21,8 +21,9 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     ours
 }
 
-/// Lets the probes look at a fault first. A load of an action is mended. An ip in a slot becomes the probed address; then fault
-/// handlers are asked. Interrupts off, kernel mode. True: handled, resume with `regs`.
+/// Lets the probes look at a fault first. A load of an action is mended. An ip in a slot becomes
+/// the probed address; then fault handlers are asked. Interrupts off, kernel mode. True: handled,
+/// resume with `regs`.
 ///
 /// One copy for all exceptions, because faults are rare and the method is long.
 #[inline(never)]

@@ -268,7 +268,7 @@ fn run_into_file(
 ) -> Result<Next, Failure> {
     let mut output = Output::open(redirect)?;
     let next = (command.run)(arguments, &mut output);
-    // What it has said before it failed is kept.
+    // Its output before it failed is kept.
     let taken = output.finish();
     match next {
         Err(Failure::Output) => taken.and(Err(Failure::Output)),

@@ -1,7 +1,7 @@
 //! The trace buffer: a ring for each CPU, and those who read them.
 //!
 //! ```text
-//!   programs on CPU n ─► ring n ─┬─ Consumer ─► trace_pipe: takes records out, in the order of time
+//!   programs on CPU n ─► ring n ─┬─ Consumer ─► trace_pipe: takes records out, in order of time
 //!                                └─ Cursor ───► trace: leaves them there
 //! ```
 //!
@@ -153,7 +153,7 @@ pub fn size_kib() -> usize {
     BUFFER.lock().pages * PAGE_BYTES / 1024
 }
 
-/// Gives each CPU a ring of at least `kib` KiB. What the old ones held is gone.
+/// Gives each CPU a ring of at least `kib` KiB. The records of the old ones are gone.
 ///
 /// # Errors
 /// EINVAL for 0 or too much, ENOMEM; nothing has changed then.

@@ -1,8 +1,8 @@
 //! Names of tasks that have ended, for records that are read later.
 //!
 //! A record has a task's number only. While the task lives, its name is asked for. When it ends,
-//! the name is kept here, one for each remainder of the numbers. A later task with the same remainder
-//! takes the place, so a name may be forgotten, but none is wrong.
+//! the name is kept here, one for each remainder of the numbers. A later task with the same
+//! remainder takes the place, so a name may be forgotten, but none is wrong.
 //!
 //! # Contexts
 //! [`note`]: the scheduler, with no lock held but the run queue's. [`of`]: tasks.

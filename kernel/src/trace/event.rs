@@ -81,7 +81,7 @@ pub struct ActiveTrigger {
 pub struct Probe {
     pub definition: Definition,
     state: State,
-    /// What programs that were detached have counted.
+    /// The counts of programs that were detached.
     before: Profile,
 }
 

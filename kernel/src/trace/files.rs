@@ -6,10 +6,11 @@
 //!   trace, trace_pipe, tracing_on, buffer_size_kb, current_tracer, trace_clock, trace_options
 //!   options/{overwrite, pause-on-trace}
 //!   per_cpu/cpuN/{trace, trace_pipe, stats}
-//!   events/enable, events/GROUP/enable, events/GROUP/EVENT/{enable, filter, format, hist, id, trigger}
+//!   events/enable, events/GROUP/enable
+//!   events/GROUP/EVENT/{enable, filter, format, hist, id, trigger}
 //! ```
 //!
-//! Names, formats and errnos are those of Linux. What differs is said in `docs/tracing.md`.
+//! Names, formats and errnos are those of Linux. `docs/tracing.md` tells the differences.
 //!
 //! # Contexts
 //! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
@@ -655,7 +656,7 @@ pub fn remove_event(name: &Name, with_group: bool) {
             path += "/";
             path += &name.1;
         }
-        // What is not there need not go.
+        // A file that is not there need not go.
         let _ = fs::uninstall_all(path.as_bytes());
     }
 }

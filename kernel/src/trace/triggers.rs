@@ -1,11 +1,11 @@
-//! Triggers that act on something else than their own event: recording as a whole, or another event.
+//! Triggers that act on something else than their own event: all recording, or another event.
 //!
-//! A program calls the helper `Trigger` with a number. The number is that of a slot here, which says
-//! what to do and how often.
+//! A program calls the helper `Trigger` with a number. The number is that of a slot here, which
+//! says what to do and how often.
 //!
 //! # Invariants
-//! T1. A slot is taken before a program has its number, and free again when no program has it: after
-//!     the grace period of its unregistration. So a hit never acts for another trigger.
+//! T1. A slot is taken before a program has its number, and free again when no program has it:
+//!     after the grace period of its unregistration. So a hit never acts for another trigger.
 //!
 //! # Contexts and ordering
 //! [`trace_trigger`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
@@ -23,7 +23,7 @@ pub const MOST: usize = 256;
 /// The count of a trigger that acts at every hit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// What a trigger does.
+/// The act of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Deed {

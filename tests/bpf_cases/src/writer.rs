@@ -4,8 +4,8 @@
 //! writes, on every path that leads there, and chooses statements that fit.
 //!
 //! W1. `r6` is the context from the first instruction on.
-//! W2. What [`Writer::kept`] names is not written: counters of loops, pointers in loops, the record
-//!     that is held.
+//! W2. A register that [`Writer::kept`] names is not written: counters of loops, pointers in loops,
+//!     the record that is held.
 //! W3. In a loop nothing is relied on that its body may change, because the body is reached again
 //!     from its end.
 
@@ -25,7 +25,7 @@ use crate::{
     world,
 };
 
-/// What a register or a slot of the stack holds.
+/// The content of a register or a slot of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Nothing,
@@ -168,7 +168,7 @@ impl State {
         self.registers[0] = result;
     }
 
-    /// What holds on both paths.
+    /// The facts that hold on both paths.
     fn join(self, other: Self) -> Self {
         if self.is_dead {
             return other;

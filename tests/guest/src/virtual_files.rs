@@ -401,7 +401,7 @@ fn open_files_outlive_their_directory() {
         fs::uninstall_all(path("event").as_bytes()),
         Err(Errno::ENOENT)
     );
-    // What was read stays; the file decides about the rest.
+    // The text that was read stays; the file decides about the rest.
     assert_eq!(first.read_at(2, &mut buf), Ok(4));
     assert_eq!(first.read_at(0, &mut buf), Err(Errno::ENODEV));
     assert_eq!(second.read_at(0, &mut buf), Err(Errno::ENODEV));

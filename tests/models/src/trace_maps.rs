@@ -13,7 +13,7 @@ pub(crate) mod steps;
 #[allow(dead_code)]
 pub(crate) mod table;
 
-/// What the models do with a table. Its own functions are seen from here alone.
+/// The operations of the models on a table. Its own functions are seen from here alone.
 pub(crate) mod hash {
     use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -179,7 +179,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a number points to.
+/// The thing that a number points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pointee {
     /// Nothing in particular: the number may be an address of the kernel's.
@@ -245,7 +245,7 @@ struct Machine<'a, E: ?Sized> {
 /// Returns its result, `r0`.
 ///
 /// # Errors
-/// [`Objection`]. What the program did before it remains done.
+/// [`Objection`]. The effects of the program before it stay.
 pub fn run<E: Environment + ?Sized>(
     program: &Program,
     environment: &mut E,
@@ -677,7 +677,7 @@ const fn low_bits(size: Size) -> u64 {
     u64::MAX >> (64 - size.bytes() * 8)
 }
 
-/// What the result of `a OP b` points to.
+/// The thing that the result of `a OP b` points to.
 fn pointee_after(width: Width, op: crate::AluOp, a: Value, b: Value) -> Pointee {
     match (width, op) {
         (Width::W64, crate::AluOp::Add | crate::AluOp::Sub)

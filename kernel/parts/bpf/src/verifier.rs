@@ -10,7 +10,7 @@
 //!                     └─► liveness               ├─► state: registers, stack    branch
 //! ```
 //!
-//! # What it promises of a program that it takes
+//! # The promises about a program that it takes
 //! V1. A load reaches the context, the stack, a value of a map, the record, the entry data, or goes
 //!     through a number and is marked [`Memory::Kernel`](crate::Memory::Kernel). A store or an
 //!     atomic operation never reaches the context or goes through a number.
@@ -62,9 +62,9 @@ use crate::{
 
 /// The most steps of one path. See V5.
 pub const MOST_PATH: u32 = 65_536;
-/// What a call counts for on a path.
+/// The steps that a call counts for on a path.
 pub const STEPS_OF_CALL: u32 = 32;
-/// What a load of kernel memory counts for on a path.
+/// The steps that a load of kernel memory counts for on a path.
 pub const STEPS_OF_KERNEL_LOAD: u32 = 8;
 /// The most instructions that the walk goes through, those of all paths together.
 pub const MOST_WALK: u32 = 200_000;
@@ -83,7 +83,7 @@ pub fn verify(program: Program) -> Result<Verified, Refusal> {
     Ok(Verified::new(program, facts, stack_bytes))
 }
 
-/// What can be seen without a walk. Code that no path reaches must be well-formed, too.
+/// The checks that need no walk. Code that no path reaches must be well-formed, too.
 fn check_form(program: &Program) -> Result<(), Refusal> {
     let whole = |cause| Refusal { at: None, cause };
     let insns = program.insns.len();

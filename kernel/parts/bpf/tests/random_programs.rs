@@ -11,7 +11,7 @@ use bpf::{
 };
 use bpf_cases::Case;
 
-/// What the taken programs among random ones do, so that the test is known to have tested it.
+/// The deeds of the taken programs among random ones. They show that the test has tested them.
 #[derive(Debug, Default)]
 struct Seen {
     programs: u64,

@@ -588,7 +588,7 @@ fn bytes_of_the_stack_are_written_before_they_are_read() {
                 .exit(0);
         },
     );
-    // What is left of one.
+    // The rest of one.
     refuses(
         &format!(
             "insn 2, `r1 = *(u64 *)(r10 - 8)`: expected a number at r10 minus 7, found {rest}"

@@ -220,7 +220,7 @@ fn any_slot() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(a, b, c, d, e, f, g, h)| vec![a, b, c, d, e, f, g, h])
 }
 
-/// What decoding one slot gives. It is followed by an exit.
+/// The result of decoding one slot. An exit follows the slot.
 fn one(slot: [u8; SLOT_BYTES]) -> Result<Insn, WireReason> {
     let mut bytes = slot.to_vec();
     bytes.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! What is known about the program's registers before each instruction, and which of them must be
+//! The facts about the program's registers before each instruction, and which of them must be
 //! in a machine register.
 //!
 //! A register whose content is *known* (a constant, a register of the probed code, an address on
@@ -67,7 +67,7 @@ pub enum Call {
     Out,
 }
 
-/// What is compiled, and where to.
+/// The program that is compiled, and its target.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
     pub verified: &'a Verified,

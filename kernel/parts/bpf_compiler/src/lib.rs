@@ -131,7 +131,7 @@ pub enum MapRuntime {
     Handle(u64),
 }
 
-/// What the pointer to the context is, as helpers get it: [`Helper::StackId`].
+/// The meaning of the pointer to the context, as helpers get it: [`Helper::StackId`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {

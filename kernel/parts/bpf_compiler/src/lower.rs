@@ -26,7 +26,7 @@ use crate::{
     flow::{self, Call, Env, Flow, Next, RegSet, State, Value, filled},
 };
 
-/// What a C function may change.
+/// The registers that a C function may change.
 const CALLER_SAVED: GprSet = GprSet::of(&[
     asm::RAX,
     asm::RCX,
@@ -40,7 +40,7 @@ const CALLER_SAVED: GprSet = GprSet::of(&[
 ]);
 /// All but `rsp`.
 const ALL: GprSet = GprSet(0xffef);
-/// What [`BreakpointFrame`] holds.
+/// The registers that [`BreakpointFrame`] holds.
 const IN_FRAME: GprSet = GprSet::of(&[asm::RAX, asm::RCX, asm::RDX, asm::RSI, asm::RDI]);
 /// Arguments of [`Form::Handler`].
 const CONTEXT: Gpr = asm::RSI;
@@ -55,7 +55,7 @@ const LIGHT: usize = 0;
 const HEAVY: usize = 1;
 const LEVELS: usize = 2;
 
-/// What the code of a level does that must be saved, as a round found it.
+/// The needs of the code of a level, as a round found them: registers to save, and the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Used {
     written: GprSet,
@@ -129,7 +129,7 @@ enum After {
     End,
 }
 
-/// What is done out of line: a load that found that its base is not the kernel's.
+/// Work out of line: a load that found that its base is not the kernel's.
 struct Refused {
     hole: Hole,
     dst: Gpr,
@@ -578,7 +578,7 @@ impl Lower<'_> {
         self.forget_writes();
     }
 
-    /// What the frame's code writes is no reason to save it.
+    /// A register that only the frame's code writes need not be saved.
     fn forget_writes(&mut self) {
         self.asm.written = GprSet::default();
         self.asm.flags_written = false;
@@ -739,7 +739,7 @@ impl Lower<'_> {
             Insn::Call { helper } => self.call(helper),
             Insn::Exit => return Ok(self.end()),
         }
-        // What has another effect than its result, which is known.
+        // Instructions with an effect beside their result, which is known.
         if let Some((reg, value)) = defined
             && value != Value::Unknown
             && self.out().has(reg)
@@ -1368,7 +1368,7 @@ impl Lower<'_> {
         let new = self.in_register(new);
         let expected = self.place(Reg::R0);
         let needed = self.is_needed(asm::RAX, Some(Reg::R0));
-        // What is in `rax` may be expected, too: it is loaded before it changes.
+        // The content of `rax` may be expected, too: it is loaded before it changes.
         let (mem, new, copy) = self.away_from_rax(mem, new, needed);
         self.load(asm::RAX, expected);
         self.asm.lock_cmpxchg(size, mem, new);

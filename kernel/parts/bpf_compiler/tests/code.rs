@@ -80,7 +80,7 @@ fn the_return_address_is_where_the_table_says() {
             }
             let moves = insn.mnemonic() == Mnemonic::Mov && insn.op_kind(1) == OpKind::Register;
             let expected = match (insn.op0_register(), insn.op1_register(), at) {
-                // What `rbp` says is good from here on, and until here.
+                // An address by `rbp` is good from here on, and until here.
                 (Register::RBP, Register::RSP, (Base::Sp, bytes)) if moves => (Base::Bp, bytes),
                 (Register::RSP, Register::RBP, (Base::Bp, bytes)) if moves => (Base::Sp, bytes),
                 (_, _, (Base::Bp, bytes)) => (Base::Bp, bytes),

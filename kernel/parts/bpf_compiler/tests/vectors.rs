@@ -9,8 +9,8 @@ use bpf::{
 use bpf_cases::{Vector, vectors};
 use machine::{FORMS, Variant, run, with_result};
 
-/// What stands in front of a vector's own instructions: its memory becomes the value of an array,
-/// to which `r1` points; `r2` is the number of its bytes.
+/// The instructions in front of a vector's own: its memory becomes the value of an array, to which
+/// `r1` points; `r2` is the number of its bytes.
 fn prologue(memory: &[u8]) -> Vec<Insn> {
     let mov = |dst, operand: Operand| Insn::Alu {
         width: Width::W64,

@@ -379,7 +379,7 @@ fn a_directory_goes_with_all_that_is_in_it() {
     let sys = tree.walk(root, b"/sys").unwrap();
     assert_eq!(listing(&tree, sys), [".", "..", "other"]);
     assert_eq!(tree.attributes(sys).unwrap().links, 2);
-    // What is in use stays for its users, and is found no more.
+    // A file in use stays for its users, and is found no more.
     assert_eq!(tree.special(open), Some(&"b/id"));
     assert_eq!(tree.path_of(open), Err(NotFound));
     assert_eq!(tree.walk(cwd, b"id"), Err(NotFound));
@@ -439,7 +439,7 @@ fn an_alias_leads_to_its_directory() {
     let open = tree.open(root, b"/sys/debug/trace", DIRECTORY, 0).unwrap();
     assert_eq!(open, target);
     tree.release(open);
-    // What is made by one way is found by the other.
+    // A file that is made by one way is found by the other.
     tree.install(b"/sys/debug/trace/new", 0o444, Install::Virtual("new"))
         .unwrap();
     tree.walk(root, b"/sys/trace/new").unwrap();

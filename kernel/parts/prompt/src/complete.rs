@@ -139,7 +139,7 @@ pub(crate) fn complete(line: &str, mut candidates: impl FnMut(&Place) -> Candida
     let (Some((first, end)), Some((last, _))) = (words.first(), words.last()) else {
         return Completion::None;
     };
-    // What the first and the last one share, all between them share.
+    // All share the beginning that the first and the last one share.
     let shared = first
         .bytes()
         .zip(last.bytes())

@@ -108,11 +108,11 @@ pub(crate) struct Word {
     pub text: String,
     /// Where it ends in the line, in bytes.
     pub end: usize,
-    /// What the line lacks.
+    /// The end that the line lacks.
     pub open: Option<Open>,
 }
 
-/// What has no end in a line.
+/// A thing that has no end in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     Quote(char),

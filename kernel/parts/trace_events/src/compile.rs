@@ -20,7 +20,7 @@
 //! C2. A hit is counted whether or not it is recorded.
 //! C3. A string is measured before the record is reserved and copied afterwards. If it has grown in
 //!     between, it is cut; it never takes the room of the next one.
-//! C4. The verifier takes every program, unless it is too long. What is too long is refused here.
+//! C4. The verifier takes every program, unless it is too long. A longer one is refused here.
 //!
 //! # Stack
 //! Below `r10`: 8 bytes of scratch, the measured lengths of strings with 2 bytes each, and at the

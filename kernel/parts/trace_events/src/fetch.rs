@@ -310,7 +310,7 @@ impl Argument {
 /// A reason at an offset of a text.
 type At = (Reason, usize);
 
-/// What the parsing of an argument depends on.
+/// The things that the parsing of an argument depends on.
 pub(crate) struct Parser<'a> {
     pub(crate) grammar: &'a Grammar,
     pub(crate) site: Site,

@@ -475,7 +475,7 @@ impl Field {
     }
 
     /// Prints its value in `record`: `5`, `0x2a`, `'c'`, `"text"`, `main+0x4/0x20` or `{1,2}`.
-    /// What is not in the record prints as `(fault)`.
+    /// A value that is not in the record prints as `(fault)`.
     pub fn print(&self, record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
         let offset = self.offset as usize;
         if self.is_symbol {

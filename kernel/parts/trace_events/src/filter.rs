@@ -40,7 +40,7 @@ pub use pattern::{ByteSet, Pattern, Piece};
 
 use crate::field::{Element, Field, FieldKind, Width};
 
-/// What a test looks at.
+/// The thing that a test looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A field of the record.
@@ -347,7 +347,7 @@ impl Filter {
     }
 }
 
-/// What a write to a `filter` file asks for.
+/// The wish of a write to a `filter` file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Keep all hits: the text is `0` or `none`.

@@ -155,7 +155,7 @@ impl fmt::Display for Column {
     }
 }
 
-/// What the entries are sorted by.
+/// The values by which entries are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     pub by: SortBy,
@@ -172,7 +172,7 @@ pub enum SortBy {
     Key(usize),
 }
 
-/// What the line asks for.
+/// The wish of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// A new histogram.

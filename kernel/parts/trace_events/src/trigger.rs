@@ -82,7 +82,7 @@ impl fmt::Display for Available<'_> {
     }
 }
 
-/// What the file `README` says of triggers: the part behind
+/// The text of the file `README` on triggers: the part behind
 /// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests
 /// search it for them.
 pub const README: &str = r#"      trigger		- If set, a command to perform when event is hit
@@ -123,7 +123,7 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	    The table is read in events/<system>/<event>/hist
 "#;
 
-/// What a trigger does.
+/// The act of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     TraceOn,
@@ -233,7 +233,7 @@ pub enum TriggerError {
     NoParameter,
     /// The count is no number.
     BadCount,
-    /// What follows is not `if` and a filter.
+    /// The rest is not `if` and a filter.
     NoIf,
     /// There is a trigger of the kind.
     Exists,
@@ -255,8 +255,8 @@ impl TriggerError {
         }
     }
 
-    /// What `error_log` gets about the refusal of `text`, a line for the event `GROUP:EVENT`. As in
-    /// Linux, only filters and histograms are told there.
+    /// The entry in `error_log` about the refusal of `text`, a line for the event `GROUP:EVENT`. As
+    /// in Linux, only filters and histograms are told there.
     pub fn log_entry<'a>(&self, text: &'a str) -> Option<LogEntry<'a>> {
         let rest = text.trim().split_once(SEPARATORS)?.1.trim_start();
         match *self {
@@ -316,7 +316,7 @@ impl LogEntry<'_> {
     }
 }
 
-/// What may stand behind a command.
+/// The signs that may stand behind a command.
 const SEPARATORS: [char; 3] = [':', ' ', '\t'];
 
 /// A line of a `trigger` file.
@@ -327,8 +327,8 @@ pub struct Line {
     pub trigger: Trigger,
 }
 
-/// What a line changes among the triggers of an event. An index is that of a trigger which is
-/// there.
+/// The change that a line makes among the triggers of an event. An index is that of a trigger which
+/// is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing.
@@ -392,7 +392,8 @@ impl Line {
             }
         };
         let (mut count, mut filter) = (None, None);
-        // What is taken away is known by its kind, so the file's `:unlimited` needs no reading.
+        // The trigger to take away is known by its kind, so the file's `:unlimited` needs no
+        // reading.
         if !remove {
             let condition;
             (count, condition) = split_count(rest)?;
@@ -408,7 +409,7 @@ impl Line {
         })
     }
 
-    /// What it changes among the triggers `there`.
+    /// The change that it makes among the triggers `there`.
     ///
     /// # Errors
     /// [`TriggerError::Exists`], or those of a histogram.
@@ -441,7 +442,7 @@ impl Line {
     }
 }
 
-/// Reads `GROUP:EVENT`. What is left begins with the count, if there is one.
+/// Reads `GROUP:EVENT`. The rest begins with the count, if there is one.
 fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
     let names = &text[..text.find([' ', '\t']).unwrap_or(text.len())];
     let (group, rest) = names.split_once(':').ok_or(TriggerError::NoParameter)?;

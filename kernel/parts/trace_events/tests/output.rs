@@ -1,4 +1,4 @@
-//! What readers see: `format` files, lines of `trace`, and `README`.
+//! The view of readers: `format` files, lines of `trace`, and `README`.
 
 mod common;
 

@@ -55,7 +55,7 @@ fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
     (line, programs.hit, maps)
 }
 
-/// What the `hist` file shows after `hits`: first arguments, texts and pids.
+/// The content of the `hist` file after `hits`: first arguments, texts and pids.
 fn shown(event: &str, trigger: &str, hits: &[(u64, &str, u32)]) -> Vec<String> {
     let (line, program, maps) = program(event, trigger);
     let mut machine = TestMachine::new(&program);

@@ -86,7 +86,7 @@ impl Array {
         })
     }
 
-    /// What compiled code needs to know.
+    /// The place of the array, as compiled code needs it.
     pub fn place(&self) -> ArrayPlace {
         ArrayPlace {
             base: self.memory.start().as_ptr().expose_provenance() as u64,

@@ -91,7 +91,7 @@ impl Hash {
         self.len() == 0
     }
 
-    /// What was lost since the hash was made. It is exact when no hit is under way.
+    /// The counts of lost operations since the hash was made, exact when no hit is under way.
     pub fn lost(&self) -> LostCounts {
         let mut lost = LostCounts::default();
         for (full, busy) in self.tables.iter().map(Table::lost) {

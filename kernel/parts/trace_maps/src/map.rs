@@ -38,7 +38,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a map is to be. Its name is the business of those who look maps up.
+/// The definition of a map. Its name is the business of those who look maps up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
     /// Its kind.
@@ -142,7 +142,7 @@ impl Map {
         })
     }
 
-    /// What was lost since the map was made. It is exact when no hit is under way.
+    /// The counts of lost operations since the map was made, exact when no hit is under way.
     pub fn lost(&self) -> LostCounts {
         match self {
             Self::Array(_) => LostCounts::default(),

@@ -132,7 +132,7 @@ impl Stacks {
                 }
             } else if found == 0 && exchange::<S>(tag, 0, hash, AcqRel) {
                 let generation = load::<S>(state, Relaxed) & GENERATIONS;
-                // Whoever reads a frame from below sees that the trace before it was cleared.
+                // A reader of a frame from below sees that the trace before it was cleared.
                 fence(Release);
                 for (word, &frame) in words.iter().zip(frames) {
                     store::<S>(word, frame, Relaxed);

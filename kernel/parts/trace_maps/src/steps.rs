@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What happens before each access to a word that a nested operation or another CPU may change.
+/// A step before each access to a word that a nested operation or another CPU may change.
 pub trait Steps {
     /// The next access is about to happen.
     fn step();

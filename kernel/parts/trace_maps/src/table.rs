@@ -161,7 +161,7 @@ pub struct Table {
     live: AtomicU64,
     full: AtomicU64,
     busy: AtomicU64,
-    /// Who takes a slot over for a key holds the turn that the key's hash selects.
+    /// An operation that takes a slot over for a key holds the turn that the key's hash selects.
     turns: [AtomicU64; TURNS],
     memory: Block,
 }
@@ -362,7 +362,7 @@ impl Put for Update<'_> {
     }
 }
 
-/// What an attempt came to.
+/// The outcome of an attempt.
 enum Step {
     Done,
     /// Something changed under it.
@@ -372,7 +372,7 @@ enum Step {
 
 const BUSY: Step = Step::Refused(NotUpdated::Lost(Lost::Busy));
 
-/// What a reader got from a slot.
+/// The finding of a reader in a slot.
 pub(super) enum Read {
     Entry,
     Nothing,

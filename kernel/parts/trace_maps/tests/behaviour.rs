@@ -1,5 +1,5 @@
-//! What maps do, one operation after the other: the same as the collections of the standard
-//! library.
+//! The behaviour of maps, one operation after the other: the same as that of the standard library's
+//! collections.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,5 +1,5 @@
 //! Each operation is interrupted at each of its accesses by a whole other operation, and that one
-//! again. What comes out is what the same operations do one after the other, in some order, without
+//! again. The result is that of the same operations one after the other, in some order, without
 //! those that say that they were lost.
 
 use std::{
@@ -230,7 +230,7 @@ fn explained(
 /// The key whose word in a slot would be that of a free slot.
 const SPECIAL: u64 = 0xd1b5_4a32_d192_ed03;
 
-/// What happened before.
+/// The operations before.
 const PASTS: &[&[Operation]] = &[
     &[],
     &[Add(1, 100)],

@@ -27,7 +27,7 @@ pub enum ImageError {
     },
     /// Another magic number: no ring, or one that is not initialised yet.
     NoRing {
-        /// What is there.
+        /// The word that is there.
         magic: u64,
     },
     /// A version, or a size that belongs to it, that this reader does not know.

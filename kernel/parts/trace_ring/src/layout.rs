@@ -92,7 +92,7 @@ pub struct Writing {
     pub discarded: Word,
     /// Of those, the ones that were overwritten, and no reader has passed.
     pub discarded_overwritten: Word,
-    /// What is lost if there is no room: a value of [`mode`].
+    /// The records that are lost if there is no room: a value of [`mode`].
     pub mode: Word,
 }
 

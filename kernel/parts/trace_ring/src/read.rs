@@ -82,7 +82,7 @@ impl Stats {
         self.full + self.nested + self.too_long
     }
 
-    /// What has happened since `earlier`, for example since a [`Ring::reset`].
+    /// The counts since `earlier`, for example since a [`Ring::reset`].
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             written: self.written.wrapping_sub(earlier.written),
@@ -267,8 +267,8 @@ impl<'m> Ring<'m> {
             if target.records_since(oldest) as i32 <= 0 {
                 break;
             }
-            // A page's worth, so that a writer that overwrites pages meanwhile does not keep us from
-            // getting on.
+            // A page's worth, so that a writer that overwrites pages meanwhile does not keep us
+            // from getting on.
             let mut to = oldest;
             let (mut cleared, mut discarded) = (0, 0);
             for _ in 0..PAGE_BYTES / RECORD_HEADER_BYTES {
@@ -347,7 +347,8 @@ fn add(word: &super::word::Word, count: u64) {
 
 /// The reader that takes records out.
 ///
-/// What it has been told is part of the ring. So a later consumer goes on where it stopped.
+/// The counts that it has been told are part of the ring. So a later consumer goes on where it
+/// stopped.
 pub struct Consumer<'m> {
     ring: Ring<'m>,
 }

@@ -19,7 +19,7 @@ use super::{
     word::{Word, interrupt_fence},
 };
 
-/// What is lost if there is no room.
+/// The records that are lost if there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The oldest records, a page at a time.
@@ -190,7 +190,7 @@ impl<'m> Ring<'m> {
         at.whole_sequence(near)
     }
 
-    /// What is lost from now on if there is no room. Any CPU, any context.
+    /// Says which records are lost from now on if there is no room. Any CPU, any context.
     pub fn set_mode(self, mode: Mode) {
         let value = match mode {
             Mode::Overwrite => mode::OVERWRITE,
@@ -199,7 +199,7 @@ impl<'m> Ring<'m> {
         self.header().writing.mode.store(value, Relaxed);
     }
 
-    /// What is lost if there is no room.
+    /// The records that are lost if there is no room.
     pub fn mode(self) -> Mode {
         match self.header().writing.mode.load(Relaxed) {
             mode::STOP => Mode::Stop,

@@ -1,4 +1,4 @@
-//! Reading: `trace`, `trace_pipe`, the files of each CPU, and what is told of records that are gone.
+//! Reading: `trace`, `trace_pipe`, the files of each CPU, and messages about records that are gone.
 
 use super::*;
 use kernel::task::kthread::spawn_kthread_on;

@@ -89,7 +89,7 @@ pub(super) fn consumed() {
         let mut count = 0;
         for _ in 0..2 {
             if let Some(id) = take(&mut ring.consumer(), &mut lost) {
-                // What was lost is between the records.
+                // The lost records are between those.
                 assert_eq!(id, count + lost, "after {last:?}");
                 last = Some(id);
                 count += 1;

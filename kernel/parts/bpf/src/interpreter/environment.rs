@@ -24,8 +24,8 @@ pub enum Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fault;
 
-/// What the interpreter needs to run a program. The interpreter checks all arguments first, so
-/// the environment may rely on sizes: a key has the bytes that the map's definition says.
+/// The things that the interpreter needs to run a program. The interpreter checks all arguments
+/// first, so the environment may rely on sizes: a key has the bytes that the map's definition says.
 pub trait Environment {
     /// A register of the probed code.
     fn register(&self, register: Register) -> u64;

@@ -49,7 +49,7 @@ pub struct TestMachine {
     pub cpu: u32,
     pub pid_tgid: u64,
     pub comm: [u8; 16],
-    /// What the next reading of the counter gives; each reading adds `tsc_step`.
+    /// The number that the next reading of the counter gives; each reading adds `tsc_step`.
     pub tsc: u64,
     pub tsc_step: u64,
     pub func_ip: u64,
@@ -62,7 +62,7 @@ pub struct TestMachine {
     pub entry_data: Box<[u8]>,
     /// How many more records there is room for.
     pub room_for_records: usize,
-    /// What was submitted, in this order.
+    /// The submitted records, in this order.
     pub published: Vec<Published>,
     /// How many records were discarded, and how many were refused.
     pub discarded: u64,

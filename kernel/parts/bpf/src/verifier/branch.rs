@@ -1,20 +1,20 @@
-//! What a branch tells about the two numbers that it compares.
+//! The facts that a branch tells about the two numbers that it compares.
 
 use super::number::Number;
 use crate::{Condition, Width};
 
-/// What is known where a branch leads to: the numbers for which it goes there, or nothing if it
-/// never goes there.
+/// The facts where a branch leads to: the numbers for which it goes there, or nothing if it never
+/// goes there.
 pub(super) type Known = Option<(Number, Number)>;
 
-/// What is known where the branch is taken.
+/// The facts where the branch is taken.
 pub(super) fn taken(width: Width, condition: Condition, a: Number, b: Number) -> Known {
     at_width(width, a, b, is_signed(condition), |a, b| {
         holds(condition, a, b)
     })
 }
 
-/// What is known where the branch is not taken.
+/// The facts where the branch is not taken.
 pub(super) fn not_taken(width: Width, condition: Condition, a: Number, b: Number) -> Known {
     at_width(width, a, b, is_signed(condition), |a, b| match condition {
         Condition::AnyBit => without_bits(a, b),

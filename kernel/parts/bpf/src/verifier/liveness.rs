@@ -18,7 +18,7 @@ fn operand(operand: Operand) -> u16 {
     }
 }
 
-/// What an instruction reads, and what it writes without reading it first.
+/// The registers that an instruction reads, and those that it writes without reading them first.
 fn reads_and_writes(insn: &Insn) -> (u16, u16) {
     match *insn {
         Insn::Alu {

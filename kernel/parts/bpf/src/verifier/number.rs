@@ -320,7 +320,8 @@ impl Number {
         .settled()
     }
 
-    /// What both say about one operation's result. Both are right, so they have a member in common.
+    /// The members that both have: facts about one operation's result. Both are right, so there is
+    /// at least one.
     fn and_also(self, other: Self) -> Self {
         self.meet(other).unwrap_or(self)
     }

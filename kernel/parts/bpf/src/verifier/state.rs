@@ -1,4 +1,4 @@
-//! What is known at one place of one path: the registers, the stack, the record.
+//! The facts at one place of one path: the registers, the stack, the record.
 //!
 //! S1. A record is reserved on the path, and neither submitted nor discarded, if and only if
 //!     [`State::record`] tells where. Then, and only then, registers and stack may hold it.
@@ -13,7 +13,7 @@ use core::fmt;
 use super::number::Number;
 use crate::{MapIndex, Reg, STACK_BYTES};
 
-/// What a register or a slot of the stack holds.
+/// The content of a register or a slot of the stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Value {
     /// Nothing that may be read: not written on every path, or lost in a call.

@@ -41,7 +41,7 @@ pub(super) enum Next {
     End,
 }
 
-/// What a branch has found out.
+/// The findings of a branch.
 pub(super) enum Change {
     Nothing,
     Numbers {
@@ -86,7 +86,7 @@ enum Place {
     Elsewhere,
 }
 
-/// What the paths so far have shown about an instruction.
+/// The findings of the paths so far about an instruction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Finding {
     fact: Fact,
@@ -679,7 +679,7 @@ const fn register_of(operand: Operand) -> Reg {
     }
 }
 
-/// What an operand holds.
+/// The content of an operand.
 fn operand(state: &State, operand: Operand) -> Result<Value, Cause> {
     match operand {
         Operand::Imm(imm) => Ok(Value::constant(imm as u64)),
@@ -779,7 +779,7 @@ fn moved(
     }
 }
 
-/// What is known where a branch is taken, and where it is not.
+/// The facts where a branch is taken, and where it is not.
 fn branch_on(
     state: &State,
     width: Width,

@@ -289,7 +289,7 @@ struct ArrayMemory {
     /// Where the part of each CPU is, or of all.
     parts: Vec<*mut u8>,
     bytes: usize,
-    /// What was there at the end of the run, because the next run uses the same memory.
+    /// The content at the end of the run, because the next run uses the same memory.
     found: Vec<Option<Vec<u8>>>,
 }
 
@@ -299,7 +299,7 @@ pub struct World {
     maps: Vec<MapDef>,
     arrays: Vec<Option<ArrayMemory>>,
     records: Vec<helpers::Record>,
-    /// What was wrong, found in a helper.
+    /// Mistakes that a helper found.
     pub errors: Vec<String>,
     sample: Sample,
     cpu: *const Cpu,
@@ -890,7 +890,7 @@ pub fn with_result(program: &Program) -> Program {
     program
 }
 
-/// What came of a comparison without a difference.
+/// The outcome of a comparison without a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Agreed,

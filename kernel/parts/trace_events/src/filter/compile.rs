@@ -39,7 +39,7 @@ impl Frame {
     pub const TEXT_BYTES: i16 = Pattern::MOST_SEARCHED as i16 + 1;
 }
 
-/// What a load has put into its register.
+/// The value that a load has put into its register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loaded {
     /// The number. Bits above the width of the field may be anything.
@@ -141,7 +141,7 @@ pub(crate) fn load_number(
     }
 }
 
-/// What the value register holds on all paths to one place.
+/// The content of the value register on all paths to one place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held<'a> {
     /// No path leads there.

@@ -65,7 +65,7 @@ fn compile(filter: &Filter) -> Program {
     program
 }
 
-/// What a hit has: numbers of fields, strings (`None` cannot be read), name of the task, CPU.
+/// A hit: numbers of fields, strings (`None` cannot be read), name of the task, CPU.
 #[derive(Clone, Debug)]
 struct Sample {
     numbers: Vec<(&'static str, u64)>,

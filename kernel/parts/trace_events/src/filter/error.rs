@@ -90,8 +90,8 @@ impl FilterError {
         Self { reason, column }
     }
 
-    /// What the `filter` file shows after the refusal of `text`: the text, a caret below it, and
-    /// the reason.
+    /// The content of the `filter` file after the refusal of `text`: the text, a caret below it,
+    /// and the reason.
     pub fn shown<'a>(&self, text: &'a str) -> Shown<'a> {
         Shown {
             error: *self,

@@ -87,7 +87,7 @@ enum Operator {
     Number(Comparison),
 }
 
-/// What is read of one pair of parentheses, or of the filter as a whole.
+/// The part that is read of one pair of parentheses, or of the filter as a whole.
 #[derive(Default)]
 struct Level {
     /// Whether a `!` stands before it.

@@ -28,7 +28,7 @@ const VALUES: i16 = KEY_BYTES as i16;
 const COMM: i16 = VALUES + 8 * Hist::MOST_VALUES as i16;
 const _: () = assert!(COMM + COMM_BYTES <= Frame::TEXT_BYTES);
 
-/// What stands in a key for a string that could not be read: 8 bytes with the NUL.
+/// The text in a key for a string that could not be read: 8 bytes with the NUL.
 const UNREAD: [u8; 8] = *b"(fault)\0";
 
 /// The maps of a histogram in its program.

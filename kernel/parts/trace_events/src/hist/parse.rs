@@ -34,7 +34,7 @@ impl<'a> Word<'a> {
         })
     }
 
-    /// What is before and behind the first `separator`.
+    /// The parts before and behind the first `separator`.
     fn split_once(self, separator: char) -> Option<(Word<'a>, Word<'a>)> {
         let (before, behind) = self.text.split_once(separator)?;
         let column = self.column + before.len() + separator.len_utf8();
@@ -50,7 +50,7 @@ impl<'a> Word<'a> {
         ))
     }
 
-    /// What is behind `prefix`.
+    /// The part behind `prefix`.
     fn strip_prefix(self, prefix: &str) -> Option<Word<'a>> {
         let text = self.text.strip_prefix(prefix)?;
         Some(Word {

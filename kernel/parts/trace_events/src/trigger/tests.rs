@@ -336,7 +336,8 @@ proptest! {
 
     #[test]
     fn any_text_is_read_or_refused_at_a_column_in_it(
-        text in "!?(traceon|enable_event|hist)[: ](keys=)?[a-zé0-9:.,= !&|()\"]{0,30}( if [a-z =]*)?",
+        text in "!?(traceon|enable_event|hist)[: ](keys=)?[a-zé0-9:.,= !&|()\"]{0,30}\
+                 ( if [a-z =]*)?",
     ) {
         let error = parse(&text).err();
         if let Some(entry) = error.and_then(|error| error.log_entry(&text)) {

@@ -90,8 +90,8 @@ fn explore(pages: usize, mode: Mode, before: &[Act], acts: &[Act]) -> usize {
     }
 }
 
-/// Explores `acts` in both modes. Two of them meet in rings of 1 to 3 pages that have been filled to
-/// any degree, more of them in few of these.
+/// Explores `acts` in both modes. Two of them meet in rings of 1 to 3 pages that have been filled
+/// to any degree, more of them in few of these.
 fn explore_all(acts: &[Act]) {
     let bytes = if acts.contains(&Act::Show) {
         PADDED

@@ -65,7 +65,7 @@ struct Model {
     overwritten: u64,
     cleared: u64,
     dropped: [u64; 3],
-    /// What the consumer was told.
+    /// The counts that the consumer was told.
     reported: [u64; 2],
 }
 

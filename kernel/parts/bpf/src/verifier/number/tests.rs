@@ -137,7 +137,7 @@ proptest! {
         }
     }
 
-    /// What includes a set has all its members, and a set includes itself and its narrower kin.
+    /// A set that includes another has all its members. It includes itself and its narrower kin.
     #[test]
     fn inclusion_is_of_all_members((a, _) in set(), (b, b_members) in set()) {
         prop_assert!(a.includes(&a));
