@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! BUFFER-1. The ring of a CPU is changed only while no record is being written there: recording
-//!     is [`PAUSED`], and a grace period has passed since. So a record is submitted to the ring in
+//!     is paused ([`PAUSES`]), and a grace period has passed since. So a record is submitted to the ring in
 //!     which it was reserved.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
@@ -22,7 +22,7 @@ use alloc::alloc::{alloc_zeroed, dealloc};
 use core::{
     alloc::Layout,
     ptr::NonNull,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use alloc::vec::Vec;
@@ -42,8 +42,9 @@ const PAGE_BYTES: usize = trace_ring::limits::PAGE_BYTES;
 /// The most that a file may ask for, in KiB for each CPU.
 pub const MOST_KIB: usize = 16 << 10;
 
-/// No record is begun, because the rings are being changed.
-pub static PAUSED: AtomicBool = AtomicBool::new(false);
+/// How many reasons there are to begin no record: the rings are being changed, or `trace` is open
+/// and recording pauses for it. Apart from the file `tracing_on`, which may be written meanwhile.
+pub static PAUSES: AtomicU32 = AtomicU32::new(0);
 
 /// The rings, by CPU. Empty: there are none yet.
 struct Buffer {
@@ -52,6 +53,37 @@ struct Buffer {
     mode: Mode,
     /// The counts at the last time that the buffer was cleared, by CPU.
     cleared: Vec<Stats>,
+    /// The counts of the rings that are gone.
+    gone: Totals,
+}
+
+/// What has become of all records since the boot, those of rings that are gone among them.
+///
+/// Records that were begun and not given up: `written + dropped + off`. Of the written ones each is
+/// read, overwritten, cleared or unread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub written: u64,
+    pub read: u64,
+    pub overwritten: u64,
+    /// Cleared, or gone with their ring.
+    pub cleared: u64,
+    pub unread: u64,
+    /// Not written, because there was no room for them.
+    pub dropped: u64,
+    /// Not begun, because recording was off, or paused while the rings were changed.
+    pub off: u64,
+}
+
+impl Totals {
+    fn add(&mut self, stats: &Stats) {
+        self.written += stats.written;
+        self.read += stats.read;
+        self.overwritten += stats.overwritten;
+        self.cleared += stats.cleared;
+        self.unread += stats.unread;
+        self.dropped += stats.dropped();
+    }
 }
 
 static BUFFER: Mutex<Buffer> = Mutex::new(Buffer {
@@ -59,6 +91,15 @@ static BUFFER: Mutex<Buffer> = Mutex::new(Buffer {
     pages: FIRST_PAGES,
     mode: Mode::Overwrite,
     cleared: Vec::new(),
+    gone: Totals {
+        written: 0,
+        read: 0,
+        overwritten: 0,
+        cleared: 0,
+        unread: 0,
+        dropped: 0,
+        off: 0,
+    },
 });
 
 /// A ring and its memory.
@@ -115,15 +156,19 @@ impl Buffer {
         cleared.try_reserve_exact(cpus).map_err(|_| Errno::ENOMEM)?;
         cleared.resize(cpus, Stats::default());
         // No record is being written from here on (BUFFER-1).
-        PAUSED.store(true, Ordering::SeqCst);
+        PAUSES.fetch_add(1, Ordering::SeqCst);
         text_poke::synchronize_hits();
         for (cpu, owned) in rings.iter().enumerate() {
             percpu::of(cpu).set_trace_ring(owned.memory.as_ptr());
         }
+        for owned in &self.rings {
+            self.gone.add(&owned.ring.stats());
+        }
+        self.gone.cleared += core::mem::take(&mut self.gone.unread);
         self.rings = rings;
         self.cleared = cleared;
         self.pages = pages;
-        PAUSED.store(false, Ordering::SeqCst);
+        PAUSES.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -210,6 +255,20 @@ pub fn unread() -> u64 {
     (0..buffer.rings.len())
         .map(|cpu| buffer.stats_of(cpu).unread)
         .sum()
+}
+
+/// What has become of all records since the boot. The numbers agree with each other while nobody
+/// records.
+pub fn totals() -> Totals {
+    let buffer = BUFFER.lock();
+    let mut totals = buffer.gone;
+    for owned in &buffer.rings {
+        totals.add(&owned.ring.stats());
+    }
+    totals.off = (0..smp::possible_cpus())
+        .map(|cpu| percpu::of(cpu).records_off.load(Ordering::Relaxed))
+        .sum();
+    totals
 }
 
 /// A thing that a reader meets.

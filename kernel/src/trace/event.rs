@@ -8,8 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! EVENT-1. All probes of an event are armed, or none is. If one cannot be armed, those that could
-//!     are idle again.
+//! EVENT-1. All probes of an event are armed, or none is. A change that fails changes nothing,
+//!     because all that may fail is done beside what is there: programs are loaded, and attached
+//!     disabled.
 //! EVENT-2. A change of what is to be done (a filter, a trigger) makes new programs. The old ones
 //!     are detached first, and what they counted is added up. So no count is lost, and no hit is
 //!     counted twice. A hit between the two is a hit of an event that is off.
@@ -38,6 +39,7 @@ use trace_maps::Map;
 use super::{
     names::KernelSymbols,
     program::{AttachedCall, AttachedProbe, LoadError, LoadedMap, Program},
+    shared::{Shared, try_box, try_vec},
     triggers::Taken,
 };
 use crate::{
@@ -58,7 +60,7 @@ pub struct Event {
     /// Behind `probes`, so that no program has a trigger's slot when that is dropped.
     pub triggers: Vec<ActiveTrigger>,
     /// The maps of its histograms, by name. They outlive programs.
-    maps: BTreeMap<String, Arc<LoadedMap>>,
+    maps: BTreeMap<String, Shared<LoadedMap>>,
     /// Whether hits are recorded, as triggers of other events say. It counts while there are such
     /// triggers.
     switch: Box<AtomicU64>,
@@ -98,7 +100,7 @@ enum State {
     Idle(Holder),
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
-    /// Of the kernel's own, and idle. Else between two states, or after a failure of memory.
+    /// Of the kernel's own, and idle.
     Absent,
 }
 
@@ -121,6 +123,10 @@ fn kretprobe(definition: &Definition) -> Result<Kretprobe, ProbeError> {
     let address = address.ok().flatten().ok_or(ProbeError::NoTarget)?;
     let maxactive = definition.maxactive.unwrap_or(0).into();
     Ok(Kretprobe::new().at(address).maxactive(maxactive))
+}
+
+fn boxed<T>(probe: T) -> Result<Box<T>, ProbeError> {
+    try_box(probe).map_err(|_| ProbeError::OutOfMemory)
 }
 
 impl Probe {
@@ -157,9 +163,9 @@ impl Probe {
             return Ok(State::Absent);
         }
         Ok(State::Idle(match definition.kind {
-            EventKind::Probe => Holder::Kprobe(register(Box::new(kprobe(definition)?.disabled()))?),
+            EventKind::Probe => Holder::Kprobe(register(boxed(kprobe(definition)?.disabled())?)?),
             EventKind::Return => {
-                Holder::Kretprobe(register(Box::new(kretprobe(definition)?.disabled()))?)
+                Holder::Kretprobe(register(boxed(kretprobe(definition)?.disabled())?)?)
             }
         }))
     }
@@ -192,60 +198,57 @@ impl Probe {
         }
     }
 
+    /// Puts `next` in place of the program that is attached now, if there is one.
+    fn replace(&mut self, next: State) {
+        let (program, misses) = match &self.state {
+            State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
+            State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
+            State::Idle(_) | State::Absent => (None, 0),
+        };
+        // This waits until nobody is in the old program any more. Then its count is final.
+        self.state = next;
+        self.before.hits += program.map_or(0, |program| program.counter(HITS, 0));
+        self.before.misses += misses;
+        match &self.state {
+            State::Armed(probe) => probe.start(),
+            State::ArmedCall(call) => call.start(),
+            State::Idle(_) | State::Absent => {}
+        }
+    }
+
     /// Detaches the program, if there is one, and keeps the place.
     fn disarm(&mut self) {
         if matches!(self.state, State::Idle(_) | State::Absent) {
             return;
         }
-        let (program, misses) = match &self.state {
-            State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
-            State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
-            _ => (None, 0),
-        };
-        // This waits until nobody is in the program any more. Then its count is final.
-        self.state = State::Absent;
-        self.before.hits += program.map_or(0, |program| program.counter(HITS, 0));
-        self.before.misses += misses;
-        // Without memory the place is free until the event is armed again.
-        if let Ok(idle) = Self::idle(&self.definition) {
-            self.state = idle;
+        match (Self::idle(&self.definition), &self.state) {
+            (Ok(idle), _) => self.replace(idle),
+            // Without memory for another probe, this one keeps the place, disabled.
+            (Err(_), State::Armed(probe)) => _ = probe.stop(),
+            (Err(_), State::ArmedCall(call)) => _ = call.stop(),
+            (Err(_), State::Idle(_) | State::Absent) => {}
         }
     }
 
-    /// Attaches the programs, in which maps that `maps` has are those. Returns that of the hit.
-    fn arm(
-        &mut self,
-        programs: compile::Programs,
-        maps: &BTreeMap<String, Arc<LoadedMap>>,
-    ) -> Result<Arc<Program>, LoadError> {
-        self.disarm();
-        let hit = Program::load_sharing(programs.hit, |name| maps.get(name).cloned())?;
-        let program = hit.clone();
-        let entry = programs.entry.map(Program::load).transpose()?;
-        self.state = State::Absent;
-        let armed = match self.definition.kind {
-            EventKind::Probe => kprobe(&self.definition)
-                .map_err(LoadError::from)
-                .and_then(|probe| AttachedProbe::new(hit, probe))
-                .map(State::Armed),
-            EventKind::Return => kretprobe(&self.definition)
-                .map_err(LoadError::from)
-                .and_then(|probe| AttachedCall::new(entry, hit, probe))
-                .map(State::ArmedCall),
-        };
-        match armed {
-            Ok(state) => {
-                self.state = state;
-                Ok(program)
+    /// Attaches programs beside what is there, disabled.
+    fn attach(&self, loaded: Loaded) -> Result<State, LoadError> {
+        Ok(match self.definition.kind {
+            EventKind::Probe => {
+                let probe = kprobe(&self.definition)?.disabled();
+                State::Armed(AttachedProbe::new(loaded.hit, probe)?)
             }
-            Err(error) => {
-                if let Ok(idle) = Self::idle(&self.definition) {
-                    self.state = idle;
-                }
-                Err(error)
+            EventKind::Return => {
+                let probe = kretprobe(&self.definition)?.disabled();
+                State::ArmedCall(AttachedCall::new(loaded.entry, loaded.hit, probe)?)
             }
-        }
+        })
     }
+}
+
+/// The programs of a probe.
+struct Loaded {
+    hit: Shared<Program>,
+    entry: Option<Shared<Program>>,
 }
 
 /// The beginning of the names of a histogram's maps.
@@ -318,33 +321,42 @@ impl Event {
     /// Makes the probes do what is wanted now (EVENT-1, EVENT-2).
     ///
     /// # Errors
-    /// That of the first probe that cannot be armed; then none is.
+    /// That of the first probe that cannot be armed; then nothing has changed.
     pub fn apply(&mut self) -> Result<(), Errno> {
-        let result = if self.is_wanted() {
-            self.arm_all()
-        } else {
-            Err(None)
-        };
-        match result {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.probes.iter_mut().for_each(Probe::disarm);
-                error.map_or(Ok(()), |error: LoadError| Err(error.into()))
-            }
+        if !self.is_wanted() {
+            self.probes.iter_mut().for_each(Probe::disarm);
+            return Ok(());
         }
+        let mut maps_before = Vec::new();
+        maps_before
+            .try_reserve_exact(self.maps.len())
+            .map_err(|_| Errno::ENOMEM)?;
+        maps_before.extend(self.maps.values().cloned());
+        let result = self.arm_all();
+        if result.is_err() {
+            let was_there = |map: &Shared<LoadedMap>| maps_before.iter().any(|old| old.is(map));
+            self.maps.retain(|_, map| was_there(map));
+        }
+        result.map_err(Errno::from)
     }
 
-    fn arm_all(&mut self) -> Result<(), Option<LoadError>> {
-        for at in 0..self.probes.len() {
-            let programs = self.programs(&self.probes[at].definition);
-            let programs = programs.map_err(|error| Some(LoadError::Event(error)))?;
+    /// All that may fail comes first, beside what is there.
+    fn arm_all(&mut self) -> Result<(), LoadError> {
+        let mut armed = try_vec(self.probes.len())?;
+        for probe in &self.probes {
+            let programs = self.programs(&probe.definition);
+            let programs = programs.map_err(LoadError::Event)?;
             let maps = &mut self.maps;
-            let probe = &mut self.probes[at];
-            let program = probe.arm(programs, maps).map_err(Some)?;
+            let hit = Program::load_sharing(programs.hit, |name| maps.get(name).cloned())?;
+            let entry = programs.entry.map(Program::load).transpose()?;
             // The maps of a new histogram are made with the first program that has them.
-            for (name, map) in program.maps().filter(|(name, _)| is_hist_map(name)) {
+            for (name, map) in hit.maps().filter(|(name, _)| is_hist_map(name)) {
                 maps.entry(name.into()).or_insert_with(|| map.clone());
             }
+            armed.push(probe.attach(Loaded { hit, entry })?);
+        }
+        for (probe, state) in self.probes.iter_mut().zip(armed) {
+            probe.replace(state);
         }
         Ok(())
     }
@@ -408,9 +420,7 @@ impl Event {
         });
         let result = self.apply();
         if result.is_err() {
-            let refused = self.triggers.pop();
-            let _ = self.apply();
-            drop(refused);
+            self.triggers.pop();
         }
         result
     }
@@ -421,9 +431,13 @@ impl Event {
     /// As [`Event::apply`].
     pub fn remove_trigger(&mut self, index: usize) -> Result<ActiveTrigger, Errno> {
         let active = self.triggers.remove(index);
-        let result = self.apply();
+        if let Err(errno) = self.apply() {
+            // The programs have its slot and its maps still.
+            self.triggers.insert(index, active);
+            return Err(errno);
+        }
         self.maps.retain(|name, _| !active.owns(name));
-        result.map(|()| active)
+        Ok(active)
     }
 
     /// Lets a histogram count, or not.
@@ -431,8 +445,12 @@ impl Event {
     /// # Errors
     /// As [`Event::apply`].
     pub fn pause(&mut self, index: usize, paused: bool) -> Result<(), Errno> {
-        self.triggers[index].paused = paused;
-        self.apply()
+        let old = core::mem::replace(&mut self.triggers[index].paused, paused);
+        let result = self.apply();
+        if result.is_err() {
+            self.triggers[index].paused = old;
+        }
+        result
     }
 
     /// Empties a histogram.
@@ -461,10 +479,19 @@ impl Event {
         if self.switch_users == 0 {
             self.switch.store(self.enabled.into(), Ordering::Relaxed);
         }
-        self.switch_users = match more {
-            true => self.switch_users + 1,
-            false => self.switch_users.saturating_sub(1),
-        };
+        if more {
+            self.switch_users += 1;
+            let result = self.apply();
+            if result.is_err() {
+                self.switch_users -= 1;
+            }
+            return result;
+        }
+        self.switch_users = self.switch_users.saturating_sub(1);
+        if self.switch_users == 0 {
+            // Programs that ask for it still, because memory is short, find what counts now.
+            self.switch.store(self.enabled.into(), Ordering::Relaxed);
+        }
         self.apply()
     }
 
@@ -551,15 +578,15 @@ impl Event {
     /// Turns recording on or off.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then it is off.
+    /// As [`Event::apply`]; then it is as it was.
     pub fn enable(&mut self, enabled: bool) -> Result<(), Errno> {
         if self.enabled == enabled {
             return Ok(());
         }
-        self.enabled = enabled;
+        let old = core::mem::replace(&mut self.enabled, enabled);
         let result = self.apply();
         if result.is_err() {
-            self.enabled = false;
+            self.enabled = old;
         }
         self.switch.store(self.enabled.into(), Ordering::Relaxed);
         result
@@ -574,7 +601,6 @@ impl Event {
         let result = self.apply();
         if result.is_err() {
             self.filter = old;
-            let _ = self.apply();
         }
         result
     }

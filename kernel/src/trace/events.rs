@@ -35,8 +35,8 @@ pub type Name = (String, String);
 /// The events, by name.
 pub struct Events {
     list: BTreeMap<Name, Event>,
-    /// The number of the next event. Numbers are not used again, because records may be there that
-    /// have them.
+    /// The number of the next event, if it is free. Numbers are used again as late as possible,
+    /// because records may be there that have them.
     next_id: u16,
     pub errors: ErrorLog,
 }
@@ -61,6 +61,23 @@ impl Events {
     /// ENODEV if it is gone.
     pub fn event(&mut self, name: &Name) -> Result<&mut Event, Errno> {
         self.list.get_mut(name).ok_or(Errno::ENODEV)
+    }
+
+    /// The event of that name, with that number.
+    ///
+    /// # Errors
+    /// ENODEV if it is gone, also if there is another one of its name.
+    pub fn numbered(&mut self, name: &Name, id: u16) -> Result<&mut Event, Errno> {
+        let event = self.list.get_mut(name).filter(|event| event.id == id);
+        event.ok_or(Errno::ENODEV)
+    }
+
+    /// The number for a new event. Numbers are used again only when all have been used.
+    fn free_id(&self) -> Option<u16> {
+        let is_free = |id: &u16| self.list.values().all(|event| event.id != *id);
+        (self.next_id..=u16::MAX)
+            .chain(FIRST_ID..self.next_id)
+            .find(is_free)
     }
 
     /// All events, by name.
@@ -126,10 +143,13 @@ impl Events {
             }
             return Ok(());
         }
-        let mut event = Event::new(self.next_id, Layout::of(&definition));
+        let id = self
+            .free_id()
+            .ok_or_else(|| Refusal::line(Reason::OutOfMemory))?;
+        let mut event = Event::new(id, Layout::of(&definition));
         event.probes.push(Probe::new(definition)?);
-        files::create_event(&name).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
-        self.next_id += 1;
+        files::create_event(&name, id).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
+        self.next_id = id.checked_add(1).unwrap_or(FIRST_ID);
         self.list.insert(name, event);
         Ok(())
     }
@@ -376,7 +396,7 @@ pub fn define_fixed() -> Result<(), Errno> {
         let name = (definition.group.clone(), definition.event.clone());
         let mut event = Event::new(id, Layout::of(&definition));
         event.probes.push(Probe::fixed(definition));
-        files::create_event(&name)?;
+        files::create_event(&name, id)?;
         events.list.insert(name, event);
     }
     Ok(())

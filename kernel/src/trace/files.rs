@@ -19,7 +19,7 @@
 use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
 use core::{
     fmt::Write,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use trace_events::{
@@ -124,10 +124,6 @@ fn switch(data: &[u8]) -> Result<bool, Errno> {
 
 /// `trace` and similar: pause recording while one of them is open.
 static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);
-/// How many `trace` files are open that pause recording.
-static PAUSES: AtomicUsize = AtomicUsize::new(0);
-/// The state of `tracing_on` that returns with the last of them.
-static BEFORE_PAUSE: AtomicBool = AtomicBool::new(true);
 
 macro_rules! plain {
     ($name:literal, $permissions:expr, $functions:expr) => {{
@@ -378,8 +374,8 @@ impl Special for Trace {
             buffer::clear(self.cpu);
         }
         let pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
-        if pauses && PAUSES.fetch_add(1, Ordering::SeqCst) == 0 {
-            BEFORE_PAUSE.store(TRACING_ON.swap(false, Ordering::SeqCst), Ordering::SeqCst);
+        if pauses {
+            buffer::PAUSES.fetch_add(1, Ordering::SeqCst);
         }
         Ok(Box::new(OpenTrace {
             cpu: self.cpu,
@@ -408,8 +404,8 @@ impl Opened for OpenTrace {
 
 impl Drop for OpenTrace {
     fn drop(&mut self) {
-        if self.pauses && PAUSES.fetch_sub(1, Ordering::SeqCst) == 1 {
-            TRACING_ON.store(BEFORE_PAUSE.load(Ordering::SeqCst), Ordering::SeqCst);
+        if self.pauses {
+            buffer::PAUSES.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -505,6 +501,8 @@ impl VirtualFile for StatsFile {
 /// A file of an event.
 struct EventFile {
     name: Name,
+    /// The event's number. Another event may have the name later.
+    id: u16,
     kind: EventFileKind,
 }
 
@@ -539,7 +537,7 @@ const TRIGGERS: &[Command] = &[
 impl VirtualFile for EventFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
         let mut events = EVENTS.lock();
-        let event = events.event(&self.name)?;
+        let event = events.numbered(&self.name, self.id)?;
         match self.kind {
             EventFileKind::Enable => writeln!(out, "{}", event.enabled_text())?,
             EventFileKind::Filter => match (&event.refused_filter, &event.filter) {
@@ -560,7 +558,7 @@ impl VirtualFile for EventFile {
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
         let mut events = EVENTS.lock();
-        let event = events.event(&self.name)?;
+        let event = events.numbered(&self.name, self.id)?;
         match self.kind {
             EventFileKind::Enable => event.enable(switch(data)?),
             EventFileKind::Filter => {
@@ -621,7 +619,7 @@ impl VirtualFile for GroupFile {
 ///
 /// # Errors
 /// ENOMEM; then none is there.
-pub fn create_event(name: &Name) -> Result<(), Errno> {
+pub fn create_event(name: &Name, id: u16) -> Result<(), Errno> {
     for root in ROOTS {
         let group = format!("{root}/events/{}", name.0);
         let result = (|| {
@@ -635,7 +633,7 @@ pub fn create_event(name: &Name) -> Result<(), Errno> {
             for (file, permissions, kind) in EVENT_FILES {
                 let path = format!("{group}/{}/{file}", name.1);
                 let name = name.clone();
-                pseudo::create(&path, permissions, EventFile { name, kind })?;
+                pseudo::create(&path, permissions, EventFile { name, id, kind })?;
             }
             Ok(())
         })();

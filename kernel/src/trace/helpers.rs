@@ -20,7 +20,7 @@ use trace_maps::{ArrayPlace, Table, compiled};
 use trace_ring::Ring;
 
 use super::{
-    buffer::PAUSED,
+    buffer::PAUSES,
     nofault::{self, Space},
 };
 use crate::{
@@ -309,6 +309,16 @@ unsafe extern "C" fn trace_append_bytes(record: *mut u8, from: *const u8, size: 
     }
 }
 
+/// Whether no record is to be begun. That is counted.
+#[inline(always)]
+fn is_off() -> bool {
+    let is_off = !TRACING_ON.load(Relaxed) || PAUSES.load(Relaxed) != 0;
+    if is_off {
+        percpu::this().records_off.fetch_add(1, Relaxed);
+    }
+    is_off
+}
+
 /// Reserves a record of `size` bytes with room for `dynamic` more. Null if there is no room, which
 /// the ring counts.
 ///
@@ -341,7 +351,7 @@ unsafe fn reserve(size: u64, dynamic: u64) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_ring_reserve(_: u64, size: u64, _: u64) -> *mut u8 {
-    if !TRACING_ON.load(Relaxed) || PAUSED.load(Relaxed) {
+    if is_off() {
         return null_mut();
     }
     // SAFETY: a program keeps its CPU, and the verifier has seen the end of the record.
@@ -350,7 +360,7 @@ unsafe extern "C" fn trace_ring_reserve(_: u64, size: u64, _: u64) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, dynamic: u64, kind: u64) -> *mut u8 {
-    if !TRACING_ON.load(Relaxed) || PAUSED.load(Relaxed) {
+    if is_off() {
         return null_mut();
     }
     // SAFETY: as above.

@@ -10,6 +10,7 @@
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`comms`] | names of tasks that have ended |
 //! | [`helpers`] | the functions that compiled programs call |
+//! | [`shared`] | values with several holders, whose memory may be refused |
 //! | [`nofault`] | reads of memory that may not be there |
 //!
 //! # A hit
@@ -31,6 +32,7 @@ pub mod names;
 mod nofault;
 pub mod output;
 pub mod program;
+pub mod shared;
 pub mod sources;
 pub mod triggers;
 

@@ -17,12 +17,12 @@
 //! # Contexts
 //! Loading, attaching and reading maps: tasks that may sleep.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 use bpf::{
     BuildError, Helper, Insn, Kind, MapIndex, MapKind, Verified,
-    verifier::{Refusal, verify},
+    verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
     Array, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart, compile,
@@ -33,6 +33,7 @@ use trace_maps::{Definition, Map, MapError};
 use super::{
     buffer,
     helpers::{self, Tables},
+    shared::{self, Shared, try_box, try_vec},
 };
 use crate::{
     arch::{cpu, percpu, smp},
@@ -91,6 +92,24 @@ impl fmt::Display for LoadError {
 
 impl core::error::Error for LoadError {}
 
+impl LoadError {
+    /// Whether memory was short, so that it may work later.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::OutOfMemory
+                | Self::Build(BuildError::OutOfMemory)
+                | Self::Refused(Refusal {
+                    cause: Cause::OutOfMemory,
+                    ..
+                })
+                | Self::Map(MapError::OutOfMemory(_))
+                | Self::Compile(CompileError::OutOfMemory)
+                | Self::Probe(ProbeError::OutOfMemory)
+        )
+    }
+}
+
 impl From<BuildError> for LoadError {
     fn from(error: BuildError) -> Self {
         Self::Build(error)
@@ -121,13 +140,17 @@ impl From<ProbeError> for LoadError {
     }
 }
 
+impl From<shared::OutOfMemory> for LoadError {
+    fn from(_: shared::OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
 impl From<LoadError> for Errno {
     fn from(error: LoadError) -> Self {
         match error {
+            error if error.is_out_of_memory() => Self::ENOMEM,
             LoadError::Probe(error) => error.into(),
-            LoadError::OutOfMemory
-            | LoadError::Build(BuildError::OutOfMemory)
-            | LoadError::Compile(CompileError::OutOfMemory) => Self::ENOMEM,
             _ => Self::EINVAL,
         }
     }
@@ -154,7 +177,7 @@ impl LoadedMap {
 /// A program, ready to be attached.
 pub struct Program {
     verified: Verified,
-    maps: Vec<Arc<LoadedMap>>,
+    maps: Vec<Shared<LoadedMap>>,
     /// Of a probe: its routines. They are in `code`.
     action: Option<Action>,
     /// Of an entry or return: its routine, in `code`.
@@ -167,7 +190,7 @@ impl Program {
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub fn load(program: bpf::Program) -> Result<Arc<Self>, LoadError> {
+    pub fn load(program: bpf::Program) -> Result<Shared<Self>, LoadError> {
         Self::load_sharing(program, |_| None)
     }
 
@@ -178,8 +201,8 @@ impl Program {
     /// [`LoadError`]; nothing has changed then.
     pub fn load_sharing(
         program: bpf::Program,
-        shared: impl Fn(&str) -> Option<Arc<LoadedMap>>,
-    ) -> Result<Arc<Self>, LoadError> {
+        shared: impl Fn(&str) -> Option<Shared<LoadedMap>>,
+    ) -> Result<Shared<Self>, LoadError> {
         let maps = make_maps(&program, shared)?;
         Self::load_with(program, maps)
     }
@@ -189,17 +212,22 @@ impl Program {
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub fn load_beside(program: bpf::Program, other: &Self) -> Result<Arc<Self>, LoadError> {
+    pub fn load_beside(program: bpf::Program, other: &Self) -> Result<Shared<Self>, LoadError> {
         if program.maps != other.verified.program().maps {
             return Err(LoadError::Compile(CompileError::Maps {
                 expected: program.maps.len(),
                 found: other.maps.len(),
             }));
         }
-        Self::load_with(program, other.maps.clone())
+        let mut maps = try_vec(other.maps.len())?;
+        maps.extend(other.maps.iter().cloned());
+        Self::load_with(program, maps)
     }
 
-    fn load_with(program: bpf::Program, maps: Vec<Arc<LoadedMap>>) -> Result<Arc<Self>, LoadError> {
+    fn load_with(
+        program: bpf::Program,
+        maps: Vec<Shared<LoadedMap>>,
+    ) -> Result<Shared<Self>, LoadError> {
         let stacks = Insn::Call {
             helper: Helper::StackId,
         };
@@ -207,8 +235,9 @@ impl Program {
             return Err(LoadError::NoHelper(Helper::StackId));
         }
         let verified = verify(program)?;
-        let runtime: Vec<MapRuntime> = maps.iter().map(|map| runtime(map)).collect();
-        let compiled = |form| compile(&verified, form, &runtime, &machine());
+        let mut runtimes = try_vec(maps.len())?;
+        runtimes.extend(maps.iter().map(|map| runtime(map)));
+        let compiled = |form| compile(&verified, form, &runtimes, &machine());
         let (action, routine, code) = match verified.program().kind {
             Kind::Probe => {
                 let forms = [
@@ -223,7 +252,7 @@ impl Program {
                     Form::Breakpoint,
                     Form::Handler,
                 ];
-                let mut codes = Vec::new();
+                let mut codes = try_vec(forms.len())?;
                 for form in forms {
                     codes.push(compiled(form)?);
                 }
@@ -252,13 +281,13 @@ impl Program {
         };
         // The other CPUs see the code before a probe leads there.
         code.publish();
-        Ok(Arc::new(Self {
+        Ok(Shared::try_new(Self {
             verified,
             maps,
             action,
             routine,
             code,
-        }))
+        })?)
     }
 
     /// The program as it was verified.
@@ -277,7 +306,7 @@ impl Program {
     }
 
     /// Its maps, by their names.
-    pub fn maps(&self) -> impl Iterator<Item = (&str, &Arc<LoadedMap>)> {
+    pub fn maps(&self) -> impl Iterator<Item = (&str, &Shared<LoadedMap>)> {
         let names = self.source().maps.iter().map(|def| &*def.name);
         names.zip(&self.maps)
     }
@@ -309,11 +338,9 @@ impl Program {
 /// Takes the memory of a program's maps, except those that `shared` knows.
 fn make_maps(
     program: &bpf::Program,
-    shared: impl Fn(&str) -> Option<Arc<LoadedMap>>,
-) -> Result<Vec<Arc<LoadedMap>>, LoadError> {
-    let mut maps = Vec::new();
-    maps.try_reserve_exact(program.maps.len())
-        .map_err(|_| LoadError::OutOfMemory)?;
+    shared: impl Fn(&str) -> Option<Shared<LoadedMap>>,
+) -> Result<Vec<Shared<LoadedMap>>, LoadError> {
+    let mut maps = try_vec(program.maps.len())?;
     for def in &program.maps {
         if let Some(map) = shared(&def.name) {
             maps.push(map);
@@ -327,7 +354,7 @@ fn make_maps(
             MapKind::Stacks => trace_maps::Kind::Stacks,
             MapKind::Ring => {
                 buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
-                maps.push(Arc::new(LoadedMap::Ring));
+                maps.push(Shared::try_new(LoadedMap::Ring)?);
                 continue;
             }
         };
@@ -339,30 +366,30 @@ fn make_maps(
         };
         let map = Map::new(&definition, smp::possible_cpus())?;
         let tables = match &map {
-            Map::Hash(hash) => Some(tables(hash)),
-            Map::Array(array) => Some(Box::new(Tables {
+            Map::Hash(hash) => Some(tables(hash)?),
+            Map::Array(array) => Some(try_box(Tables {
                 tables: [core::ptr::null(); percpu::MAX_CPUS],
                 array: Some((array.place(), def.value_size as usize)),
-            })),
+            })?),
             Map::Stacks(_) => None,
         };
-        maps.push(Arc::new(LoadedMap::Own(map, tables)));
+        maps.push(Shared::try_new(LoadedMap::Own(map, tables))?);
     }
     Ok(maps)
 }
 
 /// Where the table of each CPU is.
-fn tables(hash: &trace_maps::Hash) -> Box<Tables> {
+fn tables(hash: &trace_maps::Hash) -> Result<Box<Tables>, LoadError> {
     let first = hash.tables();
     let count = if hash.is_shared() { 1 } else { hash.cpus() };
-    let mut tables = Box::new(Tables {
+    let mut tables = try_box(Tables {
         tables: [first; percpu::MAX_CPUS],
         array: None,
-    });
+    })?;
     for (cpu, table) in tables.tables.iter_mut().enumerate().take(count) {
         *table = first.wrapping_add(cpu);
     }
-    tables
+    Ok(tables)
 }
 
 /// A map as the compiler sees it.
@@ -419,11 +446,12 @@ fn place(codes: &[Code]) -> Result<(ActionCode, Vec<u64>), LoadError> {
         .map(|code| code.bytes.len().next_multiple_of(ALIGNMENT))
         .sum();
     let mut memory = ActionCode::new(total).ok_or(LoadError::OutOfMemory)?;
-    let mut starts = Vec::new();
+    let mut starts = try_vec(codes.len())?;
     let mut offset = 0;
     for code in codes {
         let start = memory.start() + offset as u64;
-        let mut bytes = code.bytes.clone();
+        let mut bytes = try_vec(code.bytes.len())?;
+        bytes.extend_from_slice(&code.bytes);
         for relocation in &code.relocations {
             let at = relocation.offset as usize;
             let distance = relocation.target.wrapping_sub(start + at as u64 + 4);
@@ -441,7 +469,7 @@ pub struct AttachedProbe {
     // Dropped in this order (PROGRAM-2).
     probe: Registered<Box<Kprobe>>,
     _action: Box<Action>,
-    program: Arc<Program>,
+    program: Shared<Program>,
 }
 
 impl AttachedProbe {
@@ -449,16 +477,16 @@ impl AttachedProbe {
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub fn new(program: Arc<Program>, probe: Kprobe) -> Result<Self, LoadError> {
+    pub fn new(program: Shared<Program>, probe: Kprobe) -> Result<Self, LoadError> {
         let action = program
             .action
             .ok_or(LoadError::Kind(program.source().kind))?;
-        let action = Box::new(action);
+        let action = try_box(action)?;
         // SAFETY: the action and its code live until the probe is unregistered, by the order of the
         // fields. The compiler and the verifier see to the rest.
         let probe = unsafe { probe.action(&*action) };
         Ok(Self {
-            probe: register(Box::new(probe))?,
+            probe: register(try_box(probe)?)?,
             _action: action,
             program,
         })
@@ -470,7 +498,7 @@ impl AttachedProbe {
     }
 
     /// The program.
-    pub fn program(&self) -> &Arc<Program> {
+    pub fn program(&self) -> &Shared<Program> {
         &self.program
     }
 
@@ -479,9 +507,15 @@ impl AttachedProbe {
         self.kprobe().nmissed()
     }
 
-    /// Disables the probe for good. Returns its misses, which do not change any more.
-    pub fn stop(&self) -> u64 {
+    /// Enables the probe, if it was disabled.
+    pub fn start(&self) {
         // It is registered, and only tasks that may sleep have attached probes.
+        let _ = PROBES.enable(self.kprobe());
+    }
+
+    /// Disables the probe. Returns its misses, which do not change any more.
+    pub fn stop(&self) -> u64 {
+        // As above.
         let _ = PROBES.disable(self.kprobe());
         text_poke::synchronize_hits();
         self.misses()
@@ -490,10 +524,12 @@ impl AttachedProbe {
 
 /// Kprobes that all run one program, registered in one call.
 pub struct AttachedProbes {
-    /// Made by `Box::leak`, and taken back when they are unregistered.
+    /// From `Box::into_raw`. Dropped when they are unregistered.
     probes: *mut [Kprobe],
-    _action: Box<Action>,
-    program: Arc<Program>,
+    /// The same, for the registry. Kept, because a detachment must not need memory.
+    references: Vec<&'static Kprobe>,
+    action: Option<Box<Action>>,
+    program: Shared<Program>,
 }
 
 // SAFETY: the probes are `Send` and `Sync`, and this is their owner.
@@ -506,59 +542,84 @@ impl AttachedProbes {
     ///
     /// # Errors
     /// [`LoadError`], of the first address that is refused; nothing has changed then.
-    pub fn new(program: Arc<Program>, addresses: &[u64]) -> Result<Self, LoadError> {
+    pub fn new(program: Shared<Program>, addresses: &[u64]) -> Result<Self, LoadError> {
         let action = program
             .action
             .ok_or(LoadError::Kind(program.source().kind))?;
-        let action = Box::new(action);
-        let mut probes = Vec::new();
-        probes
-            .try_reserve_exact(addresses.len())
-            .map_err(|_| LoadError::OutOfMemory)?;
+        let action = try_box(action)?;
+        let mut probes = try_vec(addresses.len())?;
+        let mut references = try_vec(addresses.len())?;
         for address in addresses {
-            // SAFETY: the action and its code live until the probes are unregistered, in `drop`.
+            // SAFETY: the action and its code live until the probes are unregistered, in `remove`.
             probes.push(unsafe { Kprobe::new().at(*address).action(&*action) });
         }
-        let attached = Self {
-            probes: Box::into_raw(probes.into_boxed_slice()),
-            _action: action,
-            program,
-        };
-        PROBES.register_batch(&attached.references())?;
-        Ok(attached)
-    }
-
-    /// The probes, for the registry.
-    fn references(&self) -> Vec<&'static Kprobe> {
-        // SAFETY: they are dropped after their unregistration, in `drop`, and nobody else has these
+        // No bytes are to spare, so this needs no memory.
+        let probes = Box::into_raw(probes.into_boxed_slice());
+        // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
         // references then.
-        unsafe { &*self.probes }.iter().collect()
+        references.extend(unsafe { &*probes });
+        match PROBES.register_batch(&references) {
+            Ok(()) => Ok(Self {
+                probes,
+                references,
+                action: Some(action),
+                program,
+            }),
+            Err(error) => {
+                references.clear();
+                // SAFETY: from `into_raw` above, and nobody has them.
+                drop(unsafe { Box::from_raw(probes) });
+                Err(error.into())
+            }
+        }
     }
 
     /// How many probes there are.
     pub fn len(&self) -> usize {
-        self.probes.len()
+        self.references.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.probes.is_empty()
+        self.references.is_empty()
     }
 
     /// The program.
-    pub fn program(&self) -> &Arc<Program> {
+    pub fn program(&self) -> &Shared<Program> {
         &self.program
+    }
+
+    /// How many hits were missed so far: beside other probes, while the CPU was in their handlers.
+    pub fn misses(&self) -> u64 {
+        self.references.iter().map(|probe| probe.nmissed()).sum()
+    }
+
+    /// Detaches them. Returns their misses, which do not change any more.
+    pub fn detach(mut self) -> u64 {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> u64 {
+        if self.action.is_none() {
+            return 0;
+        }
+        let removed = PROBES.unregister_batch(&self.references);
+        let misses = self.misses();
+        let action = self.action.take();
+        self.references.clear();
+        match removed {
+            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
+            Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
+            // They are hit still. So they stay, with all that a hit needs.
+            Err(_) => core::mem::forget((action, self.program.clone())),
+        }
+        misses
     }
 }
 
 impl Drop for AttachedProbes {
     fn drop(&mut self) {
-        let removed = PROBES.unregister_batch(&self.references());
-        if removed.is_ok() {
-            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more. Where they cannot
-            // be unregistered, they stay for ever.
-            drop(unsafe { Box::from_raw(self.probes) });
-        }
+        self.remove();
     }
 }
 
@@ -567,8 +628,8 @@ pub struct AttachedCall {
     // Dropped in this order (PROGRAM-2).
     probe: Registered<Box<Kretprobe>>,
     _action: Box<CallAction>,
-    _entry: Option<Arc<Program>>,
-    on_return: Arc<Program>,
+    _entry: Option<Shared<Program>>,
+    on_return: Shared<Program>,
 }
 
 impl AttachedCall {
@@ -577,8 +638,8 @@ impl AttachedCall {
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
     pub fn new(
-        entry: Option<Arc<Program>>,
-        on_return: Arc<Program>,
+        entry: Option<Shared<Program>>,
+        on_return: Shared<Program>,
         probe: Kretprobe,
     ) -> Result<Self, LoadError> {
         let kind = on_return.source().kind;
@@ -597,15 +658,15 @@ impl AttachedCall {
                 kind => return Err(LoadError::Kind(kind)),
             }
         }
-        let action = Box::new(CallAction {
+        let action = try_box(CallAction {
             entry: entry.as_ref().and_then(|entry| entry.routine),
             on_return: routine,
             shared_words: data.div_ceil(8) as usize,
-        });
+        })?;
         // SAFETY: as in `AttachedProbe::new`.
         let probe = unsafe { probe.action(&*action) };
         Ok(Self {
-            probe: register(Box::new(probe))?,
+            probe: register(try_box(probe)?)?,
             _action: action,
             _entry: entry,
             on_return,
@@ -618,7 +679,7 @@ impl AttachedCall {
     }
 
     /// The program of the return.
-    pub fn program(&self) -> &Arc<Program> {
+    pub fn program(&self) -> &Shared<Program> {
         &self.on_return
     }
 
@@ -627,8 +688,14 @@ impl AttachedCall {
         self.kretprobe().nmissed() + self.kretprobe().kprobe().nmissed()
     }
 
-    /// Disables the probe for good. Returns its misses, which do not change any more. Calls that
-    /// are under way are still seen to return.
+    /// Enables the probe, if it was disabled.
+    pub fn start(&self) {
+        // As for a probe.
+        let _ = PROBES.enable(self.kretprobe());
+    }
+
+    /// Disables the probe. Returns its misses, which do not change any more. Calls that are under
+    /// way are still seen to return.
     pub fn stop(&self) -> u64 {
         // As for a probe.
         let _ = PROBES.disable(self.kretprobe());

@@ -1,6 +1,5 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
 
-use alloc::sync::Arc;
 use core::hint::black_box;
 
 use bpf::{
@@ -247,7 +246,7 @@ fn a_program_that_is_refused_says_why() {
 
     let mut b = Builder::new(Kind::Return { data: 0 });
     b.exit(0);
-    let program: Arc<Program> = Program::load(b.finish().unwrap()).unwrap();
+    let program = Program::load(b.finish().unwrap()).unwrap();
     let wrong = AttachedProbe::new(program, Kprobe::new().symbol("traced_target"));
     assert!(matches!(
         wrong,

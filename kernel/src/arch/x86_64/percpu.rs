@@ -67,6 +67,8 @@ pub struct PerCpu {
     trace_ring: AtomicPtr<u8>,
     /// Loads of programs that found no memory; see [`crate::trace`].
     pub(crate) bad_loads: AtomicU64,
+    /// Records that were not begun, because recording was off, or paused while rings change.
+    pub(crate) records_off: AtomicU64,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -108,6 +110,7 @@ impl PerCpu {
             nmis_seen: AtomicU32::new(0),
             trace_ring: AtomicPtr::new(ptr::null_mut()),
             bad_loads: AtomicU64::new(0),
+            records_off: AtomicU64::new(0),
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),

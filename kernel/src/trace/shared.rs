@@ -1,0 +1,118 @@
+//! Values that several hold, as with `Arc`, but whose memory may be refused: making one is an error
+//! then, where `Arc::new` would end the kernel.
+//!
+//! # Memory ordering
+//! Each holder gives its use up with Release. The last one takes Acquire before it drops the value,
+//! so all uses have happened before.
+//!
+//! # Contexts
+//! Task context, because the last holder frees memory.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::{
+    marker::PhantomData,
+    ops::Deref,
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering, fence},
+};
+
+/// There is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// A box, or an error where `Box::new` would end the kernel.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn try_box<T>(value: T) -> Result<Box<T>, OutOfMemory> {
+    let mut one = try_vec(1)?;
+    one.push(value);
+    let one: Box<[T; 1]> = one.into_boxed_slice().try_into().map_err(|_| OutOfMemory)?;
+    // SAFETY: an array of one element is laid out as the element.
+    Ok(unsafe { Box::from_raw(Box::into_raw(one).cast()) })
+}
+
+/// An empty vector with room for `count` elements.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn try_vec<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
+    Ok(vec)
+}
+
+struct Inner<T> {
+    holders: AtomicUsize,
+    value: T,
+}
+
+/// See the module's text.
+pub struct Shared<T> {
+    /// From `Box::into_raw`; live while there is a holder.
+    inner: NonNull<Inner<T>>,
+    owns: PhantomData<Inner<T>>,
+}
+
+// SAFETY: as for `Arc`: holders in several contexts use the value, and one of them drops it.
+unsafe impl<T: Send + Sync> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
+        let inner = try_box(Inner {
+            holders: AtomicUsize::new(1),
+            value,
+        })?;
+        Ok(Self {
+            inner: NonNull::from(Box::leak(inner)),
+            owns: PhantomData,
+        })
+    }
+
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: live while there is a holder, and this is one.
+        unsafe { self.inner.as_ref() }
+    }
+
+    /// Whether both are holders of the same value.
+    pub fn is(&self, other: &Self) -> bool {
+        self.inner == other.inner
+    }
+
+    /// How many hold it.
+    pub fn holders(&self) -> usize {
+        self.inner().holders.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        self.inner().holders.fetch_add(1, Ordering::Relaxed);
+        Self {
+            inner: self.inner,
+            owns: PhantomData,
+        }
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        if self.inner().holders.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            // SAFETY: from `Box::leak`, and this was the last holder.
+            drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
+        }
+    }
+}
