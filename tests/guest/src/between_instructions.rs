@@ -160,7 +160,7 @@ static CALLER: AtomicU64 = AtomicU64::new(0);
 /// Whether there have been no more than three NMIs in front of this instruction. Taking an instance
 /// starts anew if somebody else has taken one meanwhile, so an NMI in each round would keep it from
 /// ever being done.
-fn is_wanted(ip: u64) -> bool {
+pub fn is_wanted(ip: u64) -> bool {
     let mut place = ip as usize % VISITS.len();
     loop {
         let [address, times] = &VISITS[place];
@@ -171,6 +171,13 @@ fn is_wanted(ip: u64) -> bool {
             return times.fetch_add(1, Relaxed) < 3;
         }
         place = (place + 1) % VISITS.len();
+    }
+}
+
+/// [`is_wanted`] begins anew.
+pub fn forget_visits() {
+    for count in VISITS.as_flattened() {
+        count.store(0, SeqCst);
     }
 }
 
@@ -292,8 +299,8 @@ fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64)
     ] {
         counter.store(0, SeqCst);
     }
-    let counts = AT.iter().chain(VISITS.as_flattened());
-    counts.for_each(|count| count.store(0, SeqCst));
+    AT.iter().for_each(|count| count.store(0, SeqCst));
+    forget_visits();
     CALLER.store(stepped_caller as *const () as u64, SeqCst);
     let before = |probe: &dyn Counts| (probe.hits(), probe.misses());
     let counts: Vec<_> = probes.iter().map(|probe| before(&**probe)).collect();

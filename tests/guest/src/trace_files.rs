@@ -19,11 +19,11 @@ use kernel::{
 
 const ROOT: &str = "/sys/kernel/tracing";
 
-fn path(name: &str) -> String {
+pub fn path(name: &str) -> String {
     format!("{ROOT}/{name}")
 }
 
-fn read(name: &str) -> Result<String, Errno> {
+pub fn read(name: &str) -> Result<String, Errno> {
     let file = fs::open(&path(name), open::RDONLY)?;
     let mut text = Vec::new();
     let mut chunk = vec![0; 4096];
@@ -35,7 +35,7 @@ fn read(name: &str) -> Result<String, Errno> {
     }
 }
 
-fn show(name: &str) -> String {
+pub fn show(name: &str) -> String {
     read(name).unwrap()
 }
 
@@ -46,21 +46,21 @@ fn write_with(name: &str, text: &str, flags: u32) -> Result<(), Errno> {
 }
 
 /// As `echo TEXT > FILE`.
-fn echo(text: &str, name: &str) -> Result<(), Errno> {
+pub fn echo(text: &str, name: &str) -> Result<(), Errno> {
     write_with(name, &format!("{text}\n"), open::TRUNC)
 }
 
 /// As `echo TEXT >> FILE`.
-fn append(text: &str, name: &str) -> Result<(), Errno> {
+pub fn append(text: &str, name: &str) -> Result<(), Errno> {
     write_with(name, &format!("{text}\n"), open::APPEND)
 }
 
-fn exists(name: &str) -> bool {
+pub fn exists(name: &str) -> bool {
     fs::attributes(&NodeRef::root(), path(name).as_bytes()).is_ok()
 }
 
 /// Everything as it was before.
-fn clean_up() {
+pub fn clean_up() {
     echo("0", "events/enable").unwrap();
     echo("", "kprobe_events").unwrap();
     echo("1", "tracing_on").unwrap();

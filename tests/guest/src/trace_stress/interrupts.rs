@@ -1,0 +1,244 @@
+//! NMIs and interrupts in the middle of an action and of a record.
+
+use alloc::{vec, vec::Vec};
+use core::{
+    hint,
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use kernel::{
+    arch::{percpu, smp, traps},
+    probes::PtRegs,
+    task::kthread::spawn_kthread_on,
+    trace::{
+        buffer::{self, Item},
+        program::{AttachedProbes, Program},
+        shared::Shared,
+    },
+};
+
+use super::{Rings, Since, address_of, fired_target, number_in, recorder};
+use crate::{
+    between_instructions::{forget_visits, is_wanted},
+    nmi,
+    optimization::Optimization,
+    stepping::step_through,
+};
+
+/// The argument of the call that is interrupted; those in NMIs are below it.
+const OUTER: u64 = 1 << 40;
+/// How often the handler of an NMI calls the function.
+static CALLS_IN_NMI: AtomicU64 = AtomicU64::new(0);
+/// Calls in NMIs, of the function and of [`body_of_nmi`].
+static IN_NMIS: AtomicU64 = AtomicU64::new(0);
+static NMIS: AtomicU64 = AtomicU64::new(0);
+static WRONG: AtomicU64 = AtomicU64::new(0);
+
+fn call(n: u64) {
+    let is_wrong = fired_target(n) != n.wrapping_mul(5) + 2;
+    WRONG.fetch_add(is_wrong.into(), SeqCst);
+}
+
+/// The handler of NMIs, which is traced itself. The argument is the number of its record.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn body_of_nmi(number: u64) {
+    // Used, or else callers need not pass it.
+    hint::black_box(number);
+    for _ in 0..CALLS_IN_NMI.load(Relaxed) {
+        call(IN_NMIS.fetch_add(1, SeqCst) + 1);
+    }
+    NMIS.fetch_add(1, SeqCst);
+}
+
+fn on_nmi(_: &PtRegs) {
+    body_of_nmi(IN_NMIS.fetch_add(1, SeqCst) + 1);
+}
+
+extern "C" fn outer() {
+    call(OUTER);
+}
+
+/// An NMI at this step.
+fn interrupt(regs: &PtRegs) {
+    if !is_wanted(regs.ip) {
+        return;
+    }
+    let before = NMIS.load(SeqCst);
+    smp::send_nmi(percpu::cpu_id());
+    while NMIS.load(SeqCst) == before {
+        hint::spin_loop();
+    }
+}
+
+fn attach(program: Shared<Program>) -> AttachedProbes {
+    let places = [address_of("fired_target"), address_of("body_of_nmi")];
+    AttachedProbes::new(program, &places).unwrap()
+}
+
+/// Interrupts one call between any two instructions. Returns the number of calls.
+fn interrupted(calls_in_nmi: u64) -> u64 {
+    CALLS_IN_NMI.store(calls_in_nmi, SeqCst);
+    for count in [&IN_NMIS, &NMIS, &WRONG] {
+        count.store(0, SeqCst);
+    }
+    forget_visits();
+    traps::set_nmi_handler(Some(on_nmi));
+    step_through(outer, interrupt);
+    traps::set_nmi_handler(None);
+    assert_eq!(WRONG.load(SeqCst), 0, "results of calls");
+    assert!(NMIS.load(SeqCst) > 50, "{} NMIs", NMIS.load(SeqCst));
+    1 + IN_NMIS.load(SeqCst)
+}
+
+/// The numbers in the buffer, and how many records are lost.
+fn numbers() -> (Vec<u64>, u64) {
+    let (mut numbers, mut lost) = (vec![], 0);
+    while buffer::consume(None, |item| match item {
+        Item::Record { bytes, .. } => numbers.push(number_in(bytes)),
+        Item::Lost { count, .. } => lost += count,
+    }) {}
+    (numbers, lost)
+}
+
+/// Each hit leaves an intact record, and those of the NMIs are in their order.
+fn nothing_is_lost(jumps: bool) {
+    let _jumps = Optimization::set(jumps);
+    let _rings = Rings::of(256, true);
+    let since = Since::now();
+    let probes = attach(recorder());
+    let calls = interrupted(1);
+    let totals = since.check(probes.program(), calls);
+    assert_eq!((totals.dropped, totals.off, totals.overwritten), (0, 0, 0));
+    let (numbers, lost) = numbers();
+    assert_eq!((numbers.len() as u64, lost), (calls, 0));
+    let of_nmis: Vec<u64> = numbers.into_iter().filter(|n| *n != OUTER).collect();
+    assert_eq!(of_nmis, (1..calls).collect::<Vec<_>>());
+}
+
+#[guest_test]
+fn an_nmi_between_any_two_instructions_of_a_record_by_jump_loses_nothing() {
+    nothing_is_lost(true);
+}
+
+#[guest_test]
+fn an_nmi_between_any_two_instructions_of_a_record_by_breakpoint_loses_nothing() {
+    nothing_is_lost(false);
+}
+
+/// The NMIs in the middle of one record fill the only page: what has no room is counted, and the
+/// interrupted record is intact.
+#[guest_test]
+fn records_that_fill_the_page_of_an_interrupted_one_are_counted() {
+    for (jumps, overwrites) in [(true, true), (false, true), (true, false)] {
+        let _jumps = Optimization::set(jumps);
+        let _rings = Rings::of(4, overwrites);
+        let since = Since::now();
+        let probes = attach(recorder());
+        let calls = interrupted(12);
+        let totals = since.check(probes.program(), calls);
+        assert!(totals.dropped > 0, "the page had room: {totals:?}");
+        let (numbers, lost) = numbers();
+        assert_eq!(numbers.len() as u64, totals.unread);
+        assert!(lost >= totals.overwritten, "{lost} told, {totals:?}");
+        let of_nmis: Vec<u64> = numbers.into_iter().filter(|n| *n != OUTER).collect();
+        assert!(of_nmis.is_sorted_by(|a, b| a < b), "{of_nmis:?}");
+    }
+}
+
+/// Counts by key are exact, too, or else the program is told.
+#[guest_test]
+fn an_nmi_between_any_two_instructions_of_a_count_by_key_is_counted() {
+    for jumps in [true, false] {
+        let _jumps = Optimization::set(jumps);
+        let mut b = Builder::new(Kind::Probe);
+        let counts = b.map(MapDef::counters("counts", 2));
+        let keys = b.map(MapDef::counters_by_key("keys", 8, 64));
+        let end = b.label();
+        b.load_register(R6, Register::Di)
+            .alu(AluOp::And, R6, 7)
+            .store(R10, -8, B8, R6)
+            .add(counts, 0, 1)
+            .load_map(R1, keys)
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .mov(R3, 1)
+            .call(Helper::AddByKey)
+            .branch(Condition::Equal, R0, 0, end)
+            .add(counts, 1, 1)
+            .place(end)
+            .exit(0);
+        let probes = attach(Program::load(b.finish().unwrap()).unwrap());
+        let calls = interrupted(2);
+        let program = probes.program();
+        let sum: u64 = (0..8_u64)
+            .map(|key| program.sum_of_key(keys, &key.to_le_bytes()))
+            .sum();
+        assert_eq!(program.counter(counts, 0), calls);
+        assert_eq!(sum + program.counter(counts, 1), calls);
+        assert!(sum > calls / 2, "{sum} of {calls}");
+    }
+}
+
+/// NMIs and interrupts on one CPU from another one, at any place, while a reader takes records out.
+#[guest_test]
+fn records_under_nmis_from_another_cpu_are_intact() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static OUTER_CALLS: AtomicU64 = AtomicU64::new(0);
+    STOP.store(false, SeqCst);
+    for count in [&IN_NMIS, &NMIS, &WRONG, &OUTER_CALLS] {
+        count.store(0, SeqCst);
+    }
+    CALLS_IN_NMI.store(3, SeqCst);
+    let _rings = Rings::of(16, true);
+    let since = Since::now();
+    let probes = attach(recorder());
+    traps::set_nmi_handler(Some(on_nmi));
+    let holder = spawn_kthread_on(2, "fires", || {
+        while !STOP.load(Relaxed) {
+            call(OUTER + OUTER_CALLS.fetch_add(1, SeqCst));
+        }
+    })
+    .unwrap();
+    let sender = spawn_kthread_on(1, "sends", || {
+        for _ in 0..2_000 {
+            nmi::send(1, &NMIS, || false);
+        }
+        STOP.store(true, SeqCst);
+    })
+    .unwrap();
+    let (mut read, mut lost) = (0, 0);
+    let (mut last, mut last_in_nmi) = (0, 0);
+    let mut take = || {
+        buffer::consume(Some(1), |item| match item {
+            Item::Record { bytes, .. } => {
+                let n = number_in(bytes);
+                let last = if n >= OUTER {
+                    &mut last
+                } else {
+                    &mut last_in_nmi
+                };
+                assert!(*last < n, "{last}, then {n}");
+                *last = n;
+                read += 1;
+            }
+            Item::Lost { count, .. } => lost += count,
+        })
+    };
+    while !STOP.load(SeqCst) {
+        take();
+    }
+    sender.wait_released();
+    holder.wait_released();
+    traps::set_nmi_handler(None);
+    while take() {}
+    let calls = OUTER_CALLS.load(SeqCst) + IN_NMIS.load(SeqCst);
+    let totals = since.check(probes.program(), calls);
+    assert_eq!(WRONG.load(SeqCst), 0, "results of calls");
+    assert_eq!((totals.read, totals.unread), (read, 0));
+    assert!(lost >= totals.overwritten && lost <= totals.overwritten + totals.dropped);
+}

@@ -1,0 +1,211 @@
+//! Programs and events while memory is short: every allocation fails once, and nothing comes of it.
+
+use alloc::{string::String, vec::Vec};
+
+use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use kernel::{
+    errno::Errno,
+    mm::allocation_faults::with_room_for,
+    probes::{Kprobe, Kretprobe, PROBES},
+    symbols,
+    trace::{
+        buffer,
+        events::EVENTS,
+        program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
+    },
+};
+
+use super::{Rings, address_of, fired_target, recorder};
+use crate::trace_files::{append, clean_up, echo};
+
+/// A program with a map of each kind.
+fn source() -> bpf::Program {
+    let mut b = Builder::new(Kind::Probe);
+    let counts = b.map(MapDef::counters("counts", 70));
+    let keys = b.map(MapDef::counters_by_key("keys", 8, 16));
+    let ring = b.map(MapDef::ring("records"));
+    let (full, small) = (b.label(), b.label());
+    b.load_register(R6, Register::Di)
+        .store(R10, -8, B8, R6)
+        .add(counts, 0, 1)
+        .load_map(R1, keys)
+        .mov(R2, R10)
+        .alu(AluOp::Add, R2, -8)
+        .mov(R3, 1)
+        .call(Helper::AddByKey)
+        .branch(Condition::Below, R6, 3, small)
+        .add(counts, 1, 1)
+        .place(small)
+        .load_map(R1, ring)
+        .mov(R2, 8)
+        .mov(R3, 0)
+        .call(Helper::RingReserve)
+        .branch(Condition::Equal, R0, 0, full)
+        .store(R0, 0, B8, R6)
+        .mov(R1, R0)
+        .mov(R2, 0)
+        .call(Helper::RingSubmit)
+        .place(full)
+        .exit(0);
+    b.finish().unwrap()
+}
+
+fn call_sources() -> (bpf::Program, bpf::Program) {
+    let mut entry = Builder::new(Kind::Entry { data: 8 });
+    entry.map(MapDef::counters("counts", 1));
+    entry.call(Helper::EntryData).store(R0, 0, B8, 1).exit(0);
+    let mut on_return = Builder::new(Kind::Return { data: 8 });
+    let counts = on_return.map(MapDef::counters("counts", 1));
+    on_return.add(counts, 0, 1).exit(0);
+    (entry.finish().unwrap(), on_return.finish().unwrap())
+}
+
+/// What could be left behind besides memory: listed probes, slots, and the text of the function.
+fn state() -> (usize, usize, Vec<u8>) {
+    let mut listed = 0;
+    PROBES.for_each(|_| listed += 1);
+    let symbol = symbols::lookup_name("fired_target").unwrap();
+    // SAFETY: kernel text is mapped and readable for ever.
+    let text =
+        unsafe { core::slice::from_raw_parts(symbol.start as *const u8, symbol.size as usize) };
+    (listed, PROBES.slots_in_use(), text.to_vec())
+}
+
+/// Has `work` fail for want of memory at its first allocation, at its second, and so on, until it
+/// does not fail. `prepare` makes what the work consumes. Then drops the result.
+fn each_allocation_fails<S, T>(prepare: impl Fn() -> S, work: impl Fn(S) -> Result<T, LoadError>) {
+    // What is made once and stays is there before the count, and how much the work gives back.
+    drop(work(prepare()));
+    let mut failures = 0;
+    for room in 0.. {
+        let before = state();
+        let gone = prepare();
+        let of_source = with_room_for(u64::MAX, || drop(gone)).kept;
+        let given = prepare();
+        let outcome = with_room_for(room, || match work(given) {
+            Ok(made) => {
+                let sum = fired_target(7);
+                drop(made);
+                Ok(sum)
+            }
+            Err(error) => Err(error),
+        });
+        assert_eq!(outcome.kept, of_source, "bytes kept with room for {room}");
+        assert_eq!(state(), before, "allocation {room} has left a trace");
+        match outcome.result {
+            Err(error) => {
+                assert!(error.is_out_of_memory(), "{error}");
+                assert_eq!(Errno::from(error), Errno::ENOMEM);
+                assert!(outcome.refused > 0);
+                failures += 1;
+            }
+            Ok(sum) => {
+                assert_eq!(sum, 37);
+                if outcome.refused == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failures > 5, "{failures}");
+}
+
+#[guest_test]
+fn each_allocation_of_a_program_may_fail() {
+    drop(recorder());
+    each_allocation_fails(source, Program::load);
+}
+
+#[guest_test]
+fn each_allocation_of_an_attached_program_may_fail() {
+    drop(recorder());
+    each_allocation_fails(source, |source| {
+        AttachedProbe::new(Program::load(source)?, Kprobe::new().symbol("fired_target"))
+    });
+}
+
+#[guest_test]
+fn each_allocation_of_programs_on_many_places_may_fail() {
+    let places = [address_of("fired_target"), address_of("body_of_nmi")];
+    each_allocation_fails(source, |source| {
+        AttachedProbes::new(Program::load(source)?, &places)
+    });
+}
+
+#[guest_test]
+fn each_allocation_of_a_call_may_fail() {
+    each_allocation_fails(call_sources, |(entry, on_return)| {
+        let on_return = Program::load(on_return)?;
+        let entry = Program::load_beside(entry, &on_return)?;
+        let probe = Kretprobe::new().symbol("fired_target");
+        AttachedCall::new(Some(entry), on_return, probe)
+    });
+}
+
+/// A place among many that is refused: none has a probe then, and no memory is kept.
+#[guest_test]
+fn a_place_that_is_refused_leaves_none() {
+    let places = [address_of("fired_target"), address_of("kprobe_breakpoint")];
+    let program = Program::load(source()).unwrap();
+    let attach = || AttachedProbes::new(program.clone(), &places).map(drop);
+    let _ = attach();
+    let before = state();
+    let outcome = with_room_for(u64::MAX, || attach().map_err(|error| Errno::from(error)));
+    assert_eq!(outcome.result, Err(Errno::EINVAL));
+    assert_eq!(outcome.kept, 0);
+    assert_eq!(state(), before);
+    assert_eq!(program.holders(), 1);
+}
+
+/// New rings, while there is no memory for them: the old ones stay, with what they hold.
+#[guest_test]
+fn each_allocation_of_new_rings_may_fail() {
+    let _rings = Rings::of(8, true);
+    let probe = super::attached_recorder();
+    for n in 0..10 {
+        fired_target(n);
+    }
+    for room in 0.. {
+        let size = buffer::size_kib();
+        let outcome = with_room_for(room, || buffer::resize(16));
+        if outcome.refused == 0 {
+            assert_eq!(outcome.result, Ok(()));
+            assert_eq!((buffer::size_kib(), buffer::unread()), (16, 0));
+            break;
+        }
+        assert_eq!(outcome.result, Err(Errno::ENOMEM));
+        assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
+        assert_eq!((buffer::size_kib(), buffer::unread()), (size, 10));
+    }
+    drop(probe);
+}
+
+/// An event is turned off also when there is no memory at all. Its place is kept, and it can be
+/// turned on later.
+#[guest_test]
+fn an_event_is_turned_off_without_memory() {
+    clean_up();
+    echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
+    append(
+        "r:fired_back fired_target r=$retval n=$arg1",
+        "kprobe_events",
+    )
+    .unwrap();
+    for name in ["fired", "fired_back"] {
+        let name = (String::from("kprobes"), String::from(name));
+        let mut events = EVENTS.lock();
+        let event = events.event(&name).unwrap();
+        for _ in 0..3 {
+            event.enable(true).unwrap();
+            let before = event.probes[0].profile().hits;
+            fired_target(1);
+            assert_eq!(event.probes[0].profile().hits, before + 1);
+            let outcome = with_room_for(0, || event.enable(false));
+            assert!(outcome.refused > 0, "there was nothing to refuse");
+            assert_eq!((outcome.result, event.enabled), (Ok(()), false));
+            fired_target(1);
+            assert_eq!(event.probes[0].profile().hits, before + 1);
+        }
+    }
+    clean_up();
+}
