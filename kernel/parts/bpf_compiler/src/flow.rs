@@ -145,7 +145,18 @@ impl Env<'_> {
     }
 
     /// Where the program goes on, if `state` is what is known.
+    ///
+    /// What is known here and what the verifier knows are different. If they contradict each
+    /// other, no run comes here, and it is the end.
     pub fn next(&self, i: usize, state: &State) -> Next {
+        match self.next_by_state(i, state) {
+            Next::Fall if i + 1 < self.insns().len() && !self.is_reached(i + 1) => Next::End,
+            Next::Goto(target) if !self.is_reached(target) => Next::End,
+            next => next,
+        }
+    }
+
+    fn next_by_state(&self, i: usize, state: &State) -> Next {
         match self.insns()[i] {
             Insn::Jump { target } => Next::Goto(usize::from(target.0)),
             Insn::Branch {
@@ -164,9 +175,7 @@ impl Env<'_> {
                             Next::Fall
                         }
                     }
-                    // The verifier knows ranges, and so more of the conditions. It may even know
-                    // that no number comes here at all.
-                    _ if !self.is_reached(target) && !self.is_reached(i + 1) => Next::End,
+                    // The verifier knows ranges, and so more of the conditions.
                     _ if !self.is_reached(target) => Next::Fall,
                     _ if !self.is_reached(i + 1) => Next::Goto(target),
                     _ => Next::Either(target),

@@ -644,7 +644,12 @@ impl Lower<'_> {
                 continue;
             }
             self.at = at;
-            self.before = self.flow.before[at].ok_or(CompileError::NoEnd { insn: at })?;
+            let Some(before) = self.flow.before[at] else {
+                // No run comes here ([`Env::next`]).
+                self.end();
+                return Ok(());
+            };
+            self.before = before;
             self.taken = GprSet::default();
             let after = self.insn()?;
             self.book_writes();
