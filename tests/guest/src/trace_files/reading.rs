@@ -48,7 +48,7 @@ fn trace_has_its_header_and_stays_until_it_is_cleared() {
     assert_eq!(lines.len(), 13, "{text}");
     let line = lines[12];
     assert!(line.starts_with("          caller-"), "{line}");
-    assert_eq!(&line[25..32], "[001] ", "{line}");
+    assert_eq!(&line[25..31], "[001] ", "{line}");
     // Reading takes nothing.
     assert_eq!(show("trace"), text);
     assert_eq!(show("per_cpu/cpu0/trace").lines().count(), 12);
