@@ -267,14 +267,9 @@ impl Events {
             .map(|(_, event)| event.enabled);
         match states.next() {
             None => '0',
-            Some(first) if states.all(|state| state == first) => {
-                if first {
-                    '1'
-                } else {
-                    '0'
-                }
-            }
-            Some(_) => 'X',
+            Some(first) if !states.all(|state| state == first) => 'X',
+            Some(true) => '1',
+            Some(false) => '0',
         }
     }
 

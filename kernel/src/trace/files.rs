@@ -435,7 +435,7 @@ struct OpenPipe {
 impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
     fn fill(&self, rest: &mut Vec<u8>, room: usize) -> Result<(), Errno> {
-        let mut printer = Printer::new();
+        let mut printer = Printer::of_now();
         let mut line = String::new();
         let mut result = Ok(());
         while rest.len() < room

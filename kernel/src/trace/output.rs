@@ -27,7 +27,7 @@ pub struct Printer {
 
 impl Printer {
     /// For the events that are there now.
-    pub fn new() -> Self {
+    pub fn of_now() -> Self {
         Self {
             layouts: EVENTS.lock().layouts(),
             comms: BTreeMap::new(),
@@ -80,7 +80,7 @@ pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
         written += stats.written;
     }
     line::write_header("nop", unread, written, smp::online_cpus(), out)?;
-    let mut printer = Printer::new();
+    let mut printer = Printer::of_now();
     let mut result = Ok(());
     buffer::view(cpu, |item| {
         result = printer.print(&item, out);

@@ -402,13 +402,13 @@ fn runtime(map: &LoadedMap) -> MapRuntime {
                 .map_or(core::ptr::null(), core::ptr::from_ref);
             MapRuntime::Array(Array {
                 handle: tables.addr() as u64,
-                base: place.base as u64,
+                base: place.base,
                 cpu: match place.cpu_shift {
                     Some(shift) => PerCpuPart::Shift(shift as u8),
                     None => PerCpuPart::Shared,
                 },
-                stride: place.stride as u32,
-                entries: place.entries as u32,
+                stride: place.stride,
+                entries: place.entries,
             })
         }
         LoadedMap::Own(Map::Hash(_), tables) => {

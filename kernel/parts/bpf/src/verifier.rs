@@ -21,7 +21,7 @@
 //!     written.
 //! V4. At most one record is reserved at a time. It is submitted or discarded on every path, once,
 //!     and not used afterwards.
-//! V5. Every path ends with [`Insn::Exit`](crate::Insn::Exit) and a number in `r0`, after at most
+//! V5. Every path ends with [`Insn::Exit`] and a number in `r0`, after at most
 //!     [`MOST_PATH`] steps. A call counts for [`STEPS_OF_CALL`], a load of kernel memory for
 //!     [`STEPS_OF_KERNEL_LOAD`], because a fault of it takes long; any other instruction for 1.
 //! V6. [`Fact`](crate::Fact)s hold on all paths.

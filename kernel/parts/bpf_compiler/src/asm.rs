@@ -339,7 +339,7 @@ impl Asm {
         self.encode(shape, dst.0, src);
     }
 
-    /// A load in the one shape that [`crate::mend`] knows: REX, opcode, register, 4 bytes of
+    /// A load in the one shape that [`crate::mend()`] knows: REX, opcode, register, 4 bytes of
     /// displacement. `base` is neither `rsp` nor `r12`, whose encodings have one byte more.
     pub fn mov_mendable(&mut self, dst: Gpr, base: Gpr, disp: i32, size: Bytes, signed: bool) {
         debug_assert!(base.0 & 7 != 4, "this base has another shape");

@@ -14,7 +14,7 @@ use crate::{
 pub type Assignment = [Gpr; 11];
 
 /// Never holds a register of the program: `rsp` and `rbp` hold the frame. `r12` is a poor base: its
-/// addresses are a byte longer, so that [`crate::mend`] would need another shape.
+/// addresses are a byte longer, so that [`crate::mend()`] would need another shape.
 const ORDER: [Gpr; 13] = [
     asm::RAX,
     asm::RCX,

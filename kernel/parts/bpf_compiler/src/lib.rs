@@ -25,12 +25,12 @@
 //! # Invariants
 //! C1. A register of the machine that the form keeps has, at `ret`, the content that it had at the
 //!     entry. Likewise the flags.
-//! C2. All instructions that may fault are loads that [`mend`] knows.
+//! C2. All instructions that may fault are loads that [`mend()`] knows.
 //! C3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI, comes
 //!     before or after it.
 //!
 //! # Contexts
-//! [`compile`]: task context. It allocates, and returns an error if there is no memory. [`mend`]:
+//! [`compile`]: task context. It allocates, and returns an error if there is no memory. [`mend()`]:
 //! any.
 
 #![no_std]
