@@ -150,7 +150,7 @@ fn a_place_that_is_refused_leaves_none() {
     let attach = || AttachedProbes::new(program.clone(), &places).map(drop);
     let _ = attach();
     let before = state();
-    let outcome = with_room_for(u64::MAX, || attach().map_err(|error| Errno::from(error)));
+    let outcome = with_room_for(u64::MAX, || attach().map_err(Errno::from));
     assert_eq!(outcome.result, Err(Errno::EINVAL));
     assert_eq!(outcome.kept, 0);
     assert_eq!(state(), before);
