@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! BUFFER-1. The ring of a CPU is changed only while no record is being written there: recording
-//!     is paused ([`PAUSES`]), and a grace period has passed since. So a record is submitted to the ring in
-//!     which it was reserved.
+//!     is paused ([`PAUSES`]), and a grace period has passed since. So a record is submitted to the
+//!     ring in which it was reserved.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
 //!
@@ -57,7 +57,7 @@ struct Buffer {
     gone: Totals,
 }
 
-/// What has become of all records since the boot, those of rings that are gone among them.
+/// The fates of all records since the boot, those of rings that are gone among them.
 ///
 /// Records that were begun and not given up: `written + dropped + off`. Of the written ones each is
 /// read, overwritten, cleared or unread.
@@ -257,8 +257,7 @@ pub fn unread() -> u64 {
         .sum()
 }
 
-/// What has become of all records since the boot. The numbers agree with each other while nobody
-/// records.
+/// The fates of all records since the boot. The numbers agree with each other while nobody records.
 pub fn totals() -> Totals {
     let buffer = BUFFER.lock();
     let mut totals = buffer.gone;

@@ -103,7 +103,7 @@ fn number_in(bytes: &[u8]) -> u64 {
     n
 }
 
-/// What the rings have counted since.
+/// The counts of the rings since then.
 struct Since(Totals);
 
 impl Since {
@@ -111,14 +111,14 @@ impl Since {
         Self(buffer::totals())
     }
 
-    /// What was counted. Nobody records.
+    /// The counts. Nobody records.
     fn totals(&self) -> Totals {
         let (old, now) = (self.0, buffer::totals());
         let since = Totals {
             written: now.written - old.written,
             read: now.read - old.read,
             overwritten: now.overwritten - old.overwritten,
-            // What was unread then is one of these now.
+            // A record that was unread then is one of these now.
             cleared: now.cleared - old.cleared - old.unread,
             unread: now.unread,
             dropped: now.dropped - old.dropped,
@@ -223,7 +223,7 @@ impl Fire {
     }
 }
 
-/// What a reader has got of [`Fire`]'s records.
+/// The findings of a reader among [`Fire`]'s records.
 #[derive(Default)]
 struct Reader {
     read: u64,

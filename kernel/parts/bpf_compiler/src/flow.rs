@@ -146,8 +146,8 @@ impl Env<'_> {
 
     /// Where the program goes on, if `state` is what is known.
     ///
-    /// What is known here and what the verifier knows are different. If they contradict each
-    /// other, no run comes here, and it is the end.
+    /// The facts here and those of the verifier are different. If they contradict each other, no
+    /// run comes here, and it is the end.
     pub fn next(&self, i: usize, state: &State) -> Next {
         match self.next_by_state(i, state) {
             Next::Fall if i + 1 < self.insns().len() && !self.is_reached(i + 1) => Next::End,

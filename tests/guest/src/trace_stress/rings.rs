@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::SeqCst;
 use super::{Fire, Reader, Rings, Since, attached_recorder};
 use kernel::trace::{buffer, helpers::TRACING_ON};
 
-/// A ring of one page, and a reader that takes a record now and then. What is overwritten is told
-/// to the reader, to the last record.
+/// A ring of one page, and a reader that takes a record now and then. The reader is told
+/// of each record that is overwritten.
 #[guest_test(smp = 4)]
 fn a_reader_that_is_too_slow_is_told_what_it_missed() {
     let _rings = Rings::of(4, true);

@@ -60,7 +60,8 @@ fn call_sources() -> (bpf::Program, bpf::Program) {
     (entry.finish().unwrap(), on_return.finish().unwrap())
 }
 
-/// What could be left behind besides memory: listed probes, slots, and the text of the function.
+/// The things that could be left behind besides memory: listed probes, slots, and the function's
+/// text.
 fn state() -> (usize, usize, Vec<u8>) {
     let mut listed = 0;
     PROBES.for_each(|_| listed += 1);
@@ -74,7 +75,7 @@ fn state() -> (usize, usize, Vec<u8>) {
 /// Has `work` fail for want of memory at its first allocation, at its second, and so on, until it
 /// does not fail. `prepare` makes what the work consumes. Then drops the result.
 fn each_allocation_fails<S, T>(prepare: impl Fn() -> S, work: impl Fn(S) -> Result<T, LoadError>) {
-    // What is made once and stays is there before the count, and how much the work gives back.
+    // Things that are made once and stay are there before the count.
     drop(work(prepare()));
     let mut failures = 0;
     for room in 0.. {

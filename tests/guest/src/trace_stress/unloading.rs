@@ -103,7 +103,7 @@ fn attached_call(probe: Kretprobe) -> AttachedCall {
     AttachedCall::new(Some(entry), on_return, probe).unwrap()
 }
 
-/// What one call has kept is not there for the next one that gets its instance.
+/// The data of one call is not there for the next one that gets its instance.
 #[guest_test]
 fn data_of_one_call_is_not_seen_by_the_next() {
     let probe = Kretprobe::new().symbol("fired_target").maxactive(1);
