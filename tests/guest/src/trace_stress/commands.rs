@@ -266,7 +266,7 @@ fn check_log(log: &String, mistakes: &[(&str, &str, &str)]) -> usize {
 
 /// Recording pauses while `trace` is open, if it is to. `tracing_on` is another matter: what is
 /// written to it meanwhile stays.
-#[guest_test(ignore)]
+#[guest_test]
 fn a_pause_for_a_reader_leaves_tracing_on_alone() {
     clean_up();
     let _rings = Rings::of(16, true);

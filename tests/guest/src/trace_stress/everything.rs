@@ -212,17 +212,17 @@ fn count(places: &[u64], by_place: bool, jumps: bool, one_in: usize) {
     assert!(PROBES.detours_in_use() <= detours);
 }
 
-#[guest_test(memory = 512, ignore)]
+#[guest_test(memory = 512)]
 fn every_function_is_counted_by_jumps() {
     count(&entries(), true, true, 50);
 }
 
-#[guest_test(memory = 512, ignore)]
+#[guest_test(memory = 512)]
 fn every_function_is_counted_by_breakpoints() {
     count(&entries(), true, false, 50);
 }
 
-#[guest_test(smp = 1, memory = 512, ignore)]
+#[guest_test(smp = 1, memory = 512)]
 fn every_function_is_counted_on_one_cpu() {
     count(&entries(), true, true, 50);
 }

@@ -120,19 +120,19 @@ fn nothing_is_lost(jumps: bool) {
     assert_eq!(of_nmis, (1..calls).collect::<Vec<_>>());
 }
 
-#[guest_test(ignore)]
+#[guest_test]
 fn an_nmi_between_any_two_instructions_of_a_record_by_jump_loses_nothing() {
     nothing_is_lost(true);
 }
 
-#[guest_test(ignore)]
+#[guest_test]
 fn an_nmi_between_any_two_instructions_of_a_record_by_breakpoint_loses_nothing() {
     nothing_is_lost(false);
 }
 
 /// The NMIs in the middle of one record fill the only page: what has no room is counted, and the
 /// interrupted record is intact.
-#[guest_test(ignore)]
+#[guest_test]
 fn records_that_fill_the_page_of_an_interrupted_one_are_counted() {
     for (jumps, overwrites) in [(true, true), (false, true), (true, false)] {
         let _jumps = Optimization::set(jumps);
@@ -185,7 +185,7 @@ fn an_nmi_between_any_two_instructions_of_a_count_by_key_is_counted() {
 }
 
 /// NMIs and interrupts on one CPU from another one, at any place, while a reader takes records out.
-#[guest_test(ignore)]
+#[guest_test]
 fn records_under_nmis_from_another_cpu_are_intact() {
     static STOP: AtomicBool = AtomicBool::new(false);
     static OUTER_CALLS: AtomicU64 = AtomicU64::new(0);

@@ -183,7 +183,7 @@ fn each_allocation_of_new_rings_may_fail() {
 
 /// An event is turned off also when there is no memory at all. Its place is kept, and it can be
 /// turned on later.
-#[guest_test(ignore)]
+#[guest_test]
 fn an_event_is_turned_off_without_memory() {
     clean_up();
     echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();

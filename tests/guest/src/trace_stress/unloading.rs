@@ -61,13 +61,20 @@ fn come_and_go(rounds: i32) {
 #[guest_test]
 fn programs_come_and_go_under_fire_by_jumps() {
     let _jumps = Optimization::set(true);
+    come_and_go(150);
+}
+
+/// The same for longer. Each round waits for the other CPUs several times.
+#[guest_test(timeout = 1200, ignore)]
+fn programs_come_and_go_under_fire_for_long() {
+    let _jumps = Optimization::set(true);
     come_and_go(1_000);
 }
 
 #[guest_test(smp = 4)]
 fn programs_come_and_go_under_fire_by_breakpoints() {
     let _breakpoints = Optimization::set(false);
-    come_and_go(300);
+    come_and_go(100);
 }
 
 /// A program of a call: it counts, at the return, the data that the entry has kept. The entry keeps
@@ -116,7 +123,7 @@ fn data_of_one_call_is_not_seen_by_the_next() {
 }
 
 /// Nor when the first call never returns, because its task is killed in it.
-#[guest_test(ignore)]
+#[guest_test]
 fn data_of_a_killed_call_is_not_seen_by_the_next() {
     static ENTRIES: AtomicU64 = AtomicU64::new(0);
     fn enter(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) -> EntryVerdict {
