@@ -96,3 +96,18 @@ impl PtRegs {
         self.ax = value;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The processor tells the ring by the two lowest bits of CS.
+    #[test]
+    fn a_frame_of_ring_3_is_told_from_one_of_ring_0() {
+        let mut regs = PtRegs::new();
+        for (cs, user) in [(0x08, false), (0x10, false), (0x23, true), (0x33, true)] {
+            regs.cs = cs;
+            assert_eq!(regs.user_mode(), user, "{cs:#x}");
+        }
+    }
+}

@@ -592,3 +592,25 @@ fn a_tree_may_be_filled_to_its_capacity() {
     assert_eq!(with_room_for(enough), (Ok(()), enough));
     assert_eq!(with_room_for(enough - 1).0, Err(NoSpace));
 }
+
+/// A file that grows gets room for twice its length, even if that leaves little for others. Only if
+/// there is no such room, it gets what it needs.
+#[test]
+fn a_file_that_grows_takes_room_ahead_while_there_is_some() {
+    let grown = |spare| {
+        let mut tree = Files::new(1 << 20);
+        let file = create(&mut tree, "/file");
+        tree.resize(file, 1000).unwrap();
+        let used = tree.used();
+
+        let mut tree = Files::new(used + spare);
+        let file = create(&mut tree, "/file");
+        tree.resize(file, 1000).unwrap();
+        let more = tree.resize(file, 1001).map(|()| tree.used() - used);
+        (more, tree.read_at(file, 0, &mut [0; 2000]).unwrap())
+    };
+    assert_eq!(grown(1000), (Ok(1000), 1001));
+    assert_eq!(grown(999), (Ok(1), 1001));
+    assert_eq!(grown(1), (Ok(1), 1001));
+    assert_eq!(grown(0), (Err(NoSpace), 1000));
+}

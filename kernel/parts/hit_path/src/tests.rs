@@ -179,13 +179,15 @@ fn calls_of_panicking_code_are_violations() {
 
 #[test]
 fn bytes_that_are_no_instruction_are_violations() {
-    let image = Small::new(&[("root", &[0x90, 0x06])], &[]);
-    assert_eq!(
-        image.violations(),
-        [Violation::Undecodable {
-            place: "root+0x1".into()
-        }]
-    );
+    for (code, place) in [
+        (&[0x06][..], "root+0x0"),
+        (&[0x90, 0x06], "root+0x1"),
+        (&[0x90, 0x90, 0x90, 0x06], "root+0x3"),
+    ] {
+        let image = Small::new(&[("root", code)], &[]);
+        let place = place.into();
+        assert_eq!(image.violations(), [Violation::Undecodable { place }]);
+    }
 }
 
 #[test]

@@ -31,6 +31,18 @@ unsized_neighbour:
     ret
     .popsection
 
+    .pushsection .section_of_two, "ax", @progbits
+    .balign 16
+    .globl first_of_two
+    .type first_of_two, @function
+first_of_two:
+    ret
+    .size first_of_two, . - first_of_two
+unsized_end_of_section:
+    nop
+    ret
+    .popsection
+
     .pushsection .init.text, "ax", @progbits
     .globl init_routine
     .type init_routine, @function
@@ -44,6 +56,7 @@ init_routine:
 unsafe extern "C" {
     fn sized_routine();
     fn init_routine();
+    fn first_of_two();
 }
 
 #[unsafe(no_mangle)]
@@ -99,6 +112,7 @@ fn load_bias() -> u64 {
     black_box((
         sized_routine as *const (),
         init_routine as *const (),
+        first_of_two as *const (),
         &raw const inner::COUNTER,
     ));
     let linked = TABLE.lookup("plain_function").unwrap().start;
@@ -202,6 +216,14 @@ fn label_without_size_reaches_to_the_next_symbol() {
         TABLE.symbol_at(routine.start + 3),
         Some(lookup("unsized_neighbour"))
     );
+}
+
+#[test]
+fn label_without_size_ends_with_its_section() {
+    load_bias();
+    let routine = lookup("unsized_end_of_section");
+    assert_eq!((routine.size, routine.kind), (2, Kind::Text));
+    assert_ne!(TABLE.symbol_at(routine.start + 2), Some(routine));
 }
 
 #[test]
@@ -312,4 +334,31 @@ fn an_error_lists_the_candidates_with_commas_between() {
             shown(c)
         )
     );
+}
+
+#[test]
+fn an_error_offers_names_as_a_sentence_does() {
+    let candidates: Vec<_> = TABLE.functions().take(3).collect();
+    let text = |count: usize| {
+        let nearest = candidates[..count].to_vec();
+        let name = "name".into();
+        LookupError::Unknown { name, nearest }.to_string()
+    };
+    let [a, b, c] = candidates[..] else {
+        panic!("too few functions")
+    };
+    for (count, offer) in [
+        (0, String::new()),
+        (1, format!("; did you mean {a}")),
+        (2, format!("; did you mean {a} or {b}")),
+        (3, format!("; did you mean {a}, {b} or {c}")),
+    ] {
+        assert_eq!(
+            text(count),
+            format!(
+                "no symbol name{offer}; it may have been inlined: then name a function that calls \
+                 it"
+            )
+        );
+    }
 }

@@ -190,6 +190,7 @@ fn interleave<const BYTES: usize, const PIECES: usize>(
 ) -> String {
     let mut shown = String::new();
     loop {
+        assert!(shown.len() < 1000, "it does not end: {shown}");
         let mut bytes = [0; 3];
         let taken = text.take(ring.tail(), &mut bytes);
         if taken > 0 {
@@ -258,6 +259,25 @@ fn record_whose_slot_is_being_filled_again_is_gone() {
     // Formatted once to be measured, and once into the slot of record 0.
     assert_eq!(*message.1.borrow(), [None, Some(Missing::Gone)]);
     assert_eq!(ring.read(10).err(), Some(Missing::NotYet));
+}
+
+/// A reader that meets a record while it is written for the first time waits for it. One that took
+/// it for gone would leave it out.
+#[test]
+fn record_that_is_being_written_for_the_first_time_is_to_come() {
+    /// Reads record 0 whenever it is formatted.
+    struct Message<'a>(&'a Ring<8>, RefCell<Vec<Option<Missing>>>);
+    impl fmt::Display for Message<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.1.borrow_mut().push(self.0.read(0).err());
+            f.write_str("a")
+        }
+    }
+    let ring = Box::new(Ring::<8>::new());
+    let message = Message(&ring, RefCell::default());
+    ring.write(STAMP, format_args!("{message}")).unwrap();
+    assert_eq!(*message.1.borrow(), [Some(Missing::NotYet); 2]);
+    assert_eq!(ring.read(0).unwrap().text(), b"a");
 }
 
 #[test]

@@ -179,3 +179,43 @@ impl Detour {
         PackedPosition::probed(deep)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::{null, null_mut};
+
+    use super::*;
+    use crate::data::trap_ip::TrapIp;
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+    const START: u64 = 0xffff_ffff_a000_0400;
+
+    #[test]
+    fn copies_and_the_instructions_that_they_are_of_name_each_other() {
+        let site = Site::sentinel(TrapIp::of(PROBED));
+        let detour = Detour {
+            start: START,
+            enter: 8,
+            block: 64,
+            template: 0,
+            kretprobe: null(),
+            frameless: false,
+            action: null(),
+            at_entry: false,
+            original: [0x90; JUMP_BYTES],
+            // Instructions of 1, 2 and 2 bytes.
+            copies: [64, 65, 0, 70, 0],
+            positions: Vec::new(),
+            installed: AtomicBool::new(true),
+            site: &site,
+            next: AtomicPtr::new(null_mut()),
+        };
+        for (behind, offset) in [(0, 64), (1, 65), (3, 70)] {
+            assert_eq!(detour.copy_of(behind), Some(START + offset));
+            let addr = detour.address_of(offset as usize);
+            assert_eq!(addr, Some(PROBED + behind as u64));
+        }
+        assert_eq!([2, 4, 5].map(|behind| detour.copy_of(behind)), [None; 3]);
+        assert_eq!([0, 8, 66, 71].map(|at| detour.address_of(at)), [None; 4]);
+    }
+}

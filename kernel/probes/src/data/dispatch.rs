@@ -165,3 +165,64 @@ impl Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        PreVerdict, PtRegs,
+        data::entry_points::{Template, Templates},
+    };
+
+    const NOWHERE: Template = Template {
+        start: 0,
+        enter: 0,
+        end: 0,
+    };
+    const ENTRY: EntryPoints = EntryPoints {
+        trampoline: 0,
+        historic_trampolines: [0; 2],
+        post_stub: 0,
+        jprobe_return: 0,
+        detours: Templates {
+            at_entry: NOWHERE,
+            anywhere: NOWHERE,
+            lone_entry: NOWHERE,
+            lone_return: NOWHERE,
+        },
+        routines: Routines {
+            nothing: 0,
+            count: 0,
+            kprobe: 0,
+            action: 0,
+            kretprobe: 0,
+            kretprobe_entry: 0,
+            jprobe: 0,
+            slow_path: 0,
+            chain: 0,
+            far_chain: 0,
+        },
+        any_hit: 0,
+        hit: 0,
+        hit_post: 0,
+        one_kretprobe: 0,
+        kretprobes: 0,
+        action: 0,
+    };
+
+    fn handler(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        PreVerdict::Execute
+    }
+
+    #[test]
+    fn a_disabled_probe_is_served_by_nothing_and_an_enabled_one_by_its_handler() {
+        assert_eq!(Kprobe::new().service(&ENTRY), Service::Count);
+        assert_eq!(Kprobe::new().pre(handler).service(&ENTRY), Service::Kprobe);
+        for disabled in [
+            Kprobe::new().disabled(),
+            Kprobe::new().pre(handler).disabled(),
+        ] {
+            assert_eq!(disabled.service(&ENTRY), Service::Nothing);
+        }
+    }
+}

@@ -304,3 +304,42 @@ impl Drop for Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::{Ending, step_copy, translate};
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+    const PLAIN: u64 = 0xffff_ffff_a000_0040;
+    const STEP: u64 = PLAIN + 0x40;
+    const POST: u64 = PLAIN + 0x80;
+
+    /// A site may have three slots, for a probe that steps and one with a post handler. Each has
+    /// the positions of its own code. The code that is stepped is one instruction.
+    #[test]
+    fn each_slot_of_a_site_has_its_own_positions() {
+        let insn = decode(&[0xff, 0xd0], PROBED).unwrap(); // call rax
+        let code = |slot, ending| translate(&insn, slot, ending).unwrap();
+        let plain = Positions::of(&code(PLAIN, Ending::Resume)).unwrap();
+        let ending = Ending::Post {
+            stub: 0xffff_ffff_8000_1000,
+            saved_flags: None,
+        };
+        let post = Positions::of(&code(POST, ending)).unwrap();
+
+        let mut site = Site::sentinel(TrapIp::of(PROBED));
+        site.slot = PLAIN;
+        site.slot_positions = plain;
+        site.step = Some(Box::new((STEP, step_copy(&insn, STEP).unwrap())));
+        site.post_positions = AtomicPtr::new(Box::into_raw(Box::new(post)));
+        let mut differs = 0;
+        for offset in 0..64 {
+            assert_eq!(site.position(PLAIN, offset), plain.at(offset), "{offset}");
+            assert_eq!(site.position(POST, offset), post.at(offset), "{offset}");
+            assert_eq!(site.position(STEP, offset), PackedPosition::PROBED);
+            differs += usize::from(post.at(offset) != PackedPosition::PROBED);
+        }
+        assert!(differs > 0, "the translation pushes a word");
+    }
+}

@@ -89,3 +89,45 @@ fn flags_have_the_processors_bits() {
     assert_eq!(probes::insn::flags::pushed_image(0x1_0202), 0x202);
     assert_eq!(probes::insn::flags::pushed_image(0x3_0000), 2);
 }
+
+#[test]
+fn what_gives_the_stack_pointer_a_foreign_value_is_told_from_frames() {
+    let cases: [(&[u8], bool); 19] = [
+        (&[0x48, 0x8b, 0x26], true),              // mov rsp, [rsi]
+        (&[0x48, 0x89, 0xc4], true),              // mov rsp, rax
+        (&[0x5c], true),                          // pop rsp
+        (&[0x48, 0x94], true),                    // xchg rsp, rax
+        (&[0x48, 0x0f, 0xc1, 0xe0], true),        // xadd rax, rsp
+        (&[0x48, 0x8d, 0x67, 0xc8], true),        // lea rsp, [rdi - 56]
+        (&[0x48, 0x03, 0x20], true),              // add rsp, [rax]
+        (&[0x48, 0x89, 0xec], false),             // mov rsp, rbp
+        (&[0x48, 0x83, 0xc4, 0x20], false),       // add rsp, 32
+        (&[0x48, 0x83, 0xec, 0x20], false),       // sub rsp, 32
+        (&[0x48, 0x29, 0xc4], false),             // sub rsp, rax
+        (&[0x48, 0x83, 0xe4, 0xf0], false),       // and rsp, -16
+        (&[0x48, 0x8d, 0x65, 0xd8], false),       // lea rsp, [rbp - 40]
+        (&[0x48, 0x8d, 0x64, 0x24, 0x08], false), // lea rsp, [rsp + 8]
+        (&[0x48, 0x89, 0xe5], false),             // mov rbp, rsp
+        (&[0x48, 0x39, 0xc4], false),             // cmp rsp, rax
+        (&[0x48, 0x85, 0xe4], false),             // test rsp, rsp
+        (&[0x54], false),                         // push rsp
+        (&[0xc9], false),                         // leave
+    ];
+    for (bytes, switches) in cases {
+        assert_eq!(insn(bytes).switches_stacks(), switches, "{bytes:02x?}");
+    }
+}
+
+#[test]
+fn writes_of_model_specific_registers_are_told() {
+    let cases: [(&[u8], bool); 5] = [
+        (&[0x0f, 0x30], true),        // wrmsr
+        (&[0x0f, 0x01, 0xc6], true),  // wrmsrns
+        (&[0x0f, 0x32], false),       // rdmsr
+        (&[0x0f, 0x01, 0xf8], false), // swapgs
+        (&[0x90], false),             // nop
+    ];
+    for (bytes, writes) in cases {
+        assert_eq!(insn(bytes).writes_msr(), writes, "{bytes:02x?}");
+    }
+}

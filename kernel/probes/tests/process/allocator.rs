@@ -25,9 +25,19 @@ thread_local! {
 pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(count);
     MADE.set(0);
+    let plenty = Plenty;
     let result = work();
-    LEFT.set(u64::MAX);
+    drop(plenty);
     (result, MADE.get() > count)
+}
+
+/// Makes allocations succeed again when it is dropped, by a panic as well.
+struct Plenty;
+
+impl Drop for Plenty {
+    fn drop(&mut self) {
+        LEFT.set(u64::MAX);
+    }
 }
 
 /// As [`with_room_for`], and tells how many bytes this thread has taken meanwhile and not given
@@ -50,11 +60,12 @@ unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         MADE.set(MADE.get() + 1);
         let left = LEFT.get();
-        if left == 0 {
+        // A panic needs memory to say what is wrong. Without it, the test would hang.
+        if left == 0 && !std::thread::panicking() {
             return std::ptr::null_mut();
         }
         if left != u64::MAX {
-            LEFT.set(left - 1);
+            LEFT.set(left.saturating_sub(1));
         }
         HELD.set(HELD.get() + layout.size() as i64);
         // SAFETY: the caller's promises are passed on.

@@ -1,6 +1,6 @@
 //! Which address a probe gets, and which addresses and instructions are refused.
 
-use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs};
+use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs, hit::Displaced};
 
 use super::{
     code::{Bench, Code, End, Registers},
@@ -360,6 +360,33 @@ fn the_last_instruction_of_the_mapping_can_be_probed() {
         PROBES.unregister(probe).unwrap();
     }
     assert_eq!(journal::take(), [1, 1]);
+}
+
+// What is said of an address in a slot names the slot's start, the offset, and by both the address.
+#[test]
+fn each_address_in_a_slot_is_told_with_the_slots_start() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<2>));
+    PROBES.register(probe).unwrap();
+    let mut starts = Vec::new();
+    for ip in text::slots() {
+        if PROBES.original_ip(ip) != probe.addr() {
+            continue;
+        }
+        let Some(Displaced::Slot { start, offset }) = PROBES.displaced(ip) else {
+            panic!("{ip:#x} is in a slot of a probe that no jump serves");
+        };
+        assert_eq!(start + offset as u64, ip);
+        assert_eq!(PROBES.original_ip(start), probe.addr());
+        if offset == 0 {
+            starts.push(start);
+        }
+        assert_eq!(starts.last(), Some(&start));
+    }
+    // The displaced instruction, and the one before a post handler.
+    assert!(starts.len() >= 2, "{starts:x?}");
+    assert_eq!(PROBES.displaced(probe.addr()), None);
+    PROBES.unregister(probe).unwrap();
 }
 
 // A probe that is not on an instruction of its own function's flow still runs it right.

@@ -394,6 +394,43 @@ fn calls_on_other_stacks_of_the_task_are_left_alone() {
     PROBES.unregister(call).unwrap();
 }
 
+// A call that returns while a newer one waits on another stack tells all kretprobes that follow it.
+// A task of the kernel has one stack.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_call_behind_a_newer_one_on_another_stack_tells_all_its_kretprobes() {
+    let _machine = boot();
+    static INNER: AtomicU64 = AtomicU64::new(0);
+    /// Runs a coroutine's stack as a second stack of this task, not as a task of its own.
+    extern "C" fn step_on_other_stack(_: u64) {
+        let task = task::current();
+        let other = core::ptr::with_exposed_provenance::<Coroutine>(INNER.load(Relaxed) as usize);
+        // SAFETY: the coroutine of the test below, which lives until it is over.
+        unsafe { (*other).resume_as(task) };
+    }
+    let call = || Kretprobe::new().symbol("calls_back");
+    let all = [
+        leak(call().handler(returned::<1, ()>)),
+        leak(call().handler(returned::<2, ()>)),
+        leak(call().handler(returned::<3, ()>)),
+    ];
+    PROBES.register_batch(&all).unwrap();
+    let stale = PROBES.stale_instances();
+    let other = Coroutine::new(yield_in_a_call);
+    INNER.store(
+        core::ptr::from_ref(&*other).expose_provenance() as u64,
+        Relaxed,
+    );
+    // The outer call is on this stack. The inner one waits on the other stack, and returns last.
+    assert_eq!(calls_back(step_on_other_stack, 1), 2);
+    let outer = journal::take();
+    step_on_other_stack(0);
+    assert_eq!((outer, journal::take()), (vec![1, 2, 3], vec![1, 2, 3, 1]));
+    assert_eq!(PROBES.stale_instances(), stale);
+    assert_eq!(all.map(|call| (call.hits(), call.nmissed())), [(2, 0); 3]);
+    PROBES.unregister_batch(&all).unwrap();
+}
+
 /// Returns to the trampoline from a stack on which no call has left its address.
 fn return_to_the_trampoline() {
     let code = Code::with_exit(

@@ -464,6 +464,40 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
     PROBES.unregister(outer).unwrap();
 }
 
+// In a pre handler the ip of the registers is behind the breakpoint, and nowhere else. The kernel
+// asks this when it prints registers.
+#[test]
+fn pre_and_entry_handlers_are_told_from_all_other_code() {
+    let _machine = boot();
+    fn told() {
+        journal::note(PROBES.in_pre_handler().into());
+    }
+    fn before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        told();
+        PreVerdict::Execute
+    }
+    fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        told();
+    }
+    fn entered(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        told();
+        EntryVerdict::Track
+    }
+    let probe = leak(Kprobe::new().symbol("add").pre(before).post(after));
+    PROBES.register(probe).unwrap();
+    assert!(!PROBES.in_pre_handler());
+    assert_eq!(add(1, 2), 3);
+    assert!(!PROBES.in_pre_handler());
+    assert_eq!(journal::take(), [1, 0]);
+    PROBES.unregister(probe).unwrap();
+    let call = leak(Kretprobe::new().symbol("add").entry(entered));
+    PROBES.register(call).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert!(!PROBES.in_pre_handler());
+    assert_eq!(journal::take(), [1]);
+    PROBES.unregister(call).unwrap();
+}
+
 #[test]
 fn handlers_run_with_interrupts_off_and_cannot_sleep() {
     let _machine = boot();
