@@ -362,7 +362,7 @@ fn the_last_instruction_of_the_mapping_can_be_probed() {
     assert_eq!(journal::take(), [1, 1]);
 }
 
-// What is said of an address in a slot names the slot's start, the offset, and by both the address.
+// The text about an address in a slot names the slot's start, the offset, and by both the address.
 // Only the process lets a test look at every place where a slot can be.
 #[cfg(target_os = "linux")]
 #[test]
