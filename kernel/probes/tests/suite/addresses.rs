@@ -393,6 +393,14 @@ fn each_address_in_a_slot_is_told_with_the_slots_start() {
     PROBES.unregister(probe).unwrap();
 }
 
+// A jump is longer than a short function. It takes padding behind the function, which nobody owns.
+#[test]
+fn a_jump_may_take_the_padding_behind_a_function() {
+    let _machine = boot();
+    // Three bytes, and breakpoints up to the next function.
+    assert_eq!(PROBES.allows_jump(address("current_flags")), Ok(()));
+}
+
 // A probe that is not on an instruction of its own function's flow still runs it right.
 #[test]
 fn every_instruction_of_a_function_can_be_probed_at_once() {
