@@ -15,7 +15,9 @@
 //!     unregistered. The registry's unregistration waits that long.
 //!
 //! # Contexts
-//! Taking and giving back: task context, may sleep. [`contains`]: any.
+//! Taking and giving back: task context, may sleep. [`code_at`]: any.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use x86_64::VirtAddr;
 
@@ -30,23 +32,29 @@ pub const PAGES: usize = 16_384;
 const PAGE_BYTES: usize = 4096;
 const START: u64 = paging::TEXT_POOL_END - (PAGES * PAGE_BYTES) as u64;
 
-/// Whether `ip` is in the code of an action, or could be. Any context.
+/// Pages below this have frames.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// The code at `ip`, if it may be that of an action: the bytes there are mapped, for ever. A wild
+/// jump may lead to where no page is. Any context.
 #[inline(always)]
-pub fn contains(ip: u64) -> bool {
-    ip.wrapping_sub(START) < paging::TEXT_POOL_END - START
+pub fn code_at(ip: u64) -> Option<[u8; 8]> {
+    let mapped = (MAPPED.load(Ordering::Acquire) * PAGE_BYTES) as u64;
+    if ip.wrapping_sub(START) >= mapped.saturating_sub(8) {
+        return None;
+    }
+    // SAFETY: these bytes are on pages that are mapped, and stay so.
+    Some(unsafe { (ip as *const [u8; 8]).read_unaligned() })
 }
 
 /// The pages of the region.
 struct Region {
     /// One bit for each page: taken.
     taken: [u64; PAGES / 64],
-    /// Pages below this have frames.
-    mapped: usize,
 }
 
 static REGION: Mutex<Region> = Mutex::new(Region {
     taken: [0; PAGES / 64],
-    mapped: 0,
 });
 
 impl Region {
@@ -75,10 +83,14 @@ impl Region {
             {
                 Some(taken) => first = taken + 1,
                 None => {
-                    while self.mapped < first + count {
-                        let address = VirtAddr::new(START + (self.mapped * PAGE_BYTES) as u64);
+                    // Changed under the lock of the region only.
+                    let mut mapped = MAPPED.load(Ordering::Relaxed);
+                    while mapped < first + count {
+                        let address = VirtAddr::new(START + (mapped * PAGE_BYTES) as u64);
                         paging::map_kernel_rx(address, Frame::alloc_zeroed().ok()?).ok()?;
-                        self.mapped += 1;
+                        mapped += 1;
+                        // Release: whoever reads the number finds the page.
+                        MAPPED.store(mapped, Ordering::Release);
                     }
                     self.mark(first..first + count, true);
                     return Some(first);

@@ -52,12 +52,9 @@ pub fn mend(regs: &mut PtRegs) -> bool {
     if nofault::mend(regs) {
         return true;
     }
-    if !action_code::contains(regs.ip) {
+    let Some(code) = action_code::code_at(regs.ip) else {
         return false;
-    }
-    // SAFETY: code of an action was executed there, and it goes on for at least a `ret` behind the
-    // longest load.
-    let code = unsafe { (regs.ip as *const [u8; 8]).read_unaligned() };
+    };
     let Some(mended) = bpf_compiler::mend(&code) else {
         return false;
     };

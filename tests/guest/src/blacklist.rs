@@ -68,7 +68,7 @@ fn loads_stack_pointer(instruction: &Instruction) -> bool {
 const ENDS: [&str; 15] = [
     "do_syscall",
     "kernel::arch::x86_64::traps::do_double_fault",
-    "kernel::arch::x86_64::traps::do_interrupt",
+    "do_interrupt",
     "kernel::arch::x86_64::traps::do_nmi",
     "kernel::arch::x86_64::traps::exit_to_user",
     "kernel::task::scheduler::begin_task",

@@ -142,7 +142,8 @@ pub(crate) struct Displaceable {
     pub(crate) original: [u8; JUMP_BYTES],
     /// Whether it begins a function, behind the landing pad of indirect branches.
     pub(crate) at_entry: bool,
-    /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds.
+    /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds. False
+    /// where nobody asks.
     pub(crate) flags_are_dead: bool,
 }
 
@@ -384,7 +385,7 @@ impl<P: Host> Probes<P> {
         site: &Site,
         function: &mut Option<FunctionCode>,
     ) -> Option<Box<Detour>> {
-        let code = match self.displaceable(site.addr(), function) {
+        let mut code = match self.displaceable(site.addr(), function) {
             Ok(code) => code,
             Err(NoJump::OutOfMemory) => return None,
             Err(_) => {
@@ -392,6 +393,12 @@ impl<P: Host> Probes<P> {
                 return None;
             }
         };
+        // Only an action asks. Elsewhere than at an entry the direction flag may be set, which an
+        // action that calls clears.
+        if code.at_entry && site.lone_action().is_some() {
+            let function = function.as_ref();
+            code.flags_are_dead = function.is_some_and(|code| code.flags_are_dead(site.addr()));
+        }
         let start = self.detours.take(&mut optimizer.free).ok()?;
         let entry = P::entry_points();
         match Detour::build(&entry, site, &code, start, &mut optimizer.holes) {
@@ -449,8 +456,7 @@ impl<P: Host> Probes<P> {
             region,
             original,
             at_entry,
-            // Elsewhere the direction flag may be set, which an action that calls clears.
-            flags_are_dead: at_entry && code.flags_are_dead(addr),
+            flags_are_dead: false,
         })
     }
 
