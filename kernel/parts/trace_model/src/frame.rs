@@ -1,0 +1,85 @@
+//! What the kernel answers: a stream of frames, in the order of time.
+
+use alloc::{string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::script::Malformed;
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Frame {
+    /// All is attached. The first frame of an accepted script.
+    Started {
+        /// Ticks of the time stamp counter in a second.
+        tsc_hz: u64,
+        /// The counter at this moment, and the time of day then, in nanoseconds since 1970.
+        tsc: u64,
+        epoch_nanoseconds: u64,
+        cpus: u32,
+        /// How many places each attachment has, in their order.
+        places: Vec<u32>,
+    },
+    /// The script cannot be loaded or attached. The only frame then.
+    Refused {
+        /// The index of the program, if one is the matter.
+        program: Option<u32>,
+        text: String,
+    },
+    /// A record that a program submitted.
+    Record {
+        cpu: u32,
+        tsc: u64,
+        /// Behind the common header: the request's index, and what the program stored.
+        bytes: Vec<u8>,
+    },
+    /// A map as it is at this point of the stream.
+    Map { map: u32, entries: Vec<Entry> },
+    /// Call stacks that entries and records name by their number: innermost address first.
+    Stack {
+        map: u32,
+        number: u32,
+        addresses: Vec<u64>,
+    },
+    /// The name of a task that records name by number.
+    Comm { tid: u32, name: String },
+    /// All is detached, and what has been lost is known. The last frame.
+    Ended { status: i32, books: Vec<Books> },
+}
+
+/// A key and a value of a map. Maps with a table for each CPU have an entry for each of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub cpu: u32,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+/// Of an attachment: what became of its hits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Books {
+    /// The program ran, or the hit was missed.
+    pub hits: u64,
+    /// Hits in which the program did not run: by reason.
+    pub missed: u64,
+    /// Records and values that had no room, by reason.
+    pub dropped: Vec<(String, u64)>,
+    /// Loads of kernel memory that gave zero because nothing was there.
+    pub bad_loads: u64,
+}
+
+impl Frame {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        // Only a buffer of a fixed size can be too short.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// The frame of those bytes.
+    ///
+    /// # Errors
+    /// The bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        postcard::from_bytes(bytes).map_err(|_| Malformed)
+    }
+}

@@ -1,0 +1,141 @@
+//! A compiled text, as the kernel takes it: programs, their maps, where they run, and what the
+//! kernel does itself when a program asks.
+//!
+//! SCRIPT-1. Maps are one per name: programs of a script that name the same map share it. Their
+//!     definitions are equal.
+//! SCRIPT-2. A record of a script is one of [`bpf::Helper::EventReserve`] with the type
+//!     [`RECORD_TYPE`]. Behind the common header it begins with 4 bytes, the index of a
+//!     [`Request`].
+
+use alloc::{string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+/// The type of records that scripts write; no event has it.
+pub const RECORD_TYPE: u16 = u16::MAX;
+/// The version of this form. A kernel refuses another one.
+pub const VERSION: u32 = 1;
+
+/// See the module's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    pub version: u32,
+    pub maps: Vec<Map>,
+    pub programs: Vec<Program>,
+    pub attachments: Vec<Attachment>,
+    pub requests: Vec<Request>,
+}
+
+/// As [`bpf::MapDef`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    pub name: String,
+    pub kind: MapKind,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub entries: u32,
+}
+
+/// As [`bpf::MapKind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MapKind {
+    Array,
+    PerCpuArray,
+    Hash,
+    PerCpuHash,
+    Stacks,
+    Ring,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub kind: Kind,
+    /// In the form of [`bpf::wire`].
+    pub code: Vec<u8>,
+    /// Indices into [`Script::maps`], in the order of the program's own numbers.
+    pub maps: Vec<u32>,
+}
+
+/// As [`bpf::Kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Probe,
+    Entry { data: u32 },
+    Return { data: u32 },
+}
+
+/// Where and when programs run. Numbers are indices into [`Script::programs`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attachment {
+    /// At each of these instructions, a program of [`Kind::Probe`].
+    Probe { program: u32, addresses: Vec<u64> },
+    /// At the entry and the return of calls of each of these functions.
+    Call {
+        entry: Option<u32>,
+        on_return: u32,
+        functions: Vec<u64>,
+    },
+    /// At an event source of the kernel, by its name, for example `sched:sched_switch`: a program
+    /// of [`Kind::Probe`], with the registers of the probed place.
+    Source { program: u32, name: String },
+    /// Once, before anything is attached. Its context is all zero.
+    Begin { program: u32 },
+    /// Once, when everything is detached. Its context is all zero.
+    End { program: u32 },
+    /// Each so many nanoseconds, on one CPU. Its context is all zero.
+    Interval { program: u32, nanoseconds: u64 },
+    /// Each so many nanoseconds, on each CPU, with the registers of what the timer interrupted.
+    Profile { program: u32, nanoseconds: u64 },
+}
+
+/// What the kernel does with a record. All records go to the reader, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Nothing more: the reader formats it.
+    Forward,
+    /// Sends the map as it is then ([`crate::Frame::Map`]).
+    Print { map: u32 },
+    /// Takes all keys away.
+    Clear { map: u32 },
+    /// Sets all values to zero.
+    Zero { map: u32 },
+    /// Ends the script. The status is in the 4 bytes behind the request's index.
+    Exit,
+}
+
+impl Script {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        // Only a buffer of a fixed size can be too short.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// The script of those bytes.
+    ///
+    /// # Errors
+    /// The bytes are none, or of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let script: Self = postcard::from_bytes(bytes).map_err(|_| Malformed)?;
+        if script.version == VERSION {
+            Ok(script)
+        } else {
+            Err(Malformed)
+        }
+    }
+}
+
+/// The bytes are cut off, damaged, or of another version of the tracer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(
+            "the bytes are cut off, damaged, or of another version of the tracer; build the \
+             kernel and the tracer from one tree",
+        )
+    }
+}
+
+impl core::error::Error for Malformed {}

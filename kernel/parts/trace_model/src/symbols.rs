@@ -1,0 +1,246 @@
+//! The traced kernel, as a compiler sees it: functions, and the values that a probe can see.
+//!
+//! SYMBOLS-1. A value that the debug information does not give at a place is [`Unavailable`] with
+//!     the reason. Nobody guesses one.
+
+use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
+use core::fmt;
+
+pub use bpf::context::Register;
+
+/// A function of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its path as in the source, for example `kernel::fs::vfs::vfs_write`; the symbol's name where
+    /// nothing else is known.
+    pub path: String,
+    /// The linker's name.
+    pub symbol: String,
+    pub address: u64,
+    pub bytes: u64,
+}
+
+/// Where a program reads values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The probed address; of a return, the function's.
+    pub address: u64,
+    pub moment: Moment,
+}
+
+/// When, at that address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// Before the instruction at the address.
+    At,
+    /// When the function that begins at the address has returned.
+    Return,
+}
+
+/// What a compiler asks. Names are matched as they are written: the whole path, or its last
+/// segments (`vfs_write`, `vfs::vfs_write`). `*` matches any text, `?` a character.
+pub trait Kernel {
+    /// The functions that have code of their own and that a pattern matches, by address.
+    fn functions(&self, pattern: &str) -> Vec<Function>;
+
+    /// The addresses at which copies of a function that the compiler inlined begin.
+    fn inlined(&self, pattern: &str) -> Vec<u64>;
+
+    /// The addresses at which code of a source line begins. The file's name may be shortened to its
+    /// last segments.
+    ///
+    /// # Errors
+    /// [`Unavailable`], with lines nearby that have code.
+    fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable>;
+
+    /// The names that [`Kernel::variable`] knows at a place: arguments first, in their order.
+    fn variables(&self, place: Place) -> Vec<String>;
+
+    /// An argument or local variable, by its name in the source.
+    ///
+    /// # Errors
+    /// [`Unavailable`]: it is optimised out there, or there is no such name.
+    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable>;
+
+    /// The result of the function that begins at an address, when it has returned.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn returned(&self, function: u64) -> Result<Variable, Unavailable>;
+
+    /// The type with that number.
+    fn describe(&self, id: TypeId) -> Rc<Type>;
+
+    /// A static variable, by its path.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn global(&self, path: &str) -> Result<Variable, Unavailable>;
+
+    /// The names nearest to one that is not found, best first, for messages.
+    fn nearest(&self, name: &str) -> Vec<String>;
+}
+
+/// Why a value cannot be had, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    pub reason: String,
+    /// A next step, for example lines at which the value is there. Empty if there is none.
+    pub help: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        if !self.help.is_empty() {
+            write!(f, "; {}", self.help)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for Unavailable {}
+
+/// A value at a place: its type, and where its bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    pub type_id: TypeId,
+    /// From its first byte on. Together they have as many bytes as the type.
+    pub pieces: Vec<Piece>,
+}
+
+/// Some bytes of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub bytes: u32,
+    pub source: Source,
+}
+
+/// Where bytes of a value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The bytes in memory from that address on.
+    Memory(Expression),
+    /// The low bytes of a number.
+    Value(Expression),
+    /// Nowhere: the compiler left it out.
+    Missing,
+}
+
+/// A number that is computed where the probe is. Arithmetic wraps at 64 bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expression {
+    Constant(u64),
+    /// A register at the probe; of a return, at the return.
+    Register(Register),
+    /// The register when the function was entered.
+    AtEntry(Register),
+    /// So many bytes (1, 2, 4 or 8) of memory, with zeros above.
+    Load {
+        address: Box<Expression>,
+        bytes: u8,
+    },
+    Binary(Operation, Box<Expression>, Box<Expression>),
+}
+
+/// Of two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    And,
+    Or,
+    Xor,
+    ShiftLeft,
+    ShiftRight,
+    ShiftRightSigned,
+}
+
+/// A number of a type, of one [`Kernel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeId(pub u64);
+
+/// A type of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// `()`, `!`, and other types without bytes.
+    Unit,
+    Integer {
+        bytes: u8,
+        signed: bool,
+    },
+    Boolean,
+    Character,
+    Float {
+        bytes: u8,
+    },
+    /// A thin reference, raw pointer or `Box`.
+    Pointer {
+        /// As in the source, for example `&mut Task`.
+        name: String,
+        to: TypeId,
+    },
+    /// `&[T]`: an address and a number of elements, 8 bytes each.
+    Slice {
+        of: TypeId,
+    },
+    /// `&str`: an address and a number of bytes, 8 bytes each.
+    Str,
+    Array {
+        of: TypeId,
+        count: u64,
+    },
+    /// Tuples (fields `0`, `1` …) and closures, too.
+    Struct(Struct),
+    Enum(Enum),
+    /// A type that is not described further.
+    Opaque {
+        name: String,
+        bytes: u64,
+    },
+}
+
+/// Fields at offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Struct {
+    /// As in the source, for example `Vec<u8>`; a tuple's is `(u8, u16)`.
+    pub name: String,
+    pub bytes: u64,
+    pub fields: Vec<Field>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    pub name: String,
+    /// In bytes.
+    pub offset: u64,
+    pub type_id: TypeId,
+}
+
+/// Variants, told apart by a tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enum {
+    pub name: String,
+    pub bytes: u64,
+    /// None where there is one variant only.
+    pub tag: Option<Tag>,
+    pub variants: Vec<Variant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// In bytes.
+    pub offset: u64,
+    pub bytes: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    pub name: String,
+    /// The tag's value, with zeros above the tag's bytes. None is the variant of all values that no
+    /// other one has: the one with data, where a niche is the tag.
+    pub tag: Option<u64>,
+    /// Its fields, with offsets from the beginning of the enum.
+    pub fields: Vec<Field>,
+}
