@@ -18,7 +18,7 @@ fn subject() -> PathBuf {
     Kernel::build("kernel").unwrap().elf
 }
 
-/// The address table alone would be 8 MiB, and a boot loader takes seconds for a megabyte.
+/// The address table alone would be 16 MiB, and a boot loader takes seconds for a megabyte.
 #[test]
 fn statics_that_are_zero_take_no_room_in_the_file() {
     let kernel = Kernel::build("kernel").unwrap();

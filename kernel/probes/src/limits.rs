@@ -3,7 +3,7 @@
 
 /// The number of bits of an index of the address table, which may be half full. Less where Miri
 /// interprets the tests.
-pub const TABLE_BITS: u32 = if cfg!(miri) { 9 } else { 20 };
+pub const TABLE_BITS: u32 = if cfg!(miri) { 9 } else { 21 };
 
 /// The bytes of one CPU's part of a block of hit counters.
 pub(crate) const PART_BYTES: usize = 4096;
