@@ -44,7 +44,17 @@ pub enum Frame {
     /// The name of a task that records name by number.
     Comm { tid: u32, name: String },
     /// All is detached, and what has been lost is known. The last frame.
-    Ended { status: i32, books: Vec<Books> },
+    Ended {
+        /// That of the program that asked for the end ([`crate::script::Request::Exit`]); else 0.
+        status: i32,
+        /// Of each attachment, in their order.
+        books: Vec<Books>,
+        /// Records and values that had no room, by reason, for example
+        /// `"ring: no room in front of unread records"`. Nothing with 0 is in it.
+        lost: Vec<(String, u64)>,
+        /// Loads of kernel memory that gave zero because nothing was there.
+        bad_loads: u64,
+    },
 }
 
 /// A key and a value of a map. Maps with a table for each CPU have an entry for each of them.
@@ -56,16 +66,13 @@ pub struct Entry {
 }
 
 /// Of an attachment: what became of its hits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
     /// The program ran, or the hit was missed.
     pub hits: u64,
-    /// Hits in which the program did not run: by reason.
+    /// Hits in which the program did not run: the CPU was in another probe's handlers, or too many
+    /// calls of the function were under way.
     pub missed: u64,
-    /// Records and values that had no room, by reason.
-    pub dropped: Vec<(String, u64)>,
-    /// Loads of kernel memory that gave zero because nothing was there.
-    pub bad_loads: u64,
 }
 
 impl Frame {
