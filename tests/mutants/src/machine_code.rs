@@ -88,6 +88,16 @@ impl Target {
         let symbols = Table::read(&self.elf).map_err(|error| anyhow::anyhow!("{error:?}"))?;
         let mut mutants = Vec::new();
         for part in &PARTS {
+            for prefix in part.tests {
+                ensure!(
+                    self.catalogue
+                        .tests
+                        .iter()
+                        .any(|test| test.name.starts_with(prefix)),
+                    "no test is called {prefix}: bring tests/mutants/src/machine_code/parts.rs up \
+                     to date"
+                );
+            }
             for prefix in part.functions {
                 let mut known = false;
                 for function in symbols.functions() {

@@ -11,7 +11,7 @@ pub struct Part {
 }
 
 /// See the module's text.
-pub const PARTS: [Part; 15] = [
+pub const PARTS: [Part; 16] = [
     Part {
         name: "breakpoint",
         functions: &[
@@ -24,12 +24,14 @@ pub const PARTS: [Part; 15] = [
             "kprobe_post_stub",
         ],
         tests: &[
-            "calls::",
-            "registration_errors::",
-            "handlers::",
-            "hits::",
             "between_instructions::",
+            "calls::",
+            "displaced_instructions::",
             "disturbed_hits::",
+            "hits::",
+            "registration_errors::",
+            "several_returns::",
+            "suite::",
             "unusual_instructions::",
         ],
     },
@@ -45,10 +47,13 @@ pub const PARTS: [Part; 15] = [
         tests: &[
             "calls::",
             "concurrency::",
-            "registration_errors::",
-            "handlers::",
+            "handler_context::",
             "handler_rules::",
+            "handlers_keep_their_cpu::",
             "hits::",
+            "registration_errors::",
+            "several_returns::",
+            "suite::",
         ],
     },
     Part {
@@ -59,8 +64,9 @@ pub const PARTS: [Part; 15] = [
             "calls::",
             "concurrency::",
             "debugger::",
-            "handlers::",
             "historic::",
+            "several_returns::",
+            "suite::",
         ],
     },
     Part {
@@ -70,15 +76,26 @@ pub const PARTS: [Part; 15] = [
             "backtraces::",
             "calls::",
             "debugger::",
-            "handlers::",
+            "handler_context::",
+            "handlers_keep_their_cpu::",
             "hits::",
             "optimization::",
+            "several_returns::",
+            "suite::",
         ],
     },
     Part {
         name: "historic",
         functions: &["probes::registry::historic::"],
-        tests: &["calls::", "historic::", "regressions::"],
+        tests: &[
+            "calls::",
+            "historic::",
+            "regressions::",
+            "suite::calls_in_flight::",
+            "suite::historic::",
+            "suite::interrupts::",
+            "suite::returns::",
+        ],
     },
     Part {
         name: "entry",
@@ -95,13 +112,29 @@ pub const PARTS: [Part; 15] = [
         ],
         tests: &[
             "acceptance::",
+            "between_instructions::",
+            "disturbed_hits::",
             "hits::",
             "interrupts_and_nmis::",
-            "protection::",
-            "between_instructions::",
             "programs::",
+            "protection::",
             "tasks::",
+        ],
+    },
+    Part {
+        name: "hooks",
+        functions: &["kernel::probes::hooks::"],
+        tests: &[
+            "debugger::",
             "disturbed_hits::",
+            "historic::",
+            "hits::",
+            "processor_single_step::",
+            "single_stepped_hits::",
+            "suite::faults::",
+            "suite::handlers::",
+            "suite::interrupts::",
+            "suite::returns::",
         ],
     },
     Part {
@@ -111,8 +144,8 @@ pub const PARTS: [Part; 15] = [
             "concurrency::",
             "hits::",
             "interrupts_and_nmis::",
-            "protection::",
             "optimization::",
+            "protection::",
             "stores_to_text::",
         ],
     },
@@ -121,12 +154,12 @@ pub const PARTS: [Part; 15] = [
         functions: &["kernel::task::scheduler::", "__switch_to"],
         tests: &[
             "concurrency::",
+            "disturbed_hits::",
             "handler_rules::",
             "interrupts_and_nmis::",
-            "protection::",
             "programs::",
+            "protection::",
             "tasks::",
-            "disturbed_hits::",
         ],
     },
     Part {
@@ -138,13 +171,15 @@ pub const PARTS: [Part; 15] = [
             "kernel::mm::fault::",
         ],
         tests: &[
-            "handlers::",
+            "disturbed_hits::",
             "instruction_forms::",
             "interrupts_and_nmis::",
-            "protection::",
             "programs::",
+            "protection::",
+            "rare_exceptions::",
             "regressions::",
-            "disturbed_hits::",
+            "suite::faults::",
+            "suite::handlers::",
         ],
     },
     Part {
@@ -157,20 +192,20 @@ pub const PARTS: [Part; 15] = [
         tests: &[
             "concurrency::",
             "debugger::",
+            "disturbed_hits::",
             "interrupts_and_nmis::",
             "protection::",
-            "disturbed_hits::",
         ],
     },
     Part {
         name: "user access",
         functions: &["copy_user", "kernel::mm::uaccess::"],
         tests: &[
-            "handlers::",
             "interrupts_and_nmis::",
-            "protection::",
             "programs::",
+            "protection::",
             "regressions::",
+            "suite::handlers::",
         ],
     },
     Part {
@@ -188,9 +223,11 @@ pub const PARTS: [Part; 15] = [
             "blacklist::",
             "calls::",
             "concurrency::",
-            "registration_errors::",
-            "hits::",
             "disturbed_hits::",
+            "hits::",
+            "registration_errors::",
+            "suite::memory::",
+            "suite::registration::",
         ],
     },
     Part {
@@ -202,9 +239,8 @@ pub const PARTS: [Part; 15] = [
         name: "handler rules",
         functions: &[
             "kernel::probes::handler_rules::",
-            "kernel::probes::running_handler::",
             "<kernel::probes::running_handler::",
         ],
-        tests: &["handler_rules::", "handlers::", "printk::"],
+        tests: &["handler_rules::", "printk::", "suite::handlers::"],
     },
 ];
