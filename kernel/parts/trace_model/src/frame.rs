@@ -30,7 +30,7 @@ pub enum Frame {
     Record {
         cpu: u32,
         tsc: u64,
-        /// Behind the common header: the request's index, and what the program stored.
+        /// From the common header on, see SCRIPT-2 in [`crate::script`].
         bytes: Vec<u8>,
     },
     /// A map as it is at this point of the stream.

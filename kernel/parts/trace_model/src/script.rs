@@ -4,8 +4,13 @@
 //! SCRIPT-1. Maps are one per name: programs of a script that name the same map share it. Their
 //!     definitions are equal.
 //! SCRIPT-2. A record of a script is one of [`bpf::Helper::EventReserve`] with the type
-//!     [`RECORD_TYPE`]. Behind the common header it begins with 4 bytes, the index of a
-//!     [`Request`].
+//!     [`RECORD_TYPE`]. Behind the common header of 8 bytes stand the index of a [`Request`] in 4
+//!     bytes, the status of [`Request::Exit`] or 0 in 4 bytes, and the values that the program
+//!     stored.
+//! SCRIPT-3. The map with the name [`CLOCK`], if there is one, is an array with one value of 16
+//!     bytes. The kernel fills it before the first program runs: 8 bytes, the nanoseconds of a tick
+//!     of the time stamp counter times 2^24; 8 bytes, the counter at that moment. So programs can
+//!     calculate with nanoseconds, although the compiler does not know the machine.
 
 use alloc::{string::String, vec::Vec};
 
@@ -13,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// The type of records that scripts write; no event has it.
 pub const RECORD_TYPE: u16 = u16::MAX;
+/// See SCRIPT-3.
+pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
 pub const VERSION: u32 = 1;
 
