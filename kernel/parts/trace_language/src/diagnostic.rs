@@ -103,7 +103,6 @@ fn floor(text: &str, offset: usize) -> usize {
 }
 
 /// A part of a text as messages quote it: one line, not long.
-#[expect(dead_code, reason = "the parser comes")]
 pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
     const MOST: usize = 40;
     let line = text.lines().next().unwrap_or("");

@@ -330,6 +330,94 @@ pub enum Binary {
     Remainder,
 }
 
+impl Unary {
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Negate => "-",
+            Self::Not => "!",
+            Self::Complement => "~",
+            Self::Dereference => "*",
+        }
+    }
+}
+
+impl Binary {
+    pub const ALL: [Self; 18] = [
+        Self::Or,
+        Self::And,
+        Self::BitOr,
+        Self::BitXor,
+        Self::BitAnd,
+        Self::Equal,
+        Self::NotEqual,
+        Self::Less,
+        Self::LessEqual,
+        Self::Greater,
+        Self::GreaterEqual,
+        Self::ShiftLeft,
+        Self::ShiftRight,
+        Self::Add,
+        Self::Subtract,
+        Self::Multiply,
+        Self::Divide,
+        Self::Remainder,
+    ];
+
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Or => "||",
+            Self::And => "&&",
+            Self::BitOr => "|",
+            Self::BitXor => "^",
+            Self::BitAnd => "&",
+            Self::Equal => "==",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterEqual => ">=",
+            Self::ShiftLeft => "<<",
+            Self::ShiftRight => ">>",
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Remainder => "%",
+        }
+    }
+
+    /// How strongly it binds, as in C. Operations that bind equally go from left to right.
+    pub const fn precedence(self) -> u8 {
+        match self {
+            Self::Or => 0,
+            Self::And => 1,
+            Self::BitOr => 2,
+            Self::BitXor => 3,
+            Self::BitAnd => 4,
+            Self::Equal | Self::NotEqual => 5,
+            Self::Less | Self::LessEqual | Self::Greater | Self::GreaterEqual => 6,
+            Self::ShiftLeft | Self::ShiftRight => 7,
+            Self::Add | Self::Subtract => 8,
+            Self::Multiply | Self::Divide | Self::Remainder => 9,
+        }
+    }
+
+    /// Whether there is `target op= value`.
+    pub const fn can_assign(self) -> bool {
+        !matches!(
+            self,
+            Self::Or
+                | Self::And
+                | Self::Equal
+                | Self::NotEqual
+                | Self::Less
+                | Self::LessEqual
+                | Self::Greater
+                | Self::GreaterEqual
+        )
+    }
+}
+
 /// A type, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeName {

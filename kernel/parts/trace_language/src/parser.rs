@@ -1,0 +1,387 @@
+//! Tokens to a tree, by recursive descent; operators by a stack of their own.
+//!
+//! PARSER-1. Each recursion goes through [`Parser::nested`], which bounds it.
+//! PARSER-2. After a mistake the parser goes on behind the next `;` or before the next `}`, always
+//!     at least a letter further, so that the rest of the text is checked, too.
+
+mod expressions;
+mod probes;
+mod statements;
+
+use alloc::{format, string::String, vec::Vec};
+
+use crate::{
+    diagnostic::{Diagnostic, quoted},
+    lexer::{self, Token},
+    tree::{Clause, Expression, Name, ReturnPart, Script, Span},
+};
+
+/// How deep blocks and expressions may be nested, together, because trees are made and walked on
+/// stacks of 32 KiB.
+pub const MAX_DEPTH: usize = 32;
+/// More mistakes than this in one text are not told.
+const MAX_DIAGNOSTICS: usize = 20;
+
+type Parsed<T> = Result<T, Diagnostic>;
+
+/// Reads a program.
+///
+/// # Errors
+/// All that is found wrong with it, in the order of the text.
+pub fn parse(text: &str) -> Result<Script, Vec<Diagnostic>> {
+    parse_with(text, &[])
+}
+
+/// Reads a program with arguments: `$1` is the first one, `$#` their number. An argument that is a
+/// number is one in the program, too; `str($1)` is its text in any case. One that is not given is
+/// 0, or the empty text.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Script, Vec<Diagnostic>> {
+    let mut parser = Parser::new(text, arguments);
+    if text.starts_with("#!") {
+        parser.position = text.find('\n').unwrap_or(text.len());
+    }
+    let clauses = parser.clauses();
+    if parser.diagnostics.is_empty() {
+        Ok(Script { clauses })
+    } else {
+        Err(parser.diagnostics)
+    }
+}
+
+/// Reads an expression alone.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_expression(text: &str, arguments: &[&str]) -> Result<Expression, Diagnostic> {
+    let mut parser = Parser::new(text, arguments);
+    let expression = parser.expression()?;
+    match parser.peek()? {
+        Token::End => Ok(expression),
+        _ => Err(parser.unexpected("the end of the expression", "")),
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    arguments: &'a [&'a str],
+    /// Of the first letter that is not taken.
+    position: usize,
+    /// The end of the token that was taken last.
+    end: usize,
+    depth: usize,
+    /// A `/` before `{` is the predicate's end.
+    in_predicate: bool,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, arguments: &'a [&'a str]) -> Self {
+        Self {
+            text,
+            arguments,
+            position: 0,
+            end: 0,
+            depth: 0,
+            in_predicate: false,
+            diagnostics: Vec::new(),
+        }
+    }
+
+    fn clauses(&mut self) -> Vec<Clause> {
+        let mut clauses = Vec::new();
+        loop {
+            match self.peek() {
+                Ok(Token::End) if clauses.is_empty() && self.diagnostics.is_empty() => {
+                    self.tell(Diagnostic::new(
+                        Span::new(self.position, self.text.len()),
+                        "the program is empty",
+                        "write a probe and what to do there: `kprobe:vfs_write { @ = count(); }`",
+                    ));
+                    return clauses;
+                }
+                Ok(Token::End) => return clauses,
+                _ => match self.clause() {
+                    Ok(clause) => clauses.push(clause),
+                    Err(mistake) => {
+                        self.tell(mistake);
+                        self.skip_clause();
+                    }
+                },
+            }
+        }
+    }
+
+    fn clause(&mut self) -> Parsed<Clause> {
+        let start = self.start()?;
+        let probes = self.probes()?;
+        let predicate = self.predicate()?;
+        let body = self.block()?;
+        let is_session = probes.iter().any(crate::tree::Probe::is_session);
+        let on_return = if self.peek() == Ok(Token::Word("return")) {
+            let return_start = self.start()?;
+            self.take()?;
+            let at = self.taken(return_start);
+            if !is_session {
+                self.tell(Diagnostic::new(
+                    at,
+                    "only a session has a return part",
+                    "write `session:NAME` for the probe, or `kretprobe:NAME` for a return alone",
+                ));
+            }
+            let predicate = self.predicate()?;
+            let body = self.block()?;
+            Some(ReturnPart {
+                predicate,
+                body,
+                span: self.taken(return_start),
+            })
+        } else {
+            if is_session {
+                self.tell(Diagnostic::new(
+                    probes[0].span,
+                    "this session has no return part",
+                    "write `return { … }` behind its block, or `kprobe:` for the entry alone",
+                ));
+            }
+            None
+        };
+        Ok(Clause {
+            probes,
+            predicate,
+            body,
+            on_return,
+            span: self.taken(start),
+        })
+    }
+
+    /// `/EXPRESSION/`, if there is one.
+    fn predicate(&mut self) -> Parsed<Option<Expression>> {
+        if self.peek()? != Token::Sign("/") {
+            return Ok(None);
+        }
+        self.take()?;
+        self.in_predicate = true;
+        let predicate = self.expression();
+        self.in_predicate = false;
+        let predicate = predicate?;
+        self.expect("/", "a predicate stands between two of them: `/pid == 3/`")?;
+        Ok(Some(predicate))
+    }
+
+    /// Notes a mistake, unless there are too many.
+    fn tell(&mut self, mistake: Diagnostic) {
+        if self.diagnostics.len() < MAX_DIAGNOSTICS {
+            self.diagnostics.push(mistake);
+        }
+    }
+
+    /// The next token.
+    fn peek(&self) -> Parsed<Token<'a>> {
+        lexer::token(self.text, self.position).map(|(token, _)| token)
+    }
+
+    /// The next token's span.
+    fn next_span(&self) -> Span {
+        match lexer::token(self.text, self.position) {
+            Ok((_, span)) => span,
+            Err(mistake) => mistake.span,
+        }
+    }
+
+    /// Where the next token begins.
+    fn start(&self) -> Parsed<usize> {
+        lexer::skip_blanks(self.text, self.position)
+    }
+
+    fn take(&mut self) -> Parsed<(Token<'a>, Span)> {
+        let (token, span) = lexer::token(self.text, self.position)?;
+        self.position = span.end;
+        self.end = span.end;
+        Ok((token, span))
+    }
+
+    /// From `start` to the end of what has been taken.
+    fn taken(&self, start: usize) -> Span {
+        Span::new(start, self.end.max(start))
+    }
+
+    /// Takes that sign if it comes next.
+    fn accept(&mut self, sign: &str) -> Parsed<bool> {
+        let is_next = matches!(self.peek()?, Token::Sign(found) if found == sign);
+        if is_next {
+            self.take()?;
+        }
+        Ok(is_next)
+    }
+
+    /// Takes that sign, which must come next.
+    fn expect(&mut self, sign: &str, help: &str) -> Parsed<Span> {
+        match self.peek()? {
+            Token::Sign(found) if found == sign => Ok(self.take()?.1),
+            _ => Err(self.unexpected(&format!("`{sign}`"), help)),
+        }
+    }
+
+    /// The diagnostic for the next token, where something else was expected.
+    fn unexpected(&self, expected: &str, help: &str) -> Diagnostic {
+        match lexer::token(self.text, self.position) {
+            Err(mistake) => mistake,
+            Ok((token, span)) => {
+                let found = match token {
+                    Token::End => "the end of the text".into(),
+                    _ => format!("`{}`", quoted(&self.text[span.range()])),
+                };
+                Diagnostic::new(span, format!("expected {expected}, found {found}"), help)
+            }
+        }
+    }
+
+    fn word(&mut self, expected: &str, help: &str) -> Parsed<Name> {
+        match self.peek()? {
+            Token::Word(text) => Ok(Name {
+                text: text.into(),
+                span: self.take()?.1,
+            }),
+            _ => Err(self.unexpected(expected, help)),
+        }
+    }
+
+    fn variable(&mut self) -> Parsed<Name> {
+        match self.peek()? {
+            Token::Variable(text) => Ok(Name {
+                text: text.into(),
+                span: self.take()?.1,
+            }),
+            _ => Err(self.unexpected("a variable", "its name begins with `$`, as `$size`")),
+        }
+    }
+
+    /// The argument of the program with that number, as written behind `$`.
+    fn argument(&self, number: &str) -> Option<&'a str> {
+        let index = number.parse::<usize>().ok()?.checked_sub(1)?;
+        self.arguments.get(index).copied()
+    }
+
+    /// Runs `parse` a level deeper.
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth == MAX_DEPTH {
+            return Err(too_deep(self.next_span()));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// Skips to behind the next `;`, or to the `}` of the block that we are in.
+    fn skip_statement(&mut self) {
+        let mut blocks = 0_usize;
+        loop {
+            match self.peek() {
+                Ok(Token::End) => return,
+                Ok(Token::Sign("}")) if blocks == 0 => return,
+                Ok(Token::Sign("}")) => {
+                    blocks -= 1;
+                    self.skip_token();
+                    if blocks == 0 {
+                        return;
+                    }
+                }
+                Ok(Token::Sign("{")) => {
+                    blocks += 1;
+                    self.skip_token();
+                }
+                Ok(Token::Sign(";")) if blocks == 0 => {
+                    self.skip_token();
+                    return;
+                }
+                _ => self.skip_token(),
+            }
+        }
+    }
+
+    /// Skips to behind the next block.
+    fn skip_clause(&mut self) {
+        self.depth = 0;
+        loop {
+            match self.peek() {
+                Ok(Token::End) => return,
+                // This one ends a block whose beginning was part of the mistake.
+                Ok(Token::Sign("}")) => {
+                    self.skip_token();
+                    return;
+                }
+                Ok(Token::Sign("{")) => {
+                    self.skip_token();
+                    self.skip_block();
+                    return;
+                }
+                _ => self.skip_token(),
+            }
+        }
+    }
+
+    /// Skips to behind the end of a block whose `{` is taken.
+    fn skip_block(&mut self) {
+        let mut blocks = 1_usize;
+        while blocks > 0 {
+            match self.peek() {
+                Ok(Token::End) => return,
+                Ok(Token::Sign("{")) => blocks += 1,
+                Ok(Token::Sign("}")) => blocks -= 1,
+                _ => {}
+            }
+            self.skip_token();
+        }
+    }
+
+    fn skip_token(&mut self) {
+        self.position = self.next_span().end;
+    }
+}
+
+fn too_deep(span: Span) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        format!("this is nested more than {MAX_DEPTH} deep"),
+        "keep a part of it in a variable: `$part = …;`",
+    )
+}
+
+/// Words that begin a statement or are values, so nothing else is named so.
+fn is_keyword(word: &str) -> bool {
+    matches!(
+        word,
+        "break"
+            | "continue"
+            | "else"
+            | "false"
+            | "for"
+            | "if"
+            | "let"
+            | "match"
+            | "return"
+            | "true"
+            | "unroll"
+            | "while"
+    )
+}
+
+/// `` `a`, `b` and `c` ``.
+fn listed(words: &[&str]) -> String {
+    let mut text = String::new();
+    for (index, word) in words.iter().enumerate() {
+        if index > 0 {
+            text += if index + 1 == words.len() {
+                " and "
+            } else {
+                ", "
+            };
+        }
+        text += &format!("`{word}`");
+    }
+    text
+}

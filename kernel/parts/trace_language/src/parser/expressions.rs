@@ -1,0 +1,606 @@
+//! Values, and the names of types.
+
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+
+use super::{MAX_DEPTH, Parsed, Parser, is_keyword, too_deep};
+use crate::{
+    diagnostic::Diagnostic,
+    lexer::{self, Token},
+    tree::{
+        Binary, Expression, ExpressionKind, Map, Name, Span, Target, TypeKind, TypeName, Unary,
+    },
+};
+
+/// An expression, and how many levels it has. Chains as `a + b + c` grow to the left without a
+/// recursion here, but whoever walks the tree recurses.
+struct Tall {
+    expression: Expression,
+    height: usize,
+}
+
+impl Parser<'_> {
+    pub(super) fn expression(&mut self) -> Parsed<Expression> {
+        Ok(self.ternary()?.expression)
+    }
+
+    /// An expression with parts of at most that height, if the tree is not too high with it.
+    fn node(&self, kind: ExpressionKind, span: Span, parts: usize) -> Parsed<Tall> {
+        let height = parts + 1;
+        if self.depth + height > MAX_DEPTH {
+            return Err(too_deep(span));
+        }
+        Ok(Tall {
+            expression: Expression { kind, span },
+            height,
+        })
+    }
+
+    fn ternary(&mut self) -> Parsed<Tall> {
+        let condition = self.operators()?;
+        if !self.accept("?")? {
+            return Ok(condition);
+        }
+        let then = self.nested(Self::ternary)?;
+        self.expect(":", "a choice is written `condition ? value : other`")?;
+        let otherwise = self.nested(Self::ternary)?;
+        let span = condition.expression.span.to(otherwise.expression.span);
+        let parts = condition.height.max(then.height).max(otherwise.height);
+        let kind = ExpressionKind::Ternary {
+            condition: Box::new(condition.expression),
+            then: Box::new(then.expression),
+            otherwise: Box::new(otherwise.expression),
+        };
+        self.node(kind, span, parts)
+    }
+
+    /// Operands with operators between them.
+    fn operators(&mut self) -> Parsed<Tall> {
+        // What waits for an operator that binds less: operands are one more than operators.
+        let mut operands = Vec::new();
+        let mut operators: Vec<Binary> = Vec::new();
+        operands.push(self.unary()?);
+        loop {
+            let next = self.operator()?;
+            while let Some(last) = operators.last()
+                && next.is_none_or(|next| next.precedence() <= last.precedence())
+                && let (Some(right), Some(left)) = (operands.pop(), operands.pop())
+                && let Some(operation) = operators.pop()
+            {
+                let span = left.expression.span.to(right.expression.span);
+                let parts = left.height.max(right.height);
+                let kind = ExpressionKind::Binary {
+                    operation,
+                    left: Box::new(left.expression),
+                    right: Box::new(right.expression),
+                };
+                operands.push(self.node(kind, span, parts)?);
+            }
+            let Some(next) = next else {
+                break;
+            };
+            self.take()?;
+            operators.push(next);
+            operands.push(self.unary()?);
+        }
+        // There is one, because each operator took one away.
+        operands.pop().ok_or_else(|| self.unexpected("a value", ""))
+    }
+
+    /// The operator that comes next.
+    fn operator(&self) -> Parsed<Option<Binary>> {
+        let (token, span) = lexer::token(self.text, self.position)?;
+        let Token::Sign(sign) = token else {
+            return Ok(None);
+        };
+        if sign == "/" && self.in_predicate {
+            let behind = lexer::skip_blanks(self.text, span.end)?;
+            if self.text[behind..].starts_with('{') || behind == self.text.len() {
+                return Ok(None);
+            }
+        }
+        Ok(Binary::ALL
+            .into_iter()
+            .find(|operation| operation.sign() == sign))
+    }
+
+    fn unary(&mut self) -> Parsed<Tall> {
+        let (token, start) = lexer::token(self.text, self.position)?;
+        let operation = match token {
+            Token::Sign("-") => Unary::Negate,
+            Token::Sign("!") => Unary::Not,
+            Token::Sign("~") => Unary::Complement,
+            Token::Sign("*") => Unary::Dereference,
+            Token::Sign("++" | "--") => return self.step_before(),
+            Token::Sign("(") if let Some(to) = self.cast()? => {
+                let operand = self.nested(Self::unary)?;
+                let span = start.to(operand.expression.span);
+                let kind = ExpressionKind::Cast {
+                    to,
+                    operand: Box::new(operand.expression),
+                };
+                return self.node(kind, span, operand.height);
+            }
+            _ => return self.postfix(),
+        };
+        self.take()?;
+        let operand = self.nested(Self::unary)?;
+        let span = start.to(operand.expression.span);
+        let kind = ExpressionKind::Unary {
+            operation,
+            operand: Box::new(operand.expression),
+        };
+        self.node(kind, span, operand.height)
+    }
+
+    /// `++target`, `--target`.
+    fn step_before(&mut self) -> Parsed<Tall> {
+        let (token, sign) = self.take()?;
+        let operand = self.nested(Self::postfix)?;
+        let span = sign.to(operand.expression.span);
+        let target = target(operand.expression, "stepped")?;
+        let kind = ExpressionKind::Step {
+            target: Box::new(target),
+            up: token == Token::Sign("++"),
+            value_before: false,
+        };
+        self.node(kind, span, operand.height)
+    }
+
+    /// A value, and what is taken from it.
+    fn postfix(&mut self) -> Parsed<Tall> {
+        let mut value = self.primary()?;
+        let start = value.expression.span;
+        loop {
+            let Token::Sign(sign) = self.peek()? else {
+                return Ok(value);
+            };
+            match sign {
+                "." | "->" => {
+                    self.take()?;
+                    let name = self.field()?;
+                    if self.peek()? == Token::Sign("(") {
+                        return Err(Diagnostic::new(
+                            name.span,
+                            format!(
+                                "`{}` is called on a value, but values have no methods",
+                                name.text
+                            ),
+                            format!("call functions as `{}(value)`", name.text),
+                        ));
+                    }
+                    let span = start.to(name.span);
+                    let kind = ExpressionKind::Field {
+                        of: Box::new(value.expression),
+                        name,
+                    };
+                    value = self.node(kind, span, value.height)?;
+                }
+                "[" => {
+                    self.take()?;
+                    let index = self.inner()?;
+                    let end = self.expect("]", "")?;
+                    let parts = value.height.max(index.height);
+                    let kind = ExpressionKind::Index {
+                        of: Box::new(value.expression),
+                        index: Box::new(index.expression),
+                    };
+                    value = self.node(kind, start.to(end), parts)?;
+                }
+                "++" | "--" => {
+                    let (_, end) = self.take()?;
+                    let kind = ExpressionKind::Step {
+                        target: Box::new(target(value.expression, "stepped")?),
+                        up: sign == "++",
+                        value_before: true,
+                    };
+                    return self.node(kind, start.to(end), value.height);
+                }
+                _ => return Ok(value),
+            }
+        }
+    }
+
+    fn field(&mut self) -> Parsed<Name> {
+        match self.peek()? {
+            Token::Number(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Name {
+                text: digits.into(),
+                span: self.take()?.1,
+            }),
+            _ => self.word(
+                "the name of a field",
+                "write `value.name`, or `value.0` of a tuple",
+            ),
+        }
+    }
+
+    /// An expression between brackets of any kind.
+    fn inner(&mut self) -> Parsed<Tall> {
+        let in_predicate = core::mem::replace(&mut self.in_predicate, false);
+        let inner = self.nested(Self::ternary);
+        self.in_predicate = in_predicate;
+        inner
+    }
+
+    fn primary(&mut self) -> Parsed<Tall> {
+        const HELP: &str = "values are numbers, \"texts\", $variables, @maps, names such as `pid` and \
+                            `args.count`, and calls such as `count()`";
+        let (token, span) = lexer::token(self.text, self.position)?;
+        let kind = match token {
+            Token::Number(digits) => {
+                let kind = ExpressionKind::Integer(lexer::integer(digits, span)?);
+                self.take()?;
+                kind
+            }
+            Token::String(text) => {
+                let kind = ExpressionKind::String(lexer::string(text, span)?);
+                self.take()?;
+                kind
+            }
+            Token::Variable(name) => {
+                self.take()?;
+                ExpressionKind::Variable(name.into())
+            }
+            Token::Parameter(number) => {
+                self.take()?;
+                match self.argument(number) {
+                    None => ExpressionKind::Integer(0),
+                    Some(text) => number_given(text).map_or_else(
+                        || ExpressionKind::String(text.into()),
+                        ExpressionKind::Integer,
+                    ),
+                }
+            }
+            Token::ParameterCount => {
+                self.take()?;
+                ExpressionKind::Integer(self.arguments.len() as u64)
+            }
+            Token::Map(_) => {
+                let (map, height) = self.map()?;
+                let span = map.span;
+                return self.node(ExpressionKind::Map(map), span, height);
+            }
+            Token::Word(word @ ("true" | "false")) => {
+                self.take()?;
+                ExpressionKind::Boolean(word == "true")
+            }
+            Token::Word(word) if is_keyword(word) => {
+                return Err(self.unexpected("a value", HELP));
+            }
+            Token::Word(_) => return self.name_or_call(),
+            Token::Sign("(") => return self.parentheses(),
+            Token::Sign("&") => {
+                return Err(Diagnostic::new(
+                    span,
+                    "`&` takes no address here",
+                    "references and pointers are values already; of a place in memory, write the \
+                     reference that leads to it",
+                ));
+            }
+            _ => return Err(self.unexpected("a value", HELP)),
+        };
+        self.node(kind, span, 0)
+    }
+
+    /// `@name[key, key]`, and the height of the keys.
+    fn map(&mut self) -> Parsed<(Map, usize)> {
+        let (token, span) = self.take()?;
+        let Token::Map(text) = token else {
+            return Err(Diagnostic::new(
+                span,
+                "expected a map",
+                "its name begins with `@`",
+            ));
+        };
+        let name = Name {
+            text: text.into(),
+            span,
+        };
+        let mut keys = Vec::new();
+        let mut height = 0;
+        if self.accept("[")? {
+            loop {
+                let key = self.inner()?;
+                height = height.max(key.height);
+                keys.push(key.expression);
+                if !self.accept(",")? {
+                    break;
+                }
+            }
+            self.expect("]", "keys are written `@map[key, key]`")?;
+        }
+        let span = self.taken(span.start);
+        Ok((Map { name, keys, span }, height))
+    }
+
+    /// `word`, `path::to::word`, `word(arguments)`.
+    fn name_or_call(&mut self) -> Parsed<Tall> {
+        let mut name = self.word("a name", "")?;
+        while self.accept("::")? {
+            let next = self.word("a name behind `::`", "")?;
+            name.text += "::";
+            name.text += &next.text;
+            name.span = name.span.to(next.span);
+        }
+        if self.peek()? != Token::Sign("(") {
+            let span = name.span;
+            return self.node(ExpressionKind::Name(name.text), span, 0);
+        }
+        self.take()?;
+        let mut arguments = Vec::new();
+        let mut height = 0;
+        // The text of an argument of the program, even if it is a number.
+        if name.text == "str"
+            && let (Token::Parameter(number), span) = lexer::token(self.text, self.position)?
+            && let Ok((Token::Sign(")" | ","), _)) = lexer::token(self.text, span.end)
+        {
+            self.take()?;
+            let text = self.argument(number).unwrap_or_default().into();
+            let given = self.node(ExpressionKind::String(text), span, 0)?;
+            height = given.height;
+            arguments.push(given.expression);
+            if self.peek()? == Token::Sign(",") {
+                self.take()?;
+            }
+        }
+        while self.peek()? != Token::Sign(")") {
+            let argument = self.inner()?;
+            height = height.max(argument.height);
+            arguments.push(argument.expression);
+            if !self.accept(",")? {
+                break;
+            }
+        }
+        let end = self.expect(
+            ")",
+            &format!("the arguments of `{}` end with it", name.text),
+        )?;
+        let span = name.span.to(end);
+        self.node(ExpressionKind::Call { name, arguments }, span, height)
+    }
+
+    /// `(value)`, or `(value, value)`.
+    fn parentheses(&mut self) -> Parsed<Tall> {
+        let (_, start) = self.take()?;
+        let first = self.inner()?;
+        let mut height = first.height;
+        let mut values = Vec::new();
+        while self.accept(",")? {
+            if self.peek()? == Token::Sign(")") && !values.is_empty() {
+                break;
+            }
+            let value = self.inner()?;
+            height = height.max(value.height);
+            values.push(value.expression);
+        }
+        let end = self.expect(")", "it belongs to a `(` before it")?;
+        let span = start.to(end);
+        if values.is_empty() {
+            let mut alone = first;
+            alone.expression.span = span;
+            return Ok(alone);
+        }
+        values.insert(0, first.expression);
+        self.node(ExpressionKind::Tuple(values), span, height)
+    }
+
+    /// `(TYPE)` before a value, if that comes next.
+    ///
+    /// `(a) - b` could be both: it is a cast if `a` is a type by its name, because nothing else
+    /// tells.
+    fn cast(&mut self) -> Parsed<Option<TypeName>> {
+        let (position, end) = (self.position, self.end);
+        self.take()?;
+        if let Ok(to) = self.type_name()
+            && self.peek() == Ok(Token::Sign(")"))
+        {
+            self.take()?;
+            let value_follows = match self.peek() {
+                Ok(
+                    Token::Word(_)
+                    | Token::Variable(_)
+                    | Token::Parameter(_)
+                    | Token::ParameterCount
+                    | Token::Map(_)
+                    | Token::Number(_)
+                    | Token::String(_),
+                ) => true,
+                Ok(Token::Sign("(" | "-" | "!" | "~" | "*")) => to.is_type_by_name(),
+                _ => false,
+            };
+            if value_follows {
+                return Ok(Some(to));
+            }
+        }
+        (self.position, self.end) = (position, end);
+        Ok(None)
+    }
+
+    /// `u8`, `&Type`, `*const Type`, `&[Type]`, `struct type *`.
+    pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
+        let (token, start) = lexer::token(self.text, self.position)?;
+        let mut name = match token {
+            Token::Sign(sign @ ("&" | "&&" | "*")) => {
+                self.take()?;
+                if let Token::Word("mut" | "const") = self.peek()? {
+                    self.take()?;
+                } else if sign == "*" {
+                    return Err(self.unexpected("`const` or `mut`", ""));
+                }
+                let to = self.nested(Self::type_name)?;
+                let span = start.to(to.span);
+                let pointer = |to, start| TypeName {
+                    kind: TypeKind::Pointer(Box::new(to)),
+                    span: Span::new(start, span.end),
+                };
+                if sign == "&&" {
+                    pointer(pointer(to, start.start + 1), start.start)
+                } else {
+                    pointer(to, start.start)
+                }
+            }
+            Token::Sign("[") => {
+                self.take()?;
+                let of = Box::new(self.nested(Self::type_name)?);
+                let kind = if self.accept(";")? {
+                    let (token, span) = self.take()?;
+                    let Token::Number(digits) = token else {
+                        return Err(Diagnostic::new(
+                            span,
+                            "the length of an array type is a number",
+                            "",
+                        ));
+                    };
+                    TypeKind::Array {
+                        of,
+                        count: lexer::integer(digits, span)?,
+                    }
+                } else {
+                    TypeKind::Slice(of)
+                };
+                let end = self.expect("]", "")?;
+                TypeName {
+                    kind,
+                    span: start.to(end),
+                }
+            }
+            _ => self.type_path()?,
+        };
+        // C's pointers.
+        let mut stars = 0;
+        while self.peek()? == Token::Sign("*") {
+            stars += 1;
+            if self.depth + stars > MAX_DEPTH {
+                return Err(too_deep(name.span));
+            }
+            let (_, star) = self.take()?;
+            let span = name.span.to(star);
+            name = TypeName {
+                kind: TypeKind::Pointer(Box::new(name)),
+                span,
+            };
+        }
+        Ok(name)
+    }
+
+    /// `path::to::Type<Argument>`, with C's `struct` before it.
+    fn type_path(&mut self) -> Parsed<TypeName> {
+        let (token, mut start) = lexer::token(self.text, self.position)?;
+        if let Token::Word("struct" | "enum" | "union") = token {
+            self.take()?;
+            start.start = self.start()?;
+        }
+        if !matches!(self.peek()?, Token::Word(word) if !is_keyword(word)) {
+            return Err(self.unexpected("a type", ""));
+        }
+        let text = &self.text[start.start..];
+        let length = path_length(text);
+        self.position = start.start + length;
+        self.end = self.position;
+        Ok(TypeName {
+            kind: TypeKind::Named(tidy(&text[..length])),
+            span: self.taken(start.start),
+        })
+    }
+}
+
+/// How long the path is that a text begins with. Between angle brackets all is taken that types
+/// have.
+fn path_length(text: &str) -> usize {
+    let mut brackets = 0_usize;
+    let mut parentheses = 0_usize;
+    let mut before = ' ';
+    let mut length = 0;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '<' => brackets += 1,
+            '>' if before != '-' && brackets > 0 => brackets -= 1,
+            ':' if text[at..].starts_with("::") || before == ':' => {}
+            _ if lexer::is_word(letter) => {}
+            _ if brackets == 0 => break,
+            '(' => parentheses += 1,
+            ')' if parentheses > 0 => parentheses -= 1,
+            ')' | '"' | '$' | '@' | '?' | '|' | '}' => break,
+            _ => {}
+        }
+        before = letter;
+        length = at + letter.len_utf8();
+    }
+    // A bracket that is not closed is a comparison.
+    match (brackets, text.find('<')) {
+        (1.., Some(bracket)) => bracket,
+        _ => length,
+    }
+}
+
+/// A path with a blank behind each comma, and between words.
+fn tidy(path: &str) -> String {
+    let mut tidy = String::new();
+    let mut letters = path.chars().peekable();
+    let mut before = ' ';
+    while let Some(letter) = letters.next() {
+        if letter.is_whitespace() {
+            let next = letters.peek().copied().unwrap_or(' ');
+            if lexer::is_word(before) && lexer::is_word(next) {
+                tidy.push(' ');
+                before = ' ';
+            }
+            continue;
+        }
+        tidy.push(letter);
+        before = letter;
+        if letter == ',' {
+            tidy.push(' ');
+        }
+    }
+    tidy
+}
+
+/// The number that an argument of the program is, if it is one.
+fn number_given(text: &str) -> Option<u64> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let number = lexer::integer(digits, Span::default()).ok()?;
+    Some(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
+}
+
+/// The variable or map that an expression is.
+pub(super) fn target(expression: Expression, done: &str) -> Parsed<Target> {
+    match expression.kind {
+        ExpressionKind::Variable(text) => Ok(Target::Variable(Name {
+            text,
+            span: expression.span,
+        })),
+        ExpressionKind::Map(map) => Ok(Target::Map(map)),
+        _ => Err(Diagnostic::new(
+            expression.span,
+            format!("only variables and maps can be {done}"),
+            "the traced kernel is read and never written; keep values in `$name` or `@name`",
+        )),
+    }
+}
+
+impl TypeName {
+    /// Whether the name alone says that it is a type.
+    fn is_type_by_name(&self) -> bool {
+        const KNOWN: [&str; 28] = [
+            "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
+            "bool", "char", "str", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32",
+            "int64", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "int",
+        ];
+        let TypeKind::Named(path) = &self.kind else {
+            return true;
+        };
+        let head = path.split('<').next().unwrap_or(path);
+        let last = head.rsplit("::").next().unwrap_or(head);
+        KNOWN.contains(&path.as_str()) || last.starts_with(char::is_uppercase)
+    }
+}

@@ -1,0 +1,429 @@
+//! Probes: their names are read letter by letter, because paths of Rust have signs in them that are
+//! operators elsewhere.
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Parsed, Parser, listed};
+use crate::{
+    diagnostic::Diagnostic,
+    lexer::{self, Token},
+    tree::{Name, Probe, ProbeKind, Span},
+};
+
+/// The kinds of probes, as help texts list them.
+const KINDS: [&str; 10] = [
+    "kprobe:FUNCTION",
+    "kretprobe:FUNCTION",
+    "session:FUNCTION",
+    "inline:FUNCTION",
+    "line:FILE:LINE",
+    "tracepoint:GROUP:EVENT",
+    "interval:s:1",
+    "profile:hz:99",
+    "begin",
+    "end",
+];
+/// What bpftrace has and this tracer has not, with the way out.
+const ABSENT: [(&[&str], &str); 13] = [
+    (
+        &["fentry", "kfunc", "f"],
+        "write `kprobe:`; it gives the arguments by name, too",
+    ),
+    (
+        &["fexit", "kretfunc", "fr"],
+        "write `kretprobe:` for the result, or `session:` for arguments and result of one call",
+    ),
+    (
+        &["rawtracepoint", "rt"],
+        "write `tracepoint:GROUP:EVENT`, or `kprobe:` of the function that does it",
+    ),
+    (
+        &["uprobe", "u", "uretprobe", "ur", "usdt", "U"],
+        "programs of users are not traced; the kernel's side of a system call is \
+         `tracepoint:syscalls:*`",
+    ),
+    (
+        &["watchpoint", "w", "asyncwatchpoint", "aw"],
+        "memory is not watched; probe the functions that write there",
+    ),
+    (
+        &["hardware", "h", "software", "s"],
+        "the machine's counters are not read; `profile:hz:99` takes samples",
+    ),
+    (&["iter", "it"], "probe a function that visits the objects"),
+    (
+        &["self", "test", "bench"],
+        "begin the trace from a test, with `--expect`",
+    ),
+    (
+        &["config"],
+        "there is nothing to configure; options stand on the command line",
+    ),
+    (&["macro"], "write its text where it is used"),
+    (&["import"], "write its text into this program"),
+    (
+        &["struct", "enum", "union", "typedef"],
+        "types come from the kernel's debug information by their names",
+    ),
+    (
+        &["let"],
+        "maps need no declaration; variables are declared in a block",
+    ),
+];
+
+impl Probe {
+    pub(super) fn is_session(&self) -> bool {
+        matches!(self.kind, ProbeKind::Session { .. })
+    }
+}
+
+impl Parser<'_> {
+    /// At least one.
+    pub(super) fn probes(&mut self) -> Parsed<Vec<Probe>> {
+        let mut probes: Vec<Probe> = Vec::new();
+        loop {
+            let probe = self.probe()?;
+            if let Some(first) = probes.first()
+                && first.is_session() != probe.is_session()
+            {
+                self.tell(Diagnostic::new(
+                    probe.span,
+                    "a session cannot share its block with other probes",
+                    "give it a block of its own",
+                ));
+            }
+            probes.push(probe);
+            if !self.accept(",")? {
+                break;
+            }
+        }
+        match self.peek()? {
+            Token::Sign("/" | "{") => Ok(probes),
+            _ => Err(self.unexpected(
+                "`,`, `/` or `{` behind a probe",
+                "write `PROBE { … }`, `PROBE, PROBE { … }` or `PROBE /CONDITION/ { … }`",
+            )),
+        }
+    }
+
+    fn probe(&mut self) -> Parsed<Probe> {
+        let start = self.start()?;
+        if self.text[start..].starts_with('#') {
+            let line = self.text[start..].lines().next().unwrap_or_default();
+            self.position = start + line.len();
+            return Err(Diagnostic::new(
+                Span::new(start, self.position),
+                "there is no preprocessor",
+                "types come from the kernel's debug information by their names; write numbers \
+                 where you would name them",
+            ));
+        }
+        let help = || format!("there are {}", listed(&KINDS));
+        let provider = self.word("a probe", &help())?;
+        let kind = match provider.text.as_str() {
+            "kprobe" | "k" => {
+                let function = self.function(&provider)?;
+                let offset = self.offset()?;
+                ProbeKind::Entry { function, offset }
+            }
+            "kretprobe" | "kr" => ProbeKind::Return {
+                function: self.function(&provider)?,
+            },
+            "session" => ProbeKind::Session {
+                function: self.function(&provider)?,
+            },
+            "inline" => ProbeKind::Inlined {
+                function: self.function(&provider)?,
+            },
+            "line" => self.line(&provider)?,
+            "tracepoint" | "t" => {
+                let group = self.part(&provider, "tracepoint:GROUP:EVENT", is_event)?;
+                let event = self.part(&provider, "tracepoint:GROUP:EVENT", is_event)?;
+                ProbeKind::Tracepoint { group, event }
+            }
+            "interval" | "i" => ProbeKind::Interval {
+                nanoseconds: self.period(&provider, "interval:s:1")?,
+            },
+            "profile" | "p" => ProbeKind::Profile {
+                nanoseconds: self.period(&provider, "profile:hz:99")?,
+            },
+            "begin" | "BEGIN" => ProbeKind::Begin,
+            "end" | "END" => ProbeKind::End,
+            other => {
+                let absent = ABSENT.iter().find(|(names, _)| names.contains(&other));
+                return Err(match absent {
+                    Some((_, way_out)) => Diagnostic::new(
+                        provider.span,
+                        format!("`{other}` is not in this tracer"),
+                        *way_out,
+                    ),
+                    None => Diagnostic::new(
+                        provider.span,
+                        format!("`{other}` is no kind of probe"),
+                        help(),
+                    ),
+                });
+            }
+        };
+        let rest = &self.text[self.position..];
+        let ends = rest.is_empty()
+            || rest.starts_with(|next: char| next.is_whitespace() || ",/{".contains(next));
+        if !ends {
+            let next = rest.chars().next().map_or(0, char::len_utf8);
+            let at = Span::new(self.position, self.position + next);
+            return Err(match kind {
+                ProbeKind::Entry { .. }
+                | ProbeKind::Return { .. }
+                | ProbeKind::Session { .. }
+                | ProbeKind::Inlined { .. }
+                    if rest.starts_with(':') =>
+                {
+                    Diagnostic::new(
+                        at,
+                        "a single `:` is in no name of a function",
+                        "a path is written with two, as `vfs::vfs_write`; there are no modules to \
+                         name before the function",
+                    )
+                }
+                ProbeKind::Return { .. }
+                | ProbeKind::Session { .. }
+                | ProbeKind::Inlined { .. }
+                    if rest.starts_with('+') =>
+                {
+                    Diagnostic::new(at, "only `kprobe` takes an offset", "leave it out here")
+                }
+                _ => Diagnostic::new(
+                    at,
+                    format!(
+                        "`{}` cannot be in a probe's name",
+                        &rest[..next].escape_debug()
+                    ),
+                    "put a name with unusual signs in quotes: `kprobe:\"<impl File>::read\"`",
+                ),
+            });
+        }
+        Ok(Probe {
+            kind,
+            span: self.taken(start),
+        })
+    }
+
+    /// Takes the `:` that must come at once.
+    fn colon(&mut self, provider: &Name, form: &str) -> Parsed<()> {
+        if self.text[self.position..].starts_with(':') {
+            self.position += 1;
+            self.end = self.position;
+            return Ok(());
+        }
+        Err(Diagnostic::new(
+            Span::new(provider.span.start, self.position),
+            format!("`{}` alone does not say where", provider.text),
+            format!("write `{form}`"),
+        ))
+    }
+
+    /// `:PATTERN`, or `:"PATTERN"`.
+    fn function(&mut self, provider: &Name) -> Parsed<Name> {
+        let form = format!("{}:FUNCTION", provider.text);
+        self.colon(provider, &form)?;
+        let start = self.position;
+        if self.text[start..].starts_with('"') {
+            let (token, span) = self.take()?;
+            if let Token::String(quoted) = token {
+                let text = lexer::string(quoted, span)?;
+                if text.is_empty() {
+                    return Err(nothing(span, &form));
+                }
+                return Ok(Name { text, span });
+            }
+        }
+        let rest = &self.text[start..];
+        let length = pattern_length(rest);
+        let span = Span::new(start, start + length);
+        if length == 0 {
+            return Err(nothing(Span::new(provider.span.start, start), &form));
+        }
+        self.position = span.end;
+        self.end = span.end;
+        let text = self.with_arguments(&rest[..length], span)?;
+        Ok(Name { text, span })
+    }
+
+    /// A name with the arguments of the program in place of `$1` and so on.
+    fn with_arguments(&self, name: &str, span: Span) -> Parsed<String> {
+        let mut text = String::new();
+        let mut rest = name;
+        while let Some(sign) = rest.find('$') {
+            let digits = &rest[sign + 1..];
+            let end = digits
+                .find(|letter: char| !letter.is_ascii_digit())
+                .unwrap_or(digits.len());
+            let (number, behind) = digits.split_at(end);
+            text += &rest[..sign];
+            if number.is_empty() {
+                text.push('$');
+            } else if let Some(argument) = self.argument(number) {
+                text += argument;
+            } else {
+                return Err(Diagnostic::new(
+                    span,
+                    format!("the program was not given the argument `${number}`"),
+                    "write it behind the program",
+                ));
+            }
+            rest = behind;
+        }
+        text += rest;
+        Ok(text)
+    }
+
+    /// `+NUMBER`, or zero.
+    fn offset(&mut self) -> Parsed<u64> {
+        let start = self.position;
+        if !self.text[start..].starts_with('+') {
+            return Ok(0);
+        }
+        let digits = lexer::word(&self.text[start + 1..]);
+        let span = Span::new(start, start + 1 + digits.len());
+        if !digits.starts_with(|first: char| first.is_ascii_digit()) {
+            return Err(Diagnostic::new(
+                span,
+                "an offset is a number of bytes",
+                "write it as `kprobe:vfs_write+0x10`",
+            ));
+        }
+        let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
+        self.position = span.end;
+        self.end = span.end;
+        Ok(offset)
+    }
+
+    /// `:LETTERS`, of those letters.
+    fn part(&mut self, provider: &Name, form: &str, is_in: fn(char) -> bool) -> Parsed<Name> {
+        self.colon(provider, form)?;
+        let start = self.position;
+        let rest = &self.text[start..];
+        let length = rest.find(|letter| !is_in(letter)).unwrap_or(rest.len());
+        let span = Span::new(start, start + length);
+        if length == 0 {
+            return Err(nothing(Span::new(provider.span.start, start), form));
+        }
+        self.position = span.end;
+        self.end = span.end;
+        let text = self.with_arguments(&rest[..length], span)?;
+        Ok(Name { text, span })
+    }
+
+    fn line(&mut self, provider: &Name) -> Parsed<ProbeKind> {
+        const FORM: &str = "line:FILE:LINE";
+        let file = self.part(provider, FORM, |letter| {
+            !letter.is_whitespace() && !":,{".contains(letter)
+        })?;
+        let number = self.part(provider, FORM, |letter| {
+            letter == '$' || lexer::is_word(letter)
+        })?;
+        let line = number.text.parse().ok().filter(|line| *line > 0);
+        let line = line.ok_or_else(|| {
+            Diagnostic::new(
+                number.span,
+                format!("`{}` is no number of a line", number.text),
+                format!("write `{FORM}`, for example `line:vfs.rs:120`"),
+            )
+        })?;
+        Ok(ProbeKind::Line { file, line })
+    }
+
+    /// `:UNIT:NUMBER`, or `:NUMBER` with a unit of time behind the digits.
+    fn period(&mut self, provider: &Name, form: &str) -> Parsed<u64> {
+        const SECOND: u64 = 1_000_000_000;
+        let is_in = |letter: char| letter == '$' || lexer::is_word(letter);
+        let first = self.part(provider, form, is_in)?;
+        let refuse = |span, text: &str| {
+            Diagnostic::new(
+                span,
+                format!("`{text}` is no period"),
+                format!(
+                    "write `{0}:s:1`, `{0}:ms:10`, `{0}:us:100`, `{0}:hz:99` or `{0}:5ms`",
+                    provider.text
+                ),
+            )
+        };
+        if !self.text[self.position..].starts_with(':') {
+            let period = lexer::integer(&first.text, first.span);
+            return match period {
+                Ok(period @ 1..) if first.text.starts_with(|c: char| c.is_ascii_digit()) => {
+                    Ok(period)
+                }
+                _ => Err(refuse(first.span, &first.text)),
+            };
+        }
+        let count = self.part(provider, form, is_in)?;
+        let number = lexer::integer(&count.text, count.span)
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or_else(|| refuse(count.span, &count.text))?;
+        let period = match first.text.as_str() {
+            "hz" => SECOND.checked_div(number).filter(|period| *period > 0),
+            "s" | "ms" | "us" => lexer::unit(&first.text).and_then(|unit| unit.checked_mul(number)),
+            _ => return Err(refuse(first.span, &first.text)),
+        };
+        period.ok_or_else(|| refuse(count.span, &count.text))
+    }
+}
+
+fn nothing(span: Span, form: &str) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        "the probe's name ends too early",
+        format!("write `{form}`"),
+    )
+}
+
+fn is_event(letter: char) -> bool {
+    lexer::is_word(letter) || "*?-.$".contains(letter)
+}
+
+/// How long the pattern of a function is that a text begins with: letters of paths, `*` and `?`,
+/// all between angle brackets, and the names that the compiler makes, as `{closure#0}`.
+fn pattern_length(text: &str) -> usize {
+    let mut length = 0;
+    while let Some(next) = text[length..].chars().next() {
+        let rest = &text[length..];
+        let taken = match next {
+            _ if lexer::is_word(next) || "*?.$".contains(next) => Some(next.len_utf8()),
+            ':' if rest.starts_with("::") => Some(2),
+            '<' => closed(rest, '<', '>', |_| true),
+            '{' if length == 0 || text[..length].ends_with("::") => {
+                closed(rest, '{', '}', |letter| {
+                    lexer::is_word(letter) || "#:{}".contains(letter)
+                })
+            }
+            '[' if length > 0 => closed(rest, '[', ']', lexer::is_word),
+            _ => None,
+        };
+        let Some(taken) = taken else { break };
+        length += taken;
+    }
+    length
+}
+
+/// How long the part is that begins with an opening bracket and ends with its closing one, if all
+/// between them is allowed.
+fn closed(text: &str, open: char, close: char, is_in: fn(char) -> bool) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut before = ' ';
+    for (at, letter) in text.char_indices() {
+        if letter == open {
+            depth += 1;
+        } else if letter == close && !(letter == '>' && before == '-') {
+            depth -= 1;
+            if depth == 0 {
+                return Some(at + letter.len_utf8());
+            }
+        } else if letter == '\n' || !is_in(letter) {
+            return None;
+        }
+        before = letter;
+    }
+    None
+}
