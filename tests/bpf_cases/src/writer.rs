@@ -669,6 +669,7 @@ impl Writer<'_> {
             Helper::UserStrLen,
             Helper::ReturnAddress,
             Helper::StackId,
+            Helper::NotRecording,
         ]);
         match helper {
             Helper::ReturnAddress if !matches!(self.kind, Kind::Return { .. }) => return,

@@ -98,6 +98,9 @@ pub enum Helper {
     /// `(number)`: acts as the trigger of that number says, for example switches recording off. A
     /// number that no trigger has does nothing. 0.
     Trigger,
+    /// `()`: 0 while the trace buffer takes records, a number up to 2^32 - 1 while it takes none.
+    /// So a program that would only record can end early.
+    NotRecording,
 }
 
 /// The errors that helpers return, negated as they return them.
@@ -175,7 +178,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -204,6 +207,7 @@ impl Helper {
         Self::EntryData,
         Self::ReturnAddress,
         Self::Trigger,
+        Self::NotRecording,
     ];
 
     /// Its number in the wire form.
@@ -233,7 +237,12 @@ impl Helper {
             Self::RingReserve => &[A::Map(RING), A::RecordSize, A::Constant],
             Self::RingSubmit | Self::RingDiscard => &[A::ReleasedRecord, A::Scalar],
             Self::FuncIp => &[A::Context],
-            Self::CpuId | Self::PidTgid | Self::Tsc | Self::EntryData | Self::ReturnAddress => &[],
+            Self::CpuId
+            | Self::PidTgid
+            | Self::Tsc
+            | Self::EntryData
+            | Self::ReturnAddress
+            | Self::NotRecording => &[],
             Self::Log2 | Self::Trigger => &[A::Scalar],
             Self::Add => &[A::Map(ARRAYS), A::Scalar, A::Scalar],
             Self::AddByKey => &[A::Map(HASHES), A::Key, A::Scalar],
@@ -251,7 +260,7 @@ impl Helper {
             Self::RingReserve | Self::EventReserve => Returns::RecordOrNull,
             Self::EntryData => Returns::EntryData,
             Self::Log2 => Returns::AtMost(64),
-            Self::CpuId => Returns::AtMost(u32::MAX as u64),
+            Self::CpuId | Self::NotRecording => Returns::AtMost(u32::MAX as u64),
             _ => Returns::Scalar,
         }
     }

@@ -50,6 +50,7 @@ impl Display for Helper {
             Self::EntryData => "entry_data",
             Self::ReturnAddress => "return_address",
             Self::Trigger => "trigger",
+            Self::NotRecording => "not_recording",
         })
     }
 }

@@ -1102,11 +1102,13 @@ fn the_machine_answers_what_it_was_told() {
     machine.func_ip = 5;
     machine.return_address = 6;
     machine.tsc = 7;
+    machine.not_recording = 9;
     for (helper, expected) in [
         (Helper::CpuId, 3),
         (Helper::PidTgid, 4),
         (Helper::FuncIp, 5),
         (Helper::ReturnAddress, 6),
+        (Helper::NotRecording, 9),
         (Helper::Tsc, 7),
         (Helper::Tsc, 8),
     ] {

@@ -74,6 +74,7 @@ pub struct Env<'a> {
     pub form: Form,
     pub maps: &'a [MapRuntime],
     pub has_pid_tgid: bool,
+    pub has_not_recording: bool,
 }
 
 pub enum Next {
@@ -125,6 +126,7 @@ impl Env<'_> {
             | Helper::EntryData
             | Helper::ReturnAddress => Call::Inline,
             Helper::PidTgid if self.has_pid_tgid => Call::Inline,
+            Helper::NotRecording if self.has_not_recording => Call::Inline,
             _ => Call::Out,
         }
     }

@@ -147,6 +147,31 @@ pub struct PidTgid {
     pub tgid: i32,
 }
 
+/// An argument of a [`Routine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The register may hold anything.
+    Nothing,
+    /// The helper's argument at this place.
+    Argument,
+    /// The 8 bytes that the helper's argument at this place points to.
+    Word,
+    Constant(u64),
+}
+
+/// A routine that does the work of a helper in a call whose constants are known. It changes `rax`,
+/// `rcx`, `rdx`, `rsi`, `rdi` and the arithmetic flags, and nothing else, and the stack need not be
+/// aligned. So a program that calls no others saves fewer registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routine {
+    pub address: u64,
+    /// In `rdi`, `rsi`, `rdx` and `rcx`.
+    pub arguments: [Given; 4],
+}
+
+/// The arguments of a call, as far as they are known to be the same in each; of a map, its handle.
+pub type Constants = [Option<u64>; 5];
+
 /// How helpers are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
@@ -170,8 +195,12 @@ pub struct Machine<'a> {
     /// The CPU has the flag AC against accesses to user memory, and `clac`.
     pub clears_ac: bool,
     pub calls: Calls,
+    /// The address of 4 bytes for [`Helper::NotRecording`]. None: the helper is called.
+    pub not_recording: Option<i32>,
     /// The addresses of the helpers: C functions of `r1` to `r5` with a result of 64 bits.
     pub helper: &'a dyn Fn(Helper) -> u64,
+    /// What is called in place of the helper, if there is such a thing for these constants.
+    pub routine: &'a dyn Fn(Helper, &Constants) -> Option<Routine>,
 }
 
 /// A distance to be filled in: `target - (address of the 4 bytes + 4)`.
@@ -282,6 +311,7 @@ pub fn compile(
         form,
         maps,
         has_pid_tgid: machine.pid_tgid.is_some(),
+        has_not_recording: machine.not_recording.is_some(),
     };
     let flow = flow::analyse(&env)?;
     lower::lower(&env, &flow, machine)

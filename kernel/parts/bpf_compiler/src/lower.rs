@@ -20,7 +20,7 @@ use bpf::{
 
 use crate::{
     ADDRESS_BEFORE_RETURN, Array, Base, BreakpointFrame, Calls, Code, CompileError, Depth, Form,
-    Machine, MapRuntime, PerCpu, Relocation, Sample,
+    Given, Machine, MapRuntime, PerCpu, Relocation, Routine, Sample,
     asm::{self, Asm, Bytes, Cc, Gpr, GprSet, Hole, Mem, Op, Rm, Shift, Src},
     assign::{Assignment, assign},
     flow::{self, Call, Env, Flow, Next, RegSet, State, Value, filled},
@@ -40,6 +40,8 @@ const CALLER_SAVED: GprSet = GprSet::of(&[
 ]);
 /// All but `rsp`.
 const ALL: GprSet = GprSet(0xffef);
+/// What a [`Routine`] may change.
+const ROUTINE_SAVED: GprSet = IN_FRAME;
 /// The registers that [`BreakpointFrame`] holds.
 const IN_FRAME: GprSet = GprSet::of(&[asm::RAX, asm::RCX, asm::RDX, asm::RSI, asm::RDI]);
 /// Arguments of [`Form::Handler`].
@@ -141,6 +143,10 @@ struct Lower<'a> {
     env: &'a Env<'a>,
     flow: &'a Flow,
     machine: &'a Machine<'a>,
+    /// All calls out are of a [`Routine`].
+    only_routines: bool,
+    /// The flags say already what the next instruction, a branch, compares.
+    compared: bool,
     assignment: Assignment,
     asked: Asked,
     /// Of the last round.
@@ -171,12 +177,15 @@ pub fn lower(env: &Env, flow: &Flow, machine: &Machine) -> Result<Code, CompileE
     let asked = asked(env, flow);
     let avoid = asked.registers.or(asked.arguments);
     let assignment = assign(env, flow, avoid);
+    let only_routines = only_routines(env, flow, machine);
     let mut hints = [Used::default(); LEVELS];
     loop {
         let mut round = Lower {
             env,
             flow,
             machine,
+            only_routines,
+            compared: false,
             assignment,
             asked,
             hints,
@@ -312,6 +321,38 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
     asked
 }
 
+/// What is called in place of the helper at `i`.
+fn routine(env: &Env, flow: &Flow, machine: &Machine, i: usize) -> Option<Routine> {
+    let (Insn::Call { helper }, Some(before)) = (env.insns()[i], &flow.before[i]) else {
+        return None;
+    };
+    let mut constants = [None; 5];
+    for ((reg, _), constant) in flow::arguments(helper).zip(&mut constants) {
+        *constant = match flow::of(before, reg) {
+            Value::Const(value) => Some(value),
+            Value::Map(map) => Some(handle(env, map)),
+            _ => None,
+        };
+    }
+    (machine.routine)(helper, &constants)
+}
+
+/// Whether all calls out are of a [`Routine`].
+fn only_routines(env: &Env, flow: &Flow, machine: &Machine) -> bool {
+    (0..env.insns().len())
+        .filter(|&i| flow.before[i].is_some() && env.is_call_out(i))
+        .all(|i| routine(env, flow, machine, i).is_some())
+}
+
+/// What helpers get for a map.
+fn handle(env: &Env, map: bpf::MapIndex) -> u64 {
+    match env.map(map) {
+        Some(MapRuntime::Array(array)) => array.handle,
+        Some(MapRuntime::Handle(handle)) => *handle,
+        None => 0,
+    }
+}
+
 const fn bytes_of(width: Width) -> Bytes {
     match width {
         Width::W32 => Bytes::B4,
@@ -350,6 +391,15 @@ fn push<T>(vec: &mut Vec<T>, item: T) -> Result<(), CompileError> {
 }
 
 impl Lower<'_> {
+    /// What the calls of the heavy level change.
+    fn calls_change(&self) -> GprSet {
+        if self.only_routines {
+            ROUTINE_SAVED
+        } else {
+            CALLER_SAVED
+        }
+    }
+
     fn is_jump(&self) -> bool {
         matches!(self.env.form, Form::Jump { .. })
     }
@@ -380,7 +430,7 @@ impl Lower<'_> {
             let heavy = level == HEAVY;
             let mut clobbered = self.hints[level].written;
             if heavy {
-                clobbered = clobbered.or(CALLER_SAVED);
+                clobbered = clobbered.or(self.calls_change());
             }
             let mut here = LevelFrame::default();
             let asks = self.is_jump() && self.asked.flags && !heavy;
@@ -394,7 +444,8 @@ impl Lower<'_> {
                 && self.asked.context
                 && frame.context_in_bp.is_none()
                 && (heavy || clobbered.has(CONTEXT));
-            let aligns = heavy && matches!(form, Form::Jump { aligned: false, .. });
+            let calls_c = heavy && !self.only_routines;
+            let aligns = calls_c && matches!(form, Form::Jump { aligned: false, .. });
             let mut restored = clobbered.and(preserved);
             if context_moves || aligns {
                 restored.add(asm::RBP);
@@ -414,15 +465,15 @@ impl Lower<'_> {
                 frame.aligned_from = Some(depth);
             }
             let inner = depth;
-            if (self.hints[level].stack || heavy) && !stack_is_there {
+            if (self.hints[level].stack || calls_c) && !stack_is_there {
                 frame.stack_top = depth;
                 depth += stack_bytes;
                 stack_is_there = true;
             }
-            if heavy {
-                if self.asked.sample {
-                    depth += size_of::<Sample>() as u16;
-                }
+            if heavy && self.asked.sample {
+                depth += size_of::<Sample>() as u16;
+            }
+            if calls_c {
                 // `rsp` is a multiple of 16 in front of a call. At the entry it is, too, at an
                 // aligned probe; elsewhere it is 8 below one.
                 let above = if self.is_jump() { 0 } else { 8 };
@@ -808,11 +859,7 @@ impl Lower<'_> {
             Value::Const(value) => Place::Imm(value),
             Value::Probed(register) => self.probed(register),
             Value::Stack(offset) => Place::Address(self.stack(offset)),
-            Value::Map(map) => Place::Imm(match self.env.map(map) {
-                Some(MapRuntime::Array(array)) => array.handle,
-                Some(MapRuntime::Handle(handle)) => *handle,
-                None => 0,
-            }),
+            Value::Map(map) => Place::Imm(handle(self.env, map)),
             Value::Context if self.env.form == Form::Handler => Place::Rm(Rm::Reg(self.context())),
             // No helper looks at it.
             Value::Context | Value::Unknown => Place::Address(self.above_return(8)),
@@ -868,7 +915,8 @@ impl Lower<'_> {
             });
         let mut saved = self.hints[self.level].written;
         if self.level == HEAVY {
-            saved = saved.or(CALLER_SAVED).or(self.hints[LIGHT].written);
+            saved = saved.or(self.calls_change());
+            saved = saved.or(self.hints[LIGHT].written);
         }
         let free = |set: GprSet| set.without(busy).iter().next();
         let found = free(saved.without(needed))
@@ -1137,6 +1185,12 @@ impl Lower<'_> {
             Next::Fall => return Ok(After::Next),
             Next::End => return Ok(self.end()),
         };
+        if core::mem::take(&mut self.compared) {
+            let hole = self.asm.jcc(condition(of));
+            push(&mut self.holes, (hole, target, self.level))?;
+            push(&mut self.queue, (target, self.level))?;
+            return Ok(After::Next);
+        }
         let size = bytes_of(width);
         let (a, b) = (self.place(dst), self.operand(operand));
         let b = self.source(width, b);
@@ -1403,6 +1457,7 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B4, to, Rm::Mem(number));
             }
             (Helper::PidTgid, _) => self.pid_tgid(to),
+            (Helper::NotRecording, _) => self.not_recording(to),
             (Helper::Tsc, _) => self.tsc(to),
             (Helper::Log2, _) => {
                 let place = self.place(Reg::R1);
@@ -1448,6 +1503,47 @@ impl Lower<'_> {
         self.asm.mov(Bytes::B4, pid, Rm::Mem(Mem::gs(at.pid)));
         self.asm
             .op(Op::Or, Bytes::B8, Rm::Reg(to), Src::Rm(Rm::Reg(pid)));
+    }
+
+    fn not_recording(&mut self, to: Gpr) {
+        let word = Rm::Mem(Mem {
+            gs: false,
+            base: None,
+            index: None,
+            disp: self.machine.not_recording.unwrap_or_default(),
+        });
+        if self.is_only_compared() {
+            self.asm.op(Op::Cmp, Bytes::B4, word, Src::Imm(0));
+            self.compared = true;
+        } else {
+            self.asm.mov(Bytes::B4, to, word);
+        }
+    }
+
+    /// Whether all that becomes of this call's result is that the next instruction, which is
+    /// reached from here alone, compares it with 0.
+    fn is_only_compared(&self) -> bool {
+        let next = self.at + 1;
+        let compares = matches!(
+            self.env.insns().get(next),
+            Some(Insn::Branch {
+                condition: Condition::Equal | Condition::NotEqual,
+                dst: Reg::R0,
+                operand: Operand::Imm(0),
+                ..
+            })
+        );
+        let leads_there = |insn: &Insn| match insn {
+            Insn::Jump { target } | Insn::Branch { target, .. } => usize::from(target.0) == next,
+            _ => false,
+        };
+        let is_both_ways = self.flow.before[next]
+            .as_ref()
+            .is_some_and(|before| matches!(self.env.next(next, before), Next::Either(_)));
+        compares
+            && is_both_ways
+            && !self.flow.live_out[next].has(Reg::R0)
+            && !self.env.insns().iter().any(leads_there)
     }
 
     fn tsc(&mut self, to: Gpr) {
@@ -1640,15 +1736,43 @@ impl Lower<'_> {
         if helper == Helper::StackId {
             self.sample();
         }
-        for (reg, argument) in flow::arguments(helper) {
-            let place = match argument {
-                bpf::Argument::Context => Place::Address(SAMPLE),
-                _ => self.place(reg),
-            };
-            let gpr = self.phys(reg);
-            self.load(gpr, place);
-        }
-        let target = (self.machine.helper)(helper);
+        let target = match routine(self.env, self.flow, self.machine, self.at) {
+            Some(routine) => {
+                for (reg, given) in [Reg::R1, Reg::R2, Reg::R3, Reg::R4]
+                    .into_iter()
+                    .zip(routine.arguments)
+                {
+                    let gpr = self.phys(reg);
+                    match given {
+                        Given::Nothing => {}
+                        Given::Argument => self.load(gpr, self.place(reg)),
+                        Given::Word => {
+                            let word = match self.place(reg) {
+                                Place::Address(mem) => mem,
+                                place => {
+                                    self.load(gpr, place);
+                                    Mem::at(gpr, 0)
+                                }
+                            };
+                            self.asm.mov(Bytes::B8, gpr, Rm::Mem(word));
+                        }
+                        Given::Constant(value) => self.asm.mov_imm(gpr, value),
+                    }
+                }
+                routine.address
+            }
+            None => {
+                for (reg, argument) in flow::arguments(helper) {
+                    let place = match argument {
+                        bpf::Argument::Context => Place::Address(SAMPLE),
+                        _ => self.place(reg),
+                    };
+                    let gpr = self.phys(reg);
+                    self.load(gpr, place);
+                }
+                (self.machine.helper)(helper)
+            }
+        };
         match self.machine.calls {
             Calls::Near => {
                 let offset = self.asm.call_relative();
@@ -1662,7 +1786,7 @@ impl Lower<'_> {
                 self.asm.call(asm::RAX);
             }
         }
-        self.asm.written = self.asm.written.or(CALLER_SAVED);
+        self.asm.written = self.asm.written.or(self.calls_change());
         self.asm.flags_written = true;
     }
 

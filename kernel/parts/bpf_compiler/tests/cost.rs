@@ -49,7 +49,9 @@ fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
         }),
         clears_ac: true,
         calls: Calls::Near,
+        not_recording: Some(0x28),
         helper: &|_| 0xffff_ffff_8000_0000,
+        routine: &|_, _| None,
     };
     compile(&verify(program).unwrap(), form, &maps, &machine).unwrap()
 }

@@ -119,6 +119,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 self.environment.trigger(arguments.numbers[0]);
                 0
             }
+            Helper::NotRecording => self.environment.not_recording().into(),
         };
         Ok(Value::number(number))
     }

@@ -92,4 +92,9 @@ pub trait Environment {
     fn trigger(&mut self, number: u64) {
         let _ = number;
     }
+
+    /// 0 while the trace buffer takes records.
+    fn not_recording(&mut self) -> u32 {
+        0
+    }
 }

@@ -54,6 +54,7 @@ pub struct TestMachine {
     pub tsc_step: u64,
     pub func_ip: u64,
     pub return_address: u64,
+    pub not_recording: u32,
     pub call_stack: Vec<u64>,
     /// The flags and the preemption count in the header of an event.
     pub event_flags: u8,
@@ -103,6 +104,7 @@ impl TestMachine {
             tsc_step: 1,
             func_ip: 0,
             return_address: 0,
+            not_recording: 0,
             call_stack: Vec::new(),
             event_flags: 0,
             preempt_count: 0,
@@ -356,5 +358,9 @@ impl Environment for TestMachine {
 
     fn return_address(&mut self) -> u64 {
         self.return_address
+    }
+
+    fn not_recording(&mut self) -> u32 {
+        self.not_recording
     }
 }

@@ -73,6 +73,7 @@ impl World {
                 0
             }
             Helper::PidTgid => self.machine.pid_tgid,
+            Helper::NotRecording => self.machine.not_recording.into(),
             Helper::Comm => {
                 let name = self.machine.comm;
                 let buffer = own(a, b as usize);

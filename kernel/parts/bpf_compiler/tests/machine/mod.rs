@@ -25,8 +25,8 @@ use bpf::{
     interpreter::{Addresses, Environment, TestMachine},
 };
 use bpf_compiler::{
-    Array, BreakpointFrame, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu, PidTgid,
-    Sample, compile, mend,
+    Array, BreakpointFrame, Calls, Code, CompileError, Form, Given, Machine, MapRuntime, PerCpu,
+    PidTgid, Routine, Sample, compile, mend,
 };
 
 /// The forms of a program of a probe.
@@ -218,6 +218,8 @@ struct Place {
     /// A signal's stack, because that of the code may be odd.
     signals: *mut u8,
     thunks: BTreeMap<u32, u64>,
+    /// The same helpers, but they keep what a [`Routine`] keeps.
+    routines: BTreeMap<u32, u64>,
 }
 
 // SAFETY: the mutex lets one thread at a time use it.
@@ -241,7 +243,9 @@ impl Place {
     fn new() -> Self {
         let code = map_memory(CODE_BYTES, 0);
         let mut thunks = BTreeMap::new();
+        let mut routines = BTreeMap::new();
         let mut at = CODE_BYTES - 0x1000;
+        let mut routine_at = CODE_BYTES - 0x800;
         for helper in Helper::ALL {
             // mov eax, number; jmp [rip]; address
             let mut thunk = vec![0xb8];
@@ -251,7 +255,23 @@ impl Place {
             // SAFETY: inside the mapping, behind all code.
             unsafe { code.add(at).copy_from(thunk.as_ptr(), thunk.len()) };
             thunks.insert(helper.number(), code as u64 + at as u64);
+            // push rbp; mov rbp, rsp; push r8 to r11; and rsp, -16; call thunk;
+            // mov r8 to r11, [rbp - 8 …]; leave; ret
+            let mut routine = vec![0x55, 0x48, 0x89, 0xe5];
+            routine.extend([0x41, 0x50, 0x41, 0x51, 0x41, 0x52, 0x41, 0x53]);
+            routine.extend([0x48, 0x83, 0xe4, 0xf0, 0xe8]);
+            let distance = at as i32 - (routine_at + routine.len() + 4) as i32;
+            routine.extend(distance.to_le_bytes());
+            routine.extend([0x4c, 0x8b, 0x45, 0xf8, 0x4c, 0x8b, 0x4d, 0xf0]);
+            routine.extend([0x4c, 0x8b, 0x55, 0xe8, 0x4c, 0x8b, 0x5d, 0xe0, 0xc9, 0xc3]);
+            // SAFETY: as above, behind all thunks.
+            unsafe {
+                code.add(routine_at)
+                    .copy_from(routine.as_ptr(), routine.len())
+            };
+            routines.insert(helper.number(), code as u64 + routine_at as u64);
             at += 32;
+            routine_at += 64;
         }
         // SAFETY: all of it are numbers.
         let cpu = unsafe { Box::<Cpu>::new_zeroed().assume_init() };
@@ -259,11 +279,17 @@ impl Place {
             code,
             stack: map_memory(STACK_BYTES, 0),
             cpu,
-            low: map_memory(ARRAYS, libc::MAP_32BIT),
+            low: map_memory(ARRAYS + 0x1000, libc::MAP_32BIT),
             high: map_memory(HIGH, 0),
             signals: map_memory(STACK_BYTES, 0),
             thunks,
+            routines,
         }
+    }
+
+    /// The word that says whether records are taken: behind the low arrays.
+    fn not_recording(&self) -> *mut u32 {
+        self.low.wrapping_add(ARRAYS).cast()
     }
 
     /// Makes the calling thread the CPU.
@@ -498,7 +524,8 @@ fn compile_for(
             None => MapRuntime::Handle(HANDLES + number as u64),
         })
         .collect();
-    let thunks = &place.thunks;
+    let (thunks, routines) = (&place.thunks, &place.routines);
+    let not_recording = place.not_recording();
     let offset = |field: usize| field as i32;
     let machine = Machine {
         cpu_number: offset(std::mem::offset_of!(Cpu, number)),
@@ -520,7 +547,24 @@ fn compile_for(
             0 => Calls::Near,
             _ => Calls::Far,
         },
+        not_recording: (variant.pick(22, 2) == 1).then_some(not_recording as i32),
         helper: &|helper| thunks[&helper.number()],
+        routine: &|helper, constants| {
+            let is_one = match variant.pick(23, 3) {
+                0 => false,
+                1 => true,
+                _ => helper.number() % 2 == 0,
+            };
+            // The address of the sample is no argument that a routine can have.
+            (is_one && helper != Helper::StackId).then(|| Routine {
+                address: routines[&helper.number()],
+                arguments: [0, 1, 2, 3].map(|number| match constants[number] {
+                    Some(value) if variant.pick(24, 2) == 1 => Given::Constant(value),
+                    _ if number < helper.arguments().len() => Given::Argument,
+                    _ => Given::Nothing,
+                }),
+            })
+        },
     };
     compile(program, form, &maps, &machine)
 }
@@ -547,6 +591,8 @@ pub fn run(
     place.cpu.pid_of_both = place.cpu.pid;
     place.cpu.tgid_of_both = place.cpu.tgid;
     place.cpu.part = 0x1234_5678_0000;
+    // SAFETY: in the mapping.
+    unsafe { place.not_recording().write(world.not_recording) };
     place.adopt_thread();
     let arrays = arrays(&program.program().maps, place, variant);
     let code = compile_for(program, form, &arrays, place, variant).expect("the program compiles");

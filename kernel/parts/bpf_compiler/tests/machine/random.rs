@@ -443,7 +443,7 @@ fn call(random: &mut Random, insns: &mut Vec<Insn>, out: bool, offset: i16) {
             insns.push(set(Reg::R3, delta));
             Helper::Add
         }
-        (false, 3) => Helper::PidTgid,
+        (false, 3) => random.of(&[Helper::PidTgid, Helper::NotRecording]),
         (false, _) => {
             insns.push(set(Reg::R1, scalar.into()));
             insns.push(Insn::Call {
