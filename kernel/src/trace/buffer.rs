@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! BUFFER-1. The ring of a CPU is changed only while no record is being written there: recording
-//!     is paused ([`PAUSES`]), and a grace period has passed since. So a record is submitted to the
-//!     ring in which it was reserved.
+//!     is paused ([`records::pause`]), and a grace period has passed since. So a record is submitted
+//!     to the ring in which it was reserved.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
 //!
@@ -19,16 +19,12 @@
 //! Task context, may sleep.
 
 use alloc::alloc::{alloc_zeroed, dealloc};
-use core::{
-    alloc::Layout,
-    ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use core::{alloc::Layout, ptr::NonNull, sync::atomic::Ordering};
 
 use alloc::vec::Vec;
 use trace_ring::{Cursor, Event, Merge, Mode, Ring, Stats, layout};
 
-use super::helpers::{PREFIX_BYTES, Prefix};
+use super::records::{self, PREFIX_BYTES, Prefix, RINGS_READY};
 use crate::{
     arch::{percpu, smp},
     errno::Errno,
@@ -41,10 +37,6 @@ const FIRST_PAGES: usize = 64;
 const PAGE_BYTES: usize = trace_ring::limits::PAGE_BYTES;
 /// The most that a file may ask for, in KiB for each CPU.
 pub const MOST_KIB: usize = 16 << 10;
-
-/// How many reasons there are to begin no record: the rings are being changed, or `trace` is open
-/// and recording pauses for it. Apart from the file `tracing_on`, which may be written meanwhile.
-pub static PAUSES: AtomicU32 = AtomicU32::new(0);
 
 /// The rings, by CPU. Empty: there are none yet.
 struct Buffer {
@@ -156,7 +148,7 @@ impl Buffer {
         cleared.try_reserve_exact(cpus).map_err(|_| Errno::ENOMEM)?;
         cleared.resize(cpus, Stats::default());
         // No record is being written from here on (BUFFER-1).
-        PAUSES.fetch_add(1, Ordering::SeqCst);
+        records::pause();
         text_poke::synchronize_hits();
         for (cpu, owned) in rings.iter().enumerate() {
             percpu::of(cpu).set_trace_ring(owned.memory.as_ptr());
@@ -168,7 +160,8 @@ impl Buffer {
         self.rings = rings;
         self.cleared = cleared;
         self.pages = pages;
-        PAUSES.fetch_sub(1, Ordering::SeqCst);
+        RINGS_READY.store(true, Ordering::SeqCst);
+        records::resume();
         Ok(())
     }
 

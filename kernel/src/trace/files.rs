@@ -375,7 +375,7 @@ impl Special for Trace {
         }
         let pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
         if pauses {
-            buffer::PAUSES.fetch_add(1, Ordering::SeqCst);
+            super::records::pause();
         }
         Ok(Box::new(OpenTrace {
             cpu: self.cpu,
@@ -405,7 +405,7 @@ impl Opened for OpenTrace {
 impl Drop for OpenTrace {
     fn drop(&mut self) {
         if self.pauses {
-            buffer::PAUSES.fetch_sub(1, Ordering::SeqCst);
+            super::records::resume();
         }
     }
 }

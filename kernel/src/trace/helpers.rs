@@ -10,47 +10,21 @@
 //! For example, they copy by volatile words, because the compiler would make plain loops a call of
 //! `memcpy`.
 
-use core::{
-    ptr::{NonNull, null_mut},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-};
+use core::{arch::naked_asm, ptr::null_mut};
 
 use bpf::Helper;
+use bpf_compiler::{Constants, Given, Routine};
 use trace_maps::{ArrayPlace, Table, compiled};
-use trace_ring::Ring;
 
+pub use super::records::TRACING_ON;
 use super::{
-    buffer::PAUSES,
     nofault::{self, Space},
+    records::{self, PREFIX_BYTES, Prefix},
 };
 use crate::{
     arch::percpu,
     task::{Task, current_raw},
-    time::read_tsc,
 };
-
-/// Whether records are written: the file `tracing_on`.
-pub static TRACING_ON: AtomicBool = AtomicBool::new(true);
-
-/// Bytes in front of each record in its ring: [`Prefix`].
-pub const PREFIX_BYTES: usize = size_of::<Prefix>();
-
-/// How much of a record is in use. In front of it, and not seen by the program.
-#[repr(C)]
-pub struct Prefix {
-    /// Bytes of the record, its dynamic part as far as it is filled.
-    pub used: u32,
-    /// Bytes that were reserved for it.
-    pub reserved: u32,
-}
-
-/// Flags in the common header of a record, as in Linux.
-pub mod flags {
-    pub const IRQS_OFF: u8 = 1;
-    pub const NEED_RESCHED: u8 = 4;
-    pub const HARDIRQ: u8 = 8;
-    pub const NMI: u8 = 0x40;
-}
 
 /// The address of a helper that is called. None: the compiler writes it out.
 pub fn address(helper: Helper) -> Option<u64> {
@@ -64,11 +38,11 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::ReadKernel => trace_read_kernel as *const () as u64,
         Helper::ReadUserStr => trace_read_user_text as *const () as u64,
         Helper::ReadKernelStr => trace_read_kernel_text as *const () as u64,
-        Helper::RingReserve => trace_ring_reserve as *const () as u64,
-        Helper::RingSubmit => trace_ring_submit as *const () as u64,
-        Helper::RingDiscard => trace_ring_discard as *const () as u64,
+        Helper::RingReserve => records::trace_ring_reserve as *const () as u64,
+        Helper::RingSubmit => records::trace_ring_submit as *const () as u64,
+        Helper::RingDiscard => records::trace_ring_discard as *const () as u64,
         Helper::AddByKey => trace_add_by_key as *const () as u64,
-        Helper::EventReserve => trace_event_reserve as *const () as u64,
+        Helper::EventReserve => records::trace_event_reserve as *const () as u64,
         Helper::StrLen => trace_text_bytes_of_kernel as *const () as u64,
         Helper::UserStrLen => trace_text_bytes_of_user as *const () as u64,
         Helper::AppendStr => trace_append_text as *const () as u64,
@@ -82,8 +56,44 @@ pub fn address(helper: Helper) -> Option<u64> {
         | Helper::Log2
         | Helper::Add
         | Helper::EntryData
-        | Helper::ReturnAddress => return None,
+        | Helper::ReturnAddress
+        | Helper::NotRecording => return None,
     })
+}
+
+/// What is called in place of a helper whose arguments are `constants`.
+pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
+    if let (Helper::AddByKey, [Some(map), ..]) = (helper, constants) {
+        let map = core::ptr::with_exposed_provenance::<Tables>(*map as usize);
+        // SAFETY: the handle of a map of keys, which lives as long as the program. Its tables do.
+        let key_bytes = unsafe { (*(*map).tables[0]).key_bytes() };
+        return (key_bytes == 8).then(|| Routine {
+            address: trace_add_by_word as *const () as u64,
+            arguments: [
+                Given::Argument,
+                Given::Word,
+                Given::Argument,
+                Given::Nothing,
+            ],
+        });
+    }
+    records::routine(helper, constants)
+}
+
+/// [`Helper::AddByKey`] of a key of 8 bytes, which is in `rsi`. A routine in the sense of
+/// [`Routine`].
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_add_by_word() {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, gs:[{cpu}]",
+        "mov rdi, [rdi + 8 * rax]",
+        "jmp {add}",
+        ".cfi_endproc",
+        cpu = const percpu::CPU_ID,
+        add = sym compiled::hash_add_word_at_home,
+    )
 }
 
 /// A map of keys, as the compiler passes it: where the table of each CPU is. A map that all share
@@ -154,6 +164,7 @@ unsafe fn array_update(
     }
     let part = match place.cpu_shift {
         Some(shift) => percpu::cpu_id() << (shift & 63),
+        None if place.is_lent => percpu::cpu_id().wrapping_mul(size_of::<percpu::PerCpu>()),
         None => 0,
     };
     let offset = part.wrapping_add(index.wrapping_mul(place.stride as usize));
@@ -306,121 +317,5 @@ unsafe extern "C" fn trace_append_bytes(record: *mut u8, from: *const u8, size: 
             }
             len
         })
-    }
-}
-
-/// Whether no record is to be begun. That is counted.
-#[inline(always)]
-fn is_off() -> bool {
-    let is_off = !TRACING_ON.load(Relaxed) || PAUSES.load(Relaxed) != 0;
-    if is_off {
-        percpu::this().records_off.fetch_add(1, Relaxed);
-    }
-    is_off
-}
-
-/// Reserves a record of `size` bytes with room for `dynamic` more. Null if there is no room, which
-/// the ring counts.
-///
-/// # Safety
-/// The CPU is kept until the record is submitted or discarded.
-#[inline(always)]
-unsafe fn reserve(size: u64, dynamic: u64) -> *mut u8 {
-    let Some(base) = NonNull::new(percpu::trace_ring()) else {
-        return null_mut();
-    };
-    // SAFETY: set to a ring that lives for ever, this CPU's own.
-    let ring: Ring<'static> = unsafe { Ring::from_raw(base) };
-    let reserved = size.wrapping_add(dynamic);
-    let bytes = reserved.wrapping_add(PREFIX_BYTES as u64) as usize;
-    // SAFETY: by the contract, and because records end in the reverse order of their reservation:
-    // an interrupt's program is over before the interrupted one goes on.
-    let Some(payload) = (unsafe { ring.reserve(bytes, read_tsc()) }) else {
-        return null_mut();
-    };
-    let prefix = Prefix {
-        used: size as u32,
-        reserved: reserved as u32,
-    };
-    // SAFETY: the payload is at least as long as a prefix, and aligned to 8.
-    unsafe {
-        payload.cast::<Prefix>().write(prefix);
-        payload.as_ptr().add(PREFIX_BYTES)
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn trace_ring_reserve(_: u64, size: u64, _: u64) -> *mut u8 {
-    if is_off() {
-        return null_mut();
-    }
-    // SAFETY: a program keeps its CPU, and the verifier has seen the end of the record.
-    unsafe { reserve(size, 0) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, dynamic: u64, kind: u64) -> *mut u8 {
-    if is_off() {
-        return null_mut();
-    }
-    // SAFETY: as above.
-    let record = unsafe { reserve(size, dynamic) };
-    if !record.is_null() {
-        let (flags, preempt_count) = state();
-        let pid = task().map_or(0, |task| task.pid() as u32);
-        let header = kind & 0xffff
-            | u64::from(flags) << 16
-            | u64::from(preempt_count) << 24
-            | u64::from(pid) << 32;
-        // SAFETY: an event's record has at least the common header.
-        unsafe { record.cast::<u64>().write(header) };
-    }
-    record
-}
-
-/// The flags and the preemption count of the common header.
-#[inline(always)]
-fn state() -> (u8, u8) {
-    let cpu = percpu::this();
-    let mut flags = 0;
-    if cpu.need_resched() {
-        flags |= flags::NEED_RESCHED;
-    }
-    if cpu.nmis_seen() != 0 {
-        flags |= flags::NMI;
-    }
-    (flags, percpu::preempt_count() as u8)
-}
-
-/// The ring of a record, and the payload that it is part of.
-#[inline(always)]
-unsafe fn payload(record: *mut u8) -> Option<(Ring<'static>, NonNull<u8>)> {
-    let base = NonNull::new(percpu::trace_ring())?;
-    // SAFETY: a record was reserved here, so the ring is there, and its prefix is in front of it.
-    unsafe {
-        Some((
-            Ring::from_raw(base),
-            NonNull::new_unchecked(record.sub(PREFIX_BYTES)),
-        ))
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn trace_ring_submit(record: *mut u8, _: u64) {
-    // SAFETY: the record is reserved, on this CPU.
-    unsafe {
-        if let Some((ring, payload)) = payload(record) {
-            ring.commit(payload);
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn trace_ring_discard(record: *mut u8, _: u64) {
-    // SAFETY: the record is reserved, on this CPU.
-    unsafe {
-        if let Some((ring, payload)) = payload(record) {
-            ring.discard(payload);
-        }
     }
 }

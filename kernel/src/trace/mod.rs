@@ -9,7 +9,8 @@
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`comms`] | names of tasks that have ended |
-//! | [`helpers`] | the functions that compiled programs call |
+//! | [`counters`] | counters that are reached by one instruction |
+//! | [`helpers`], [`records`] | the functions that compiled programs call |
 //! | [`shared`] | values with several holders, whose memory may be refused |
 //! | [`nofault`] | reads of memory that may not be there |
 //!
@@ -24,6 +25,7 @@
 
 pub mod buffer;
 pub mod comms;
+pub mod counters;
 pub mod event;
 pub mod events;
 pub mod files;
@@ -32,6 +34,7 @@ pub mod names;
 mod nofault;
 pub mod output;
 pub mod program;
+pub mod records;
 pub mod shared;
 pub mod sources;
 pub mod triggers;

@@ -23,6 +23,8 @@ use crate::{arch::smp, task::Pid, time};
 pub struct Printer {
     layouts: BTreeMap<u16, (String, Arc<Layout>)>,
     comms: BTreeMap<Pid, String>,
+    /// The line that is being made. It is written at once, because its many pieces are short.
+    line: String,
 }
 
 impl Printer {
@@ -31,6 +33,7 @@ impl Printer {
         Self {
             layouts: EVENTS.lock().layouts(),
             comms: BTreeMap::new(),
+            line: String::new(),
         }
     }
 
@@ -56,15 +59,18 @@ impl Printer {
             cpu: cpu as u32,
             time_ns: time::tsc_to_ns(cpu, tsc),
         };
+        let text = &mut self.line;
+        text.clear();
         match self.layouts.get(&id) {
             Some((name, layout)) => {
-                line::write_line(name, layout, record, &origin, &KernelSymbols, out)
+                line::write_line(name, layout, record, &origin, &KernelSymbols, text)?;
             }
             None => {
-                line::write_prefix(record, &origin, out)?;
-                writeln!(out, "Unknown type {id}")
+                line::write_prefix(record, &origin, text)?;
+                writeln!(text, "Unknown type {id}")?;
             }
         }
+        out.write_str(text)
     }
 }
 

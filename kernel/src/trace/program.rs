@@ -25,14 +25,16 @@ use bpf::{
     verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
-    Array, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart, compile,
+    Array, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart, PidTgid,
+    compile,
 };
 use probes::{Action, CallAction, PerCpu, action::CallRoutine, kprobe::PreHandler};
 use trace_maps::{Definition, Map, MapError};
 
 use super::{
-    buffer,
+    buffer, counters,
     helpers::{self, Tables},
+    records,
     shared::{self, Shared, try_box, try_vec},
 };
 use crate::{
@@ -364,7 +366,13 @@ fn make_maps(
             value_size: def.value_size as usize,
             entries: def.entries as usize,
         };
-        let map = Map::new(&definition, smp::possible_cpus())?;
+        let is_counter =
+            (kind, def.value_size, def.entries) == (trace_maps::Kind::PerCpuArray, 8, 1);
+        let counter = if is_counter { counters::take() } else { None };
+        let map = match counter {
+            Some(counter) => Map::Array(counter),
+            None => Map::new(&definition, smp::possible_cpus())?,
+        };
         let tables = match &map {
             Map::Hash(hash) => Some(tables(hash)?),
             Map::Array(array) => Some(try_box(Tables {
@@ -402,8 +410,13 @@ fn runtime(map: &LoadedMap) -> MapRuntime {
                 .map_or(core::ptr::null(), core::ptr::from_ref);
             MapRuntime::Array(Array {
                 handle: tables.addr() as u64,
-                base: place.base,
+                base: match place.is_lent {
+                    true => counters::offset(place.base) as u64,
+                    false => place.base,
+                },
                 cpu: match place.cpu_shift {
+                    // The address of the CPU's data is its first word.
+                    _ if place.is_lent => PerCpuPart::Gs { own_address: 0 },
                     Some(shift) => PerCpuPart::Shift(shift as u8),
                     None => PerCpuPart::Shared,
                 },
@@ -431,10 +444,15 @@ fn machine() -> Machine<'static> {
         // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
         preempt_count: PerCpu::guard_gs_offset::<Kernel>() as i32,
         faults: percpu::BAD_LOADS as i32,
-        pid_tgid: None,
+        pid_tgid: Some(PidTgid {
+            pid: percpu::CURRENT_IDS as i32,
+            tgid: percpu::CURRENT_IDS as i32 + 4,
+        }),
         clears_ac: cpu::has_smap(),
         calls: Calls::Near,
+        not_recording: i32::try_from(records::not_recording() as i64).ok(),
         helper: &|helper| helpers::address(helper).unwrap_or_default(),
+        routine: &helpers::routine,
     }
 }
 

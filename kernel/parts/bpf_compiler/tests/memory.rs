@@ -69,7 +69,9 @@ fn each_allocation_may_fail() {
             pid_tgid: None,
             clears_ac: true,
             calls: Calls::Near,
+            not_recording: None,
             helper: &|_| 1 << 42,
+            routine: &|_, _| None,
         };
         for number in 0.. {
             let before = BLOCKS.get();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   count the hit
-//!   filter ── does not match ──────────────┐
+//!   are records taken? ── no ──────────────┐
+//!   filter ── does not match ──────────────┤
 //!   measure the strings                    │
 //!   reserve a record ── no room ───────────┤
 //!   store the addresses and the values     │
@@ -211,6 +212,10 @@ impl<'a> EventProgram<'a> {
     /// [`CompileError`].
     pub fn record(&mut self, filter: Option<&Filter>) -> Result<(), CompileError> {
         let end = self.builder.label();
+        // Before anything is saved or measured.
+        self.builder
+            .call(Helper::NotRecording)
+            .branch(Condition::NotEqual, Reg::R0, 0, end);
         if let Some(filter) = filter {
             self.filter(filter, end)?;
         }

@@ -6,7 +6,7 @@
 
 use crate::{
     definition::EventKind,
-    field::{FAULT, Field, SymbolAt, Symbols, print_symbol},
+    field::{FAULT, SymbolAt, Symbols, print_symbol},
     record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
 };
 use core::fmt::{self, Write};
@@ -57,13 +57,20 @@ pub fn write_line(
 
 /// Writes task, CPU, state and time: all that stands before the name of the event.
 pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> fmt::Result {
-    let [_, flags, preempt_count, pid] = Field::common();
-    let number = |field: &Field| field.number(record).unwrap_or(0);
+    // The same for all events: type 2, flags 1, preemption count 1, pid 4.
+    let byte = |at: usize| record.get(at).copied().unwrap_or(0);
+    let pid = i32::from_le_bytes([byte(4), byte(5), byte(6), byte(7)]);
     let Origin { comm, cpu, time_ns } = origin;
-    write!(out, "{comm:>16}-{:<7} [{cpu:03}] ", number(&pid) as i64)?;
-    for state in state(number(&flags) as u8, number(&preempt_count) as u8) {
-        out.write_char(state)?;
+    // At once, because a padded text is written letter by letter.
+    const BLANKS: &str = "                ";
+    let missing = BLANKS.len().saturating_sub(comm.chars().count());
+    out.write_str(&BLANKS[..missing])?;
+    write!(out, "{comm}-{pid:<7} [{cpu:03}] ")?;
+    let mut text = [0; 5];
+    for (byte, letter) in text.iter_mut().zip(state(byte(2), byte(3))) {
+        *byte = letter as u8;
     }
+    out.write_str(core::str::from_utf8(&text).unwrap_or("....."))?;
     let micros = time_ns.saturating_add(500) / 1000;
     write!(out, " {:5}.{:06}: ", micros / 1_000_000, micros % 1_000_000)
 }

@@ -18,7 +18,10 @@
 //! meet, and then the value from before the store comes back. So the values of a CPU are to be
 //! cleared on that CPU while hits go on ([`Array::clear_cpu`]).
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use crate::{
     block::{Block, OutOfMemory},
@@ -33,7 +36,7 @@ const LEAST_PART_BYTES: usize = 64;
 
 /// An array.
 pub struct Array {
-    memory: Block,
+    memory: Memory,
     cpus: usize,
     shared: bool,
     /// Words from one CPU's part to the next one's.
@@ -43,14 +46,43 @@ pub struct Array {
     entries: usize,
 }
 
+/// The words of an array.
+enum Memory {
+    Own(Block),
+    Lent(Lent),
+}
+
+/// Words that belong to somebody else, for example to the data of the CPUs.
+pub struct Lent {
+    /// The word of CPU 0. They are all 0 now.
+    pub start: NonNull<AtomicU64>,
+    /// How many words the word of a CPU is behind that of the CPU before.
+    pub part: usize,
+    /// Called with `start` when the array is dropped.
+    pub give_back: fn(NonNull<AtomicU64>),
+}
+
+// SAFETY: the words are atomic.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        (self.give_back)(self.start);
+    }
+}
+
 /// Where compiled code finds the values of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayPlace {
     /// The address of value 0 of CPU 0.
     pub base: u64,
     /// A CPU's values lie `cpu << cpu_shift` bytes behind those of CPU 0. `None` if all CPUs share
-    /// the values.
+    /// the values, or if they are [`Lent`].
     pub cpu_shift: Option<u32>,
+    /// Their owner knows where the values of the other CPUs are.
+    pub is_lent: bool,
     /// Bytes from one value to the next one.
     pub stride: u32,
     /// How many values there are.
@@ -77,7 +109,7 @@ impl Array {
         };
         let cpus = if shared { 1 } else { cpus };
         Ok(Self {
-            memory: Block::zeroed(checked_product(part_bytes / 8, cpus)?)?,
+            memory: Memory::Own(Block::zeroed(checked_product(part_bytes / 8, cpus)?)?),
             cpus,
             shared,
             part: part_bytes / 8,
@@ -86,11 +118,46 @@ impl Array {
         })
     }
 
+    /// An array of one counter for each of `cpus` CPUs.
+    ///
+    /// # Safety
+    /// The words that [`Lent`] names for these CPUs are there, and nobody else uses them, until
+    /// they are given back.
+    pub unsafe fn lent_counter(lent: Lent, cpus: usize) -> Self {
+        Self {
+            part: lent.part,
+            memory: Memory::Lent(lent),
+            cpus,
+            shared: false,
+            value_words: 1,
+            entries: 1,
+        }
+    }
+
+    fn start(&self) -> NonNull<AtomicU64> {
+        match &self.memory {
+            Memory::Own(block) => block.start(),
+            Memory::Lent(lent) => lent.start,
+        }
+    }
+
+    /// The words of CPU number `cpu`, of which there is one.
+    fn part(&self, cpu: usize) -> &[AtomicU64] {
+        let start = cpu * self.part;
+        match &self.memory {
+            Memory::Own(block) => block.words().get(start..start + self.part).unwrap_or(&[]),
+            // SAFETY: by the contract of `lent_counter`; the array lives as long as the reference.
+            Memory::Lent(lent) => core::slice::from_ref(unsafe { lent.start.add(start).as_ref() }),
+        }
+    }
+
     /// The place of the array, as compiled code needs it.
     pub fn place(&self) -> ArrayPlace {
+        let is_lent = matches!(self.memory, Memory::Lent(_));
         ArrayPlace {
-            base: self.memory.start().as_ptr().expose_provenance() as u64,
-            cpu_shift: (!self.shared).then(|| self.part.trailing_zeros() + 3),
+            base: self.start().as_ptr().expose_provenance() as u64,
+            cpu_shift: (!self.shared && !is_lent).then(|| self.part.trailing_zeros() + 3),
+            is_lent,
             stride: (self.value_words * 8) as u32,
             entries: self.entries as u32,
         }
@@ -124,8 +191,8 @@ impl Array {
         if index >= self.entries || cpu >= self.cpus {
             return None;
         }
-        let start = cpu * self.part + index * self.value_words;
-        self.memory.words().get(start..start + self.value_words)
+        let start = index * self.value_words;
+        self.part(cpu).get(start..start + self.value_words)
     }
 
     /// Copies the value of `index` for `cpu` to the first words of `to`. False if there is none.
@@ -162,10 +229,10 @@ impl Array {
     /// Sets all values of `cpu` to 0. If it runs on that CPU, each hit is either cleared away as a
     /// whole or stays as a whole, as far as its value is one word.
     pub fn clear_cpu(&self, cpu: usize) {
-        let start = cpu.saturating_mul(self.part);
-        let part = self.memory.words().get(start..).unwrap_or(&[]);
-        for word in part.iter().take(self.part) {
-            word.store(0, Relaxed);
+        if cpu < self.cpus {
+            for word in self.part(cpu) {
+                word.store(0, Relaxed);
+            }
         }
     }
 }

@@ -46,7 +46,7 @@ mod stacks;
 mod steps;
 mod table;
 
-pub use array::{Array, ArrayPlace};
+pub use array::{Array, ArrayPlace, Lent};
 pub use block::OutOfMemory;
 pub use error::MapError;
 pub use hash::{Hash, Summary, TABLE_SHIFT};

@@ -81,10 +81,10 @@ const MAX_WINDOW: usize = 128;
 const ATTEMPTS: u32 = 8;
 
 /// One pin, in the lowest bits of a state: somebody is about to change the value.
-const PIN: u64 = 1;
+pub(super) const PIN: u64 = 1;
 const PINS: u64 = 0xffff;
 /// The entry is in the map.
-const LIVE: u64 = 1 << 16;
+pub(super) const LIVE: u64 = 1 << 16;
 /// Somebody has the slot for itself. Only the owner changes its key. Additions to a live entry and
 /// deletions go on.
 const OWNED: u64 = 1 << 17;
@@ -94,7 +94,7 @@ const USED: u64 = 1 << 18;
 const VERSION: u64 = 1 << 32;
 
 /// An odd number with many ones. The hash of a key is the product with it, folded.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Keys of one word are stored with these bits turned round, so that the key whose word would be 0
 /// is not one that programs use.
 pub(super) const TURNED: u64 = 0xd1b5_4a32_d192_ed03;
@@ -146,11 +146,11 @@ pub(super) struct Shape {
 #[repr(C, align(256))]
 pub struct Table {
     /// The first slot. A field of its own, because a hit reads it.
-    first: NonNull<AtomicU64>,
+    pub(super) first: NonNull<AtomicU64>,
     /// The number of homes less 1.
-    mask: u64,
+    pub(super) mask: u64,
     /// Bytes of a slot.
-    stride: usize,
+    pub(super) stride: usize,
     /// How many slots a key may be in, from its home on.
     window: usize,
     /// Words of the key behind the value; 0 if word 0 is the key.
@@ -276,7 +276,7 @@ impl<'t> Slot<'t> {
 }
 
 /// The index of the first word of a value.
-const VALUE: usize = 2;
+pub(super) const VALUE: usize = 2;
 
 /// The result of a search.
 enum Place<'t> {
@@ -673,6 +673,11 @@ impl Table {
         }
         self.unpin::<S>(slot);
         false
+    }
+
+    /// How many bytes keys have.
+    pub fn key_bytes(&self) -> usize {
+        self.shape.key_bytes
     }
 
     #[cold]

@@ -329,6 +329,16 @@ impl<'m> Ring<'m> {
         }
     }
 
+    /// Publishes what was written since the caller has published up to `last`, as [`Self::commit`]
+    /// does: for one who has done the beginning of that itself.
+    ///
+    /// # Safety
+    /// It runs on the ring's own CPU. The caller has stored `last` in `committed` when that was its
+    /// own record's beginning, and has found `reserved` changed.
+    pub unsafe fn publish_from(self, last: u64) {
+        self.publish(last);
+    }
+
     /// Moves `committed` on from `last` to `reserved`, unless somebody else has moved it.
     #[cold]
     #[inline(never)]

@@ -43,6 +43,9 @@ use x86_64::{
 /// How many CPUs the kernel can use.
 pub const MAX_CPUS: usize = 64;
 
+/// How many counters each CPU has for programs.
+pub const COUNTERS: usize = 256;
+
 /// The data of one CPU.
 #[repr(C, align(64))]
 pub struct PerCpu {
@@ -65,10 +68,15 @@ pub struct PerCpu {
     pub(super) nmis_seen: AtomicU32,
     /// Where this CPU's trace ring is, or null.
     trace_ring: AtomicPtr<u8>,
+    /// The process of the running task, and behind it the task, which is the same here. 0 before
+    /// the scheduler is up. Written by the switch alone.
+    current_ids: [AtomicU32; 2],
     /// Loads of programs that found no memory; see [`crate::trace`].
     pub(crate) bad_loads: AtomicU64,
     /// Records that were not begun, because recording was off, or paused while rings change.
     pub(crate) records_off: AtomicU64,
+    /// Counters of programs; see [`crate::trace::counters`].
+    counters: [AtomicU64; COUNTERS],
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -88,6 +96,14 @@ pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
 pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
+/// Offset of the running task's number (u32) from GS base. Behind it is that of its process.
+pub const CURRENT_IDS: usize = offset_of!(PerCpu, current_ids);
+/// Offset of the trace ring's address (u64) from GS base.
+pub const TRACE_RING: usize = offset_of!(PerCpu, trace_ring);
+/// Offset of [`PerCpu::records_off`] (u64) from GS base.
+pub const RECORDS_OFF: usize = offset_of!(PerCpu, records_off);
+/// Offset of [`PerCpu::nmis_seen`] (u32) from GS base.
+pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 /// Offset of [`PerCpu::bad_loads`] (u64) from GS base.
 pub const BAD_LOADS: usize = offset_of!(PerCpu, bad_loads);
 /// Offset of [`PerCpu::probes`] from GS base.
@@ -109,8 +125,10 @@ impl PerCpu {
             resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
             trace_ring: AtomicPtr::new(ptr::null_mut()),
+            current_ids: [const { AtomicU32::new(0) }; 2],
             bad_loads: AtomicU64::new(0),
             records_off: AtomicU64::new(0),
+            counters: [const { AtomicU64::new(0) }; COUNTERS],
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),
@@ -193,6 +211,19 @@ pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
     unsafe { gdt::init(&percpu.gdt, &percpu.tss, percpu, stacks) };
 }
 
+/// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes behind
+/// it, and this many bytes from GS base on.
+///
+/// # Panics
+/// If `number` is not below [`COUNTERS`].
+pub fn counter(number: usize) -> (ptr::NonNull<AtomicU64>, usize) {
+    assert!(number < COUNTERS);
+    let offset = offset_of!(PerCpu, counters) + number * size_of::<AtomicU64>();
+    let first = ptr::NonNull::from(&PERCPU).cast::<AtomicU64>();
+    // SAFETY: in the data of CPU 0.
+    (unsafe { first.byte_add(offset) }, offset)
+}
+
 /// The data of CPU number `cpu`.
 ///
 /// # Panics
@@ -249,6 +280,22 @@ pub fn current_raw() -> *const () {
 #[inline]
 pub(crate) fn trace_ring() -> *mut u8 {
     this().trace_ring.load(Ordering::Acquire)
+}
+
+/// The number of the running task, 0 before the scheduler is up. Any context.
+#[inline]
+pub(crate) fn current_id() -> u32 {
+    let id: u32;
+    // SAFETY: by P1 this reads `PerCpu::current_ids`.
+    unsafe {
+        asm!(
+            "mov {:e}, gs:[{}]",
+            out(reg) id,
+            const CURRENT_IDS,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    id
 }
 
 /// How many reasons there are not to switch tasks on this CPU. Any context.

@@ -17,7 +17,7 @@ use super::{
     gdt::TSS_RSP0,
     percpu::{self, PerCpu},
 };
-use crate::task::{SAVED_SP, STACK_TOP, Task, scheduler};
+use crate::task::{PID, SAVED_SP, STACK_TOP, Task, scheduler};
 use core::{
     arch::{global_asm, naked_asm},
     mem::offset_of,
@@ -68,6 +68,9 @@ pub unsafe extern "C" fn __switch_to(task: *const Task, next: *const Task) -> *c
         "mov [rdi + {saved_sp}], rsp",
         "mov rsp, [rsi + {saved_sp}]",
         "mov gs:[{current}], rsi",
+        "mov eax, [rsi + {pid}]",
+        "mov gs:[{ids}], eax",
+        "mov gs:[{ids} + 4], eax",
         "mov rax, [rsi + {stack_top}]",
         "mov gs:[{kernel_stack_top}], rax",
         "mov gs:[{rsp0}], rax",
@@ -95,6 +98,8 @@ pub unsafe extern "C" fn __switch_to(task: *const Task, next: *const Task) -> *c
         saved_sp = const SAVED_SP,
         stack_top = const STACK_TOP,
         current = const percpu::CURRENT,
+        pid = const PID,
+        ids = const percpu::CURRENT_IDS,
         kernel_stack_top = const percpu::KERNEL_STACK_TOP,
         rsp0 = const offset_of!(PerCpu, tss) + TSS_RSP0,
     )
