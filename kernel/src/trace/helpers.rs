@@ -10,7 +10,7 @@
 //! For example, they copy by volatile words, because the compiler would make plain loops a call of
 //! `memcpy`.
 
-use core::{arch::naked_asm, ptr::null_mut};
+use core::arch::naked_asm;
 
 use bpf::Helper;
 use bpf_compiler::{Constants, Given, Routine};
@@ -257,8 +257,7 @@ macro_rules! reads {
 
         #[unsafe(no_mangle)]
         extern "C" fn $text_bytes(from: u64, most: u64) -> u64 {
-            // SAFETY: nothing is written.
-            unsafe { nofault::copy_text($space, null_mut(), from, most.min(MOST_TEXT)) }
+            nofault::text_length($space, from, most.min(MOST_TEXT))
         }
 
         #[unsafe(no_mangle)]

@@ -118,7 +118,68 @@ unsafe extern "C" fn trace_copy_text(to: *mut u8, from: u64, most: u64, open: bo
     )
 }
 
+/// The length of a text with its NUL, at most `most`, which is not 0; 0 if it cannot be read up to
+/// there. `open` as above. As [`trace_copy_text`], but of the last word only the NUL is looked for.
+///
+/// # Safety
+/// Reading from `from` has no effect.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_text_length(from: u64, most: u64, open: bool) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "xor r8d, r8d",
+        "movabs r9, 0x0101010101010101",
+        "movabs r10, 0x8080808080808080",
+        "test dl, dl",
+        "jz 2f",
+        "stac",
+        ".globl trace_length_word_may_fault",
+        "2: trace_length_word_may_fault: mov rax, [rdi + r8]",
+        "mov r11, rax",
+        "sub r11, r9",
+        "not rax",
+        "and r11, rax",
+        "and r11, r10",
+        "jnz 3f",
+        "add r8, 8",
+        "cmp r8, rsi",
+        "jb 2b",
+        "mov rax, rsi",
+        "jmp 4f",
+        // The lowest of the bits is right: the subtraction has borrowed nothing up to there.
+        "3: bsf r11, r11",
+        "shr r11d, 3",
+        "lea rax, [r8 + r11 + 1]",
+        "cmp rax, rsi",
+        "cmova rax, rsi",
+        "4: test dl, dl",
+        "jz 5f",
+        "clac",
+        "5: ret",
+        // The word may reach into memory that is not there, and the text not.
+        ".globl trace_length_bytes",
+        "trace_length_bytes: cmp r8, rsi",
+        "jae 6f",
+        ".globl trace_length_byte_may_fault",
+        "trace_length_byte_may_fault: movzx eax, byte ptr [rdi + r8]",
+        "inc r8",
+        "test al, al",
+        "jnz trace_length_bytes",
+        "6: mov rax, r8",
+        "jmp 4b",
+        ".globl trace_length_fault",
+        "trace_length_fault: xor eax, eax",
+        "jmp 4b",
+        ".cfi_endproc",
+    )
+}
+
 unsafe extern "C" {
+    static trace_length_word_may_fault: u8;
+    static trace_length_bytes: u8;
+    static trace_length_byte_may_fault: u8;
+    static trace_length_fault: u8;
     static trace_copy_may_fault: u8;
     static trace_copy_fault: u8;
     static trace_text_word_may_fault: u8;
@@ -140,6 +201,14 @@ pub fn mend(regs: &mut PtRegs) -> bool {
         (
             &raw const trace_text_byte_may_fault,
             &raw const trace_text_fault,
+        ),
+        (
+            &raw const trace_length_word_may_fault,
+            &raw const trace_length_bytes,
+        ),
+        (
+            &raw const trace_length_byte_may_fault,
+            &raw const trace_length_fault,
         ),
     ];
     for (at, resume) in places {
@@ -179,6 +248,16 @@ pub unsafe fn clear(to: *mut u8, len: u64) {
         // probed.
         unsafe { to.add(at).write_volatile(0) };
     }
+}
+
+/// How many bytes a text in `space` has with its NUL, at most `most`. 0: it cannot be read.
+#[inline(always)]
+pub fn text_length(space: Space, from: u64, most: u64) -> u64 {
+    if most == 0 || !is_in(space, from, 1) {
+        return 0;
+    }
+    // SAFETY: as in `copy`. No text goes on into the other half.
+    unsafe { trace_text_length(from, most, space == Space::User && cpu::has_smap()) }
 }
 
 /// Copies a text with its NUL, at most `most` bytes, from `from` in `space` to `to`, and returns

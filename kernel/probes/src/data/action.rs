@@ -26,7 +26,10 @@
 //!
 //! [`Platform::ACTION_PAGES`]: crate::platform::Platform::ACTION_PAGES
 
-use crate::{data::kprobe::PreHandler, pt_regs::PtRegs};
+use crate::{
+    data::{kprobe::PreHandler, kretprobe::EntryVerdict},
+    pt_regs::PtRegs,
+};
 
 /// The routines of an action at a probed instruction.
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +69,8 @@ pub struct BreakpointFrame {
 
 /// A routine of an action at the entry or the return of a call. The arguments: the call's instance,
 /// the registers, the words that entry and return share, the function's address, and where the call
-/// returns to. The result counts at the entry: 0 follows the call to its return, anything else does
-/// not.
-pub type CallRoutine = extern "C" fn(*const (), &mut PtRegs, *mut u64, u64, u64) -> u8;
+/// returns to. The result counts at the entry.
+pub type CallRoutine = extern "C" fn(*const (), &mut PtRegs, *mut u64, u64, u64) -> EntryVerdict;
 
 /// The routines of an action at the entry and the return of a call.
 #[derive(Clone, Copy, Debug)]

@@ -78,15 +78,14 @@ extern "C" fn enter_action(
     let shared = instance.shared_words();
     for word in 0..action.shared_words {
         // SAFETY: an instance of this kretprobe has so many words behind it (`Kretprobe::action`).
-        unsafe { shared.add(word).write(0) };
+        // Volatile, so that it is no call of `memset`: there are few.
+        unsafe { shared.add(word).write_volatile(0) };
     }
+    let Some(entry) = action.entry else {
+        return EntryVerdict::Track;
+    };
     let ret_addr = instance.inner.ret_addr;
-    match action.entry {
-        Some(entry) if entry(instance.opaque(), regs, shared, function, ret_addr) != 0 => {
-            EntryVerdict::Decline
-        }
-        _ => EntryVerdict::Track,
-    }
+    entry(instance.opaque(), regs, shared, function, ret_addr)
 }
 
 /// The return handler of a kretprobe with an action.
@@ -101,12 +100,14 @@ extern "C" fn leave_action(instance: &mut KretprobeInstance<()>, regs: &mut PtRe
 
 impl KretprobeInstance<()> {
     /// The action of its kretprobe, which is not null, and the function's address.
-    fn action(&self) -> Option<(CallAction, u64)> {
+    #[inline(always)]
+    fn action<'a>(&self) -> Option<(&'a CallAction, u64)> {
         // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as
-        // long as it is registered (contract of `Kretprobe::action`).
+        // long as it is registered (contract of `Kretprobe::action`). It was set with the handlers
+        // that ask for it.
         unsafe {
             let core = (*self.inner.holder).kretprobe()?;
-            Some((*core.action.as_ref()?, core.kprobe.addr()))
+            Some((&*core.action, core.kprobe.addr()))
         }
     }
 

@@ -5,7 +5,9 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use probes::{Action, CallAction, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::PreHandler};
+use probes::{
+    Action, CallAction, EntryVerdict, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::PreHandler,
+};
 
 use super::{
     code::{Bench, Code, End, Registers},
@@ -176,14 +178,17 @@ extern "C" fn note_argument(
     shared: *mut u64,
     function: u64,
     _: u64,
-) -> u8 {
+) -> EntryVerdict {
     SEEN.store(function, Relaxed);
     // SAFETY: the action has two words.
     unsafe {
         assert_eq!((shared.read(), shared.add(1).read()), (0, 0));
         shared.write(regs.di);
     }
-    u8::from(regs.di == 7)
+    match regs.di {
+        7 => EntryVerdict::Decline,
+        _ => EntryVerdict::Track,
+    }
 }
 
 static SUM: AtomicU64 = AtomicU64::new(0);
@@ -195,12 +200,12 @@ extern "C" fn add_result(
     shared: *mut u64,
     function: u64,
     ret_addr: u64,
-) -> u8 {
+) -> EntryVerdict {
     assert_eq!(SEEN.load(Relaxed), function);
     CAME_FROM.store(ret_addr, Relaxed);
     // SAFETY: the action has two words.
     SUM.store(unsafe { shared.read() } * 1000 + regs.ax, Relaxed);
-    0
+    EntryVerdict::Track
 }
 
 #[test]
