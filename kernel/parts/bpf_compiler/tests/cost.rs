@@ -195,6 +195,23 @@ fn a_hit_executes_no_more_instructions_than_this() {
     }
 }
 
+/// A program that ends early because nothing is recorded needs no register for that.
+#[test]
+fn asking_whether_records_are_taken_is_a_comparison_in_memory() {
+    let mut b = Builder::new(Kind::Probe);
+    let end = b.label();
+    b.call(Helper::NotRecording)
+        .branch(Condition::NotEqual, bpf::Reg::R0, 0, end)
+        .call(Helper::PidTgid)
+        .place(end)
+        .exit(0);
+    let program = b.finish().unwrap();
+    for form in [DEAD, Form::Breakpoint] {
+        // cmp, jne, ret
+        assert_eq!(executed(&compiled(program.clone(), form, GS), &[true]), 3);
+    }
+}
+
 /// AC would let helpers reach user memory, and DF would turn their copies round.
 #[test]
 fn flags_that_c_relies_on_are_cleared_where_the_probed_code_may_have_set_them() {

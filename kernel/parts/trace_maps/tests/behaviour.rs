@@ -528,3 +528,44 @@ fn a_key_in_a_register_is_the_key_in_memory_filled_up_with_zeros() {
         }
     }
 }
+
+/// The key whose slot's first word would be 0.
+const UNSTORABLE: u64 = 0xd1b5_4a32_d192_ed03;
+
+proptest! {
+    /// A small table, so that keys are away from their homes, or find no room; keys that were
+    /// deleted come back.
+    #[test]
+    fn counting_at_home_counts_as_counting_does(
+        steps in vec((0u64..40, any::<u64>(), 0u8..4), 1..300),
+    ) {
+        let (at_home, plain) = (
+            hash(Kind::Hash, 8, 8, 24, 1),
+            hash(Kind::Hash, 8, 8, 24, 1),
+        );
+        for (number, delta, what) in steps {
+            let key = if number == 0 { UNSTORABLE } else { number * number };
+            let bytes = key.to_ne_bytes();
+            if what == 0 {
+                prop_assert_eq!(at_home.delete(0, &bytes), plain.delete(0, &bytes));
+                continue;
+            }
+            // SAFETY: the table lives, and its keys have 8 bytes.
+            let found = unsafe { compiled::hash_add_word_at_home(at_home.tables(), key, delta) };
+            let expected = match plain.add(0, &bytes, delta).expect("there is a CPU 0") {
+                Ok(()) => 0,
+                Err(Lost::Full) => compiled::FULL,
+                Err(Lost::Busy) => compiled::BUSY,
+            };
+            prop_assert_eq!(found, expected);
+        }
+        let content = |hash: &Hash| {
+            let mut content = BTreeMap::new();
+            hash.for_each(|_, key, value| {
+                content.insert(key.to_vec(), value.to_vec());
+            });
+            content
+        };
+        prop_assert_eq!(content(&at_home), content(&plain));
+    }
+}
