@@ -26,10 +26,7 @@
 //!
 //! [`Platform::ACTION_PAGES`]: crate::platform::Platform::ACTION_PAGES
 
-use crate::{
-    data::{kprobe::PreHandler, kretprobe::EntryVerdict},
-    pt_regs::PtRegs,
-};
+use crate::{data::kprobe::PreHandler, pt_regs::PtRegs};
 
 /// The routines of an action at a probed instruction.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +62,16 @@ pub struct BreakpointFrame {
     pub flags: u64,
     pub sp: u64,
     pub ss: u64,
+}
+
+/// The decision of an entry handler: Linux's return values 0 and non-zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryVerdict {
+    /// Follow this call to its return.
+    Track,
+    /// Let it go: its return is not seen, and nothing is counted.
+    Decline,
 }
 
 /// A routine of an action at the entry or the return of a call. The arguments: the call's instance,

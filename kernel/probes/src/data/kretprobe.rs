@@ -21,15 +21,7 @@ use crate::{
     pt_regs::PtRegs,
 };
 
-/// The decision of an entry handler: Linux's return values 0 and non-zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum EntryVerdict {
-    /// Follow this call to its return.
-    Track,
-    /// Let it go: its return is not seen, and nothing is counted.
-    Decline,
-}
+pub use crate::data::action::EntryVerdict;
 
 /// Runs when the function is called; `regs` as for a pre handler.
 pub type EntryHandler<D> = extern "C" fn(&mut KretprobeInstance<D>, &mut PtRegs) -> EntryVerdict;
