@@ -212,10 +212,6 @@ impl<'a> EventProgram<'a> {
     /// [`CompileError`].
     pub fn record(&mut self, filter: Option<&Filter>) -> Result<(), CompileError> {
         let end = self.builder.label();
-        // Before anything is saved or measured.
-        self.builder
-            .call(Helper::NotRecording)
-            .branch(Condition::NotEqual, Reg::R0, 0, end);
         if let Some(filter) = filter {
             self.filter(filter, end)?;
         }
