@@ -7,11 +7,16 @@
 #[path = "../kernel/probes/tests/insn/own_text.rs"]
 mod own_text;
 
-use std::{fs, path::PathBuf};
+use std::{fs, ops::Range, path::PathBuf};
 
 use boot::image::Kernel;
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
+use unwind::{
+    Frame, Memory, Section, Tables,
+    fast::{FastTable, Found, Walker},
+    register,
+};
 
 /// The program that [`own_text`] reads.
 fn subject() -> PathBuf {
@@ -104,4 +109,121 @@ fn nothing_lives_below_the_stack_pointer_or_in_vector_registers() {
     });
     let vectors: Vec<_> = vectors.map(show).collect();
     assert!(vectors.is_empty(), "{vectors:#?}");
+}
+
+/// A stack whose words all differ: each tells its address.
+struct Words(Range<u64>);
+
+impl Words {
+    fn word(&self, address: u64) -> u64 {
+        assert!(
+            self.0.contains(&address) && address.is_multiple_of(8),
+            "reads {address:#x}"
+        );
+        Self::address(address)
+    }
+
+    /// The address of a word, and the word at an address.
+    fn address(word: u64) -> u64 {
+        word ^ 0x5a5a_0000_0000_5a5a
+    }
+}
+
+impl Memory for Words {
+    fn read(&self, address: u64) -> Option<u64> {
+        // The exact step reads the other saved registers, too.
+        self.0.contains(&address).then(|| self.word(address))
+    }
+}
+
+/// At each address of the kernel the fast step is that of the call frame information, or none.
+#[test]
+fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
+    let kernel = Kernel::build("kernel").unwrap();
+    let bytes = fs::read(&kernel.elf).unwrap();
+    let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
+    let section = |name| {
+        let section = file.section_by_name(name).expect(name);
+        Section {
+            address: section.address(),
+            bytes: section.data().unwrap(),
+        }
+    };
+    let text = [".init.text", ".text"].map(|name| {
+        let section = file.section_by_name(name).expect(name);
+        section.address()..section.address() + section.size()
+    });
+    let is_text = |address: u64| text.iter().any(|range| range.contains(&address));
+    let tables = Tables::new(
+        section(".eh_frame_hdr"),
+        section(".eh_frame"),
+        section(".debug_frame").bytes,
+        is_text,
+    );
+    let borrowed = file.symbol_by_name("kretprobe_trampoline").unwrap();
+    let table = FastTable::new(&tables, is_text, &[borrowed.address()]).unwrap();
+    assert!(!table.describes(borrowed.address() - 1));
+
+    const BOTTOM: u64 = 0xffff_ff90_0000_8000;
+    const END: u64 = BOTTOM + 0x8000;
+    let stack = Words(BOTTOM..END);
+    let (mut described, mut all, mut interruptions) = (0, 0, 0);
+    for address in text.into_iter().flatten() {
+        if !tables.describes(address) {
+            assert!(!table.describes(address), "{address:#x}");
+            continue;
+        }
+        all += 1;
+        described += u64::from(table.describes(address));
+        // With the frame pointer's frame above, and at the stack pointer.
+        for (interrupted, bp) in [(true, 64), (true, 8), (false, 64), (false, 2048)] {
+            let mut registers = [0; register::COUNT];
+            registers[register::IP] = address + u64::from(!interrupted);
+            registers[register::SP] = BOTTOM + 256;
+            registers[register::BP] = BOTTOM + 256 + bp;
+            let frame = Frame {
+                registers,
+                interrupted,
+            };
+            let mut walker = Walker {
+                ip: frame.ip(),
+                sp: frame.sp(),
+                bp: registers[register::BP],
+                interrupted,
+            };
+            let lowest = frame.sp();
+            let found = walker.step(&table, END, |address| {
+                assert!(address >= lowest);
+                stack.word(address)
+            });
+            if found == Found::Nothing {
+                continue;
+            }
+            interruptions += u64::from(found == Found::Interrupted);
+            let exact = tables.step(&frame, &stack);
+            let exact =
+                exact.unwrap_or_else(|stop| panic!("{address:#x}: {stop:?}, not {walker:x?}"));
+            assert_eq!(
+                (walker.ip, walker.sp, walker.interrupted),
+                (exact.ip(), exact.sp(), exact.interrupted),
+                "{address:#x}, interrupted: {interrupted}, rbp + {bp}"
+            );
+            // Behind a pop, compilers still say that the register is on the stack. No function that
+            // waits for a call is there, so the exact step believes it then.
+            let exact_bp = exact.registers[register::BP];
+            let is_popped = !interrupted && (BOTTOM..lowest).contains(&Words::address(exact_bp));
+            if !is_popped {
+                assert_eq!(
+                    walker.bp, exact_bp,
+                    "{address:#x}, interrupted: {interrupted}, rbp + {bp}"
+                );
+            }
+        }
+    }
+    println!(
+        "{described} of {all} bytes of text, {} bytes of table",
+        table.bytes()
+    );
+    assert!(interruptions > 0);
+    assert!(described * 100 > all * 98, "{described} of {all} bytes");
 }

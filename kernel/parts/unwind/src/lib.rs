@@ -21,6 +21,8 @@
 //! overwritten already (there is no red zone), but the register has its value back. So the register
 //! counts then.
 //!
+//! [`fast`] makes a table in advance, for walks that must cost little.
+//!
 //! # Contexts
 //! A step allocates nothing, takes no lock and reads the stack through [`Memory`] only: any
 //! context, also NMI and panic. It uses about 3 KiB of stack.
@@ -28,6 +30,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+pub mod fast;
 
 use alloc::vec::Vec;
 use gimli::{

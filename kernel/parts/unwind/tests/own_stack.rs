@@ -13,7 +13,11 @@ use std::{
     ptr,
     sync::LazyLock,
 };
-use unwind::{Frame, Memory, Section, Stop, Tables, register};
+use unwind::{
+    Frame, Memory, Section, Stop, Tables,
+    fast::{FastTable, Found, Walker},
+    register,
+};
 
 static FILE: LazyLock<Vec<u8>> =
     LazyLock::new(|| fs::read(std::env::current_exe().unwrap()).unwrap());
@@ -31,6 +35,9 @@ static TABLES: LazyLock<Tables<'static>> = LazyLock::new(|| {
         true
     })
 });
+
+static FAST: LazyLock<FastTable> =
+    LazyLock::new(|| FastTable::new(&TABLES, |address| TEXT.contains(&address), &[]).unwrap());
 
 /// Where the program was loaded.
 fn load_bias() -> u64 {
@@ -153,6 +160,8 @@ struct Steps {
     /// The last instruction: its address and the stack pointer before it.
     last: Option<(u64, u64)>,
     count: u64,
+    /// How many of these the table for fast walks describes.
+    fast: u64,
     wrong: Vec<Wrong>,
 }
 
@@ -229,6 +238,30 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
         if !TEXT.contains(&ip) {
             return;
         }
+        let mut walker = Walker {
+            ip,
+            sp,
+            bp: frame.registers[register::BP],
+            interrupted: true,
+        };
+        let read = |address| OwnStack.read(address).unwrap();
+        if walker.step(&FAST, u64::MAX, read) == Found::Caller {
+            steps.fast += 1;
+            let found = TABLES.step(&frame, &OwnStack);
+            let wanted = (walker.ip, walker.sp);
+            let bp = |caller: Frame| caller.registers[register::BP];
+            if found.map(|caller| (caller.ip(), caller.sp(), bp(caller)))
+                != Ok((walker.ip, walker.sp, walker.bp))
+                && steps.wrong.len() < steps.wrong.capacity()
+            {
+                steps.wrong.push(Wrong {
+                    ip,
+                    depth: usize::MAX,
+                    found: found.map(|caller| (caller.ip(), caller.sp())),
+                    wanted,
+                });
+            }
+        }
         for (depth, &(address, after)) in steps.calls.iter().rev().take(DEPTH).enumerate() {
             match TABLES.step(&frame, &OwnStack) {
                 Ok(caller) if (caller.ip(), caller.sp()) == (address, after) => frame = caller,
@@ -252,6 +285,7 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
 fn step_through(f: extern "C" fn(u64) -> u64, argument: u64) -> u64 {
     LazyLock::force(&TABLES);
     LazyLock::force(&TEXT);
+    LazyLock::force(&FAST);
     // SAFETY: `on_step` has the signature that SA_SIGINFO asks for.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
@@ -292,6 +326,8 @@ fn step_through(f: extern "C" fn(u64) -> u64, argument: u64) -> u64 {
         steps.count,
         steps.wrong
     );
+    // The libraries beside the program are not in its table.
+    assert!(steps.fast > 0, "of {} instructions", steps.count);
     steps.count
 }
 
