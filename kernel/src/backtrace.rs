@@ -11,7 +11,8 @@
 //!
 //! - for a breakpoint, or for an instruction in a slot: the probed instruction;
 //! - for a return address that a return probe has borrowed: the true one;
-//! - above the return trampoline: the address to which it will return.
+//! - above the return trampoline: the address to which it will return;
+//! - above the code of an action, which has a list of its frames: the probed instruction.
 //!
 //! # Contexts
 //! Any, also interrupts, probe handlers, NMI and panic. A walk allocates nothing, takes no lock,
@@ -218,6 +219,7 @@ fn is_hit(code: u64) -> bool {
                 | "kprobe_hit"
                 | "kprobe_hit_post"
                 | "kprobe_any_hit"
+                | "kprobe_action"
                 | "kprobe_one_kretprobe"
                 | "kprobe_kretprobes"
                 | "jprobe_leave"

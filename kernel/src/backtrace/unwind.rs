@@ -3,13 +3,19 @@
 //! Linker symbols give the loaded sections. `.debug_frame`, which describes the toolchain's own
 //! code, is only in the kernel's ELF file; the image keeps it when debug information is stripped.
 
+use super::is_hit;
 use crate::{
     mm::{kernel_stack, paging},
+    probes::{
+        PROBES,
+        action_code::{self, CodeFrame},
+        hooks,
+    },
     symbols,
 };
 use core::slice;
 use spin::Once;
-use unwind::{Frame, Memory, Section, Stop, Tables, register};
+use unwind::{Frame, Memory, Section, Stop, Tables, fast::FastTable, register};
 use x86_64::VirtAddr;
 
 static TABLES: Once<Tables<'static>> = Once::new();
@@ -52,6 +58,17 @@ pub fn describes(address: u64) -> bool {
     TABLES.get().is_some_and(|tables| tables.describes(address))
 }
 
+/// Makes a table for fast walks. It says nothing about stubs and trampolines of hits, because the
+/// frame information alone does not lead to the true address above them. None: there is no memory,
+/// or it is too early in the boot. Task context.
+pub fn fast_table() -> Option<FastTable> {
+    let is_described = |address| {
+        symbols::is_text(address) && !is_hit(address) && !hooks::in_return_trampoline(address)
+    };
+    let trampolines = hooks::return_trampolines().map(|trampoline| trampoline.start);
+    FastTable::new(TABLES.get()?, is_described, &trampolines).ok()
+}
+
 /// The kernel's stacks. A read neither faults nor blocks.
 pub(super) struct Stacks;
 
@@ -68,9 +85,34 @@ impl Memory for Stacks {
     }
 }
 
+/// The frame above code of an action. Registers that it has changed, other than `rbp`, are not known
+/// there; no frame of the kernel is found by them.
+fn step_out_of_action(frame: &Frame, code: &CodeFrame) -> Result<Frame, Stop> {
+    let read = |address| Stacks.read(address).ok_or(Stop::Unreadable { address });
+    let base = frame.registers[if code.by_bp {
+        register::BP
+    } else {
+        register::SP
+    }];
+    let slot = base.wrapping_add(code.bytes.into());
+    let mut caller = *frame;
+    caller.registers[register::IP] = read(slot)?;
+    if code.saved_bp != 0 {
+        caller.registers[register::BP] = read(slot.wrapping_sub(code.saved_bp.into()))?;
+    }
+    caller.registers[register::SP] = slot.wrapping_add(8);
+    // A detour calls an action in place of the probed instruction, with the registers of that.
+    let ip = caller.ip();
+    caller.interrupted = PROBES.displaced(ip).is_some() && PROBES.described_ip(ip) == ip;
+    Ok(caller)
+}
+
 /// The frame above `frame`, by the frame pointer where nothing describes the code. Any context.
 pub(super) fn step(frame: &Frame) -> Result<Frame, Stop> {
     let tables = TABLES.get().ok_or(Stop::Outermost)?;
+    if let Some(code) = action_code::frame_at(frame.code_address()) {
+        return step_out_of_action(frame, &code);
+    }
     match tables.step(frame, &Stacks) {
         Err(Stop::NoInformation { code }) if symbols::is_text(code) => {
             Tables::step_by_frame_pointer(frame, &Stacks)

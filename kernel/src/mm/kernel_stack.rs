@@ -143,6 +143,28 @@ pub fn bounds(sp: u64) -> Range<u64> {
         .unwrap_or(0..0)
 }
 
+/// The end of the kernel stack that contains the address `sp`, or 0 if there is none. As
+/// [`bounds`], for the hit path.
+#[inline(always)]
+pub fn end_of(sp: u64) -> u64 {
+    let offset = sp.wrapping_sub(STACKS_START);
+    if offset < paging::DEVICES_START - STACKS_START {
+        let below = offset % SPACING;
+        return if below < FRAME_SIZE as u64 {
+            0
+        } else {
+            sp.wrapping_sub(below).wrapping_add(SPACING)
+        };
+    }
+    for [start, end] in &OTHERS {
+        let end = end.load(Ordering::Relaxed);
+        if start.load(Ordering::Relaxed) <= sp && sp < end {
+            return end;
+        }
+    }
+    0
+}
+
 /// How far `address` is from the start of the guard page of its stack, if it lies in the region of
 /// stacks.
 fn pool_offset(address: u64) -> Option<u64> {

@@ -14,10 +14,20 @@
 //! C2. An [`ActionCode`] is dropped when no CPU can be in it: a grace period after its probe was
 //!     unregistered. The registry's unregistration waits that long.
 //!
+//! C3. Behind the code of an action, in its pages, is the list of its frames, see [`CodeFrame`].
+//!     [`LISTS`] leads there. Pages stay mapped, so a reader that comes late reads something else
+//!     and no more.
+//!
 //! # Contexts
-//! Taking and giving back: task context, may sleep. [`code_at`]: any.
+//! Taking and giving back: task context, may sleep. [`code_at`] and [`frame_at`]: any.
+//!
+//! # Memory ordering
+//! A word of [`LISTS`] is stored with Release behind the list, and loaded with Acquire.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{self, Acquire, Release},
+};
 
 use x86_64::VirtAddr;
 
@@ -45,6 +55,66 @@ pub fn code_at(ip: u64) -> Option<[u8; 8]> {
     }
     // SAFETY: these bytes are on pages that are mapped, and stay so.
     Some(unsafe { (ip as *const [u8; 8]).read_unaligned() })
+}
+
+/// Where code of an action has its return address, from an offset in the code on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeFrame {
+    /// In bytes from the start of the [`ActionCode`].
+    pub offset: u32,
+    /// Whether the return address is found by `rbp`. Otherwise it is by `rsp`.
+    pub by_bp: bool,
+    /// How far above that register it is, in bytes.
+    pub bytes: u16,
+    /// How far below the return address `rbp` is saved, in bytes; 0: it has not changed.
+    pub saved_bp: u16,
+}
+
+impl CodeFrame {
+    /// Bytes of a packed one.
+    pub const BYTES: usize = 8;
+
+    fn packed(self) -> u64 {
+        u64::from(self.offset) << 32
+            | u64::from(self.by_bp) << 31
+            | u64::from(self.saved_bp & 0x7fff) << 16
+            | u64::from(self.bytes)
+    }
+
+    const fn of_packed(word: u64) -> Self {
+        Self {
+            offset: (word >> 32) as u32,
+            by_bp: word >> 31 & 1 != 0,
+            bytes: word as u16,
+            saved_bp: (word >> 16) as u16 & 0x7fff,
+        }
+    }
+}
+
+/// For each page the list of its code: the word where it begins, counted from the start of the
+/// region, in the upper half; the number of words; the page's own number in its code. 0: none.
+static LISTS: [AtomicU64; PAGES] = [const { AtomicU64::new(0) }; PAGES];
+/// The fields of a word of [`LISTS`] below the first.
+const COUNT_SHIFT: u32 = 14;
+const PAGE_BITS: u64 = (1 << COUNT_SHIFT) - 1;
+
+/// Where code of an action has its return address at `ip`. None: no action is there. Any context.
+pub fn frame_at(ip: u64) -> Option<CodeFrame> {
+    if code_at(ip).is_none() {
+        return None;
+    }
+    let page = (ip - START) as usize / PAGE_BYTES;
+    let list = LISTS.get(page)?.load(Acquire);
+    let (first, count) = (list >> 32, (list & 0xffff_ffff) >> COUNT_SHIFT);
+    let code = START + ((page as u64) - (list & PAGE_BITS)) * PAGE_BYTES as u64;
+    (first..first + count)
+        .map(|word| {
+            let at = START + word * CodeFrame::BYTES as u64;
+            // SAFETY: in a page that was mapped when the list was stored, by C1 and C3.
+            CodeFrame::of_packed(unsafe { (at as *const u64).read_volatile() })
+        })
+        .take_while(|frame| code + u64::from(frame.offset) <= ip)
+        .last()
 }
 
 /// The pages of the region.
@@ -148,6 +218,21 @@ impl ActionCode {
         }
     }
 
+    /// Writes the list of frames, which ascend, at `offset`, a multiple of 8 behind the code. Once.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn describe(&mut self, offset: usize, frames: &[CodeFrame]) {
+        for (frame, at) in frames.iter().zip((offset..).step_by(CodeFrame::BYTES)) {
+            self.write(at, &frame.packed().to_le_bytes());
+        }
+        let first = (self.first * PAGE_BYTES + offset) / CodeFrame::BYTES;
+        for page in 0..self.pages {
+            let list = (first as u64) << 32 | (frames.len() as u64) << COUNT_SHIFT | page as u64;
+            LISTS[self.first + page].store(list, Release);
+        }
+    }
+
     /// Has all CPUs see what was written. Before the first one can execute it. May sleep.
     pub fn publish(&self) {
         text_poke::synchronize_cores();
@@ -156,6 +241,9 @@ impl ActionCode {
 
 impl Drop for ActionCode {
     fn drop(&mut self) {
+        for list in &LISTS[self.first..self.first + self.pages] {
+            list.store(0, Release);
+        }
         REGION
             .lock()
             .mark(self.first..self.first + self.pages, false);

@@ -20,6 +20,7 @@ pub use super::records::TRACING_ON;
 use super::{
     nofault::{self, Space},
     records::{self, PREFIX_BYTES, Prefix},
+    stacks,
 };
 use crate::{
     arch::percpu,
@@ -49,8 +50,8 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::AppendUserStr => trace_append_user_text as *const () as u64,
         Helper::AppendBytes => trace_append_bytes as *const () as u64,
         Helper::Trigger => super::triggers::trace_trigger as *const () as u64,
-        Helper::StackId
-        | Helper::CpuId
+        Helper::StackId => stacks::trace_stack_id as *const () as u64,
+        Helper::CpuId
         | Helper::FuncIp
         | Helper::Tsc
         | Helper::Log2

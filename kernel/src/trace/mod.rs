@@ -10,6 +10,7 @@
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`comms`] | names of tasks that have ended |
 //! | [`counters`] | counters that are reached by one instruction |
+//! | [`stacks`] | call stacks of hits |
 //! | [`helpers`], [`records`] | the functions that compiled programs call |
 //! | [`shared`] | values with several holders, whose memory may be refused |
 //! | [`nofault`] | reads of memory that may not be there |
@@ -37,6 +38,7 @@ pub mod program;
 pub mod records;
 pub mod shared;
 pub mod sources;
+pub mod stacks;
 pub mod triggers;
 
 use core::sync::atomic::Ordering;

@@ -25,8 +25,8 @@ use bpf::{
     verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
-    Array, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart, PidTgid,
-    compile,
+    Array, Base, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart,
+    PidTgid, compile,
 };
 use probes::{Action, CallAction, PerCpu, action::CallRoutine, kprobe::PreHandler};
 use trace_maps::{Definition, Map, MapError};
@@ -36,12 +36,14 @@ use super::{
     helpers::{self, Tables},
     records,
     shared::{self, Shared, try_box, try_vec},
+    stacks,
 };
 use crate::{
     arch::{cpu, percpu, smp},
     errno::Errno,
     probes::{
-        Kernel, Kprobe, Kretprobe, PROBES, ProbeError, Registered, action_code::ActionCode,
+        Kernel, Kprobe, Kretprobe, PROBES, ProbeError, Registered,
+        action_code::{ActionCode, CodeFrame},
         register, text_poke,
     },
 };
@@ -56,8 +58,6 @@ pub enum LoadError {
     Probe(ProbeError),
     Event(trace_events::compile::CompileError),
     OutOfMemory,
-    /// This kernel does not have the helper.
-    NoHelper(Helper),
     /// A program of this kind cannot be attached so.
     Kind(Kind),
     /// The two programs of a call share different numbers of bytes.
@@ -77,7 +77,6 @@ impl fmt::Display for LoadError {
             Self::Probe(error) => error.fmt(f),
             Self::Event(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory for the program"),
-            Self::NoHelper(helper) => write!(f, "this kernel has no helper {helper:?}"),
             Self::Kind(kind) => write!(
                 f,
                 "a program of {kind:?} cannot be attached there; a kprobe takes one of Probe, a \
@@ -230,11 +229,11 @@ impl Program {
         program: bpf::Program,
         maps: Vec<Shared<LoadedMap>>,
     ) -> Result<Shared<Self>, LoadError> {
-        let stacks = Insn::Call {
+        let takes_stacks = Insn::Call {
             helper: Helper::StackId,
         };
-        if program.insns.contains(&stacks) {
-            return Err(LoadError::NoHelper(Helper::StackId));
+        if program.insns.contains(&takes_stacks) {
+            stacks::ready()?;
         }
         let verified = verify(program)?;
         let mut runtimes = try_vec(maps.len())?;
@@ -464,7 +463,10 @@ fn place(codes: &[Code]) -> Result<(ActionCode, Vec<u64>), LoadError> {
         .iter()
         .map(|code| code.bytes.len().next_multiple_of(ALIGNMENT))
         .sum();
-    let mut memory = ActionCode::new(total).ok_or(LoadError::OutOfMemory)?;
+    let described: usize = codes.iter().map(|code| code.depth.len()).sum();
+    let mut memory =
+        ActionCode::new(total + described * CodeFrame::BYTES).ok_or(LoadError::OutOfMemory)?;
+    let mut frames = try_vec(described)?;
     let mut starts = try_vec(codes.len())?;
     let mut offset = 0;
     for code in codes {
@@ -477,9 +479,16 @@ fn place(codes: &[Code]) -> Result<(ActionCode, Vec<u64>), LoadError> {
             bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
         }
         memory.write(offset, &bytes);
+        frames.extend(code.depth.iter().map(|depth| CodeFrame {
+            offset: offset as u32 + depth.offset,
+            by_bp: depth.base == Base::Bp,
+            bytes: depth.bytes,
+            saved_bp: depth.saved_bp,
+        }));
         starts.push(start);
         offset += code.bytes.len().next_multiple_of(ALIGNMENT);
     }
+    memory.describe(total, &frames);
     Ok((memory, starts))
 }
 

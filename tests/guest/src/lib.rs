@@ -96,6 +96,7 @@ mod tasks;
 mod trace_files;
 mod trace_programs;
 mod trace_sources;
+mod trace_stacks;
 mod trace_stress;
 mod unusual_instructions;
 mod virtual_files;

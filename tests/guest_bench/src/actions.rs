@@ -6,7 +6,8 @@
 use abi::open;
 use alloc::{format, vec, vec::Vec};
 use bpf::{
-    AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register,
+    AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8,
+    context::Register,
 };
 use kernel::{
     fs,
@@ -19,10 +20,11 @@ use kernel::{
     },
 };
 use test_protocol::Quantity;
+use trace_maps::{MAX_FRAMES, Map};
 
 use crate::{
     stopwatch,
-    targets::{DEPTH, Target},
+    targets::{CHAIN, DEPTH, Target},
     tell, wanted,
 };
 
@@ -139,6 +141,7 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         publish(&name, || (row.done)(probe.program(), map) - before);
     }
     latency(&format!("a_latency_hist{suffix}"))?;
+    stacks(suffix)?;
     for event in EVENTS {
         event.measure(suffix);
     }
@@ -327,7 +330,11 @@ fn read_line() {
 
 /// Measures the calls, with whatever is attached, and checks that the work was done.
 fn publish(name: &str, done: impl Fn() -> u64) {
-    let target = Target::named(TARGET);
+    publish_calls_of(Target::named(TARGET), name, done);
+}
+
+/// The same with calls of another target, each with one hit.
+fn publish_calls_of(target: Target, name: &str, done: impl Fn() -> u64) {
     target.call(CALLS);
     assert_eq!(done(), CALLS, "{name}: hits with their work done");
     let taken = stopwatch::recorded_calls(target, CALLS);
@@ -338,6 +345,70 @@ fn publish(name: &str, done: impl Fn() -> u64) {
     );
     tell(Quantity::Cost, name, taken.ticks, CALLS);
     tell(Quantity::Traps, name, taken.traps, CALLS);
+}
+
+/// The count by call stack, at the innermost of a chain of [`CHAIN`] calls; and the bare chain.
+fn stacks(suffix: &str) -> Result<(), LoadError> {
+    let chain = Target::named("bench_chain_15");
+    // Without probes, so once is enough.
+    if suffix.is_empty() && wanted("base_depth16") {
+        let taken = stopwatch::calls(chain, CALLS);
+        tell(Quantity::Cost, "base_depth16", taken.ticks, CALLS);
+        tell(Quantity::Traps, "base_depth16", taken.traps, CALLS);
+    }
+    let name = format!("a_stack_count{suffix}");
+    if !wanted(&name) {
+        return Ok(());
+    }
+    let mut b = Builder::new(Kind::Probe);
+    let stacks = b.map(MapDef {
+        name: "stacks".into(),
+        kind: MapKind::Stacks,
+        key_size: 4,
+        value_size: 8 * CHAIN as u32,
+        entries: 1024,
+    });
+    let calls = b.map(MapDef::counters_by_key("calls", 8, 1024));
+    b.load_map(R2, stacks)
+        .mov(R3, 0)
+        .call(Helper::StackId)
+        .store(R10, -8, B8, R0)
+        .load_map(R1, calls)
+        .mov(R2, R10)
+        .alu(AluOp::Add, R2, -8)
+        .mov(R3, 1)
+        .call(Helper::AddByKey)
+        .exit(0);
+    let program = Program::load(b.finish()?)?;
+    let probe = AttachedProbe::new(program, Kprobe::new().symbol("bench_chain_0"))?;
+    // The functions of the chain, the innermost first.
+    let functions: Vec<u64> = (0..CHAIN)
+        .map(|number| Target::named(&format!("bench_chain_{number}")).address())
+        .collect();
+    let is_whole = |number: u64| {
+        let Some(Map::Stacks(stacks)) = probe.program().map(stacks) else {
+            return false;
+        };
+        let mut frames = [0; MAX_FRAMES];
+        let count = stacks.frames(number, &mut frames).unwrap_or(0);
+        let found = frames[..count]
+            .iter()
+            .map(|&frame| symbols::lookup_addr(frame).map_or(0, |symbol| symbol.start));
+        found.eq(functions.iter().copied())
+    };
+    publish_calls_of(chain, &name, || {
+        let mut sum = 0;
+        if let Some(Map::Hash(calls)) = probe.program().map(calls) {
+            calls.for_each(|_, key, value| {
+                let number = u64::from_le_bytes(key.try_into().unwrap_or_default());
+                if is_whole(number) {
+                    sum += value[0];
+                }
+            });
+        }
+        sum
+    });
+    Ok(())
 }
 
 /// The time of each call, by the entry and the return.

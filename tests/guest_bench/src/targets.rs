@@ -9,6 +9,9 @@ use core::arch::global_asm;
 /// How deep one call of `bench_recurse` goes.
 pub const DEPTH: u64 = 8;
 
+/// How many functions `bench_chain_0` and so on there are, each called by the next.
+pub const CHAIN: usize = 16;
+
 /// How many functions `bench_spread_0` and so on there are.
 pub const SPREAD: usize = 64;
 
@@ -96,7 +99,37 @@ global_asm!(
     end_target bench_spread_\number
 .endm
 
+# With frame information, for walks. Only the innermost calls nothing.
+.macro chain number, inner
+    .balign 16
+    .globl bench_chain_\number
+    .type bench_chain_\number, @function
+bench_chain_\number:
+    .cfi_startproc
+    push rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset rbp, 0
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    .if \number
+    call bench_chain_\inner
+    .endif
+    pop rbp
+    .cfi_def_cfa rsp, 8
+    ret
+    .cfi_endproc
+    .size bench_chain_\number, . - bench_chain_\number
+.endm
+
     .altmacro
+    .set number, 0
+    .set inner, 0
+    .rept {chain}
+    chain %number, %inner
+    .set inner, number
+    .set number, number + 1
+    .endr
+
     .set number, 0
     .rept {spread}
     spread %number
@@ -145,6 +178,7 @@ bench_word: .long 1
     .popsection
     "#,
     depth = const DEPTH,
+    chain = const CHAIN,
     spread = const SPREAD,
 );
 

@@ -35,7 +35,7 @@ pub static SETS: [Set; 5] = [
             "k_int3_n0", "k_int3_n64", "k_int3_n1000", "k_int3_n10000", "k_int3_n100000",
             "register_10000", "unregister_10000",
             "a_count_int3", "a_hist_int3", "a_count_by_arg_int3", "a_stream_24_int3",
-            "a_latency_hist_int3",
+            "a_latency_hist_int3", "a_stack_count_int3",
             "ev_0_int3", "ev_1_int3", "ev_3_int3", "ev_str_int3", "ev_ret_int3",
             "ev_reject_int3", "ev_off_int3", "attach_all_int3", "detach_all_int3",
         ],
@@ -48,6 +48,7 @@ pub static SETS: [Set; 5] = [
             "k_opt", "r_opt", "r_opt_entry", "r2_opt", "kr_opt", "rec8_r_opt",
             "jump_15000", "unjump_15000",
             "a_count", "a_hist", "a_count_by_arg", "a_stream_24", "a_latency_hist",
+            "base_depth16", "a_stack_count",
             "ev_0", "ev_1", "ev_3", "ev_str", "ev_ret", "ev_reject", "ev_off",
             "attach_all", "detach_all", "read_line",
         ],
@@ -100,7 +101,7 @@ mod tests {
             .flat_map(|set| selected(set, &patterns))
             .collect();
         assert_eq!(rows, ["base", "r_2005_four", "r_2005_three"]);
-        assert_eq!(selected(&SETS[1], &[]).len(), 23);
+        assert_eq!(selected(&SETS[1], &[]).len(), 25);
     }
 
     #[test]

@@ -224,6 +224,8 @@ pub struct Depth {
     pub offset: u32,
     pub base: Base,
     pub bytes: u16,
+    /// So many bytes below the return address is `rbp` as the caller has it; 0: it is unchanged.
+    pub saved_bp: u16,
 }
 
 /// The compiled program. Its code runs at any address.

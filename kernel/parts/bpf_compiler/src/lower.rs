@@ -505,20 +505,31 @@ impl Lower<'_> {
     /// Notes where the return address is from here on.
     fn note(&mut self, base: Base, bytes: u16) {
         let offset = self.asm.here();
-        if let Some(last) = self.depth.last_mut() {
-            if (last.base, last.bytes) == (base, bytes) {
-                return;
-            }
-            if last.offset == offset {
-                (last.base, last.bytes) = (base, bytes);
-                return;
-            }
-        }
+        // Pushed, and not popped yet.
+        let saved_bp = match self.frame.saved[usize::from(asm::RBP.0)] {
+            Some((_, depth)) if depth <= bytes => depth,
+            _ => 0,
+        };
         let depth = Depth {
             offset,
             base,
             bytes,
+            saved_bp,
         };
+        if let Some(last) = self.depth.last_mut() {
+            if *last
+                == (Depth {
+                    offset: last.offset,
+                    ..depth
+                })
+            {
+                return;
+            }
+            if last.offset == offset {
+                *last = depth;
+                return;
+            }
+        }
         if push(&mut self.depth, depth).is_err() {
             self.asm.failed = true;
         }

@@ -1,0 +1,240 @@
+//! Call stacks of hits: the helper that takes them, and their text.
+//!
+//! A walk begins at the probed instruction with the registers of the probe, so it sees neither the
+//! hit nor the program. It goes up by the table of [`unwind::fast`], which is made when the first
+//! program that takes stacks is loaded. A return address that a return probe has borrowed is shown
+//! as the true one; the list of the task's instances has it.
+//!
+//! A walk crosses interrupts and exceptions. It ends at ring 3, at the first function of a task,
+//! and at code that the table does not describe. The stubs and trampolines of the probes are such
+//! code, because their frames cannot be told from the table alone. The function where a walk ends
+//! is its last frame.
+//!
+//! # Invariants
+//! STACKS-1. A walk reads only from the stack pointer up to the end of the stack that it is in
+//!     (FAST-2). Stacks are mapped to their end, so no read faults.
+//!
+//! # Contexts
+//! [`ready`] and [`print`]: tasks that may sleep. The helper: any, with the CPU kept, like all
+//! helpers. It writes the frames to its own stack, 1 KiB.
+//!
+//! # Memory ordering
+//! The table is published with Release and loaded with Acquire. It is never changed or freed.
+
+use alloc::boxed::Box;
+use core::{
+    fmt,
+    mem::MaybeUninit,
+    ptr::null_mut,
+    slice,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use ::unwind::fast::{FastTable, Found, Walker};
+use bpf_compiler::Sample;
+use trace_maps::{MAX_FRAMES, Stacks};
+
+use super::shared::{OutOfMemory, try_box};
+use crate::{
+    arch::percpu,
+    backtrace,
+    errno::Errno,
+    mm::kernel_stack,
+    probes::PROBES,
+    symbols::{self, Address},
+    sync::Mutex,
+};
+
+/// The table, or null before it is made.
+static TABLE: AtomicPtr<FastTable> = AtomicPtr::new(null_mut());
+
+/// Makes the table, if there is none. Before the first program that takes stacks can run.
+///
+/// # Errors
+/// [`OutOfMemory`]; a later call may succeed.
+pub fn ready() -> Result<(), OutOfMemory> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock();
+    if TABLE.load(Ordering::Acquire).is_null() {
+        let table = backtrace::unwind::fast_table().ok_or(OutOfMemory)?;
+        TABLE.store(Box::leak(try_box(table)?), Ordering::Release);
+    }
+    Ok(())
+}
+
+/// [`bpf::Helper::StackId`].
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn trace_stack_id(
+    sample: *const Sample,
+    stacks: *const Stacks,
+    flags: u64,
+) -> i64 {
+    // SAFETY: a program passes its sample and a map of stacks.
+    let (sample, stacks) = unsafe { (&*sample, &*stacks) };
+    let mut frames = MaybeUninit::<[u64; MAX_FRAMES]>::uninit();
+    let first = frames.as_mut_ptr().cast();
+    let most = stacks.max_frames().min(MAX_FRAMES);
+    // SAFETY: there is room for `most` words, and that many at most are written.
+    let taken = unsafe {
+        let count = walk(sample, (flags & 0xff) as usize, first, most);
+        slice::from_raw_parts(first, count)
+    };
+    if taken.is_empty() {
+        return -(Errno::EFAULT as i64);
+    }
+    match stacks.insert(taken) {
+        Ok(number) => number as i64,
+        Err(_) => -(Errno::E2BIG as i64),
+    }
+}
+
+/// Writes the frames from `sample` on to `to`, as a program takes them. Returns how many. 0 before
+/// [`ready`].
+///
+/// # Safety
+/// The registers are those of code that was interrupted on this CPU, and that waits for the caller.
+pub unsafe fn take(sample: &Sample, to: &mut [u64]) -> usize {
+    // SAFETY: 1. is true, 2. is up to the caller.
+    unsafe { walk(sample, 0, to.as_mut_ptr(), to.len()) }
+}
+
+/// Writes the frames from `sample` on, without the first `skip`, to `to`. Returns how many, at most
+/// `most`.
+///
+/// # Safety
+/// 1. `to` has room for `most` words.
+/// 2. The registers are those of code that was interrupted on this CPU, and that waits for the
+///    caller.
+#[inline(always)]
+unsafe fn walk(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize {
+    // SAFETY: the table is never freed.
+    let Some(table) = (unsafe { TABLE.load(Ordering::Acquire).as_ref() }) else {
+        return 0;
+    };
+    let mut place = Place {
+        walker: Walker {
+            ip: sample.ip,
+            sp: sample.sp,
+            bp: sample.bp,
+            interrupted: true,
+        },
+        end: kernel_stack::end_of(sample.sp),
+    };
+    let mut skipped = 0;
+    for _ in 0..skip {
+        // SAFETY: the registers are real by 2.
+        if !unsafe { place.go_up(table, &raw mut skipped) } {
+            return 0;
+        }
+    }
+    let mut count = 0_usize;
+    while count < most {
+        let frame = to.wrapping_add(count);
+        // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call of `memcpy`.
+        unsafe { frame.write_volatile(place.walker.ip) };
+        count = count.wrapping_add(1);
+        if count == most {
+            // SAFETY: written above.
+            unsafe { place.is_borrowed(frame) };
+            break;
+        }
+        // SAFETY: the registers are real by 2.
+        if !unsafe { place.go_up_usual(table) || place.go_up(table, frame) } {
+            break;
+        }
+        // The end of a chain.
+        if place.walker.ip == 0 {
+            break;
+        }
+    }
+    count
+}
+
+/// A place in a walk.
+struct Place {
+    walker: Walker,
+    /// The end of its stack, or 0.
+    end: u64,
+}
+
+impl Place {
+    /// Goes to the caller, as most functions have theirs. False, and nothing has changed, where it
+    /// is found in another way.
+    ///
+    /// # Safety
+    /// The walk began with the registers of interrupted code of this CPU, which waits.
+    #[inline(always)]
+    unsafe fn go_up_usual(&mut self, table: &FastTable) -> bool {
+        // SAFETY: see STACKS-1.
+        let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
+        !self.walker.interrupted && self.walker.step_usual(table, self.end, read)
+    }
+
+    /// Goes to the frame above. False: there is none. Writes the true address to `frame`, where
+    /// this place is kept, if it is a borrowed one.
+    ///
+    /// # Safety
+    /// As above, and `frame` may be written.
+    #[inline(never)]
+    unsafe fn go_up(&mut self, table: &FastTable, frame: *mut u64) -> bool {
+        // SAFETY: see STACKS-1.
+        let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
+        let mut found = self.walker.step(table, self.end, read);
+        // SAFETY: by the contract.
+        if found == Found::Nothing && unsafe { self.is_borrowed(frame) } {
+            found = self.walker.step(table, self.end, read);
+        }
+        if found == Found::Interrupted {
+            self.end = kernel_stack::end_of(self.walker.sp);
+        }
+        // Ring 3, or the end of a chain, has no upper half.
+        found != Found::Nothing && self.walker.ip >> 63 != 0
+    }
+
+    /// Whether this is the address of a trampoline. If so, it is replaced by the true one, here and
+    /// in `frame`.
+    ///
+    /// # Safety
+    /// `frame` may be written.
+    unsafe fn is_borrowed(&mut self, frame: *mut u64) -> bool {
+        if self.walker.interrupted {
+            return false;
+        }
+        let slot = self.walker.sp.wrapping_sub(8);
+        let address = PROBES.return_address(current(), slot, self.walker.ip);
+        let is_borrowed = address != self.walker.ip;
+        if is_borrowed {
+            self.walker.ip = address;
+            // SAFETY: by the contract.
+            unsafe { frame.write_volatile(address) };
+        }
+        is_borrowed
+    }
+}
+
+/// The running task, by the key that the probes use.
+#[inline(always)]
+fn current() -> u64 {
+    percpu::current_raw().addr() as u64
+}
+
+/// The text of the stack `number`: a line ` => function+offset/size` for each frame. An unknown
+/// number is one line that says so.
+pub fn print(stacks: &Stacks, number: u64, to: &mut impl fmt::Write) -> fmt::Result {
+    let mut frames = [0; MAX_FRAMES];
+    let Some(count) = stacks.frames(number, &mut frames) else {
+        return writeln!(to, " => no stack {number}; it was cleared");
+    };
+    for &frame in frames.get(..count).unwrap_or_default() {
+        // The first address of a function is where a probe was, or an interrupt. No call returns
+        // there, save behind a call that never returns.
+        let is_start = symbols::lookup_addr(frame).is_some_and(|symbol| symbol.start == frame);
+        let address = if is_start {
+            Address::of_instruction(frame)
+        } else {
+            Address::of_return(frame)
+        };
+        writeln!(to, " => {address}")?;
+    }
+    Ok(())
+}
