@@ -1,8 +1,8 @@
 //! The end of the kernel: says why, then tells the host that the run failed.
 //!
 //! The first CPU that panics stops the others and takes the console by force. Then it prints the
-//! message, the probe handler that runs if one does, the registers if an exception brought it here,
-//! and a backtrace. It takes no lock and allocates nothing. If that fails in turn, the second panic
+//! message, the use of memory, the probe handler that runs if one does, the registers if an
+//! exception brought it here, and a backtrace. It waits for no lock and allocates nothing. If that fails in turn, the second panic
 //! prints its message only, and a third one prints nothing. The machine goes off in any case.
 //!
 //! The last line of the log is the verdict, because on machines without isa-debug-exit (Bochs, a
@@ -11,7 +11,9 @@
 use crate::{
     arch::{PtRegs, percpu, smp},
     backtrace::{self, Registers, Trace},
-    console, pr_emerg,
+    console,
+    mm::Usage,
+    pr_emerg,
     probes::running_handler::RunningHandler,
     task,
 };
@@ -94,6 +96,9 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             console::seize();
             pr_emerg!("Kernel panic: {message}");
             print_whereabouts();
+            if let Some(usage) = Usage::try_now() {
+                pr_emerg!("Memory: {usage}");
+            }
             if percpu::in_probe_handler() {
                 pr_emerg!("In {RunningHandler}");
             }

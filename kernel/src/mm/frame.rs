@@ -138,6 +138,11 @@ pub fn free_frames() -> usize {
     FRAMES.lock().free()
 }
 
+/// The same; none if the lock is held.
+pub(super) fn try_free_frames() -> Option<usize> {
+    Some(FRAMES.try_lock()?.free())
+}
+
 /// The page below 1 MiB that is kept for starting the other CPUs, if there is one.
 pub fn start_up_page() -> Option<PhysAddr> {
     match START_UP_PAGE.load(Ordering::Relaxed) {

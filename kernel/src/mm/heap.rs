@@ -5,8 +5,22 @@
 //! consists of such blocks only. So its cost on a path that allocates does not depend on the probes
 //! that were registered before. Larger blocks take a step for each hole between larger ones.
 //!
-//! Any context but NMI and probe handlers: one spinlock with interrupts off. Lock order: heap, page
-//! tables, frames. Memory that the heap has taken stays the heap's.
+//! # Chunks
+//! The region consists of chunks of [`CHUNK`] bytes. A chunk is in one of three states:
+//!
+//! ```text
+//!   beyond the end ──grow──► present: has frames ──give_back──► absent: its frames are others'
+//!                                  ▲                                   │
+//!                                  └────────────── grow ───────────────┘
+//! ```
+//!
+//! Present chunks are the memory of the block heap. An absent one was taken away from it while all
+//! of it was free. The heap keeps free chunks until frames are short, because it would soon need
+//! them again. [`give_back`] is for code that finds frames short.
+//!
+//! # Contexts
+//! Blocks: any context but NMI and probe handlers; one spinlock with interrupts off. Lock order:
+//! heap, page tables, frames. [`give_back`]: task context.
 
 use super::{
     allocation_faults,
@@ -14,59 +28,130 @@ use super::{
     paging::{self, HEAP_END, HEAP_START, Protection},
 };
 use crate::{
+    arch::smp,
     probes::handler_rules::{self, Rule},
     sync::SpinLock,
 };
 use block_heap::{BlockHeap, missing};
 use core::{
     alloc::{GlobalAlloc, Layout},
+    array,
+    ops::Range,
     ptr::{self, NonNull},
 };
 use x86_64::VirtAddr;
 
-/// The heap grows by at least this many bytes.
-const GROWTH: usize = 1 << 20;
+/// The heap grows and gives back by this many bytes.
+pub const CHUNK: usize = 1 << 20;
+const CHUNKS: usize = (HEAP_END - HEAP_START) as usize / CHUNK;
 
-/// Bytes of frames that the heap leaves to others. It gives no frame back, so without a limit one
-/// greedy user of the heap would leave no memory for stacks, page tables and programs.
+/// Bytes of frames that the heap leaves to others. Without a limit one greedy user of the heap
+/// would leave no memory for stacks and page tables.
 const LEFT_TO_OTHERS: usize = 4 << 20;
 
 struct Heap {
     blocks: BlockHeap,
-    /// Bytes mapped, from [`HEAP_START`] on.
-    mapped: usize,
+    /// The number of the first chunk beyond the end.
+    end: usize,
+    /// Bit n % 64 of word n / 64: chunk n is absent.
+    absent: [u64; CHUNKS / 64],
+    /// How many chunks are absent.
+    absences: usize,
 }
 
+/// Where chunk `chunk` begins.
+fn address(chunk: usize) -> u64 {
+    HEAP_START + (chunk * CHUNK) as u64
+}
+
+/// The pages of some chunks.
+fn pages(chunks: Range<usize>) -> impl Iterator<Item = VirtAddr> + Clone {
+    (address(chunks.start)..address(chunks.end))
+        .step_by(FRAME_SIZE)
+        .map(VirtAddr::new)
+}
+
+const ONE_CHUNK: Layout = match Layout::from_size_align(CHUNK, CHUNK) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a chunk is a layout"),
+};
+
 impl Heap {
-    /// Maps frames at the end of the heap, `bytes` more. False if memory is out.
+    /// Whether chunk `chunk` is absent.
+    fn is_absent(&self, chunk: usize) -> bool {
+        self.absences != 0 && self.absent[chunk / 64] & (1 << (chunk % 64)) != 0
+    }
+
+    fn set_absent(&mut self, chunk: usize, absent: bool) {
+        let (word, bit) = (&mut self.absent[chunk / 64], 1 << (chunk % 64));
+        if absent {
+            *word |= bit;
+            self.absences += 1;
+        } else {
+            *word &= !bit;
+            self.absences -= 1;
+        }
+    }
+
+    /// The first `count` chunks without frames that touch: absent ones, or those behind the end.
+    fn room(&self, count: usize) -> Option<Range<usize>> {
+        let mut room = 0;
+        if self.absences == 0 {
+            room = self.end;
+        }
+        // The chunks from `room` to `end` are absent.
+        let mut end = room;
+        while end < self.end && end - room < count {
+            if !self.is_absent(end) {
+                room = end + 1;
+            }
+            end += 1;
+        }
+        let found = room..room.checked_add(count)?;
+        (found.end <= CHUNKS).then_some(found)
+    }
+
+    /// Adds whole chunks, in which `bytes` bytes that touch are free. False if memory is out.
     fn grow(&mut self, bytes: usize) -> bool {
-        let bytes = bytes.next_multiple_of(GROWTH);
-        let start = HEAP_START + self.mapped as u64;
-        if bytes as u64 > HEAP_END - start
-            || frame::free_frames() * FRAME_SIZE < bytes + LEFT_TO_OTHERS
-        {
+        let count = bytes.div_ceil(CHUNK);
+        let left = (frame::free_frames() * FRAME_SIZE).saturating_sub(LEFT_TO_OTHERS);
+        if count > left / CHUNK {
             return false;
         }
-        let end = start + bytes as u64;
-        for page in (start..end).step_by(FRAME_SIZE) {
-            let mapped = Frame::alloc().is_ok_and(|frame| {
-                paging::map_kernel(VirtAddr::new(page), frame, Protection::ReadWrite).is_ok()
-            });
+        let Some(chunks) = self.room(count) else {
+            return false;
+        };
+        for page in pages(chunks.clone()) {
+            let mapped = Frame::alloc()
+                .is_ok_and(|frame| paging::map_kernel(page, frame, Protection::ReadWrite).is_ok());
             if !mapped {
-                for page in (start..page).step_by(FRAME_SIZE) {
-                    // No CPU has touched the page, so none has it in its TLB.
-                    drop(paging::unmap_kernel(VirtAddr::new(page)));
-                }
+                pages(chunks)
+                    .take_while(|&earlier| earlier < page)
+                    // No CPU has touched the page since it was mapped, so none has it in its TLB.
+                    .for_each(|page| drop(paging::unmap_kernel(page)));
                 return false;
             }
         }
-        if let Some(start) = NonNull::new(start as *mut u8) {
-            // SAFETY: just mapped, for the heap alone, for ever. It is whole pages, right behind
-            // the heap's end if it has one.
-            unsafe { self.blocks.add(start, bytes) };
+        for chunk in chunks {
+            let Some(start) = NonNull::new(address(chunk) as *mut u8) else {
+                continue;
+            };
+            if chunk < self.end {
+                self.set_absent(chunk, false);
+                // SAFETY: `give_back` has taken the chunk away, and its pages have frames again.
+                unsafe { self.blocks.bring_back(start, ONE_CHUNK) };
+            } else {
+                self.end = chunk + 1;
+                // SAFETY: just mapped, for the heap alone. The chunk is whole pages, right behind
+                // the heap's end if it has one. Its frames go only while it is taken away.
+                unsafe { self.blocks.add(start, CHUNK) };
+            }
         }
-        self.mapped += bytes;
         true
+    }
+
+    fn usage(&self) -> (usize, usize) {
+        (self.blocks.used(), (self.end - self.absences) * CHUNK)
     }
 }
 
@@ -75,7 +160,9 @@ struct KernelHeap(SpinLock<Heap>);
 #[cfg_attr(target_os = "none", global_allocator)]
 static HEAP: KernelHeap = KernelHeap(SpinLock::new(Heap {
     blocks: BlockHeap::empty(),
-    mapped: 0,
+    end: 0,
+    absent: [0; CHUNKS / 64],
+    absences: 0,
 }));
 
 // SAFETY: `BlockHeap` hands out disjoint blocks that fit their layouts, and the lock serialises it.
@@ -112,6 +199,32 @@ unsafe impl GlobalAlloc for KernelHeap {
 
 /// Bytes of the blocks in use, and bytes mapped.
 pub fn usage() -> (usize, usize) {
-    let heap = HEAP.0.lock();
-    (heap.blocks.used(), heap.mapped)
+    HEAP.0.lock().usage()
+}
+
+/// The same; none if the lock is held.
+pub(super) fn try_usage() -> Option<(usize, usize)> {
+    Some(HEAP.0.try_lock()?.usage())
+}
+
+/// Gives the frames of one chunk back, if a whole chunk is free. False if none is. Task context,
+/// interrupts on, no spinlock held.
+pub fn give_back() -> bool {
+    /// Frames that wait for one flush. They are on the stack.
+    const BATCH: usize = 64;
+    let Some(start) = HEAP.0.lock().blocks.take_away(ONE_CHUNK) else {
+        return false;
+    };
+    // The chunk is neither the block heap's now nor absent, so nobody else cares for it.
+    let chunk = (start.addr().get() as u64 - HEAP_START) as usize / CHUNK;
+    let mut pages = pages(chunk..chunk + 1);
+    for _ in 0..CHUNK / FRAME_SIZE / BATCH {
+        let frames: [Option<Frame>; BATCH] =
+            array::from_fn(|_| pages.next().and_then(paging::unmap_kernel));
+        // No CPU may write through a stale translation once the frames hold something else.
+        smp::flush_tlb_everywhere();
+        drop(frames);
+    }
+    HEAP.0.lock().set_absent(chunk, true);
+    true
 }

@@ -8,7 +8,8 @@
 //! spinlock.
 
 use super::{
-    frame::{FRAME_SIZE, Frame, OutOfMemory},
+    frame::{self, FRAME_SIZE, Frame, OutOfMemory},
+    heap,
     paging::{self, MapError, Protection, STACKS_START},
 };
 use crate::sync::SpinLock;
@@ -31,6 +32,12 @@ struct Pool {
     unused: Option<VirtAddr>,
 }
 
+impl Pool {
+    fn mapped_frames(&self) -> usize {
+        self.mapped as usize * (STACK_BYTES as usize / FRAME_SIZE)
+    }
+}
+
 static POOL: SpinLock<Pool> = SpinLock::new(Pool {
     mapped: 0,
     unused: None,
@@ -38,7 +45,12 @@ static POOL: SpinLock<Pool> = SpinLock::new(Pool {
 
 /// How many frames the stacks hold, both those in use and those that wait for reuse. Task context.
 pub fn mapped_frames() -> usize {
-    POOL.lock().mapped as usize * (STACK_BYTES as usize / FRAME_SIZE)
+    POOL.lock().mapped_frames()
+}
+
+/// The same; none if the lock is held.
+pub(super) fn try_mapped_frames() -> Option<usize> {
+    Some(POOL.try_lock()?.mapped_frames())
 }
 
 /// A stack that belongs to the holder of this value. Dropping it gives it back, so nothing may run
@@ -56,6 +68,11 @@ fn link(top: VirtAddr) -> *mut Option<VirtAddr> {
 impl KernelStack {
     /// Takes an unused stack or maps a new one.
     pub fn new() -> Result<Self, OutOfMemory> {
+        /// Frames of a stack, and of the tables that map it.
+        const NEEDED: usize = STACK_BYTES as usize / FRAME_SIZE + 3;
+        if frame::free_frames() < NEEDED {
+            heap::give_back();
+        }
         let mut pool = POOL.lock();
         if let Some(top) = pool.unused {
             // SAFETY: an unused stack is mapped, ours, and has its link there.

@@ -9,6 +9,8 @@ pub mod kernel_stack;
 pub mod paging;
 pub mod phys_map;
 pub mod uaccess;
+pub mod usage;
 pub mod user_space;
 
 pub use frame::{FRAME_SIZE, Frame};
+pub use usage::Usage;

@@ -29,13 +29,14 @@
 //!
 //! # Running out
 //! Programs get no more memory when only [`KERNEL_RESERVE`] frames are free ([`is_memory_short`]):
-//! the rest keeps the kernel going. Then a fault ends its task, `fork` and `exec` fail, and files
+//! the rest keeps the kernel going. Free memory that the heap holds comes back first. Then a fault ends its task, `fork` and `exec` fail, and files
 //! do not grow.
 
 use crate::{
     errno::Errno,
     mm::{
         frame::{self, FRAME_SIZE, Frame},
+        heap,
         paging::{AddressSpace, Protection, USER_END},
     },
     sync::Mutex,
@@ -108,9 +109,15 @@ pub struct UserSpace {
     root: PhysAddr,
 }
 
-/// Whether programs get no more memory. Any context but NMI and probe handlers.
+/// Whether programs get no more memory, although the heap has given back what it does not use. Task
+/// context, no spinlock held.
 pub fn is_memory_short() -> bool {
-    frame::free_frames() <= KERNEL_RESERVE
+    while frame::free_frames() <= KERNEL_RESERVE {
+        if !heap::give_back() {
+            return true;
+        }
+    }
+    false
 }
 
 /// Takes a frame of zeros for user memory.

@@ -5,17 +5,21 @@
 //! comes in: names, symbols, frames and page tables for slots, the heap.
 
 use crate::numbered_targets::numbered_targets;
+use abi::WaitStatus;
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::hint::black_box;
 use kernel::{
     log,
-    mm::allocation_faults::{Outcome, with_room_for},
+    mm::{
+        allocation_faults::{Outcome, with_room_for},
+        heap,
+    },
     probes::{
         Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, ProbeError,
         PtRegs, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,
     },
     symbols,
-    task::kthread::spawn_kthread,
+    task::{exec::run_program, kthread::spawn_kthread},
 };
 
 numbered_targets! { short_one 101 short_two 102 short_three 103 }
@@ -346,11 +350,15 @@ fn memory_that_is_out_refuses_a_pool_and_comes_back() {
         again.result
     );
     assert_eq!(again.kept, 0, "bytes kept by {} pools", again.result);
-    // The heap keeps what it has taken. Others still have memory: each of these needs a stack.
+    // The heap keeps what it has taken. Others still have memory: each of these needs a stack, and
+    // the program needs what the heap gives back then.
     let threads: Vec<_> = (0..16)
         .map(|_| spawn_kthread("after", || {}).expect("memory for a thread"))
         .collect();
     for thread in threads {
         thread.wait_released();
     }
+    let ran = run_program("/bin/exercise", &["rounds", "1"]);
+    assert_eq!(ran, Ok(WaitStatus::exited(0)));
+    while heap::give_back() {}
 }

@@ -239,9 +239,23 @@ impl Pipe {
 
 type Outcome = Arc<Mutex<Option<Result<usize, Errno>>>>;
 
+/// Waits until `ready` and `task` sleeps. Does not sleep, because a task that asks at each tick
+/// wakes with every other sleeper. A task that ends never sleeps again: that is a failure, told at
+/// once.
+fn wait_for_sleep(task: &TaskRef, ready: impl Fn() -> bool) {
+    loop {
+        // Before the state: a task that is ready may have slept for another reason until then.
+        let ready = ready();
+        match task.state() {
+            task::State::Sleeping if ready => return,
+            task::State::Dead => panic!("{task} has ended and does not wait"),
+            _ => task::schedule(),
+        }
+    }
+}
+
 /// Starts a thread that reads from `path` once, as part of a command of the prompt if `commanded`.
-/// Returns when it waits. The loop that looks for that does not sleep, because a reader that asks
-/// at each tick wakes with every other sleeper.
+/// Returns when it waits.
 fn reader(path: &str, commanded: bool) -> (TaskRef, Outcome) {
     let (path, outcome) = (path.to_string(), Outcome::default());
     let (put, reads) = (outcome.clone(), Arc::new(AtomicBool::new(false)));
@@ -255,9 +269,7 @@ fn reader(path: &str, commanded: bool) -> (TaskRef, Outcome) {
         *put.lock() = Some(read);
     })
     .expect("memory for a thread");
-    while !reads.load(SeqCst) || thread.state() != task::State::Sleeping {
-        task::schedule();
-    }
+    wait_for_sleep(&thread, || reads.load(SeqCst));
     (thread, outcome)
 }
 
@@ -302,9 +314,7 @@ fn a_read_waits(is_polled: bool) {
     for letters in [0, 4] {
         let pid = start_program("/bin/exercise", &["read", &path, "4"]).expect("it can be run");
         let program = process::find(pid).expect("it waits");
-        while program.state() != task::State::Sleeping {
-            task::schedule();
-        }
+        wait_for_sleep(&program, || true);
         let status = if letters == 0 {
             process::kill(pid).expect("it runs");
             WaitStatus::killed(signal::KILL)

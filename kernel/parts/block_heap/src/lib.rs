@@ -16,7 +16,9 @@
 //! # Memory
 //! A page of a class stays in that class. So a class holds as many pages as its blocks ever needed
 //! at the same time. Users that take and give back in rounds need no more pages after the first
-//! round. Pages of larger blocks that touch are one hole again.
+//! round. Pages of larger blocks that touch are one hole again. The owner may take whole free pages
+//! away ([`BlockHeap::take_away`]) and bring them back later, for example to lend the memory behind
+//! them to others.
 //!
 //! # Contexts
 //! Plain data without locks: the owner serialises it. It calls nothing that allocates.
@@ -150,6 +152,28 @@ impl BlockHeap {
             } else {
                 self.pages.extend(bytes);
             }
+        }
+    }
+
+    /// Takes free pages away from the heap, as many as `layout` says. None if no hole has room for
+    /// them. The heap does not touch them again until they are back.
+    pub fn take_away(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        match Source::of(layout)? {
+            Source::Class(_) => None,
+            Source::Pages(layout) => self.pages.allocate_first_fit(layout).ok(),
+        }
+    }
+
+    /// Brings pages back to the heap.
+    ///
+    /// # Safety
+    /// [`take_away`](Self::take_away) has returned each of these pages, alone or with others, and
+    /// it has not been brought back since. Their number is that of `layout`. They are valid memory
+    /// again and belong to the heap alone.
+    pub unsafe fn bring_back(&mut self, start: NonNull<u8>, layout: Layout) {
+        if let Some(Source::Pages(layout)) = Source::of(layout) {
+            // SAFETY: the caller's promise. The list of holes knows no blocks, only their bounds.
+            unsafe { self.pages.deallocate(start, layout) };
         }
     }
 

@@ -225,6 +225,55 @@ fn rounds_need_nothing_more_than_the_first() {
     }
 }
 
+/// Pages that are away: the heap does not touch them. When they are back, they and their
+/// neighbours are one hole.
+#[test]
+fn pages_that_were_taken_away_come_back_whole() {
+    let mut ground = Ground::new(64);
+    let four = layout(4 * PAGE, 4 * PAGE);
+    let whole = layout(63 * PAGE, PAGE);
+    // One page is taken, so that no hole begins at a multiple of four.
+    let block = ground.take(layout(PAGE, 8), 1).unwrap();
+    let mut away = Vec::new();
+    while let Some(start) = ground.heap.take_away(four) {
+        assert_eq!(start.as_ptr() as usize % (4 * PAGE), 0);
+        // SAFETY: four pages of memory of our own, which the heap has given up.
+        unsafe { start.write_bytes(0xaa, 4 * PAGE) };
+        away.push(start);
+    }
+    assert_eq!(away.len(), 15);
+    assert_eq!(
+        (ground.heap.used(), ground.heap.free_pages()),
+        (PAGE, 3 * PAGE)
+    );
+    let rest: Vec<_> = (0..3).map(|i| ground.take(layout(PAGE, 8), i)).collect();
+    assert!(ground.take(layout(PAGE, 8), 0).is_none());
+    rest.into_iter()
+        .flatten()
+        .for_each(|block| ground.give_back(block));
+    for start in &away {
+        // SAFETY: as above; the blocks between have been written since.
+        let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), 4 * PAGE) };
+        assert!(bytes.iter().all(|byte| *byte == 0xaa), "touched");
+    }
+    // Several that touch come back as one, others alone and in another order.
+    away.sort();
+    assert!(ground.heap.take_away(layout(8, 8)).is_none(), "no page");
+    let first = away.remove(0);
+    away.remove(0);
+    // SAFETY: they were taken away, and touch.
+    unsafe { ground.heap.bring_back(first, layout(8 * PAGE, PAGE)) };
+    assert!(ground.take(whole, 0).is_none());
+    for start in away.into_iter().rev() {
+        // SAFETY: it was taken away.
+        unsafe { ground.heap.bring_back(start, four) };
+    }
+    let all = ground.take(whole, 2).expect("one hole");
+    ground.give_back(all);
+    ground.give_back(block);
+    assert_eq!(ground.heap.free_pages(), 64 * PAGE);
+}
+
 #[derive(Clone, Debug)]
 enum Operation {
     Take(usize, u32),
