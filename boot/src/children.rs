@@ -56,7 +56,24 @@ pub fn spawn(command: &mut Command) -> io::Result<Running> {
     Ok(Running { child, pid })
 }
 
+/// Kills a child from another thread than that which has it.
+#[derive(Clone, Debug)]
+pub struct Killer(Arc<Mutex<Child>>);
+
+impl Killer {
+    /// Kills the child; no effect if it has ended.
+    pub fn kill(&self) {
+        // The only error is that it has ended.
+        let _ = lock(&self.0).kill();
+    }
+}
+
 impl Running {
+    /// The right to kill it, for another thread.
+    pub fn killer(&self) -> Killer {
+        Killer(self.child.clone())
+    }
+
     /// Takes the writing end of the child's standard input, if that is piped.
     pub fn take_stdin(&self) -> Option<ChildStdin> {
         lock(&self.child).stdin.take()

@@ -248,6 +248,11 @@ impl Guest {
         }
     }
 
+    /// The right to kill it, for another thread.
+    pub fn killer(&self) -> children::Killer {
+        self.process.killer()
+    }
+
     /// Types `text` at the serial line. Waits while QEMU takes nothing.
     ///
     /// # Errors

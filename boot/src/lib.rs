@@ -8,7 +8,7 @@
 //!                                 `boot_loader`   (`disk`)                      tells the end
 //! ```
 //!
-//! [`bochs`] takes the place of `qemu` if a second emulator is requested.
+//! [`trace`] runs a guest that traces itself, and passes its answers on. [`bochs`] takes the place of `qemu` if a second emulator is requested.
 //!
 //! # Invariants
 //! 1. Nothing is started before the whole command line has been found good.
@@ -32,3 +32,4 @@ pub mod options;
 pub mod prerequisites;
 pub mod progress;
 pub mod qemu;
+pub mod trace;

@@ -8,12 +8,15 @@
 
 use std::{
     fmt,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
 
 use anyhow::Result;
 use clap::ValueEnum;
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::{
     image::Firmware,
@@ -64,6 +67,10 @@ pub struct Machine {
     pub cmdline: String,
     /// The disk image.
     pub disk: PathBuf,
+    /// Arguments behind all others.
+    pub further: Vec<String>,
+    /// Files that QEMU inherits. `further` names them by their numbers.
+    pub inherited: Vec<Arc<OwnedFd>>,
 }
 
 impl Machine {
@@ -79,6 +86,8 @@ impl Machine {
             serial: Serial::Output,
             cmdline: String::new(),
             disk,
+            further: Vec::new(),
+            inherited: Vec::new(),
         }
     }
 
@@ -145,7 +154,23 @@ impl Machine {
         if self.gdb {
             command.args(["-gdb", "tcp:127.0.0.1:1234", "-S"]);
         }
-        Ok(command)
+        command.args(&self.further);
+        Ok(self.inherit(command))
+    }
+
+    fn inherit(&self, mut command: Command) -> Command {
+        if !self.inherited.is_empty() {
+            let files = self.inherited.clone();
+            let keep_open = move || {
+                for file in &files {
+                    fcntl_setfd(file, FdFlags::empty())?;
+                }
+                Ok(())
+            };
+            // SAFETY: between fork and exec the closure makes system calls and allocates nothing.
+            unsafe { command.pre_exec(keep_open) };
+        }
+        command
     }
 }
 
@@ -161,6 +186,7 @@ fn escaped_path(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn arguments(machine: &Machine) -> Vec<String> {
         let command = machine.command(Install::Forbidden).unwrap();
@@ -199,6 +225,22 @@ mod tests {
         };
         assert_eq!(value_of("-m"), Some("640"));
         assert_eq!(value_of("-smp"), Some("5"));
+    }
+
+    #[test]
+    fn only_the_files_that_are_named_are_inherited() {
+        let file = || Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let (given, kept) = (file(), file());
+        let number = |file: &Arc<OwnedFd>| file.as_raw_fd().to_string();
+        let machine = Machine {
+            inherited: vec![given.clone()],
+            ..Machine::new("disk.img".into())
+        };
+        // A shell in place of QEMU, with the same closures.
+        let mut command = machine.inherit(Command::new("sh"));
+        command.args(["-c", "test -e /dev/fd/$1 && ! test -e /dev/fd/$2", "sh"]);
+        command.args([number(&given), number(&kept)]);
+        assert!(command.status().unwrap().success());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! The command line decides what comes next. With `guest_tests.run=`, guest tests run. Otherwise:
 //!
 //! 1. The modules of `modules=` are loaded, in that order.
-//! 2. The user program of `init=` runs, or with `interactive` the prompt.
+//! 2. The user program of `init=` runs, or with `interactive` the prompt. If the host hands over a
+//!    script of the tracer, that runs meanwhile.
 //! 3. The modules are unloaded again, in the order in which they were loaded.
 //! 4. The machine is powered off with the verdict. It is success only if every module was loaded
 //!    and the program exited with 0.
@@ -77,6 +78,8 @@ fn kernel_init(early_loaded: bool) -> ! {
     let ran = if interactive {
         shell::run();
         true
+    } else if let Some(trace) = trace::script::at_boot::start() {
+        trace.run(program)
     } else {
         run_init(program)
     };

@@ -1,4 +1,5 @@
-//! The serial port COM1, a 16550 UART: the kernel's console.
+//! The serial ports, 16550 UARTs: COM1, the kernel's console, and COM2, which the tracer on the host
+//! listens to.
 //!
 //! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port
 //! has no lock of its own: [`crate::console`] owns it, and a panic takes it by force. The port does
@@ -22,6 +23,9 @@ use x86_64::instructions::port::{PortReadOnly, PortWriteOnly};
 /// I/O base of COM1 on every PC.
 const COM1: u16 = 0x3f8;
 
+/// I/O base of COM2.
+const COM2: u16 = 0x2f8;
+
 /// The line of the ISA bus that COM1 interrupts by.
 pub const COM1_LINE: u8 = 4;
 
@@ -29,7 +33,7 @@ pub const COM1_LINE: u8 = 4;
 /// 1.4 ms at 115,200 baud, and one read of the port takes about a microsecond.
 const POLLS_PER_FIFO: u32 = 200_000;
 
-/// The port. One value exists, inside the console lock.
+/// The sending half of a port. One value exists for each: COM1's inside the console lock.
 pub struct SerialPort {
     uart: Uart16550<PioBackend>,
     /// The port answered when it was set up.
@@ -48,6 +52,24 @@ impl SerialPort {
             Ok(uart) => Self { uart, works: false },
             Err(_) => panic!("COM1's ports lie within the I/O space"),
         }
+    }
+
+    /// Names COM2 without touching it.
+    ///
+    /// # Safety
+    /// 1. Nothing else drives COM2 while this value exists.
+    pub const unsafe fn com2() -> Self {
+        // SAFETY: the eight ports from 0x2f8 are COM2's on every PC that has one, and the caller
+        // gives them up (1).
+        match unsafe { Uart16550::new_port(COM2) } {
+            Ok(uart) => Self { uart, works: false },
+            Err(_) => panic!("COM2's ports lie within the I/O space"),
+        }
+    }
+
+    /// Whether a UART has answered at [`SerialPort::init`].
+    pub fn works(&self) -> bool {
+        self.works
     }
 
     /// Sets the line to 115,200 baud, 8 data bits, no parity, one stop bit, FIFO on, interrupts
@@ -111,6 +133,18 @@ impl SerialInput {
         }
     }
 
+    /// The same for COM2.
+    ///
+    /// # Safety
+    /// 1. Nothing else reads what COM2 receives while this value exists.
+    pub const unsafe fn com2() -> Self {
+        Self {
+            data: PortReadOnly::new(COM2),
+            interrupt_enable: PortWriteOnly::new(COM2 + 1),
+            line_status: PortReadOnly::new(COM2 + 5),
+        }
+    }
+
     /// Switches the interrupt for received bytes on or off. If a byte is there already, it comes at
     /// once.
     pub fn interrupt(&mut self, on: bool) {
@@ -125,7 +159,7 @@ impl SerialInput {
         /// The value that a read gives where no UART answers.
         const NOTHING: u8 = 0xff;
         // SAFETY: a read of the line status clears only error bits, which no code uses. No other
-        // code reads the data register, as the caller of `com1` has promised.
+        // code reads the data register, as the caller of `com1` or `com2` has promised.
         unsafe {
             let status = self.line_status.read();
             let ready =

@@ -86,6 +86,14 @@ pub extern "C" fn ktime_get() -> u64 {
     ticks_to_ns(now.saturating_sub(BOOT_TSC.load(Ordering::Relaxed)))
 }
 
+/// Ticks of the time stamp counter in a second; 0 before [`init`].
+pub fn tsc_hz() -> u64 {
+    match NS_PER_TICK.load(Ordering::Relaxed) {
+        0 => 0,
+        ns => (NSEC_PER_SEC << 32) / ns,
+    }
+}
+
 /// The time since boot at which the counter of CPU `cpu` had the value `tsc`, in nanoseconds.
 pub fn tsc_to_ns(cpu: usize, tsc: u64) -> u64 {
     let correction = CORRECTION

@@ -8,7 +8,7 @@ use std::{
     env, fmt,
     io::Write,
     ops::ControlFlow,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -31,6 +31,12 @@ use crate::{
 pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
+
+/// Waits until no other guest runs. None starts while the value exists.
+pub fn one_guest() -> MutexGuard<'static, ()> {
+    // A panic in another test leaves nothing behind that concerns us.
+    ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The emulator that runs the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -323,6 +323,31 @@ pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> bool {
     }
 }
 
+/// Takes records of all CPUs out of the rings, in the order of time, until there are none or `visit`
+/// says no. A ring that is damaged is cleared.
+pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) {
+    let buffer = BUFFER.lock();
+    let mut consumers = Vec::new();
+    if consumers.try_reserve_exact(buffer.rings.len()).is_err() {
+        // The next call may find memory.
+        return;
+    }
+    consumers.extend(buffer.rings.iter().map(|owned| owned.ring.consumer()));
+    let mut payload = [0; layout::MAX_PAYLOAD];
+    let mut merge = Merge::new(&mut consumers);
+    loop {
+        match merge.next(&mut payload) {
+            Ok(Some((index, event))) => {
+                if !visit(item(index, &event, &payload)) {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err((index, _)) => _ = buffer.rings[index].ring.reset(),
+        }
+    }
+}
+
 /// Visits the records that are in the rings of all CPUs, or of one, in the order of time, and
 /// leaves them there. `visit` says whether to go on.
 pub fn view(cpu: Option<usize>, mut visit: impl FnMut(Item<'_>) -> bool) {

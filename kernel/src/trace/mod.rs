@@ -8,6 +8,7 @@
 //! | [`event`], [`events`] | one event; all of them, and the commands that define them |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
+//! | [`script`] | a script of the tracer: loaded, attached, run, answered |
 //! | [`comms`] | names of tasks that have ended |
 //! | [`counters`] | counters that are reached by one instruction |
 //! | [`stacks`] | call stacks of hits |
@@ -36,6 +37,7 @@ mod nofault;
 pub mod output;
 pub mod program;
 pub mod records;
+pub mod script;
 pub mod shared;
 pub mod sources;
 pub mod stacks;

@@ -21,7 +21,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 use bpf::{
-    BuildError, Helper, Insn, Kind, MapIndex, MapKind, Verified,
+    BuildError, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Verified,
     verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
@@ -30,6 +30,7 @@ use bpf_compiler::{
 };
 use probes::{Action, CallAction, PerCpu, action::CallRoutine, kprobe::PreHandler};
 use trace_maps::{Definition, Map, MapError};
+use x86_64::instructions::interrupts;
 
 use super::{
     buffer, counters,
@@ -39,7 +40,7 @@ use super::{
     stacks,
 };
 use crate::{
-    arch::{cpu, percpu, smp},
+    arch::{PtRegs, cpu, percpu, smp},
     errno::Errno,
     probes::{
         Kernel, Kprobe, Kretprobe, PROBES, ProbeError, Registered,
@@ -166,6 +167,46 @@ pub enum LoadedMap {
 }
 
 impl LoadedMap {
+    /// Takes the memory of a map.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn new(def: &MapDef) -> Result<Shared<Self>, LoadError> {
+        let kind = match def.kind {
+            MapKind::Array => trace_maps::Kind::Array,
+            MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
+            MapKind::Hash => trace_maps::Kind::Hash,
+            MapKind::PerCpuHash => trace_maps::Kind::PerCpuHash,
+            MapKind::Stacks => trace_maps::Kind::Stacks,
+            MapKind::Ring => {
+                buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
+                return Ok(Shared::try_new(Self::Ring)?);
+            }
+        };
+        let definition = Definition {
+            kind,
+            key_size: def.key_size as usize,
+            value_size: def.value_size as usize,
+            entries: def.entries as usize,
+        };
+        let is_counter =
+            (kind, def.value_size, def.entries) == (trace_maps::Kind::PerCpuArray, 8, 1);
+        let counter = if is_counter { counters::take() } else { None };
+        let map = match counter {
+            Some(counter) => Map::Array(counter),
+            None => Map::new(&definition, smp::possible_cpus())?,
+        };
+        let tables = match &map {
+            Map::Hash(hash) => Some(tables(hash)?),
+            Map::Array(array) => Some(try_box(Tables {
+                tables: [core::ptr::null(); percpu::MAX_CPUS],
+                array: Some((array.place(), def.value_size as usize)),
+            })?),
+            Map::Stacks(_) => None,
+        };
+        Ok(Shared::try_new(Self::Own(map, tables))?)
+    }
+
     /// The map, if it has memory of its own.
     pub fn own(&self) -> Option<&Map> {
         match self {
@@ -313,6 +354,23 @@ impl Program {
         names.zip(&self.maps)
     }
 
+    /// Runs it once, here and now, with these registers. False: it is none of [`Kind::Probe`].
+    pub fn run(&self, regs: &PtRegs) -> bool {
+        /// Stands for the probe; the code does not look at it.
+        static NO_PROBE: Kprobe = Kprobe::new();
+        let Some(action) = self.action else {
+            return false;
+        };
+        // The code takes one off `ip`, because that is behind a breakpoint.
+        let mut regs = PtRegs {
+            ip: regs.ip.wrapping_add(1),
+            ..*regs
+        };
+        // A program keeps its CPU, and no grace period ends meanwhile.
+        interrupts::without_interrupts(|| (action.handler)(&NO_PROBE, &mut regs));
+        true
+    }
+
     /// The sum of a counter over all CPUs, of an array. 0 if there is none.
     pub fn counter(&self, map: MapIndex, index: usize) -> u64 {
         let mut sum = [0; 1];
@@ -344,44 +402,10 @@ fn make_maps(
 ) -> Result<Vec<Shared<LoadedMap>>, LoadError> {
     let mut maps = try_vec(program.maps.len())?;
     for def in &program.maps {
-        if let Some(map) = shared(&def.name) {
-            maps.push(map);
-            continue;
-        }
-        let kind = match def.kind {
-            MapKind::Array => trace_maps::Kind::Array,
-            MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
-            MapKind::Hash => trace_maps::Kind::Hash,
-            MapKind::PerCpuHash => trace_maps::Kind::PerCpuHash,
-            MapKind::Stacks => trace_maps::Kind::Stacks,
-            MapKind::Ring => {
-                buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
-                maps.push(Shared::try_new(LoadedMap::Ring)?);
-                continue;
-            }
-        };
-        let definition = Definition {
-            kind,
-            key_size: def.key_size as usize,
-            value_size: def.value_size as usize,
-            entries: def.entries as usize,
-        };
-        let is_counter =
-            (kind, def.value_size, def.entries) == (trace_maps::Kind::PerCpuArray, 8, 1);
-        let counter = if is_counter { counters::take() } else { None };
-        let map = match counter {
-            Some(counter) => Map::Array(counter),
-            None => Map::new(&definition, smp::possible_cpus())?,
-        };
-        let tables = match &map {
-            Map::Hash(hash) => Some(tables(hash)?),
-            Map::Array(array) => Some(try_box(Tables {
-                tables: [core::ptr::null(); percpu::MAX_CPUS],
-                array: Some((array.place(), def.value_size as usize)),
-            })?),
-            Map::Stacks(_) => None,
-        };
-        maps.push(Shared::try_new(LoadedMap::Own(map, tables))?);
+        maps.push(match shared(&def.name) {
+            Some(map) => map,
+            None => LoadedMap::new(def)?,
+        });
     }
     Ok(maps)
 }
@@ -651,6 +675,37 @@ impl Drop for AttachedProbes {
     }
 }
 
+/// The routines of the two programs of a call.
+///
+/// # Errors
+/// [`LoadError::Kind`], [`LoadError::Shared`].
+fn call_action(
+    entry: Option<&Shared<Program>>,
+    on_return: &Program,
+) -> Result<CallAction, LoadError> {
+    let kind = on_return.source().kind;
+    let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+        return Err(LoadError::Kind(kind));
+    };
+    if let Some(entry) = entry {
+        match entry.source().kind {
+            Kind::Entry { data: shared } if shared == data => {}
+            Kind::Entry { data: shared } => {
+                return Err(LoadError::Shared {
+                    entry: shared,
+                    on_return: data,
+                });
+            }
+            kind => return Err(LoadError::Kind(kind)),
+        }
+    }
+    Ok(CallAction {
+        entry: entry.and_then(|entry| entry.routine),
+        on_return: routine,
+        shared_words: data.div_ceil(8) as usize,
+    })
+}
+
 /// A kretprobe that runs programs at the entry and the return of calls.
 pub struct AttachedCall {
     // Dropped in this order (PROGRAM-2).
@@ -670,27 +725,7 @@ impl AttachedCall {
         on_return: Shared<Program>,
         probe: Kretprobe,
     ) -> Result<Self, LoadError> {
-        let kind = on_return.source().kind;
-        let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
-            return Err(LoadError::Kind(kind));
-        };
-        if let Some(entry) = &entry {
-            match entry.source().kind {
-                Kind::Entry { data: shared } if shared == data => {}
-                Kind::Entry { data: shared } => {
-                    return Err(LoadError::Shared {
-                        entry: shared,
-                        on_return: data,
-                    });
-                }
-                kind => return Err(LoadError::Kind(kind)),
-            }
-        }
-        let action = try_box(CallAction {
-            entry: entry.as_ref().and_then(|entry| entry.routine),
-            on_return: routine,
-            shared_words: data.div_ceil(8) as usize,
-        })?;
+        let action = try_box(call_action(entry.as_ref(), &on_return)?)?;
         // SAFETY: as in `AttachedProbe::new`.
         let probe = unsafe { probe.action(&*action) };
         Ok(Self {
@@ -729,5 +764,108 @@ impl AttachedCall {
         let _ = PROBES.disable(self.kretprobe());
         text_poke::synchronize_hits();
         self.misses()
+    }
+}
+
+/// Kretprobes that all run the same programs, registered in one call.
+pub struct AttachedCalls {
+    /// From `Box::into_raw`. Dropped when they are unregistered.
+    probes: *mut [Kretprobe],
+    /// The same, for the registry. Kept, because a detachment must not need memory.
+    references: Vec<&'static Kretprobe>,
+    action: Option<Box<CallAction>>,
+    entry: Option<Shared<Program>>,
+    on_return: Shared<Program>,
+}
+
+// SAFETY: the probes are `Send` and `Sync`, and this is their owner.
+unsafe impl Send for AttachedCalls {}
+// SAFETY: as above.
+unsafe impl Sync for AttachedCalls {}
+
+impl AttachedCalls {
+    /// Registers a probe on each of the functions that begin at `addresses`.
+    ///
+    /// # Errors
+    /// [`LoadError`], of the first address that is refused; nothing has changed then.
+    pub fn new(
+        entry: Option<Shared<Program>>,
+        on_return: Shared<Program>,
+        addresses: &[u64],
+    ) -> Result<Self, LoadError> {
+        let action = try_box(call_action(entry.as_ref(), &on_return)?)?;
+        let mut probes = try_vec(addresses.len())?;
+        let mut references = try_vec(addresses.len())?;
+        for address in addresses {
+            // SAFETY: the action and its code live until the probes are unregistered, in `remove`.
+            probes.push(unsafe { Kretprobe::new().at(*address).action(&*action) });
+        }
+        // No bytes are to spare, so this needs no memory.
+        let probes = Box::into_raw(probes.into_boxed_slice());
+        // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
+        // references then.
+        references.extend(unsafe { &*probes });
+        match PROBES.register_batch(&references) {
+            Ok(()) => Ok(Self {
+                probes,
+                references,
+                action: Some(action),
+                entry,
+                on_return,
+            }),
+            Err(error) => {
+                references.clear();
+                // SAFETY: from `into_raw` above, and nobody has them.
+                drop(unsafe { Box::from_raw(probes) });
+                Err(error.into())
+            }
+        }
+    }
+
+    /// How many probes there are.
+    pub fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.references.is_empty()
+    }
+
+    /// How many calls were missed so far: the CPU was in handlers, or no instance was free.
+    pub fn misses(&self) -> u64 {
+        let of = |probe: &&Kretprobe| probe.nmissed() + probe.kprobe().nmissed();
+        self.references.iter().map(of).sum()
+    }
+
+    /// Detaches them. Returns their misses, which do not change any more. Calls that are under way
+    /// are not seen to return.
+    pub fn detach(mut self) -> u64 {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> u64 {
+        if self.action.is_none() {
+            return 0;
+        }
+        let removed = PROBES.unregister_batch(&self.references);
+        let misses = self.misses();
+        let action = self.action.take();
+        self.references.clear();
+        match removed {
+            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
+            Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
+            // They are hit still. So they stay, with all that a hit needs.
+            Err(_) => {
+                core::mem::forget((action, self.entry.clone(), self.on_return.clone()));
+            }
+        }
+        misses
+    }
+}
+
+impl Drop for AttachedCalls {
+    fn drop(&mut self) {
+        self.remove();
     }
 }

@@ -11,7 +11,7 @@ use alloc::{format, string::String, vec::Vec};
 use core::mem::offset_of;
 
 use abi::nr;
-use trace_events::definition::Definition;
+use trace_events::definition::{Definition, EventKind};
 
 use super::names::KernelSymbols;
 use crate::{arch::PtRegs, task};
@@ -70,6 +70,19 @@ static SYSCALLS: &[Syscall] = &[
 pub fn syscall_name(number: u64) -> Option<&'static str> {
     let call = SYSCALLS.iter().find(|call| call.number == number)?;
     Some(call.name)
+}
+
+/// Where an event of the kernel's own is: its name with its group, for example
+/// `sched:sched_switch`. Whether it is at a function's return, and the address.
+pub fn place(name: &str) -> Option<(bool, u64)> {
+    let (group, event) = name.split_once(':')?;
+    let line = lines().into_iter().find(|line| {
+        let of = line.get(2..).and_then(|rest| rest.split(' ').next());
+        of.and_then(|of| of.split_once('/')) == Some((group, event))
+    })?;
+    let definition = Definition::of_kernel(&line, &KernelSymbols).ok()?;
+    let address = definition.place.address(&KernelSymbols).ok().flatten()?;
+    Some((definition.kind == EventKind::Return, address))
 }
 
 /// How an argument is fetched: a text from the user's memory, else the register's value.

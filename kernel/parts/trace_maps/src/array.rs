@@ -206,6 +206,18 @@ impl Array {
         true
     }
 
+    /// Stores the first words of the value of `index` for `cpu`. False if there is none. A hit that
+    /// adds meanwhile may be lost.
+    pub fn write(&self, index: usize, cpu: usize, words: &[u64]) -> bool {
+        let Some(value) = self.value(index, cpu) else {
+            return false;
+        };
+        for (to, word) in value.iter().zip(words) {
+            to.store(*word, Relaxed);
+        }
+        true
+    }
+
     /// Sums up the values of `index` on all CPUs, each word by itself, to the first words of `to`.
     /// Sums wrap. False if there is no such value.
     pub fn read_sum(&self, index: usize, to: &mut [u64]) -> bool {

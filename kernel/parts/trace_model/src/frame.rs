@@ -41,7 +41,7 @@ pub enum Frame {
         number: u32,
         addresses: Vec<u64>,
     },
-    /// The name of a task that records name by number.
+    /// The name of a task, in front of the first record that has its number.
     Comm { tid: u32, name: String },
     /// All is detached, and what has been lost is known. The last frame.
     Ended {

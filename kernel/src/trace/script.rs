@@ -1,0 +1,584 @@
+//! A script of the tracer: programs, their maps and places, loaded, attached and run as one.
+//!
+//! ```text
+//!   trace_model::Script ─► Session::start ─► all is attached        else: Refused, nothing is left
+//!                              │
+//!        records of the ring ──┤ Session::serve, again and again: the reader's task
+//!        timers of intervals ──┤    ─► Record, Comm, Map … frames, in the order of time
+//!                              ▼
+//!                          Session::end ─► detached, the rest sent, END run, books closed
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | [`attach`] | where programs run: probes, calls, timer ticks |
+//! | [`maps`] | maps as entries of a frame; clearing them |
+//! | [`at_boot`] | a script that the host hands to the machine, and the serial port for its answers |
+//!
+//! # Invariants
+//! RUN-1. A script runs as a whole or not at all. If any part cannot be loaded or attached, the
+//!     parts before it are taken back, and the answer is one [`Frame::Refused`].
+//! RUN-2. Each program begins with the count of its hit, which the kernel puts in front of it. So
+//!     the books do not depend on the script's compiler.
+//! RUN-3. A request is served when its record comes out of the ring, between the records before and
+//!     behind it.
+//! RUN-4. One script runs at a time, because the trace buffer has one reader. While it runs, the
+//!     buffer keeps its oldest records when it is full. Afterwards its mode is what it was.
+//!
+//! # Contexts
+//! Task context, may sleep. Only [`attach::tick`] is on the hit path.
+
+pub mod at_boot;
+mod attach;
+mod maps;
+
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use core::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use bpf::{AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width};
+use trace_model::{
+    Frame, Script,
+    frame::Books,
+    script::{self, Attachment, CLOCK, Kind, RECORD_TYPE, Request},
+};
+
+use self::attach::{Attached, Timer};
+use super::{
+    buffer::{self, Item, Totals},
+    comms,
+    program::{LoadError, LoadedMap, Program},
+    shared::{OutOfMemory, Shared, try_vec},
+};
+use crate::{
+    arch::{PtRegs, smp},
+    time,
+};
+
+/// Bytes of the header that all records have: see [`Helper::EventReserve`].
+const HEADER_BYTES: usize = 8;
+/// The beginning of the names of the counters of hits. No script has such a map, because it is no
+/// name of the language.
+const HITS: &str = "(hits ";
+/// The unit of the first word of [`CLOCK`], in bits.
+const CLOCK_SHIFT: u32 = 24;
+/// How many records are sent before the reader looks at its timers again.
+const MOST_AT_ONCE: usize = 512;
+
+/// A script runs (RUN-4).
+static RUNS: AtomicBool = AtomicBool::new(false);
+
+/// Why a script does not run.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The index of the program, if one is the matter.
+    pub program: Option<u32>,
+    pub text: String,
+}
+
+impl Refusal {
+    fn new(program: Option<u32>, text: impl fmt::Display) -> Self {
+        Self {
+            program,
+            text: format!("{text}"),
+        }
+    }
+
+    /// As the reader gets it.
+    pub fn frame(&self) -> Frame {
+        Frame::Refused {
+            program: self.program,
+            text: self.text.clone(),
+        }
+    }
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(_: OutOfMemory) -> Self {
+        Self::new(
+            None,
+            "there is no memory for the script; give the machine more",
+        )
+    }
+}
+
+/// The answers' way to the reader.
+pub trait Outlet {
+    /// Sends a frame. Waits as long as the reader wants.
+    fn send(&mut self, frame: &Frame);
+}
+
+/// The right to run a script: one at a time.
+struct Turn(());
+
+impl Turn {
+    fn take() -> Result<Self, Refusal> {
+        if RUNS.swap(true, Ordering::Acquire) {
+            return Err(Refusal::new(
+                None,
+                "another script runs; end it first, because the trace buffer has one reader",
+            ));
+        }
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        RUNS.store(false, Ordering::Release);
+    }
+}
+
+/// A script that runs. Dropped: all is detached.
+pub struct Session {
+    // Detached first.
+    attached: Vec<Attached>,
+    timers: Vec<Timer>,
+    ends: Vec<Shared<Program>>,
+    /// By their numbers in the script.
+    maps: Vec<Shared<LoadedMap>>,
+    requests: Vec<Request>,
+    /// By attachment.
+    hits: Vec<Shared<LoadedMap>>,
+    has_ring: bool,
+    status: Option<i32>,
+    /// The tasks whose names were sent.
+    named: BTreeSet<u32>,
+    before: Before,
+    _turn: Turn,
+}
+
+/// The state of things that outlive a script, from before it.
+struct Before {
+    totals: Totals,
+    bad_loads: u64,
+    overwrote: bool,
+}
+
+/// The instructions of a program with the count of a hit in front (RUN-2).
+fn counted(insns: &[Insn], hits: MapIndex) -> Result<Vec<Insn>, OutOfMemory> {
+    let set = |dst, operand| Insn::Alu {
+        width: Width::W64,
+        op: AluOp::Mov,
+        dst,
+        operand,
+    };
+    let count = [
+        set(Reg::R6, Operand::Reg(Reg::R1)),
+        Insn::LoadMap {
+            dst: Reg::R1,
+            map: hits,
+        },
+        set(Reg::R2, Operand::Imm(0)),
+        set(Reg::R3, Operand::Imm(1)),
+        Insn::Call {
+            helper: Helper::Add,
+        },
+        set(Reg::R1, Operand::Reg(Reg::R6)),
+    ];
+    let mut all = try_vec(count.len() + insns.len())?;
+    all.extend(count);
+    all.extend(insns.iter().map(|insn| {
+        let mut insn = *insn;
+        if let Insn::Jump { target } | Insn::Branch { target, .. } = &mut insn {
+            *target = Target(target.0.saturating_add(count.len() as u16));
+        }
+        insn
+    }));
+    Ok(all)
+}
+
+/// The definition of a map, as programs have it.
+fn definition(map: &script::Map) -> MapDef {
+    MapDef {
+        name: map.name.clone(),
+        kind: match map.kind {
+            script::MapKind::Array => MapKind::Array,
+            script::MapKind::PerCpuArray => MapKind::PerCpuArray,
+            script::MapKind::Hash => MapKind::Hash,
+            script::MapKind::PerCpuHash => MapKind::PerCpuHash,
+            script::MapKind::Stacks => MapKind::Stacks,
+            script::MapKind::Ring => MapKind::Ring,
+        },
+        key_size: map.key_size,
+        value_size: map.value_size,
+        entries: map.entries,
+    }
+}
+
+/// The counter of an attachment's hits.
+fn counter(attachment: usize) -> MapDef {
+    MapDef::counters(&format!("{HITS}{attachment})"), 1)
+}
+
+/// Fills the map [`CLOCK`], if the script has it.
+fn set_clock(loader: &Loader<'_>) {
+    let Some(at) = loader.defs.iter().position(|def| def.name == CLOCK) else {
+        return;
+    };
+    let Some(trace_maps::Map::Array(array)) = loader.maps[at].own() else {
+        return;
+    };
+    let nanoseconds = u128::from(time::NSEC_PER_SEC) << CLOCK_SHIFT;
+    let tick = nanoseconds / u128::from(time::tsc_hz().max(1));
+    for cpu in 0..array.cpus() {
+        array.write(0, cpu, &[tick as u64, time::read_tsc()]);
+    }
+}
+
+/// A script while it is loaded.
+struct Loader<'s> {
+    script: &'s Script,
+    defs: Vec<MapDef>,
+    maps: Vec<Shared<LoadedMap>>,
+    /// By attachment. Each is a map of its own, because one of a single counter costs a hit least.
+    hits: Vec<Shared<LoadedMap>>,
+}
+
+impl<'s> Loader<'s> {
+    fn new(script: &'s Script) -> Result<Self, Refusal> {
+        let mut defs: Vec<MapDef> = try_vec(script.maps.len())?;
+        let mut loaded = try_vec(script.maps.len())?;
+        for map in &script.maps {
+            if map.name.starts_with(HITS) || defs.iter().any(|def| def.name == map.name) {
+                let text = format!(
+                    "there are two maps `{}`; give each a name of its own",
+                    map.name
+                );
+                return Err(Refusal::new(None, text));
+            }
+            let def = definition(map);
+            let refused =
+                |error: LoadError| Refusal::new(None, format!("map `{}`: {error}", map.name));
+            loaded.push(LoadedMap::new(&def).map_err(refused)?);
+            defs.push(def);
+        }
+        let mut hits = try_vec(script.attachments.len())?;
+        for index in 0..script.attachments.len() {
+            let map = LoadedMap::new(&counter(index));
+            hits.push(map.map_err(|error| Refusal::new(None, error))?);
+        }
+        Ok(Self {
+            script,
+            defs,
+            maps: loaded,
+            hits,
+        })
+    }
+
+    /// Loads the program `number`. With `attachment` it counts its hits for that one.
+    fn load(&self, number: u32, attachment: Option<usize>) -> Result<Shared<Program>, Refusal> {
+        let refused = |text: &dyn fmt::Display| Refusal::new(Some(number), text);
+        let program = self.script.programs.get(number as usize).ok_or_else(|| {
+            refused(&"there is no such program in the script; build the kernel and the tracer from one tree")
+        })?;
+        let mut maps = try_vec(program.maps.len() + 1)?;
+        for map in &program.maps {
+            let def = self.defs.get(*map as usize).ok_or_else(|| {
+                refused(&format_args!(
+                    "it names the map {map}, and the script has {}",
+                    self.defs.len()
+                ))
+            })?;
+            maps.push(def.clone());
+        }
+        let mut insns = bpf::wire::decode(&program.code).map_err(|error| refused(&error))?;
+        if let Some(attachment) = attachment {
+            let hits = MapIndex(maps.len() as u16);
+            maps.push(counter(attachment));
+            insns = counted(&insns, hits)?;
+        }
+        let kind = match program.kind {
+            Kind::Probe => bpf::Kind::Probe,
+            Kind::Entry { data } => bpf::Kind::Entry { data },
+            Kind::Return { data } => bpf::Kind::Return { data },
+        };
+        let program = bpf::Program { kind, insns, maps };
+        let shared = |name: &str| {
+            match self.defs.iter().position(|def| def.name == name) {
+                Some(at) => self.maps.get(at).cloned(),
+                // The one map of a program that the script does not have.
+                None => self.hits.get(attachment?).cloned(),
+            }
+        };
+        Program::load_sharing(program, shared).map_err(|error| refused(&error))
+    }
+
+    /// The same, for a program that the kernel runs itself.
+    fn load_own(&self, number: u32, attachment: usize) -> Result<Shared<Program>, Refusal> {
+        let program = self.load(number, Some(attachment))?;
+        match program.source().kind {
+            bpf::Kind::Probe => Ok(program),
+            kind => Err(Refusal::new(Some(number), LoadError::Kind(kind))),
+        }
+    }
+}
+
+impl Session {
+    /// Loads and attaches all of `script`, and runs its BEGIN. Sends [`Frame::Started`].
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing is attached then, and nothing was sent.
+    pub fn start(script: &Script, out: &mut dyn Outlet) -> Result<Self, Refusal> {
+        let turn = Turn::take()?;
+        let loader = Loader::new(script)?;
+        let has_ring = script
+            .maps
+            .iter()
+            .any(|map| map.kind == script::MapKind::Ring);
+        let mut session = Self {
+            attached: try_vec(script.attachments.len())?,
+            timers: try_vec(script.attachments.len())?,
+            ends: try_vec(script.attachments.len())?,
+            maps: try_vec(loader.maps.len())?,
+            requests: try_vec(script.requests.len())?,
+            hits: try_vec(loader.hits.len())?,
+            has_ring,
+            status: None,
+            named: BTreeSet::new(),
+            before: Before {
+                totals: buffer::totals(),
+                bad_loads: super::bad_loads(),
+                overwrote: buffer::overwrites(),
+            },
+            _turn: turn,
+        };
+        session.maps.extend(loader.maps.iter().cloned());
+        session.hits.extend(loader.hits.iter().cloned());
+        session.requests.extend(script.requests.iter().cloned());
+        let mut begins = try_vec(script.attachments.len())?;
+        // All programs are loaded before the first one is attached, so that what a refused script
+        // has done is nothing.
+        let mut ready = try_vec(script.attachments.len())?;
+        for (index, attachment) in script.attachments.iter().enumerate() {
+            ready.push(attach::load(&loader, index, attachment)?);
+            match attachment {
+                Attachment::Begin { program } => begins.push(loader.load_own(*program, index)?),
+                Attachment::End { program } => session.ends.push(loader.load_own(*program, index)?),
+                Attachment::Interval {
+                    program,
+                    nanoseconds,
+                } => session.timers.push(Timer::new(
+                    loader.load_own(*program, index)?,
+                    index,
+                    *nanoseconds,
+                )),
+                _ => {}
+            }
+        }
+        if has_ring {
+            buffer::set_overwrite(false);
+            buffer::clear(None);
+            session.before.totals = buffer::totals();
+        }
+        set_clock(&loader);
+        for begin in &begins {
+            begin.run(&PtRegs::default());
+        }
+        let mut places = try_vec(script.attachments.len())?;
+        for ready in ready {
+            let attached = ready.attach()?;
+            places.push(attached.places());
+            session.attached.push(attached);
+        }
+        let now = time::ktime_get();
+        for timer in &mut session.timers {
+            timer.begin(now);
+        }
+        out.send(&Frame::Started {
+            tsc_hz: time::tsc_hz(),
+            tsc: time::read_tsc(),
+            epoch_nanoseconds: 0,
+            cpus: smp::possible_cpus() as u32,
+            places,
+        });
+        Ok(session)
+    }
+
+    /// Runs the intervals that are due, and sends what is in the ring, but not for ever: when the
+    /// records keep coming, it returns true, and is to be called again soon.
+    pub fn serve(&mut self, out: &mut dyn Outlet) -> bool {
+        let now = time::ktime_get();
+        for timer in &mut self.timers {
+            timer.run_if_due(now);
+        }
+        self.send_records(MOST_AT_ONCE, out)
+    }
+
+    /// When an interval is due next, in nanoseconds since boot.
+    pub fn next_due(&self) -> Option<u64> {
+        self.timers.iter().map(Timer::next).min()
+    }
+
+    /// Whether a program has asked for the end.
+    pub fn is_over(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// Whether there is something to read now and then.
+    pub fn has_ring(&self) -> bool {
+        self.has_ring
+    }
+
+    /// Sends records and serves their requests. Returns whether there may be more.
+    fn send_records(&mut self, most: usize, out: &mut dyn Outlet) -> bool {
+        if !self.has_ring {
+            return false;
+        }
+        let mut left = most;
+        buffer::consume_while(|item| {
+            if let Item::Record { cpu, tsc, bytes } = item {
+                self.send_record(cpu as u32, tsc, bytes, out);
+            }
+            left -= 1;
+            left > 0
+        });
+        left == 0
+    }
+
+    fn send_record(&mut self, cpu: u32, tsc: u64, record: &[u8], out: &mut dyn Outlet) {
+        let word = |at: usize| {
+            let bytes = record.get(at..)?.first_chunk()?;
+            Some(u32::from_le_bytes(*bytes))
+        };
+        let (Some(kind), Some(tid), Some(request)) = (word(0), word(4), word(HEADER_BYTES)) else {
+            return;
+        };
+        if kind as u16 != RECORD_TYPE {
+            // An event that somebody has enabled meanwhile.
+            return;
+        }
+        if !self.named.contains(&tid) {
+            self.named.insert(tid);
+            out.send(&Frame::Comm {
+                tid,
+                name: comms::of(tid as i32),
+            });
+        }
+        let Ok(mut bytes) = try_vec(record.len()) else {
+            return;
+        };
+        bytes.extend_from_slice(record);
+        out.send(&Frame::Record { cpu, tsc, bytes });
+        match self.requests.get(request as usize) {
+            Some(Request::Print { map }) => self.send_map(*map, out),
+            Some(Request::Clear { map }) => {
+                if let Some(map) = self.map(*map) {
+                    maps::clear(map);
+                }
+            }
+            Some(Request::Zero { map }) => {
+                if let Some(map) = self.map(*map) {
+                    maps::zero(map);
+                }
+            }
+            Some(Request::Exit) => {
+                let status = word(HEADER_BYTES + 4).unwrap_or(0) as i32;
+                self.status.get_or_insert(status);
+            }
+            Some(Request::Forward) | None => {}
+        }
+    }
+
+    fn map(&self, number: u32) -> Option<&trace_maps::Map> {
+        self.maps.get(number as usize)?.own()
+    }
+
+    fn send_map(&self, number: u32, out: &mut dyn Outlet) {
+        let Some(map) = self.map(number) else {
+            return;
+        };
+        if let Ok(entries) = maps::entries(map) {
+            out.send(&Frame::Map {
+                map: number,
+                entries,
+            });
+        }
+    }
+
+    /// Detaches all, sends the records that are left, runs END, sends all maps, and closes the
+    /// books. Returns the status of the script.
+    pub fn end(mut self, out: &mut dyn Outlet) -> i32 {
+        let mut missed: Vec<u64> = self.attached.iter_mut().map(Attached::detach).collect();
+        for timer in &self.timers {
+            if let Some(missed) = missed.get_mut(timer.attachment()) {
+                *missed += timer.missed();
+            }
+        }
+        while self.send_records(MOST_AT_ONCE, out) {}
+        for end in &self.ends {
+            end.run(&PtRegs::default());
+        }
+        while self.send_records(MOST_AT_ONCE, out) {}
+        for number in 0..self.maps.len() {
+            self.send_map(number as u32, out);
+        }
+        let ran = |index: usize| match self.hits.get(index).and_then(|map| map.own()) {
+            Some(trace_maps::Map::Array(array)) => {
+                let mut sum = [0];
+                array.read_sum(0, &mut sum);
+                sum[0]
+            }
+            _ => 0,
+        };
+        let books = missed.iter().enumerate().map(|(index, missed)| Books {
+            hits: ran(index) + missed,
+            missed: *missed,
+        });
+        let status = self.status.unwrap_or(0);
+        let frame = Frame::Ended {
+            status,
+            books: books.collect(),
+            lost: self.lost(),
+            bad_loads: super::bad_loads() - self.before.bad_loads,
+        };
+        out.send(&frame);
+        status
+    }
+
+    /// Losses since the start, by reason.
+    fn lost(&self) -> Vec<(String, u64)> {
+        let mut lost = Vec::new();
+        let mut add = |reason: String, count: u64| {
+            if count > 0 {
+                lost.push((reason, count));
+            }
+        };
+        if self.has_ring {
+            let (now, before) = (buffer::totals(), &self.before.totals);
+            add(
+                "records: the trace buffer was full".into(),
+                now.dropped - before.dropped,
+            );
+            add(
+                "records: overwritten before they were read".into(),
+                now.overwritten - before.overwritten,
+            );
+            add(
+                "records: the file tracing_on says no".into(),
+                now.off - before.off,
+            );
+        }
+        for (number, map) in self.maps.iter().enumerate() {
+            if let Some(map) = map.own() {
+                let counts = map.lost();
+                add(
+                    format!("map {number}: no room for another key"),
+                    counts.full,
+                );
+                add(format!("map {number}: the key was in use"), counts.busy);
+            }
+        }
+        lost
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The programs are gone before the next script may run.
+        self.attached.clear();
+        buffer::set_overwrite(self.before.overwrote);
+    }
+}

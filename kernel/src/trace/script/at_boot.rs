@@ -1,0 +1,248 @@
+//! A script that the host hands to the machine at its start, and its answers over the second serial
+//! port.
+//!
+//! ```text
+//!   fw_cfg files ─► a task of its own: Session ─► COM2 ─► the tracer on the host
+//!                         ▲   │
+//!        the program ends │   │ exit(), a time limit, a control byte of the host
+//!                         │   ▼
+//!                    kernel_init, which runs the program and powers the machine off
+//! ```
+//!
+//! # Contexts
+//! Task context.
+
+use alloc::{string::String, vec::Vec};
+use core::{
+    hint,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use trace_model::{Frame, Script};
+use trace_wire::{Control, Header, OPTIONS_FILE, Options, SCRIPT_FILE};
+
+use super::{Outlet, Refusal, Session};
+use crate::{
+    fw_cfg::FwCfg,
+    pr_err,
+    serial::{SerialInput, SerialPort},
+    sync::SpinLock,
+    task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
+    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    trace::shared::try_vec,
+};
+
+/// How often the reader looks into the ring and at the port.
+const LOOK_NS: u64 = 20 * NSEC_PER_MSEC;
+/// How often the port is asked before the reader gives its CPU away.
+const POLLS: u32 = 10_000;
+/// A port that takes nothing for so long is taken for dead.
+const PATIENCE_NS: u64 = 10 * NSEC_PER_SEC;
+
+/// Where the run stands. Only rises.
+static STATE: AtomicU8 = AtomicU8::new(STARTING);
+const STARTING: u8 = 0;
+const RUNNING: u8 = 1;
+/// The program has ended, so the trace is to end.
+const ENDING: u8 = 2;
+/// All is sent.
+const OVER: u8 = 3;
+
+/// Those who wait for another state.
+static CHANGED: WaitQueue = WaitQueue::new();
+
+/// The task that waits for the program.
+static WAITER: SpinLock<Option<TaskRef>> = SpinLock::new(None);
+
+fn advance(state: u8) {
+    STATE.fetch_max(state, Ordering::SeqCst);
+    CHANGED.wake_all();
+}
+
+/// A trace that was asked for, and may have been refused.
+pub struct Trace {
+    run: Option<String>,
+    refused: bool,
+}
+
+/// Starts the trace that the host asks for. None: it asks for none.
+pub fn start() -> Option<Trace> {
+    let (script, options) = read()?;
+    let options = String::from_utf8_lossy(&options).into_owned();
+    let parsed = Options::parse(&options);
+    let run = parsed.run.map(String::from);
+    let end = parsed.nanoseconds;
+    *WAITER.lock() = Some(task::current());
+    let reader = task::spawn_kthread("trace", move || read_trace(script, end));
+    if reader.is_err() {
+        pr_err!("trace: there is no memory for the reader's task");
+        return Some(Trace { run, refused: true });
+    }
+    CHANGED.wait_until(|| STATE.load(Ordering::SeqCst) != STARTING);
+    let refused = STATE.load(Ordering::SeqCst) == OVER;
+    Some(Trace { run, refused })
+}
+
+impl Trace {
+    /// Runs `default`, or the program that the host has named, to its end or to that of the trace.
+    /// False: the trace was refused, or the program failed.
+    pub fn run(self, default: &str) -> bool {
+        if self.refused {
+            return false;
+        }
+        let text = self.run.as_deref().unwrap_or(default);
+        let mut words = text.split_ascii_whitespace();
+        let program = words.next().unwrap_or(default);
+        let path = match program.contains('/') {
+            true => String::from(program),
+            false => alloc::format!("/bin/{program}"),
+        };
+        let args: Vec<&str> = words.collect();
+        let is_over = || STATE.load(Ordering::SeqCst) == OVER;
+        let result = run_program_until(&path, &args, is_over);
+        let cut_short = is_over();
+        advance(ENDING);
+        CHANGED.wait_until(is_over);
+        match result {
+            _ if cut_short => true,
+            Ok(status) if status.success() => true,
+            Ok(status) => {
+                pr_err!("{path}: {status:?}");
+                false
+            }
+            Err(errno) => {
+                pr_err!("{path} could not be run: {errno}");
+                false
+            }
+        }
+    }
+}
+
+/// The script and the options.
+fn read() -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut device = FwCfg::open()?;
+    let mut contents = |name| {
+        let file = device.find(name)?;
+        let mut bytes = try_vec(file.size).ok()?;
+        bytes.resize(file.size, 0);
+        device.read(file, &mut bytes);
+        Some(bytes)
+    };
+    let script = contents(SCRIPT_FILE)?;
+    Some((script, contents(OPTIONS_FILE).unwrap_or_default()))
+}
+
+/// The reader's task.
+fn read_trace(script: Vec<u8>, limit: Option<u64>) {
+    // SAFETY: one task of this kind is started, and nobody else uses COM2.
+    let mut line = unsafe { Line::new() };
+    if !line.port.works() {
+        pr_err!("trace: there is no second serial port for the answers");
+    } else if let Err(refusal) = trace(&script, limit, &mut line) {
+        pr_err!("trace: {}", refusal.text);
+        line.send(&refusal.frame());
+    }
+    line.port.flush();
+    advance(OVER);
+    if let Some(waiter) = WAITER.lock().take() {
+        scheduler::wake(&waiter);
+    }
+}
+
+fn trace(script: &[u8], limit: Option<u64>, line: &mut Line) -> Result<(), Refusal> {
+    // The decoder takes what it needs without asking. So it is tried first whether that is there.
+    const ROOM: usize = 16;
+    drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
+    let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
+    let mut session = Session::start(&script, line)?;
+    drop(script);
+    let end = limit.map(|limit| ktime_get().saturating_add(limit));
+    advance(RUNNING);
+    loop {
+        let more = session.serve(line);
+        let now = ktime_get();
+        let is_ending = || STATE.load(Ordering::SeqCst) >= ENDING;
+        if session.is_over() || is_ending() || line.wants_end() || end.is_some_and(|end| now >= end)
+        {
+            break;
+        }
+        if more {
+            continue;
+        }
+        let times = [session.next_due(), end];
+        let next = times.into_iter().flatten().fold(now + LOOK_NS, u64::min);
+        // Either way the loop looks at all again.
+        let _ = CHANGED.wait_until_deadline(next, is_ending);
+    }
+    session.end(line);
+    Ok(())
+}
+
+/// The second serial port.
+struct Line {
+    port: SerialPort,
+    input: SerialInput,
+    dead: bool,
+}
+
+impl Line {
+    /// # Safety
+    /// Nobody else uses COM2 while the value exists.
+    unsafe fn new() -> Self {
+        // SAFETY: by the contract.
+        let (mut port, input) = unsafe { (SerialPort::com2(), SerialInput::com2()) };
+        port.init();
+        Self {
+            port,
+            input,
+            dead: false,
+        }
+    }
+
+    /// Whether the host has asked for the end.
+    fn wants_end(&mut self) -> bool {
+        while let Some(byte) = self.input.poll() {
+            if Control::of(byte) == Some(Control::End) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) {
+        let mut polls = 0;
+        let mut since = None;
+        while !bytes.is_empty() && !self.dead {
+            match self.port.write(bytes) {
+                0 if polls < POLLS => {
+                    polls += 1;
+                    hint::spin_loop();
+                }
+                0 => {
+                    let since = *since.get_or_insert_with(|| ktime_get());
+                    self.dead = ktime_get() - since > PATIENCE_NS;
+                    sleep_ns(NSEC_PER_MSEC);
+                }
+                sent => {
+                    bytes = &bytes[sent..];
+                    (polls, since) = (0, None);
+                }
+            }
+        }
+    }
+}
+
+impl Outlet for Line {
+    fn send(&mut self, frame: &Frame) {
+        let bytes = frame.encode();
+        let Some(header) = Header::of(&bytes) else {
+            pr_err!(
+                "trace: an answer of {} bytes is too long to be sent",
+                bytes.len()
+            );
+            return;
+        };
+        self.write(&header.encode());
+        self.write(&bytes);
+    }
+}

@@ -1,0 +1,342 @@
+//! Where the programs of a script run.
+//!
+//! | attachment | place |
+//! |---|---|
+//! | probe, source | kprobes that carry the program |
+//! | call | kretprobes that carry the programs |
+//! | profile | a kprobe on the handler of the timer's interrupt, whose handler calls the program |
+//! | interval | the reader's task |
+//! | begin, end | the task that starts and ends the script |
+//!
+//! # Invariants
+//! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
+//!     it is unregistered, behind a grace period.
+//!
+//! # Contexts
+//! Task context. [`tick`]: a pre handler, interrupts off.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use trace_model::script::Attachment;
+
+use super::{Loader, Refusal};
+use crate::{
+    arch::{PtRegs, percpu, smp},
+    probes::{Kprobe, PreVerdict, Registered, register},
+    time,
+    trace::{
+        program::{AttachedCalls, AttachedProbes, Program},
+        shared::{Shared, try_box, try_vec},
+        sources,
+    },
+};
+
+/// The most profiles of a script.
+const MOST_PROFILES: usize = 8;
+
+/// Programs, loaded for an attachment.
+pub struct Ready<'s> {
+    program: u32,
+    what: What<'s>,
+}
+
+enum What<'s> {
+    Probes(Shared<Program>, &'s [u64]),
+    Calls {
+        entry: Option<Shared<Program>>,
+        on_return: Shared<Program>,
+        functions: &'s [u64],
+    },
+    Source(Shared<Program>, u64),
+    SourceReturn(Shared<Program>, u64),
+    Profile(Shared<Program>, u64),
+    /// The session runs it.
+    Nothing,
+}
+
+/// Loads the programs of an attachment, except those that the session runs.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn load<'s>(
+    loader: &Loader<'s>,
+    index: usize,
+    attachment: &'s Attachment,
+) -> Result<Ready<'s>, Refusal> {
+    let counted = |program: &u32| loader.load(*program, Some(index));
+    let (program, what) = match attachment {
+        Attachment::Probe { program, addresses } => {
+            (*program, What::Probes(counted(program)?, addresses))
+        }
+        Attachment::Call {
+            entry,
+            on_return,
+            functions,
+        } => {
+            let entry = entry.map(|entry| loader.load(entry, None)).transpose()?;
+            let on_return_program = counted(on_return)?;
+            (
+                *on_return,
+                What::Calls {
+                    entry,
+                    on_return: on_return_program,
+                    functions,
+                },
+            )
+        }
+        Attachment::Source { program, name } => {
+            let (at_return, address) = sources::place(name).ok_or_else(|| {
+                let text = alloc::format!(
+                    "this kernel has no event source `{name}`; the directories below \
+                     /sys/kernel/tracing/events are those that it has"
+                );
+                Refusal::new(Some(*program), text)
+            })?;
+            let loaded = counted(program)?;
+            let what = match at_return {
+                true => What::SourceReturn(loaded, address),
+                false => What::Source(loaded, address),
+            };
+            (*program, what)
+        }
+        Attachment::Profile {
+            program,
+            nanoseconds,
+        } => (
+            *program,
+            What::Profile(loader.load_own(*program, index)?, *nanoseconds),
+        ),
+        Attachment::Begin { program }
+        | Attachment::End { program }
+        | Attachment::Interval { program, .. } => (*program, What::Nothing),
+    };
+    Ok(Ready { program, what })
+}
+
+impl Ready<'_> {
+    /// Attaches them.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed then.
+    pub fn attach(self) -> Result<Attached, Refusal> {
+        let program = Some(self.program);
+        let refused = |error| Refusal::new(program, error);
+        let probes = |loaded, addresses: &[u64]| {
+            if addresses.is_empty() {
+                return Ok(Attached::Nothing);
+            }
+            let probes = AttachedProbes::new(loaded, addresses);
+            Ok(Attached::Probes(probes.map_err(refused)?))
+        };
+        let calls = |entry, on_return, functions: &[u64]| {
+            if functions.is_empty() {
+                return Ok(Attached::Nothing);
+            }
+            let calls = AttachedCalls::new(entry, on_return, functions);
+            Ok(Attached::Calls(calls.map_err(refused)?))
+        };
+        match self.what {
+            What::Probes(loaded, addresses) => probes(loaded, addresses),
+            What::Source(loaded, address) => probes(loaded, &[address]),
+            What::SourceReturn(loaded, address) => calls(None, loaded, &[address]),
+            What::Calls {
+                entry,
+                on_return,
+                functions,
+            } => calls(entry, on_return, functions),
+            What::Profile(loaded, nanoseconds) => {
+                let profile = Profile::new(loaded, nanoseconds);
+                Ok(Attached::Profile(
+                    profile.map_err(|text| Refusal::new(program, text))?,
+                ))
+            }
+            What::Nothing => Ok(Attached::Own),
+        }
+    }
+}
+
+/// An attachment that is in force.
+pub enum Attached {
+    Probes(AttachedProbes),
+    Calls(AttachedCalls),
+    #[expect(dead_code, reason = "held for its probe")]
+    Profile(Profile),
+    /// The session runs its program.
+    Own,
+    /// It has no place, or has been detached.
+    Nothing,
+}
+
+impl Attached {
+    /// How many places it has.
+    pub fn places(&self) -> u32 {
+        match self {
+            Self::Probes(probes) => probes.len() as u32,
+            Self::Calls(calls) => calls.len() as u32,
+            Self::Profile(_) => smp::possible_cpus() as u32,
+            Self::Own => 1,
+            Self::Nothing => 0,
+        }
+    }
+
+    /// Detaches it. Returns how many hits were missed.
+    pub fn detach(&mut self) -> u64 {
+        match core::mem::replace(self, Self::Nothing) {
+            Self::Probes(probes) => probes.detach(),
+            Self::Calls(calls) => calls.detach(),
+            Self::Profile(_) | Self::Own | Self::Nothing => 0,
+        }
+    }
+}
+
+/// A program that the session runs each so many nanoseconds.
+pub struct Timer {
+    program: Shared<Program>,
+    attachment: usize,
+    period: u64,
+    next: u64,
+    missed: u64,
+}
+
+impl Timer {
+    /// Not begun.
+    pub fn new(program: Shared<Program>, attachment: usize, nanoseconds: u64) -> Self {
+        Self {
+            program,
+            attachment,
+            period: nanoseconds.max(1),
+            next: u64::MAX,
+            missed: 0,
+        }
+    }
+
+    /// The first time is a period from `now`, in nanoseconds since boot.
+    pub fn begin(&mut self, now: u64) {
+        self.next = now.saturating_add(self.period);
+    }
+
+    /// When it is due.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The index of its attachment.
+    pub fn attachment(&self) -> usize {
+        self.attachment
+    }
+
+    /// How many times went by because the reader was late.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Runs the program once, if its time has come.
+    pub fn run_if_due(&mut self, now: u64) {
+        if now < self.next {
+            return;
+        }
+        let late = (now - self.next) / self.period;
+        self.missed += late;
+        self.next = self
+            .next
+            .saturating_add((late + 1).saturating_mul(self.period));
+        self.program.run(&PtRegs::default());
+    }
+}
+
+/// What [`tick`] reads.
+struct Due {
+    program: Shared<Program>,
+    period: u64,
+    /// By CPU: the value of the time stamp counter from which on it is due.
+    next: Vec<AtomicU64>,
+}
+
+/// The profiles; null where there is none.
+static PROFILES: [AtomicPtr<Due>; MOST_PROFILES] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST_PROFILES];
+
+/// A program that runs at timer ticks, until the value is dropped.
+pub struct Profile {
+    /// Dropped first, by hand (PROFILE-1).
+    probe: Option<Registered<Box<Kprobe>>>,
+    slot: usize,
+}
+
+impl Profile {
+    fn new(program: Shared<Program>, nanoseconds: u64) -> Result<Self, &'static str> {
+        const NO_MEMORY: &str = "there is no memory for the profile";
+        let cpus = smp::possible_cpus();
+        let mut next = try_vec(cpus).map_err(|_| NO_MEMORY)?;
+        next.extend((0..cpus).map(|_| AtomicU64::new(0)));
+        let ticks = u128::from(nanoseconds) * u128::from(time::tsc_hz());
+        let due = try_box(Due {
+            program,
+            period: (ticks / u128::from(time::NSEC_PER_SEC)) as u64,
+            next,
+        });
+        let due = Box::into_raw(due.map_err(|_| NO_MEMORY)?);
+        let free = |slot: &AtomicPtr<Due>| {
+            slot.compare_exchange(
+                core::ptr::null_mut(),
+                due,
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+        };
+        let Some(slot) = PROFILES.iter().position(free) else {
+            // SAFETY: from `into_raw` above, and nobody has it.
+            drop(unsafe { Box::from_raw(due) });
+            return Err("a script has at most 8 profiles; use fewer");
+        };
+        // From here on, its drop frees the slot.
+        let mut profile = Self { probe: None, slot };
+        // One probe serves all profiles: that of the first one.
+        if slot == 0 {
+            let probe = Kprobe::new().symbol("timer_interrupt").pre(tick);
+            let probe = try_box(probe).map_err(|_| NO_MEMORY)?;
+            profile.probe = Some(register(probe).map_err(
+                |_| "the handler of the timer's interrupt cannot be probed; is it on a blacklist?",
+            )?);
+        }
+        Ok(profile)
+    }
+}
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        // Waits until no tick is under way. Those of other profiles of the script end with it.
+        drop(self.probe.take());
+        let due = PROFILES[self.slot].swap(core::ptr::null_mut(), Ordering::AcqRel);
+        crate::probes::text_poke::synchronize_hits();
+        if !due.is_null() {
+            // SAFETY: from `into_raw`, once, and no tick has it any more.
+            drop(unsafe { Box::from_raw(due) });
+        }
+    }
+}
+
+/// Runs the profiles that are due on this CPU, with the registers that the timer's interrupt found.
+fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    let now = time::read_tsc();
+    let interrupted = core::ptr::with_exposed_provenance::<PtRegs>(regs.di as usize);
+    // SAFETY: the argument of `timer_interrupt`, at its entry.
+    let interrupted = unsafe { &*interrupted };
+    for slot in &PROFILES {
+        // SAFETY: freed behind a grace period (PROFILE-1).
+        let Some(due) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else {
+            continue;
+        };
+        let Some(next) = due.next.get(percpu::cpu_id()) else {
+            continue;
+        };
+        if now < next.load(Ordering::Relaxed) {
+            continue;
+        }
+        next.store(now.wrapping_add(due.period), Ordering::Relaxed);
+        due.program.run(interrupted);
+    }
+    PreVerdict::Execute
+}
