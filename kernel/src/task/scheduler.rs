@@ -310,6 +310,8 @@ fn reschedule(preempted: bool) {
         release(dead);
     } else {
         queue.set_idle(cpu, is_idle);
+        // Before interrupts come on: the tick takes the lock, too, and would wait for this task.
+        drop(queue);
     }
     if interrupts_were_on {
         interrupts::enable();
