@@ -71,6 +71,13 @@ pub trait Kernel {
     /// The type with that number.
     fn describe(&self, id: TypeId) -> Rc<Type>;
 
+    /// The type of that name, for casts: its path as in the source, or its last segments. None if
+    /// there is none, or several that differ.
+    fn type_named(&self, name: &str) -> Option<TypeId> {
+        let _ = name;
+        None
+    }
+
     /// A static variable, by its path.
     ///
     /// # Errors

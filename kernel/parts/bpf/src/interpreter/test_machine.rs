@@ -151,6 +151,23 @@ impl TestMachine {
         map.numbers.iter().map(value).collect()
     }
 
+    /// Gives `key` of a map a value, as CPU `cpu` sees it. So a map lives on from one run of a
+    /// program to the next, or to that of another program.
+    pub fn set_value(&mut self, map: MapIndex, cpu: u32, key: &[u8], value: &[u8]) {
+        let map = self.map(map);
+        let table = map.table(cpu);
+        let known = map.numbers.get(&(table, key.to_vec())).copied();
+        let number = known.unwrap_or_else(|| map.add(table, key));
+        let stored = &mut map.values[number as usize];
+        let bytes = stored.len().min(value.len());
+        stored[..bytes].copy_from_slice(&value[..bytes]);
+    }
+
+    /// Gives a map call stacks, by number.
+    pub fn set_stacks(&mut self, map: MapIndex, stacks: &[Vec<u64>]) {
+        self.map(map).stacks = stacks.to_vec();
+    }
+
     /// The call stacks of a map, by number.
     pub fn stacks(&self, map: MapIndex) -> &[Vec<u64>] {
         &self.maps[usize::from(map.0)].stacks

@@ -1,0 +1,65 @@
+//! Names in messages.
+
+use alloc::{format, string::String, vec::Vec};
+
+/// "did you mean `a` or `b`?", or nothing.
+pub(super) fn did_you_mean(names: &[String]) -> String {
+    let names: Vec<String> = names
+        .iter()
+        .take(3)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    match &names[..] {
+        [] => String::new(),
+        [name] => format!("did you mean {name}?"),
+        [first @ .., last] => format!("did you mean {} or {last}?", first.join(", ")),
+    }
+}
+
+/// The names that are nearest to one: those with few letters changed, and no other ones with fewer.
+pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let most = name.chars().count() / 3 + 1;
+    let mut found: Vec<(usize, &str)> = names
+        .map(|other| (distance(name, other), other))
+        .filter(|(distance, _)| *distance <= most)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    let least = found.first().map_or(0, |(distance, _)| *distance);
+    found.retain(|(distance, _)| *distance == least);
+    found
+        .into_iter()
+        .take(3)
+        .map(|(_, name)| name.into())
+        .collect()
+}
+
+/// How many letters are changed, left out or put in (Levenshtein's distance).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (line, letter) in a.chars().enumerate() {
+        let mut diagonal = line;
+        row[0] = line + 1;
+        for (column, other) in b.chars().enumerate() {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// A duration as probes write it: `s:1`, `ms:100`, `us:5`, `ns:7`.
+pub(super) fn duration(nanoseconds: u64) -> String {
+    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
+        if nanoseconds.is_multiple_of(size) {
+            return format!("{unit}:{}", nanoseconds / size);
+        }
+    }
+    format!("ns:{nanoseconds}")
+}
+
+/// The next step where a name of the source was used, and only symbols are known.
+pub(super) const NO_DEBUG_INFORMATION: &str = "this needs debug information, which the kernel's \
+     own prompt does not have: use arg0 to arg5, retval and reg(\"di\") here, or \
+     `cargo run -- trace` on the host";

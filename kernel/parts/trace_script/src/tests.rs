@@ -1,0 +1,8 @@
+//! Programs against a kernel that is made up: compiled, verified, run by the interpreter, shown.
+
+mod arithmetic;
+mod fake;
+mod fuzz;
+mod messages;
+mod rendering;
+mod values;

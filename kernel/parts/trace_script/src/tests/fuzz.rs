@@ -1,0 +1,259 @@
+//! Random programs: the verifier takes each one that compiles, and each one runs to its end.
+
+use super::{
+    arithmetic::{Random, expression, hit},
+    fake::{Fake, World, compiled_with},
+};
+use crate::Options;
+
+/// A program's statements, in which names of all kinds are used.
+struct Writer<'r> {
+    random: &'r mut Random,
+    arguments: [u64; 6],
+    variables: usize,
+    loops: u32,
+}
+
+impl Writer<'_> {
+    fn number(&mut self) -> String {
+        match self.random.below(8) {
+            0 if self.variables > 0 => {
+                format!("$v{}", self.random.below(self.variables as u64))
+            }
+            1 => self
+                .random
+                .of(&["pid", "tid", "cpu", "nsecs", "elapsed", "@plain[1]", "@one"])
+                .into(),
+            2 => self
+                .random
+                .of(&[
+                    "args.file.inode.number",
+                    "args.file.pos",
+                    "args.count",
+                    "args.buffer.len",
+                    "args.buffer[2]",
+                    "args.words[arg1]",
+                    "args.shape.Circle",
+                    "args.shape.Box.height",
+                    "args.inode.Some.links",
+                ])
+                .into(),
+            _ => {
+                let height = 1 + self.random.below(3) as u32;
+                expression(self.random, &self.arguments, height).text
+            }
+        }
+    }
+
+    fn key(&mut self) -> String {
+        match self.random.below(3) {
+            0 => self
+                .random
+                .of(&[
+                    "comm",
+                    "func",
+                    "probe",
+                    "kstack",
+                    "kstack(3)",
+                    "args.shape",
+                    "\"text\"",
+                ])
+                .into(),
+            1 => self
+                .random
+                .of(&[
+                    "args.file.mode",
+                    "args.file.name",
+                    "args.inode",
+                    "str(arg0, 20)",
+                    "(1, comm)",
+                ])
+                .into(),
+            _ => self.number(),
+        }
+    }
+
+    fn statement(&mut self, depth: u32) -> String {
+        let kinds = if depth == 0 { 12 } else { 17 };
+        let value = self.number();
+        match self.random.below(kinds) {
+            0 => format!("@c{} = count();", self.random.below(2)),
+            1 => {
+                let key = self.key();
+                // A map for each text of a key: their types differ.
+                format!("@k_{}[{key}] = count();", name_of(&key))
+            }
+            2 => {
+                let function = self
+                    .random
+                    .of(&["sum", "min", "max", "avg", "stats", "hist"]);
+                format!("@{function} = {function}({value});")
+            }
+            3 => {
+                let function = self
+                    .random
+                    .of(&["sum", "min", "max", "avg", "stats", "hist"]);
+                format!("@{function}k[tid] = {function}({value});")
+            }
+            4 => format!("@l[cpu] = lhist({value}, -10, 1000, 7);"),
+            5 => {
+                let key = self.key();
+                let style = self.random.of(&["%s", "%r", "%-10s"]);
+                format!("printf(\"{style} %d\\n\", {key}, {value});")
+            }
+            6 => format!("print({value});"),
+            7 => format!("@plain[{}] = {value};", self.random.below(3)),
+            8 => format!(
+                "@one {} {value};",
+                self.random.of(&["=", "+=", "-=", "*=", "|="])
+            ),
+            9 => self
+                .random
+                .of(&[
+                    "delete(@plain[1]);",
+                    "clear(@c0);",
+                    "print(@plain);",
+                    "@plain[2]++;",
+                    "time();",
+                    "print(args.shape);",
+                    "print((comm, 1, nsecs));",
+                    "printf(\"%s %s\\n\", strftime(\"%H\", nsecs), ksym(arg1));",
+                ])
+                .into(),
+            10 | 11 => {
+                self.variables += 1;
+                format!("$v{} = {value};", self.variables - 1)
+            }
+            12 | 13 => {
+                // Variables that are made inside are not there outside.
+                let condition = self.condition();
+                let known = self.variables;
+                let then = self.block(depth - 1);
+                self.variables = known;
+                let otherwise = self.block(depth - 1);
+                self.variables = known;
+                format!("if ({condition}) {{ {then} }} else {{ {otherwise} }}")
+            }
+            14 if self.loops < 2 => {
+                self.loops += 1;
+                let known = self.variables;
+                let body = self.block(depth - 1);
+                self.variables = known;
+                self.loops -= 1;
+                let turns = 1 + self.random.below(6);
+                format!("for ($i : 0..{turns}) {{ {body} if ($i > {value}) {{ break; }} }}")
+            }
+            15 => {
+                let known = self.variables;
+                let body = self.block(depth - 1);
+                self.variables = known;
+                format!(
+                    "match args.shape {{ Circle($r) => {{ print($r); {body} }} \
+                     Box {{ width: $w }} => {{ @one = $w; }} _ => {{ @plain[0] = 1; }} }}"
+                )
+            }
+            _ => {
+                let condition = self.condition();
+                let known = self.variables;
+                let then = self.block(depth - 1);
+                self.variables = known;
+                format!("if ({condition}) {{ {then} return; }}")
+            }
+        }
+    }
+
+    fn condition(&mut self) -> String {
+        match self.random.below(4) {
+            0 => self
+                .random
+                .of(&[
+                    "comm == \"cat\"",
+                    "args.file.name != \"abc\"",
+                    "args.shape.Circle",
+                    "str(arg0) == str(arg1)",
+                    "strncmp(comm, \"ca\", 2) == 0",
+                    "args.file.name == comm",
+                ])
+                .into(),
+            _ => self.number(),
+        }
+    }
+
+    fn block(&mut self, depth: u32) -> String {
+        let count = 1 + self.random.below(4);
+        let statements: Vec<String> = (0..count).map(|_| self.statement(depth)).collect();
+        statements.join(" ")
+    }
+}
+
+fn name_of(key: &str) -> String {
+    let letters = key.bytes().filter(u8::is_ascii_alphanumeric);
+    letters.take(40).map(char::from).collect()
+}
+
+#[test]
+fn what_compiles_is_verified_and_ends() {
+    let mut random = Random(2026);
+    let (mut good, mut refused) = (0, Vec::new());
+    for _ in 0..500 {
+        let arguments = core::array::from_fn(|_| random.number());
+        let mut writer = Writer {
+            random: &mut random,
+            arguments,
+            variables: 0,
+            loops: 0,
+        };
+        let predicate = writer.condition();
+        let body = writer.block(3);
+        let (probe, ending) = match writer.random.below(3) {
+            0 => ("kprobe:vfs_write", String::new()),
+            1 => ("kretprobe:vfs_write", String::new()),
+            _ => {
+                let body = writer.block(2);
+                (
+                    "session:vfs_write",
+                    format!(" return {{ {body} print(retval); }}"),
+                )
+            }
+        };
+        let text = format!("{probe} /{predicate}/ {{ {body} }}{ending}");
+        match compiled_with(&text, &Fake::new(), &Options::default()) {
+            Ok(compiled) => {
+                good += 1;
+                // `World` verifies each program that it runs.
+                let mut world = World::of(compiled);
+                let at = hit(&arguments);
+                world.hit(&at);
+                world.call(&at, &at);
+                world.end();
+            }
+            Err(message) => {
+                // Never for a reason of the compiler's own.
+                for internal in ["verifier does not take: instruction", "no wire form"] {
+                    assert!(!message.contains(internal), "{message}");
+                }
+                refused.push(message);
+            }
+        }
+    }
+    let examples = refused
+        .iter()
+        .take(40)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n\n");
+    assert!(good > 300, "{good} compiled; refused: {examples}");
+}
+
+#[test]
+fn many_branches_are_not_too_many_paths() {
+    let branches: String = (0..40)
+        .map(|number| {
+            format!(
+                "if (arg0 == {number}) {{ $x = {number}; @a[\"k{number}\"] = count(); }} else {{ \
+                 $x = 7; @b[{number}] = $x; }} "
+            )
+        })
+        .collect();
+    World::new(&format!("kprobe:vfs_write {{ {branches} print($x); }}"));
+}

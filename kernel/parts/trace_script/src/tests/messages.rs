@@ -1,0 +1,193 @@
+//! Refusals: where, why, and what to do.
+
+use super::fake::{Fake, compiled_with};
+use crate::Options;
+
+fn refusal(text: &str) -> String {
+    refusal_with(text, &Options::default())
+}
+
+fn refusal_with(text: &str, options: &Options) -> String {
+    match compiled_with(text, &Fake::new(), options) {
+        Ok(_) => panic!("{text} compiles"),
+        Err(message) => message,
+    }
+}
+
+/// The message and its help, without the line of the text.
+fn short(text: &str) -> String {
+    brief(&refusal(text))
+}
+
+fn brief(message: &str) -> String {
+    let lines = message.lines();
+    let kept = lines.filter_map(|line| {
+        line.strip_prefix("error: ")
+            .or_else(|| line.split_once("= help: ").map(|(_, help)| help))
+    });
+    kept.collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn a_refusal_points_at_the_word() {
+    assert_eq!(
+        refusal("kprobe:vfs_wriet { @ = count(); }"),
+        "error: no function of the kernel is called `vfs_wriet`\n\
+         1 | kprobe:vfs_wriet { @ = count(); }\n  |        ^^^^^^^^^\n  \
+         = help: did you mean `vfs_write`?"
+    );
+}
+
+#[test]
+fn names_that_are_not_found_have_nearest_ones() {
+    assert_eq!(
+        short("kprobe:vfs_write { print(args.coutn); }"),
+        "there is no `coutn` here | did you mean `count`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(args.file.inod); }"),
+        "`kernel::fs::File` has no field `inod` | did you mean `inode`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(args.file.owner); }"),
+        "`kernel::fs::File` has no field `owner` | it has `inode`, `pos`, `readable`, `mode`, `name`"
+    );
+    assert_eq!(
+        short("kretprobe:vfs_write { print(retval.Eer); }"),
+        "`Result<usize, Errno>` has no variant `Eer` | did you mean `Err`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { $count = 1; print($cuont); }"),
+        "`$cuont` has no value here | did you mean `$count`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @calls = count(); print(@cals); }"),
+        "`@cals` is used, but nothing is ever assigned to it | did you mean `@calls`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { prnt(1); }"),
+        "there is no function `prnt` | did you mean `print`?"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(cmm); }"),
+        "nothing is called `cmm` | did you mean `comm`?"
+    );
+}
+
+#[test]
+fn values_that_are_not_there_say_why() {
+    assert_eq!(
+        short("kprobe:vfs_write { print(args.gone); }"),
+        "`gone` is optimised out here | it is there at line 12"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(retval); }"),
+        "there is no result before the function returns | use it at kretprobe:FUNCTION, or in the \
+         return part of session:FUNCTION"
+    );
+    assert_eq!(
+        short("interval:s:1 { print(arg0); }"),
+        "there is no `arg0` here, because no code of the kernel was probed | use it at kprobe:, \
+         kretprobe: and other places of the kernel's code"
+    );
+    assert_eq!(
+        short("line:fs.rs:13 { print(1); }"),
+        "line 13 of fs.rs has no code | line 12 has"
+    );
+    assert!(short("kprobe:vfs_* { print(args.file); }").contains("one of the places"));
+}
+
+#[test]
+fn event_sources_that_are_not_there_have_nearest_ones() {
+    assert_eq!(
+        short("tracepoint:syscalls:sys_enter_opne { @ = count(); }"),
+        "the kernel has no event source `syscalls:sys_enter_opne` | did you mean \
+         `syscalls:sys_enter_open`?"
+    );
+    assert_eq!(
+        short("tracepoint:syscalls:sys_enter_open { print(args.flag); }"),
+        "this source has no field `flag` | did you mean `flags`?"
+    );
+}
+
+#[test]
+fn the_prompt_points_at_the_host() {
+    let options = Options {
+        debug_info: false,
+        ..Options::default()
+    };
+    let message = brief(&refusal_with(
+        "kprobe:vfs_write { print(args.count); }",
+        &options,
+    ));
+    assert_eq!(
+        message,
+        "`args.count` is a name of the source | this needs debug information, which the kernel's \
+         own prompt does not have: use arg0 to arg5, retval and reg(\"di\") here, or \
+         `cargo run -- trace` on the host"
+    );
+    let compiled = compiled_with(
+        "kretprobe:vfs_write { @ = hist(retval); print(arg0); }",
+        &Fake::new(),
+        &options,
+    );
+    assert!(compiled.is_ok());
+}
+
+#[test]
+fn types_must_fit() {
+    assert_eq!(
+        short("kprobe:vfs_write { @ = count(); @ = sum(arg0); }"),
+        "`@` is assigned count() elsewhere, and sum() here | use another map"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @a[1] = count(); @a[1, 2] = count(); }"),
+        "`@a` has 1 keys elsewhere, and 2 here | give it the same keys everywhere, or use another \
+         map"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @a[1] = count(); @a[comm] = count(); }"),
+        "this key is a text; elsewhere it is a number | give the map keys of the same types \
+         everywhere"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @a = comm; @a = 1; }"),
+        "`@a` holds a text, and this is a number | use another map"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(comm + 1); }"),
+        "this is a text, not a number | compare texts with == or !="
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @ = sum(args.file.name); }"),
+        "this is a `&str`, not a number | take its length: .len"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @ = sum(args.shape); }"),
+        "this is a `Shape`, not a number | take what a variant holds: .Point, .Circle, .Box; or \
+         print it whole"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { printf(\"%d\\n\", comm); }"),
+        "`%d` shows numbers, and this is a text | use %s or %r"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { printf(\"%d %d\\n\", 1); }"),
+        "the format shows 2 values, and there are 1 | give one value for each conversion"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @c = count(); print(@c + 1); }"),
+        "`@c` is kept for each CPU, so a program cannot read its value | print it, or count with \
+         `@name++`, which all CPUs share"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @[args.file.name, comm, 1] = count(); }"),
+        "the keys have 72 bytes; at most 64 fit | use fewer keys, a field of the value, or a \
+         shorter text: str(address, 16)"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { while (1) { print(1); } }"),
+        "nobody knows how often this loop goes round, and a program must end | write \
+         `for ($i : 0..64) { if (!(CONDITION)) { break; } … }`"
+    );
+}

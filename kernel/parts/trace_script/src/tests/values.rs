@@ -1,0 +1,339 @@
+//! Values of the source: arguments, results, fields, variants.
+
+use bpf::context::Register::{Ax, Cx, Di, Dx, Si};
+
+use super::fake::{Hit, OPEN, READ, SYS_OPEN, World};
+
+const FILE_AT: u64 = 0xffff_8000_0020_0000;
+const INODE_AT: u64 = 0xffff_8000_0020_1000;
+const NAME_AT: u64 = 0xffff_8000_0020_2000;
+
+/// Memory with a `File` whose name has so many letters.
+fn with_file(text: &str, name: &str) -> World {
+    let mut world = World::new(text);
+    let mut file = Vec::new();
+    file.extend(INODE_AT.to_le_bytes());
+    file.extend((-5_i64).to_le_bytes());
+    file.extend([1, 1, 0, 0, 0, 0, 0, 0]);
+    file.extend(NAME_AT.to_le_bytes());
+    file.extend((name.len() as u64).to_le_bytes());
+    world.memory.push((FILE_AT, file));
+    let mut inode = 42_u64.to_le_bytes().to_vec();
+    inode.extend([3, 0, 0, 0, 0, 0, 0, 0]);
+    world.memory.push((INODE_AT, inode));
+    // Nothing is behind the name: not a byte too many is read.
+    world.memory.push((NAME_AT, name.as_bytes().to_vec()));
+    world
+}
+
+fn write_hit() -> Hit {
+    Hit {
+        registers: vec![(Di, FILE_AT), (Si, NAME_AT), (Dx, 5), (Cx, 0xffff_fffe)],
+        ..Hit::default()
+    }
+}
+
+#[test]
+fn fields_are_followed_through_references() {
+    let mut world = with_file(
+        "kprobe:vfs_write { printf(\"%d %d %d %s %s\\n\", args.file.inode.number, \
+         args.file.pos, args.file.inode.links, args.file.readable, args.file.mode); }",
+        "",
+    );
+    world.hit(&write_hit());
+    assert_eq!((&*world.out, world.faults), ("42 -5 3 true Write\n", 0));
+}
+
+#[test]
+fn a_reference_that_leads_nowhere_gives_zero_and_is_counted() {
+    let mut world = World::new("kprobe:vfs_write { print(args.file.inode.number); }");
+    world.hit(&write_hit());
+    assert_eq!((&*world.out, world.faults), ("0\n", 2));
+}
+
+#[test]
+fn texts_of_every_length_are_whole_or_marked() {
+    let long = "abcdefghijklmnopqrstuvwxyz".repeat(3);
+    for length in (0..20).chain([63, 64, 65, 78]) {
+        let name = &long[..length];
+        let mut world = with_file(
+            "kprobe:vfs_write { @[args.file.name] = count(); print(args.file.name); }",
+            name,
+        );
+        world.hit(&write_hit());
+        let shown = match length {
+            65.. => format!("{}..", &long[..64]),
+            _ => name.into(),
+        };
+        assert_eq!(world.out, format!("{shown}\n"), "{length}");
+        assert_eq!(world.faults, 0, "{length}");
+    }
+}
+
+#[test]
+fn texts_are_compared() {
+    for (name, same) in [("hello", true), ("hell", false), ("hello!", false)] {
+        let mut world = with_file(
+            "kprobe:vfs_write /args.file.name == \"hello\"/ { print(1); } \
+             kprobe:vfs_write /comm == \"cat\" && comm != \"dog\"/ { print(2); }",
+            name,
+        );
+        world.hit(&write_hit());
+        assert_eq!(world.out, if same { "1\n2\n" } else { "2\n" });
+    }
+}
+
+#[test]
+fn slices_are_values_with_a_length_and_elements() {
+    let mut world = with_file(
+        "kprobe:vfs_write { printf(\"%r %d %d %s\\n\", args.buffer, args.buffer.len, \
+         args.buffer[1], args.words[4]); print(args.words); }",
+        "hel\x01o, this is more than the words are",
+    );
+    world.hit(&write_hit());
+    let words: Vec<u32> = b"hel\x01o, this is more "[..20]
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes(*word.first_chunk().unwrap()))
+        .collect();
+    assert_eq!(
+        world.out,
+        format!("hel\\x01o 5 101 {}\n{words:?}\n", words[4])
+    );
+}
+
+#[test]
+fn an_element_behind_the_end_is_not_there() {
+    let mut world = with_file(
+        "kprobe:vfs_write { printf(\"%s\\n\", args.buffer[5]); @ = sum(args.buffer[5]); }",
+        "hello!",
+    );
+    world.hit(&write_hit());
+    assert_eq!(world.out, "-\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "");
+}
+
+#[test]
+fn results_are_decoded() {
+    let text = "kretprobe:vfs_write { print(retval); @all = hist(retval); @ok = sum(retval.Ok); \
+                @err[retval.Err] = count(); printf(\"%d %d\\n\", retval, retval.Ok); }";
+    let mut world = World::new(text);
+    let mut answer = |ax: u64, dx: u64| {
+        let hit = Hit {
+            registers: vec![(Ax, ax), (Dx, dx)],
+            ..Hit::default()
+        };
+        world.call(&Hit::default(), &hit);
+        core::mem::take(&mut world.out)
+    };
+    assert_eq!(answer(0, 100), "Ok(100)\n100 100\n");
+    assert_eq!(answer(1 | 2 << 8, 77), "Err(ENOENT)\n-2 -\n");
+    let maps = world.maps();
+    assert!(maps.contains("@err[ENOENT]: 1\n\n"), "{maps}");
+    assert!(maps.contains("@ok: 100\n"), "{maps}");
+    assert!(maps.contains("(..., 0)               1"), "{maps}");
+}
+
+#[test]
+fn conditions_ask_for_a_variant() {
+    let mut world = World::new(
+        "kretprobe:vfs_write /retval.Err/ { print(\"err\"); } \
+         kretprobe:vfs_write /retval.Ok > 5/ { print(\"large\"); } \
+         kretprobe:vfs_write { match retval { Ok($n) => { print($n); } Err(_) => { print(0); } } }",
+    );
+    for (ax, dx) in [(0, 100), (1 | 9 << 8, 100), (0, 0)] {
+        let hit = Hit {
+            registers: vec![(Ax, ax), (Dx, dx)],
+            ..Hit::default()
+        };
+        world.call(&Hit::default(), &hit);
+    }
+    assert_eq!(world.out, "large\n100\nerr\n0\n0\n");
+}
+
+#[test]
+fn options_in_a_niche_are_decoded() {
+    let mut world = World::new(
+        "kretprobe:vfs_open { printf(\"%s %d\\n\", retval.Some ? \"some\" : \"none\", \
+         retval.Some.number); print(retval); }",
+    );
+    let mut inode = 42_u64.to_le_bytes().to_vec();
+    inode.extend([0; 8]);
+    world.memory.push((INODE_AT, inode));
+    for ax in [0, INODE_AT] {
+        let at = |registers| Hit {
+            registers,
+            address: OPEN,
+            ..Hit::default()
+        };
+        world.call(&at(Vec::new()), &at(vec![(Ax, ax)]));
+    }
+    assert_eq!(
+        world.out,
+        "none -\nNone\nsome 42\nSome(0xffff800000201000)\n"
+    );
+}
+
+#[test]
+fn enums_with_fields_are_keys_and_values() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @[args.shape] = count(); \
+         match args.shape { Circle($r) => { print($r); } Box { height: $h } => { print($h); } \
+         _ => { print(\"other\"); } } }",
+    );
+    // The bytes that are no field of the variant differ, and are not seen.
+    for (si, dx) in [
+        (0, 1),
+        (0xffff_0000_0000, 2),
+        (1 | 7 << 32, 3),
+        (1 | 7 << 32, 4),
+    ] {
+        world.hit(&Hit {
+            registers: vec![(Si, si), (Dx, dx)],
+            ..Hit::default()
+        });
+    }
+    world.hit(&Hit {
+        registers: vec![(Si, 2 | 5 << 32), (Dx, -1_i64 as u64)],
+        ..Hit::default()
+    });
+    assert_eq!(world.out, "other\nother\n7\n7\n-1\n");
+    world.out.clear();
+    assert_eq!(
+        world.maps(),
+        "@[Box { width: 5, height: -1 }]: 1\n@[Circle(7)]: 2\n@[Point]: 2\n\n"
+    );
+}
+
+#[test]
+fn arguments_are_seen_at_the_return() {
+    let mut world = World::new(
+        "kretprobe:vfs_write { printf(\"%d %d %r %d %d\\n\", args.count, args.delta, args.buffer, \
+         arg2, retval.Ok); }",
+    );
+    world.memory.push((NAME_AT, b"hello".to_vec()));
+    let on_return = Hit {
+        registers: vec![(Ax, 0), (Dx, 9)],
+        ..Hit::default()
+    };
+    world.call(&write_hit(), &on_return);
+    assert_eq!(world.out, "4294967294 -2 hello 5 9\n");
+}
+
+#[test]
+fn a_session_keeps_variables_and_follows_only_calls_that_it_wants() {
+    let mut world = World::new(
+        "session:vfs_write /args.count > 1/ { $at = nsecs; $n = comm; $f = args.file; } \
+         return { printf(\"%d %s %d %d\\n\", nsecs - $at, $n, $f.inode.number, args.count); }",
+    );
+    let mut inode = 42_u64.to_le_bytes().to_vec();
+    inode.extend([0; 8]);
+    world.memory.push((INODE_AT, inode));
+    world
+        .memory
+        .push((FILE_AT, INODE_AT.to_le_bytes().to_vec()));
+    let at = |count, tsc| Hit {
+        registers: vec![(Di, FILE_AT), (Cx, count)],
+        tsc,
+        ..Hit::default()
+    };
+    world.call(&at(1, 1000), &at(0, 2000));
+    world.call(&at(5, 1000), &at(0, 2000));
+    assert_eq!(world.out, "2000 cat 42 5\n");
+}
+
+#[test]
+fn values_in_several_functions_have_a_program_for_each_place() {
+    let mut world = World::new("kprobe:vfs_write,kprobe:vfs_read { @[func] = sum(args.count); }");
+    assert_eq!(world.script.programs.len(), 2);
+    world.hit(&Hit {
+        registers: vec![(Cx, 3)],
+        ..Hit::default()
+    });
+    world.hit(&Hit {
+        registers: vec![(Dx, 4)],
+        address: READ,
+        ..Hit::default()
+    });
+    assert_eq!(world.maps(), "@[vfs_write]: 3\n@[vfs_read]: 4\n\n");
+    let world = World::new("kprobe:vfs_write,kprobe:vfs_read { @[func] = sum(arg1); }");
+    assert_eq!(world.script.programs.len(), 1);
+}
+
+#[test]
+fn static_variables_casts_and_texts_of_tasks() {
+    let mut world = World::new(
+        "kprobe:vfs_write { print(kernel::TICKS); print(((&File)arg0).inode.number); \
+         print(*(&u32)arg0); print(str(arg1)); print(buf(arg0, 4)); print(ksym(arg2)); \
+         print(kaddr(\"vfs_read\") == arg2); print(reg(\"si\")); }",
+    );
+    world
+        .memory
+        .push((0xffff_8000_0010_0000, 99_u64.to_le_bytes().to_vec()));
+    world
+        .memory
+        .push((FILE_AT, INODE_AT.to_le_bytes().to_vec()));
+    let mut inode = 42_u64.to_le_bytes().to_vec();
+    inode.extend([0; 8]);
+    world.memory.push((INODE_AT, inode));
+    world.user.push((0x4000, b"/etc/motd\0".to_vec()));
+    world.hit(&Hit {
+        registers: vec![(Di, FILE_AT), (Si, 0x4000), (Dx, READ)],
+        ..Hit::default()
+    });
+    assert_eq!(
+        world.out,
+        format!(
+            "99\n42\n{}\n/etc/motd\n\\x00\\x10 \\x00\nvfs_read\ntrue\n16384\n",
+            INODE_AT as u32
+        )
+    );
+}
+
+#[test]
+fn statements_choose_and_repeat() {
+    let mut world = World::new(
+        "kprobe:vfs_write { $s = 0; for ($i : 0..5) { if ($i == 1) { continue; } \
+         if ($i == 4) { break; } $s += $i; } print($s); unroll (3) { $s++; } print($s); \
+         if ($s > 100) { print(\"no\"); } else if (arg0 == 5) { $t = \"five\"; print($t); } \
+         else { print(\"other\"); } print(arg0 == 5 ? \"yes\" : \"no\"); \
+         @n[tid]++; @n[tid] += 5; @n[tid] -= 2; print(@n[tid]); print(@n[tid]++); print(++@n[tid]); \
+         if (arg0 == 6) { return; } print(\"end\"); }",
+    );
+    for value in [5, 6] {
+        world.hit(&Hit {
+            registers: vec![(Di, value)],
+            ..Hit::default()
+        });
+    }
+    assert_eq!(
+        world.out,
+        "5\n8\nfive\nyes\n@n[7]: 4\n4\n6\nend\n5\n8\nother\nno\n@n[7]: 10\n10\n12\n"
+    );
+}
+
+#[test]
+fn event_sources_have_fields_by_name() {
+    let mut world = World::new(
+        "tracepoint:syscalls:sys_enter_open { printf(\"%s %s %d %s\\n\", args.filename, \
+         str(args.filename), args.flags, probe); } \
+         tracepoint:syscalls:sys_exit_open { printf(\"%d %d\\n\", args.__syscall_nr, args.ret); }",
+    );
+    world.user.push((0x4000, b"/etc/motd\0".to_vec()));
+    let entry = Hit {
+        registers: vec![(Di, 0x4000), (Si, 0xffff_0000_0001)],
+        address: SYS_OPEN,
+        ..Hit::default()
+    };
+    let on_return = Hit {
+        registers: vec![(Ax, -2_i64 as u64)],
+        address: SYS_OPEN,
+        ..Hit::default()
+    };
+    world.hit(&entry);
+    world.call(&entry, &on_return);
+    assert_eq!(
+        world.out,
+        "/etc/motd /etc/motd 1 tracepoint:syscalls:sys_enter_open\n2 -2\n"
+    );
+}
