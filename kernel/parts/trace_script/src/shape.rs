@@ -18,6 +18,8 @@ pub(crate) enum Shape {
     Unsigned(u8),
     Signed(u8),
     Boolean,
+    /// The same in 8 bytes, as numbers are kept.
+    Flag,
     Character,
     Float(u8),
     Address,
@@ -86,6 +88,7 @@ impl Shape {
             Self::Unsigned(_)
             | Self::Signed(_)
             | Self::Boolean
+            | Self::Flag
             | Self::Character
             | Self::Address
             | Self::Symbol { .. }
@@ -111,7 +114,8 @@ impl Shape {
             Self::Unsigned(bytes) | Self::Signed(bytes) | Self::Float(bytes) => (*bytes).into(),
             Self::Boolean => 1,
             Self::Character => 4,
-            Self::Address
+            Self::Flag
+            | Self::Address
             | Self::Symbol { .. }
             | Self::Probe
             | Self::Stack { .. }
@@ -160,6 +164,7 @@ impl Shape {
                 Value::Signed((number << unused).cast_signed() >> unused)
             }
             Self::Boolean => Value::Boolean(number(first(1)) != 0),
+            Self::Flag => Value::Boolean(number(first(8)) != 0),
             Self::Character => {
                 let code = number(first(4)) as u32;
                 match char::from_u32(code) {

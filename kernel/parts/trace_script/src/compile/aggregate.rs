@@ -259,6 +259,10 @@ impl Body<'_, '_> {
                     entry.kind = Some(kind);
                     self.c.learned = true;
                 }
+                (Some(Kind::Boolean), Some(kind)) if kind != Kind::Boolean => {
+                    entry.kind = Some(kind);
+                    self.c.learned = true;
+                }
                 // An address of two types is one of none.
                 (Some(Kind::Pointer(Some(a))), Some(Kind::Pointer(b))) if Some(*a) != b => {
                     entry.kind = Some(Kind::Pointer(None));
@@ -638,13 +642,14 @@ impl Body<'_, '_> {
                 },
                 kind,
             ),
-            (None, Shape::Unsigned(8) | Shape::Signed(8)) => Val::number(
+            (None, Shape::Unsigned(8) | Shape::Signed(8) | Shape::Flag) => Val::number(
                 Number::Element {
                     map,
                     key: Box::new(Key { stored: key }),
                 },
                 match shape {
                     Shape::Signed(_) => Kind::SIGNED,
+                    Shape::Flag => Kind::Boolean,
                     _ => Kind::UNSIGNED,
                 },
             ),

@@ -2,7 +2,7 @@
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
 
-use bpf::{AluOp, Condition, Helper, Insn, MOST_RECORD_BYTES, Reg};
+use bpf::{AluOp, Condition, Helper, MOST_RECORD_BYTES, Reg};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
@@ -703,12 +703,10 @@ impl Body<'_, '_> {
 
     fn print_map(&mut self, map: &MapName, rest: &[Expression]) -> Lowered<()> {
         let number = self.c.map(&map.name);
-        let keys = self.c.maps[number as usize].keys.as_ref().map(Vec::len);
         let mut numbers = [0_u64, 1];
         for (number, argument) in numbers.iter_mut().zip(rest) {
             *number = self.constant(argument, u32::MAX)?.into();
         }
-        let _ = keys;
         let [top, divisor] = numbers;
         self.ask(
             Request::Print { map: number },
@@ -866,7 +864,6 @@ impl Body<'_, '_> {
                 Number::Constant((*byte).into()),
             ));
         }
-        let _ = Insn::Exit;
         Ok(test)
     }
 }

@@ -74,7 +74,7 @@ impl Kind {
             Self::Literal => Shape::Signed(8),
             Self::Integer { signed: true, .. } => Shape::Signed(8),
             Self::Integer { signed: false, .. } => Shape::Unsigned(8),
-            Self::Boolean => Shape::Boolean,
+            Self::Boolean => Shape::Flag,
             Self::Character => Shape::Character,
             Self::Pointer(_) => Shape::Address,
             Self::Symbol { with_offset } => Shape::Symbol {
@@ -250,6 +250,7 @@ impl Body<'_, '_> {
             Shape::Unsigned(bytes) => (Kind::UNSIGNED, *bytes, false),
             Shape::Signed(bytes) => (Kind::SIGNED, *bytes, true),
             Shape::Boolean => (Kind::Boolean, 1, false),
+            Shape::Flag => (Kind::Boolean, 8, false),
             Shape::Character => (Kind::Character, 4, false),
             Shape::Address => (Kind::Pointer(None), 8, false),
             Shape::Symbol { with_offset } => (
@@ -365,6 +366,7 @@ impl Body<'_, '_> {
         Some(match shape {
             Shape::Unsigned(8) => Kind::UNSIGNED,
             Shape::Signed(8) => Kind::SIGNED,
+            Shape::Flag => Kind::Boolean,
             _ => return None,
         })
     }

@@ -639,7 +639,10 @@ impl Body<'_, '_> {
         match &*described {
             Type::Struct(of) => match field_of(&of.fields, &name.text) {
                 Some(field) => Ok(Val::Object(object.part(field.type_id, field.offset))),
-                None => Err(self.no_field(&of.name, &of.fields, name)),
+                None => match self.shared_content(object, of, name.span)? {
+                    Some(content) => self.object_field(&content, name),
+                    None => Err(self.no_field(&of.name, &of.fields, name)),
+                },
             },
             Type::Pointer { to, .. } => {
                 let address = word(0, self)?;
@@ -700,6 +703,72 @@ impl Body<'_, '_> {
                 format!("{} has no field `{}`", type_name(other), name.text),
                 "",
             )),
+        }
+    }
+
+    /// What an `Arc` or `Rc` leads to.
+    fn shared_content(
+        &mut self,
+        object: &Object,
+        of: &Struct,
+        span: Span,
+    ) -> Lowered<Option<Object>> {
+        if !matches!(plain_name(&of.name), "Arc" | "Rc") {
+            return Ok(None);
+        }
+        let Some((pointer, to)) = self.pointer_in(object, MOST_DEPTH) else {
+            return Ok(None);
+        };
+        let address = pointer
+            .read(0, 8, false)
+            .ok_or_else(|| self.missing(span))?;
+        let counted = Object::in_memory(to, address, object.present.clone());
+        Ok(match &*self.c.describe(to) {
+            Type::Struct(Struct { fields, .. }) => fields
+                .iter()
+                .find(|field| matches!(&*field.name, "data" | "value"))
+                .map(|field| counted.part(field.type_id, field.offset)),
+            _ => None,
+        })
+    }
+
+    /// The first pointer inside of a value, and the type that it leads to.
+    fn pointer_in(&self, object: &Object, depth: u32) -> Option<(Object, TypeId)> {
+        match &*self.c.describe(object.type_id) {
+            Type::Pointer { to, .. } => Some((object.clone(), *to)),
+            Type::Struct(of) if depth > 0 => of.fields.iter().find_map(|field| {
+                self.pointer_in(&object.part(field.type_id, field.offset), depth - 1)
+            }),
+            _ => None,
+        }
+    }
+
+    /// The field of a type that is shown as this field: a cell or an atomic number.
+    fn transparent(&self, of: &Struct) -> Option<Field> {
+        let name = plain_name(&of.name);
+        let is_cell = matches!(
+            name,
+            "UnsafeCell" | "SyncUnsafeCell" | "Cell" | "NonZeroInner"
+        );
+        if !is_cell && !name.starts_with("Atomic") && !name.starts_with("NonZero") {
+            return None;
+        }
+        let mut fields = of
+            .fields
+            .iter()
+            .filter(|field| self.size(field.type_id) != 0);
+        match (fields.next(), fields.next()) {
+            (Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether values of a type are texts.
+    pub(super) fn is_text_type(&self, id: TypeId) -> bool {
+        match &*self.c.describe(id) {
+            Type::Str => true,
+            Type::Struct(of) => plain_name(&of.name) == "String",
+            _ => false,
         }
     }
 
@@ -974,6 +1043,13 @@ impl Body<'_, '_> {
                     count: *count,
                 }
             }
+            Type::Struct(of) if plain_name(&of.name) == "String" => {
+                Shape::Counted(options.text_bytes)
+            }
+            Type::Struct(of) if self.transparent(of).is_some() => {
+                let inner = self.transparent(of).map(|field| field.type_id);
+                self.shape_at(inner.unwrap_or(id), depth + 1)
+            }
             Type::Struct(of) => Shape::Struct {
                 name: Rc::from(&*of.name),
                 fields: fields(&of.fields),
@@ -1086,7 +1162,17 @@ impl Body<'_, '_> {
                     }
                 }
             }
-            Type::Struct(of) => self.store_fields(&object, &of.fields, to, depth, span)?,
+            Type::Struct(of) if plain_name(&of.name) == "String" => {
+                let most = self.c.options.text_bytes;
+                self.store_run(&object, most, to, span)?;
+            }
+            Type::Struct(of) => match self.transparent(of) {
+                Some(only) => {
+                    let part = object.part(only.type_id, only.offset);
+                    self.store_object(&part, to, depth + 1, span)?;
+                }
+                None => self.store_fields(&object, &of.fields, to, depth, span)?,
+            },
             Type::Enum(of) => {
                 let tag = Shape::tag_bytes(of.variants.len());
                 let end = self.asm.label();
@@ -1157,8 +1243,15 @@ impl Body<'_, '_> {
         to: Place,
         span: Span,
     ) -> Lowered<()> {
-        let address = object.read(0, 8, false).ok_or_else(|| self.missing(span))?;
-        let length = object.read(8, 8, false).ok_or_else(|| self.missing(span))?;
+        let (address, length) = match self.text_of(object, span)? {
+            Some(found) => found,
+            None => {
+                let address = object.read(0, 8, false);
+                let length = object.read(8, 8, false);
+                let address = address.ok_or_else(|| self.missing(span))?;
+                (address, length.ok_or_else(|| self.missing(span))?)
+            }
+        };
         let length = self.keep(&length);
         self.store_number(&length, to, 8);
         self.store_memory(&address, &length, most, to.at(8));
@@ -1176,6 +1269,25 @@ impl Body<'_, '_> {
                 let address = object.read(0, 8, false).ok_or_else(|| self.missing(span))?;
                 let length = object.read(8, 8, false).ok_or_else(|| self.missing(span))?;
                 Ok(Some((address, length)))
+            }
+            Type::Struct(of) if plain_name(&of.name) == "String" => {
+                let name = |text: &str| Name {
+                    text: text.into(),
+                    span,
+                };
+                let bytes = self.object_field(object, &name("vec"))?;
+                let Val::Object(bytes) = bytes else {
+                    return Ok(None);
+                };
+                let length = self.object_field(&bytes, &name("len"))?;
+                let length = self.as_number(length, span)?;
+                let Some((pointer, _)) = self.pointer_in(&bytes, MOST_DEPTH) else {
+                    return Err(self.missing(span));
+                };
+                let address = pointer
+                    .read(0, 8, false)
+                    .ok_or_else(|| self.missing(span))?;
+                Ok(Some((address, length.number)))
             }
             _ => Ok(None),
         }
@@ -1216,6 +1328,13 @@ fn field_of<'f>(fields: &'f [Field], name: &str) -> Option<&'f Field> {
 fn is_position(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The name of a type without its path and parameters.
+fn plain_name(name: &str) -> &str {
+    let end = name.find('<').unwrap_or(name.len());
+    let begin = name[..end].rfind("::").map_or(0, |colons| colons + 2);
+    &name[begin..end]
 }
 
 /// The first names of a list.

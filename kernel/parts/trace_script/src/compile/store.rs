@@ -173,7 +173,6 @@ impl Body<'_, '_> {
             }
             (Val::Number(counted), shape) => {
                 let bytes = match shape {
-                    Shape::Boolean => 1,
                     Shape::Character => 4,
                     Shape::Unsigned(bytes) | Shape::Signed(bytes) => *bytes,
                     _ if shape.bytes() == 8 => 8,
@@ -398,10 +397,7 @@ impl Body<'_, '_> {
 
     pub(super) fn is_text(&self, value: &Val) -> bool {
         match value {
-            Val::Object(object) => matches!(
-                &*self.c.describe(object.type_id),
-                trace_model::symbols::Type::Str
-            ),
+            Val::Object(object) => self.is_text_type(object.type_id),
             other => other.is_text(),
         }
     }
@@ -616,6 +612,11 @@ impl Shape {
                 *self = other.clone();
                 Some(true)
             }
+            (Self::Unsigned(8) | Self::Signed(8) | Self::Address, Self::Flag) => Some(false),
+            (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Address) => {
+                *self = other.clone();
+                Some(true)
+            }
             (Self::Tuple(a), Self::Tuple(b)) if a.len() == b.len() => {
                 let mut changed = false;
                 for (a, b) in a.iter_mut().zip(b) {
@@ -632,7 +633,7 @@ impl Shape {
 pub(super) fn describe(shape: &Shape) -> String {
     match shape {
         Shape::Unsigned(_) | Shape::Signed(_) => "a number".into(),
-        Shape::Boolean => "true or false".into(),
+        Shape::Boolean | Shape::Flag => "true or false".into(),
         Shape::Character => "a character".into(),
         Shape::Float(_) => "a floating-point number".into(),
         Shape::Address => "an address".into(),

@@ -45,6 +45,16 @@ pub(super) const SHAPE: TypeId = TypeId(18);
 pub(super) const WORDS: TypeId = TypeId(19);
 pub(super) const F64: TypeId = TypeId(20);
 pub(super) const I32: TypeId = TypeId(21);
+pub(super) const STRING: TypeId = TypeId(22);
+pub(super) const VEC: TypeId = TypeId(23);
+pub(super) const BUF: TypeId = TypeId(24);
+pub(super) const BYTE_POINTER: TypeId = TypeId(25);
+pub(super) const ARC: TypeId = TypeId(26);
+pub(super) const ARC_POINTER: TypeId = TypeId(27);
+pub(super) const ARC_INNER: TypeId = TypeId(28);
+pub(super) const ATOMIC: TypeId = TypeId(29);
+pub(super) const TASK: TypeId = TypeId(30);
+pub(super) const TASK_REF: TypeId = TypeId(31);
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -223,6 +233,72 @@ impl Fake {
                 }),
             ),
         ];
+        let structure = |name: &str, bytes, fields| {
+            Type::Struct(Struct {
+                name: name.into(),
+                bytes,
+                fields,
+            })
+        };
+        let pointer = |name: &str, to| Type::Pointer {
+            name: name.into(),
+            to,
+        };
+        let library = [
+            (
+                STRING,
+                structure("alloc::string::String", 24, vec![field("vec", 0, VEC)]),
+            ),
+            (
+                VEC,
+                structure(
+                    "Vec<u8, Global>",
+                    24,
+                    vec![field("buf", 0, BUF), field("len", 16, USIZE)],
+                ),
+            ),
+            (
+                BUF,
+                structure(
+                    "RawVec<u8>",
+                    16,
+                    vec![field("cap", 0, USIZE), field("ptr", 8, BYTE_POINTER)],
+                ),
+            ),
+            (BYTE_POINTER, pointer("*const u8", U8)),
+            (
+                ARC,
+                structure("Arc<Inode>", 8, vec![field("ptr", 0, ARC_POINTER)]),
+            ),
+            (ARC_POINTER, pointer("*const ArcInner<Inode>", ARC_INNER)),
+            (
+                ARC_INNER,
+                structure(
+                    "ArcInner<Inode>",
+                    32,
+                    vec![
+                        field("strong", 0, USIZE),
+                        field("weak", 8, USIZE),
+                        field("data", 16, INODE),
+                    ],
+                ),
+            ),
+            (ATOMIC, structure("AtomicU32", 4, vec![field("v", 0, U32)])),
+            (
+                TASK,
+                structure(
+                    "Task",
+                    40,
+                    vec![
+                        field("name", 0, STRING),
+                        field("inode", 24, ARC),
+                        field("pid", 32, ATOMIC),
+                    ],
+                ),
+            ),
+            (TASK_REF, pointer("&Task", TASK)),
+        ];
+        let types = types.into_iter().chain(library);
         let function = |path: &str, address| Function {
             path: path.into(),
             symbol: path.into(),
@@ -237,10 +313,7 @@ impl Fake {
         };
         use Register::{Ax, Cx, Di, Dx, Si};
         Self {
-            types: types
-                .into_iter()
-                .map(|(id, of)| (id, Rc::new(of)))
-                .collect(),
+            types: types.map(|(id, of)| (id, Rc::new(of))).collect(),
             functions: vec![
                 function("kernel::fs::vfs_write", WRITE),
                 function("kernel::fs::vfs_read", READ),
@@ -248,6 +321,7 @@ impl Fake {
                 function("kernel::syscall::sys_open", SYS_OPEN),
             ],
             variables: BTreeMap::from([
+                ((WRITE, "task"), Ok(in_register(TASK_REF, 8, Di))),
                 ((WRITE, "file"), Ok(in_register(FILE_REF, 8, Di))),
                 ((WRITE, "buffer"), Ok(in_two(BYTES, Si, Dx))),
                 ((WRITE, "words"), Ok(in_two(WORDS, Si, Dx))),

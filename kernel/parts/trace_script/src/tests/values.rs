@@ -337,3 +337,44 @@ fn event_sources_have_fields_by_name() {
         "/etc/motd /etc/motd 1 tracepoint:syscalls:sys_enter_open\n2 -2\n"
     );
 }
+
+#[test]
+fn types_of_the_library_are_shown_as_what_they_hold() {
+    let mut world = World::new(
+        "kprobe:vfs_write { print(args.task.name); print(args.task.inode.number); \
+         print(*args.task); @[args.task.name] = max(args.task.pid); \
+         if (args.task.name == \"sh\") { print(1); } }",
+    );
+    let mut task = 16_u64.to_le_bytes().to_vec();
+    task.extend(NAME_AT.to_le_bytes());
+    task.extend(2_u64.to_le_bytes());
+    task.extend((INODE_AT - 16).to_le_bytes());
+    task.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+    world.memory.push((FILE_AT, task));
+    world.memory.push((NAME_AT, b"sh".to_vec()));
+    let mut inode = 42_u64.to_le_bytes().to_vec();
+    inode.extend([0; 8]);
+    world.memory.push((INODE_AT, inode));
+    world.hit(&write_hit());
+    assert_eq!(
+        world.out,
+        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7 }\n1\n"
+    );
+    world.out.clear();
+    assert_eq!(world.maps(), "@[sh]: 7\n\n");
+}
+
+#[test]
+fn truth_is_a_number_where_numbers_are() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @a = arg0 > 1; @b = arg0 > 1; @b = 7; if (@a) { print(@a); } \
+         print(@b + (arg0 > 1)); @[args.file.readable] = count(); }",
+    );
+    world.hit(&Hit {
+        registers: vec![(Di, 2)],
+        ..Hit::default()
+    });
+    assert_eq!(world.out, "@a: true\n8\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "@[false]: 1\n\n@a: true\n@b: 7\n");
+}
