@@ -20,6 +20,7 @@ extern crate alloc;
 pub mod diagnostic;
 mod lexer;
 mod parser;
+mod print;
 pub mod tree;
 
 pub use diagnostic::Diagnostic;

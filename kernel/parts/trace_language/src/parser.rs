@@ -8,6 +8,8 @@ mod expressions;
 mod probes;
 mod statements;
 
+pub(crate) use probes::is_plain_pattern;
+
 use alloc::{format, string::String, vec::Vec};
 
 use crate::{

@@ -390,6 +390,7 @@ impl Parser<'_> {
     fn cast(&mut self) -> Parsed<Option<TypeName>> {
         let (position, end) = (self.position, self.end);
         self.take()?;
+        let is_named_type = matches!(self.peek(), Ok(Token::Word("struct" | "enum" | "union")));
         if let Ok(to) = self.type_name()
             && self.peek() == Ok(Token::Sign(")"))
         {
@@ -404,7 +405,9 @@ impl Parser<'_> {
                     | Token::Number(_)
                     | Token::String(_),
                 ) => true,
-                Ok(Token::Sign("(" | "-" | "!" | "~" | "*")) => to.is_type_by_name(),
+                Ok(Token::Sign("(" | "-" | "!" | "~" | "*" | "++" | "--")) => {
+                    is_named_type || to.is_type_by_name()
+                }
                 _ => false,
             };
             if value_follows {
@@ -590,7 +593,7 @@ pub(super) fn target(expression: Expression, done: &str) -> Parsed<Target> {
 
 impl TypeName {
     /// Whether the name alone says that it is a type.
-    fn is_type_by_name(&self) -> bool {
+    pub(crate) fn is_type_by_name(&self) -> bool {
         const KNOWN: [&str; 28] = [
             "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
             "bool", "char", "str", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32",

@@ -407,6 +407,12 @@ fn pattern_length(text: &str) -> usize {
     length
 }
 
+/// Whether a pattern can stand in a probe without quotes, and stays as it is there.
+pub(crate) fn is_plain_pattern(text: &str) -> bool {
+    let is_argument = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
+    pattern_length(text) == text.len() && !text.split('$').skip(1).any(is_argument)
+}
+
 /// How long the part is that begins with an opening bracket and ends with its closing one, if all
 /// between them is allowed.
 fn closed(text: &str, open: char, close: char, is_in: fn(char) -> bool) -> Option<usize> {

@@ -100,7 +100,11 @@ impl Parser<'_> {
             _ => (self.assignment()?, false),
         };
         let span = self.taken(start);
-        if !ends_with_block && !self.accept(";")? && self.peek()? != Token::Sign("}") {
+        // That the text ends is told with the block that does not.
+        let ends = ends_with_block
+            || self.accept(";")?
+            || matches!(self.peek()?, Token::Sign("}") | Token::End);
+        if !ends {
             return Err(self.unexpected("`;` or `}`", "statements are separated by `;`"));
         }
         Ok(Statement { kind, span })
