@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use boot::{
@@ -11,21 +11,24 @@ use boot::{
     image::{Firmware, Kernel},
     prerequisites::{self, Install},
     qemu::Machine,
-    trace::{Event, Request as TraceRequest, Trace},
+    trace::{Event, Request as TraceRequest, Trace, Transport},
 };
-use bpf::{Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
+use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
 use tests::boots::one_guest;
 use trace_model::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
 };
+use trace_ring::image::Image;
 
 /// A kernel, and what it said.
 struct Run {
     frames: Vec<Frame>,
     log: String,
     end: End,
+    hung: bool,
+    rings: Vec<Vec<u8>>,
 }
 
 /// The address of a function by its linker's name.
@@ -41,17 +44,21 @@ fn kernel() -> Kernel {
     Kernel::build("kernel").unwrap()
 }
 
-/// Runs `script`. `meanwhile` sees each frame, and may end the trace.
+/// Runs `request`. `meanwhile` sees each frame, and may end the trace.
 fn run_request(
     kernel: &Kernel,
     request: &TraceRequest,
+    cmdline: &str,
     mut meanwhile: impl FnMut(&Trace, &Frame),
 ) -> Run {
     let _one = one_guest();
-    let machine = Machine::new(kernel.image(Firmware::Bios).unwrap());
+    let machine = Machine {
+        cmdline: cmdline.into(),
+        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+    };
     let mut trace = Trace::start(&machine, Install::Allowed, request).unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
-    let (mut frames, mut log) = (Vec::new(), Vec::new());
+    let (mut frames, mut log, mut hung) = (Vec::new(), Vec::new(), false);
     let end = loop {
         match trace.next(Some(deadline)) {
             Event::Message(bytes) => {
@@ -60,12 +67,19 @@ fn run_request(
                 frames.push(frame);
             }
             Event::Log(text) => log.extend(text),
+            Event::Hung => hung = true,
             Event::End(end) => break end,
             other => panic!("{other:?}\n{}", String::from_utf8_lossy(&log)),
         }
     };
     let log = String::from_utf8_lossy(&log).into_owned();
-    Run { frames, log, end }
+    Run {
+        frames,
+        log,
+        end,
+        hung,
+        rings: trace.rings(),
+    }
 }
 
 fn run(kernel: &Kernel, script: &Script) -> Run {
@@ -73,7 +87,7 @@ fn run(kernel: &Kernel, script: &Script) -> Run {
         script: script.encode(),
         ..TraceRequest::default()
     };
-    run_request(kernel, &request, |_, _| {})
+    run_request(kernel, &request, "", |_, _| {})
 }
 
 impl Run {
@@ -90,6 +104,16 @@ impl Run {
             *sums.entry(key).or_default() += value;
         }
         sums.into_iter().collect()
+    }
+
+    fn ended(&self) -> (i32, Vec<(u64, u64)>) {
+        match self.frames.last() {
+            Some(Frame::Ended { status, books, .. }) => {
+                let books = books.iter().map(|of| (of.hits, of.missed));
+                (*status, books.collect())
+            }
+            _ => panic!("{:?}\n{}", self.frames, self.log),
+        }
     }
 
     /// The first value of each record with that request.
@@ -154,7 +178,10 @@ impl Writer {
     }
 }
 
-/// Writes a record: the request's index, 4 bytes, and the value of `r7`.
+/// The status of all records of request 1.
+const STATUS: i32 = 7;
+
+/// Writes a record: the request's index, [`STATUS`] or 0, and the value of `r7`.
 fn record(b: &mut Builder, ring: u32, request: u32) {
     let full = b.label();
     b.load_map(R1, MapIndex(ring as u16))
@@ -163,7 +190,8 @@ fn record(b: &mut Builder, ring: u32, request: u32) {
         .mov(R4, i32::from(RECORD_TYPE))
         .call(Helper::EventReserve)
         .branch(Condition::Equal, R0, 0, full)
-        .store(R0, 8, Size::B8, request as i32)
+        .store(R0, 8, Size::B4, request as i32)
+        .store(R0, 12, Size::B4, if request == 1 { STATUS } else { 0 })
         .store(R0, 16, Size::B8, R7)
         .mov(R1, R0)
         .mov(R2, 0)
@@ -175,10 +203,9 @@ fn record(b: &mut Builder, ring: u32, request: u32) {
 const CHILDREN: u64 = 3;
 const CALLS: u64 = 1 + 2 * CHILDREN;
 
-#[test]
-fn counts_results_and_records_of_a_function_are_exact() {
-    let kernel = kernel();
-    let sys_mkdir = address(&kernel, "sys_mkdir");
+/// A script that counts calls of `sys_mkdir`, their results, and writes a record for each.
+fn mkdir_script(kernel: &Kernel) -> Script {
+    let sys_mkdir = address(kernel, "sys_mkdir");
     let mut w = Writer::new();
     let calls = w.map(MapDef::counters("calls", 1));
     let results = w.map(MapDef::histogram("results"));
@@ -208,33 +235,351 @@ fn counts_results_and_records_of_a_function_are_exact() {
             functions: vec![sys_mkdir],
         },
     ];
+    w.script
+}
+
+#[test]
+fn counts_results_and_records_of_a_function_are_exact_through_memory_and_port() {
+    let kernel = kernel();
+    let script = mkdir_script(&kernel).encode();
+    for transport in [Transport::Memory, Transport::Serial] {
+        let request = TraceRequest {
+            script: script.clone(),
+            transport,
+            ..TraceRequest::default()
+        };
+        let run = run_request(&kernel, &request, "", |_, _| {});
+        assert_eq!(run.end, End::Success, "{}", run.log);
+        let Some(Frame::Started {
+            places,
+            cpus,
+            epoch_nanoseconds,
+            ..
+        }) = run.frames.first()
+        else {
+            panic!("{:?}", run.frames);
+        };
+        assert_eq!((&places[..], *cpus), (&[1, 1][..], 2));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let day = Duration::from_hours(24).as_nanos();
+        assert!(now.as_nanos().abs_diff((*epoch_nanoseconds).into()) < day);
+        assert_eq!(run.sums(0), [(0, CALLS)]);
+        // 0, and a negative number, which has all 64 bits.
+        assert_eq!(run.sums(1), [(0, 1 + CHILDREN), (64, CHILDREN)]);
+        assert_eq!(run.records(0), [0o755; CALLS as usize]);
+        let named: Vec<&str> = run.frames.iter().filter_map(comm).collect();
+        assert_eq!(named, ["workload"]);
+        assert_eq!(run.ended(), (0, vec![(CALLS, 0); 2]));
+        let Some(Frame::Ended {
+            lost, bad_loads, ..
+        }) = run.frames.last()
+        else {
+            panic!("{:?}", run.frames);
+        };
+        assert_eq!((&lost[..], *bad_loads), (&[][..], 0));
+        assert_eq!(run.rings.is_empty(), transport == Transport::Serial);
+    }
+}
+
+/// A program that ends only when it is ended.
+const ENDLESS: &str = "exercise sleep 1000000000";
+
+/// Each 10 ms: counts, and writes a record with request 0; the fifth time, with request 1.
+fn interval_script() -> Script {
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let times = w.map(MapDef {
+        kind: bpf::MapKind::Array,
+        ..MapDef::counters("times", 1)
+    });
+    let begin = w.program(Kind::Probe, |b| {
+        b.mov(R7, 1);
+        record(b, ring, 0);
+    });
+    let interval = w.program(Kind::Probe, |b| {
+        let (end, fifth) = (b.label(), b.label());
+        b.store(R10, -8, Size::B8, 0)
+            .load_map(R1, MapIndex(times as u16))
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .call(Helper::MapLookup)
+            .branch(Condition::Equal, R0, 0, end)
+            .load(R7, R0, 0, Size::B8)
+            .alu(AluOp::Add, R7, 1)
+            .store(R0, 0, Size::B8, R7)
+            .branch(Condition::Equal, R7, 5, fifth);
+        record(b, ring, 0);
+        b.jump(end).place(fifth);
+        record(b, ring, 1);
+        b.place(end);
+    });
+    let end = w.program(Kind::Probe, |b| {
+        b.mov(R7, 99);
+        record(b, ring, 0);
+    });
+    w.script.requests = vec![Request::Forward, Request::Exit];
+    w.script.attachments = vec![
+        Attachment::End { program: end },
+        Attachment::Begin { program: begin },
+        Attachment::Interval {
+            program: interval,
+            nanoseconds: 10_000_000,
+        },
+    ];
+    w.script
+}
+
+#[test]
+fn an_interval_ends_the_script_and_the_program() {
+    let request = TraceRequest {
+        script: interval_script().encode(),
+        run: Some(ENDLESS.into()),
+        ..TraceRequest::default()
+    };
+    let run = run_request(&kernel(), &request, "", |_, _| {});
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    assert_eq!(run.records(0), [1, 1, 2, 3, 4, 99]);
+    assert_eq!(run.records(1), [5]);
+    let (status, books) = run.ended();
+    assert_eq!(status, STATUS);
+    let ran: Vec<u64> = books.iter().map(|(hits, missed)| hits - missed).collect();
+    assert_eq!(ran, [1, 1, 5]);
+}
+
+#[test]
+fn a_limit_and_the_host_end_the_script_and_the_program() {
+    let kernel = kernel();
+    let mut script = interval_script();
+    // Nobody asks for the end.
+    script.requests[1] = Request::Forward;
+    let limited = TraceRequest {
+        script: script.encode(),
+        run: Some(ENDLESS.into()),
+        limit: Some(Duration::from_millis(100)),
+        ..TraceRequest::default()
+    };
+    let run = run_request(&kernel, &limited, "", |_, _| {});
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    assert_eq!(run.ended().0, 0);
+    let unlimited = TraceRequest {
+        limit: None,
+        ..limited
+    };
+    let run = run_request(&kernel, &unlimited, "", |trace, frame| {
+        if matches!(frame, Frame::Record { .. }) {
+            trace.end();
+        }
+    });
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    assert_eq!(run.ended().0, 0);
+    assert_eq!(run.records(0).last(), Some(&99));
+}
+
+#[test]
+fn a_script_with_one_bad_part_is_refused_as_a_whole() {
+    let kernel = kernel();
+    let mut script = mkdir_script(&kernel);
+    let mut b = Builder::new(bpf::Kind::Probe);
+    // A store to kernel memory.
+    b.load_register(R2, Register::Di)
+        .store(R2, 0, Size::B8, 1)
+        .exit(0);
+    script.programs.push(Program {
+        kind: Kind::Probe,
+        code: bpf::wire::encode(&b.finish().unwrap().insns).unwrap(),
+        maps: Vec::new(),
+    });
+    script.attachments.push(Attachment::Source {
+        program: 2,
+        name: "sched:sched_switch".into(),
+    });
+    let refused = |script: &Script, text: &str| {
+        let run = run(&kernel, script);
+        assert_eq!(run.end, End::Failure, "{}", run.log);
+        match &run.frames[..] {
+            [Frame::Refused { program, text: why }] => {
+                assert!(why.contains(text), "{why}");
+                *program
+            }
+            frames => panic!("{frames:?}"),
+        }
+    };
+    assert_eq!(refused(&script, "expected "), Some(2));
+    script.attachments.pop();
+    script.attachments.push(Attachment::Probe {
+        program: 0,
+        // No text is there.
+        addresses: vec![0x1000],
+    });
+    assert_eq!(refused(&script, ""), Some(0));
+}
+
+#[test]
+fn requests_are_served_between_the_records() {
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let hash = w.map(MapDef::counters_by_key("hash", 8, 16));
+    let begin = w.program(Kind::Probe, |b| {
+        b.store(R10, -8, Size::B8, 7)
+            .load_map(R1, MapIndex(hash as u16))
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .mov(R3, 5)
+            .call(Helper::AddByKey)
+            .mov(R7, 0);
+        for request in [0, 1, 0, 2, 0] {
+            record(b, ring, request);
+        }
+    });
+    w.script.requests = vec![
+        Request::Print { map: hash },
+        Request::Zero { map: hash },
+        Request::Clear { map: hash },
+    ];
+    w.script.attachments = vec![Attachment::Begin { program: begin }];
+    let run = run(&kernel(), &w.script);
+    let values = |frame: &Frame| match frame {
+        Frame::Map { map, entries } if *map == hash => {
+            let values = entries.iter().map(|entry| entry.value[0]);
+            Some(values.collect::<Vec<u8>>())
+        }
+        _ => None,
+    };
+    let maps: Vec<Vec<u8>> = run.frames.iter().filter_map(values).collect();
+    // The last one is that of the end.
+    assert_eq!(maps, [vec![5], vec![0], vec![], vec![]], "{:?}", run.frames);
+}
+
+#[test]
+fn sources_stacks_and_profiles() {
+    let kernel = kernel();
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let stacks = w.map(MapDef {
+        name: "stacks".into(),
+        kind: bpf::MapKind::Stacks,
+        key_size: 4,
+        value_size: 8 * 16,
+        entries: 64,
+    });
+    let ticks = w.map(MapDef::counters("ticks", 1));
+    let exits = w.program(Kind::Probe, |b| {
+        b.load_map(R2, MapIndex(stacks as u16))
+            .mov(R3, 0)
+            .call(Helper::StackId)
+            .mov(R7, R0);
+        record(b, ring, 0);
+    });
+    let results = w.program(Kind::Return { data: 0 }, |b| {
+        b.load_register(R7, Register::Ax);
+        record(b, ring, 1);
+    });
+    let tick = w.program(Kind::Probe, |b| {
+        b.add(MapIndex(ticks as u16), 0, 1);
+    });
+    w.script.requests = vec![Request::Forward; 2];
+    w.script.attachments = vec![
+        Attachment::Source {
+            program: exits,
+            name: "sched:sched_process_exit".into(),
+        },
+        Attachment::Source {
+            program: results,
+            name: "syscalls:sys_exit_mkdir".into(),
+        },
+        Attachment::Profile {
+            program: tick,
+            nanoseconds: 1,
+        },
+    ];
     let run = run(&kernel, &w.script);
     assert_eq!(run.end, End::Success, "{}", run.log);
-    let Some(Frame::Started { places, cpus, .. }) = run.frames.first() else {
-        panic!("{:?}", run.frames);
-    };
-    assert_eq!((&places[..], *cpus), (&[1, 1][..], 2));
-    assert_eq!(run.sums(calls), [(0, CALLS)]);
-    // 0, and a negative number, which has all 64 bits.
-    assert_eq!(run.sums(results), [(0, 1 + CHILDREN), (64, CHILDREN)]);
-    assert_eq!(run.records(0), [0o755; CALLS as usize]);
-    let named: Vec<&str> = run.frames.iter().filter_map(comm).collect();
-    assert_eq!(named, ["workload"]);
-    let Some(Frame::Ended {
-        status,
-        books,
-        lost,
-        bad_loads,
-    }) = run.frames.last()
-    else {
-        panic!("{:?}", run.frames);
-    };
-    assert_eq!((*status, *bad_loads), (0, 0));
-    assert_eq!(lost, &[]);
-    for of in books {
-        assert_eq!((of.hits, of.missed), (CALLS, 0));
+    // The children and the workload.
+    let exits = run.records(0);
+    assert_eq!(exits.len() as u64, CHILDREN + 1);
+    let mut known = Vec::new();
+    for frame in &run.frames {
+        match frame {
+            Frame::Stack {
+                number, addresses, ..
+            } => {
+                assert_eq!(addresses[0], address(&kernel, "do_exit"));
+                assert!(addresses.len() > 1, "{addresses:x?}");
+                known.push(*number);
+            }
+            Frame::Record { bytes, .. } if bytes[8] == 0 => {
+                let stack = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());
+                assert!(known.contains(&stack), "{stack} is not among {known:?}");
+            }
+            _ => {}
+        }
     }
-    assert_eq!(books.len(), 2);
+    let failed = run.records(1).into_iter().filter(|result| *result != 0);
+    assert_eq!(failed.count() as u64, CHILDREN);
+    let (_, books) = run.ended();
+    assert!(books[2].0 > 0, "no tick: {books:?}");
+    assert_eq!(run.sums(ticks), [(0, books[2].0)]);
+}
+
+#[test]
+fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
+    let kernel = kernel();
+    let (do_syscall, sys_mkdir) = (
+        address(&kernel, "do_syscall"),
+        address(&kernel, "sys_mkdir"),
+    );
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let entry = w.program(Kind::Probe, |b| {
+        b.load_register(R7, Register::Ip);
+        record(b, ring, 0);
+    });
+    w.script.requests = vec![Request::Forward];
+    w.script.attachments = vec![Attachment::Probe {
+        program: entry,
+        addresses: vec![do_syscall, sys_mkdir],
+    }];
+    let request = TraceRequest {
+        script: w.script.encode(),
+        overwrite: true,
+        ring_kib: Some(64),
+        watchdog: Some(Duration::from_secs(20)),
+        ..TraceRequest::default()
+    };
+    for how in ["panic", "triple_fault", "hang"] {
+        let cmdline = format!("modules=crash crash.how={how} crash.at=3");
+        let run = run_request(&kernel, &request, &cmdline, |_, _| {});
+        assert_eq!(run.hung, how == "hang", "{}", run.log);
+        match how {
+            "panic" => assert_eq!(run.end, End::Failure, "{}", run.log),
+            "triple_fault" => assert_eq!(run.end, End::Reset, "{}", run.log),
+            _ => {}
+        }
+        let mut seen: Vec<(u64, u64)> = Vec::new();
+        for ring in &run.rings {
+            for record in Image::still(ring).unwrap().records() {
+                let record = record.unwrap();
+                // In front of the record are 8 bytes of the kernel's own.
+                let value = record.payload[24..].first_chunk().unwrap();
+                seen.push((record.tsc, u64::from_le_bytes(*value)));
+            }
+        }
+        seen.sort_unstable();
+        let of_mkdir = seen.iter().filter(|(_, ip)| *ip == sys_mkdir).count();
+        assert!((2..=3).contains(&of_mkdir), "{how}: {of_mkdir}");
+        let last = seen.iter().rfind(|(_, ip)| *ip == do_syscall).unwrap();
+        assert!(
+            seen.iter().filter(|record| **record > *last).count() <= 1,
+            "{how}: only the call that ended it comes behind its system call: {seen:x?}"
+        );
+        assert!(
+            run.frames
+                .iter()
+                .all(|frame| !matches!(frame, Frame::Record { .. })),
+            "{:?}",
+            run.frames
+        );
+    }
 }
 
 fn comm(frame: &Frame) -> Option<&str> {

@@ -78,6 +78,15 @@ pub fn build_minimal_kernel() -> Result<PathBuf> {
         .context("cargo named no executable for the minimal kernel")
 }
 
+/// Builds the program of the package `package` for this machine, optimised.
+pub fn build_tool(package: &str) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--release", "--package", package]);
+    run(Nested::Tool, &mut command, &format!("building {package}"))?
+        .pop()
+        .with_context(|| format!("cargo named no executable for {package}"))
+}
+
 /// Builds the user programs once in a run and returns their ELFs. There are none if the workspace
 /// has no package for them.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
@@ -146,14 +155,17 @@ fn guest_build(package: &str) -> Command {
     command
 }
 
-/// A nested run of cargo. The two kinds are under way at the same time, so each has its own target
-/// directory.
+/// A nested run of cargo. Several kinds may be under way at the same time, so each has its own
+/// target directory.
 #[derive(Clone, Copy)]
 pub enum Nested {
     /// `cargo build`, of a package of this workspace.
     Build,
     /// `cargo install`, of a stage of the boot loader.
     Install,
+    /// `cargo build`, of a program that takes this one's place. It is beside this one, so that both
+    /// find the same files.
+    Tool,
 }
 
 impl Nested {
@@ -161,6 +173,7 @@ impl Nested {
         match self {
             Self::Build => layout::nested_target(),
             Self::Install => layout::target().join("boot-loader"),
+            Self::Tool => layout::target().to_path_buf(),
         }
     }
 }
@@ -185,7 +198,7 @@ pub fn run(kind: Nested, command: &mut Command, what: &str) -> Result<Vec<PathBu
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     // A second one of a kind would wait for the first one's lock, and say the same.
-    static ONE_AT_A_TIME: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    static ONE_AT_A_TIME: [Mutex<()>; 3] = [const { Mutex::new(()) }; 3];
     let lock = &ONE_AT_A_TIME[kind as usize];
     let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
     let (status, messages, diagnostics) = progress::counted(what, |count| -> Result<_> {

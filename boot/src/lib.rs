@@ -8,7 +8,8 @@
 //!                                 `boot_loader`   (`disk`)                      tells the end
 //! ```
 //!
-//! [`trace`] runs a guest that traces itself, and passes its answers on. [`bochs`] takes the place of `qemu` if a second emulator is requested.
+//! [`bochs`] takes the place of `qemu` if a second emulator is requested. [`trace`] runs a guest that
+//! traces itself, and passes its answers on.
 //!
 //! # Invariants
 //! 1. Nothing is started before the whole command line has been found good.
@@ -32,4 +33,6 @@ pub mod options;
 pub mod prerequisites;
 pub mod progress;
 pub mod qemu;
+mod ram;
 pub mod trace;
+pub mod tracer;

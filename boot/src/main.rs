@@ -1,6 +1,10 @@
 //! `cargo run`: builds the kernel, boots it in QEMU, and ends with the guest's verdict.
+//!
+//! `cargo run -- trace …` and `--record` are the tracer's. It is a program of its own, because it
+//! needs crates that a plain run does not. It is built at its first use, and takes the place of this
+//! one.
 
-use std::{fs, path::Path, process::ExitCode, thread};
+use std::{env, ffi::OsString, fs, path::Path, process::ExitCode, thread};
 
 use anyhow::{Context, Result};
 use boot::{
@@ -10,16 +14,28 @@ use boot::{
     options::{Options, Subcommands},
     prerequisites,
     progress::say,
+    tracer,
 };
 
 /// Exit status after Ctrl-C, as shells report it.
 const INTERRUPTED: i32 = 128 + 2;
 
 fn main() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    if let Some(arguments) = tracer::arguments(&arguments) {
+        return match end_children_on_signal().and_then(|()| tracer::run(&arguments)) {
+            Ok(never) => match never {},
+            Err(error) => {
+                say(format_args!("{error:#}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
     let options = Options::from_arguments();
     let done = end_children_on_signal().and_then(|()| match &options.command {
         Some(Subcommands::Image { directory }) => write_images(&options, directory),
-        None => run(&options),
+        // The tracer's arguments are not taken apart here.
+        Some(Subcommands::Trace { .. }) | None => run(&options),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

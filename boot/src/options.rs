@@ -34,6 +34,10 @@ const DEFAULT_TIMEOUT_S: u64 = 60;
 pub struct Options {
     #[command(subcommand)]
     pub command: Option<Subcommands>,
+    /// Keep the last calls in memory, and show them if the kernel dies [default program: entry and
+    /// return of every function that a task calls]
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1)]
+    pub record: Option<Option<String>>,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
@@ -46,6 +50,14 @@ pub enum Subcommands {
     Image {
         /// Directory for bios.img and uefi.img; made if missing
         directory: PathBuf,
+    },
+    /// Trace the kernel while it runs a program: `trace 'kprobe:sys_mkdir { @ = count(); }'`;
+    /// `trace --help` lists the options
+    #[command(disable_help_flag = true)]
+    Trace {
+        /// Options and arguments of the tracer
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
 }
 
@@ -135,6 +147,13 @@ impl Options {
     fn validate(&self) -> Result<(), clap::Error> {
         let error = |kind, message: &str| Err(Self::command().error(kind, message));
         let machine = &self.machine;
+        if matches!(self.command, Some(Subcommands::Trace { .. })) || self.record.is_some() {
+            return error(
+                ErrorKind::ArgumentConflict,
+                "`trace` comes first, and all that follows is the tracer's: cargo run -- trace \
+                 OPTIONS 'PROGRAM'",
+            );
+        }
         if machine.icount && machine.accel == Some(Accelerator::Kvm) {
             return error(
                 ErrorKind::ArgumentConflict,
@@ -403,6 +422,7 @@ mod tests {
             &["image"],
             &["image", "dir", "--smp", "2"],
             &["--smp", "2", "image", "dir"],
+            &["--smp", "2", "trace", "BEGIN { }"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
             assert_eq!(error.exit_code(), 2, "{wrong:?}");

@@ -3,9 +3,15 @@
 //! ```text
 //!   script, options ── memory files ──► fw_cfg ─► the kernel
 //!                                                    │ messages        ┌─ control bytes
-//!   Event::Message ◄── thread ◄── socket ◄── COM2 ◄──┘        COM2 ◄──┘  [`Trace::end`]
+//!   Event::Message ◄── thread ◄── socket ◄── COM2 ◄──┤        COM2 ◄──┘  [`Trace::end`]
+//!                         ▲                          │
+//!                         └──── the guest's RAM ◄────┘ the outbox, if the memory is shared
 //!   Event::Log, Event::End ◄── thread that has the guest
 //! ```
+//!
+//! The memory is shared unless the request says otherwise. Then all messages go through the outbox
+//! there, which costs the kernel a copy, and the serial port only tells of them. The memory stays
+//! when the guest is dead: [`Trace::rings`] are its last records then.
 //!
 //! The messages are `trace_model`'s frames, as bytes: this crate does not look into them.
 //!
@@ -23,7 +29,8 @@ use std::{
         unix::net::UnixStream,
     },
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -31,14 +38,20 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use trace_wire::{Control, OPTIONS_FILE, Options, Reader, SCRIPT_FILE, WireError};
+use trace_wire::{
+    Control, Extent, OPTIONS_FILE, Options, Place, Reader, SCRIPT_FILE, WireError, outbox::FED,
+};
 
 use crate::{
     children::Killer,
     guest::{self, Guest},
     prerequisites::Install,
     qemu::Machine,
+    ram::{Inbox, Ram},
 };
+
+/// How often a watchdog looks.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Events that are read ahead. When nobody takes them, the kernel waits.
 const UNREAD_EVENTS: usize = 1024;
@@ -52,6 +65,25 @@ pub struct Request {
     pub run: Option<String>,
     /// When the trace ends, if the program has not ended before.
     pub limit: Option<Duration>,
+    /// How the kernel's messages come.
+    pub transport: Transport,
+    /// KiB of each CPU's ring. None: as the kernel makes them.
+    pub ring_kib: Option<u32>,
+    /// A flight recorder: the rings keep the newest records, which are not sent. They are read from
+    /// memory at the end ([`Trace::rings`]).
+    pub overwrite: bool,
+    /// A guest that does not get on for so long is taken for hanging ([`Event::Hung`]).
+    pub watchdog: Option<Duration>,
+}
+
+/// How the kernel's messages come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through memory that the guest shares with this process.
+    #[default]
+    Memory,
+    /// Through the second serial port, byte by byte.
+    Serial,
 }
 
 /// An event of a traced guest.
@@ -69,11 +101,65 @@ pub enum Event {
     Failed(anyhow::Error),
     /// There was nothing until the deadline.
     Deadline,
+    /// The watchdog found that it does not get on. It has been killed, and its end comes next.
+    Hung,
+}
+
+/// What the guest has told about its memory.
+#[derive(Debug)]
+struct Shared {
+    ram: Ram,
+    inbox: OnceLock<Inbox>,
+    /// By CPU.
+    rings: Mutex<Vec<Vec<Extent>>>,
+}
+
+impl Shared {
+    fn rings(&self) -> MutexGuard<'_, Vec<Vec<Extent>>> {
+        // A list is as good as it was, whoever panicked.
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fed(&self) -> Option<u64> {
+        let word = self.inbox.get()?.word(&self.ram, FED)?;
+        Some(word.load(Ordering::Relaxed))
+    }
+}
+
+/// Finds out that a guest does not get on.
+#[derive(Debug)]
+struct Watchdog {
+    limit: Duration,
+    /// The word [`FED`], and since when it has that value. None: the trace has not begun.
+    seen: Option<(u64, Instant)>,
+    barked: bool,
+}
+
+impl Watchdog {
+    /// Whether it barks, for the first time.
+    fn barks(&mut self, fed: Option<u64>, now: Instant) -> bool {
+        // Before the first tick the kernel boots or attaches, and both may take long.
+        let Some(fed) = fed.filter(|fed| *fed != 0) else {
+            return false;
+        };
+        match self.seen {
+            Some((before, since)) if before == fed => {
+                let late = now.saturating_duration_since(since) >= self.limit;
+                late && !std::mem::replace(&mut self.barked, true)
+            }
+            _ => {
+                self.seen = Some((fed, now));
+                false
+            }
+        }
+    }
 }
 
 /// A guest that traces itself; killed when dropped.
 #[derive(Debug)]
 pub struct Trace {
+    shared: Option<Arc<Shared>>,
+    watchdog: Option<Watchdog>,
     events: Option<Receiver<Event>>,
     control: UnixStream,
     killer: Option<Killer>,
@@ -81,7 +167,7 @@ pub struct Trace {
 }
 
 /// Memory that has a number, but no name (TRACE-1), with `contents`.
-fn memory_file(contents: &[u8]) -> Result<OwnedFd> {
+pub(crate) fn memory_file(contents: &[u8]) -> Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     let file = rustix::fs::memfd_create("trace", rustix::fs::MemfdFlags::CLOEXEC)
         .context("cannot make a file in memory")?;
@@ -119,6 +205,10 @@ impl Trace {
             nanoseconds: request
                 .limit
                 .map(|limit| limit.as_nanos().try_into().unwrap_or(u64::MAX)),
+            memory: request.transport == Transport::Memory,
+            ring_kib: request.ring_kib,
+            overwrite: request.overwrite,
+            watchdog: request.watchdog.is_some(),
         };
         let script = memory_file(&request.script)?;
         let options = memory_file(options.to_string().as_bytes())?;
@@ -138,9 +228,17 @@ impl Trace {
         machine
             .inherited
             .extend([script, options, theirs].map(Arc::new));
+        let shared = match request.transport {
+            Transport::Memory => Some(Arc::new(share_memory(&mut machine)?)),
+            Transport::Serial => None,
+        };
         let control = ours.try_clone().context("cannot copy a socket")?;
         let (sender, events) = sync_channel(UNREAD_EVENTS);
         let (tell_killer, killer) = sync_channel(1);
+        let source = Source {
+            socket: ours,
+            shared: shared.clone(),
+        };
         // This thread has the guest, because a guest ends with the thread that has started it.
         let thread = thread::spawn(move || {
             let guest = Guest::start(&machine, install);
@@ -150,12 +248,18 @@ impl Trace {
             let _ = match guest {
                 Ok(guest) => {
                     let _ = tell_killer.send(guest.killer());
-                    follow(guest, ours, &sender)
+                    follow(guest, source, &sender)
                 }
                 Err(error) => sender.send(Event::Failed(error)).map_err(drop),
             };
         });
         Ok(Self {
+            shared,
+            watchdog: request.watchdog.map(|limit| Watchdog {
+                limit,
+                seen: None,
+                barked: false,
+            }),
             events: Some(events),
             control,
             killer: killer.recv().ok(),
@@ -169,14 +273,52 @@ impl Trace {
         let Some(events) = &self.events else {
             return gone();
         };
-        let Some(deadline) = deadline else {
-            return events.recv().unwrap_or_else(|_| gone());
-        };
-        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => Event::Deadline,
-            Err(RecvTimeoutError::Disconnected) => gone(),
+        loop {
+            let now = Instant::now();
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+            let look = self.watchdog.as_ref().map(|_| LOOK);
+            let wait = match (left, look) {
+                (Some(left), Some(look)) => Some(left.min(look)),
+                (left, look) => left.or(look),
+            };
+            let Some(wait) = wait else {
+                return events.recv().unwrap_or_else(|_| gone());
+            };
+            match events.recv_timeout(wait) {
+                Ok(event) => return event,
+                Err(RecvTimeoutError::Disconnected) => return gone(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let fed = self.shared.as_ref().and_then(|shared| shared.fed());
+            if let Some(watchdog) = &mut self.watchdog
+                && watchdog.barks(fed, Instant::now())
+            {
+                if let Some(killer) = &self.killer {
+                    killer.kill();
+                }
+                return Event::Hung;
+            }
+            if left.is_some_and(|left| left <= wait) {
+                return Event::Deadline;
+            }
         }
+    }
+
+    /// Copies of the rings, by CPU, whole: for `trace_ring::image`. After [`Event::End`] they stand
+    /// still. Empty without shared memory, and if the script has no records.
+    pub fn rings(&self) -> Vec<Vec<u8>> {
+        let Some(shared) = &self.shared else {
+            return Vec::new();
+        };
+        let copy = |extents: &Vec<Extent>| {
+            let count = extents.iter().map(|extent| extent.bytes).sum();
+            let mut bytes = Vec::new();
+            shared
+                .ram
+                .copy(extents, 0, count, &mut bytes)
+                .then_some(bytes)
+        };
+        shared.rings().iter().filter_map(copy).collect()
     }
 
     /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends.
@@ -219,16 +361,38 @@ impl Drop for Trace {
     }
 }
 
+/// Has QEMU take the guest's memory from a file, and maps it here, too.
+fn share_memory(machine: &mut Machine) -> Result<Shared> {
+    let file = memory_file(&[])?;
+    let mib = machine.memory_mib;
+    let ram = Ram::new(&file, u64::from(mib) << 20)?;
+    machine.further.extend([
+        "-object".into(),
+        format!(
+            "memory-backend-file,id=ram,size={mib}M,mem-path=/dev/fd/{},share=on",
+            file.as_raw_fd()
+        ),
+        "-machine".into(),
+        "memory-backend=ram".into(),
+    ]);
+    machine.inherited.push(Arc::new(file));
+    Ok(Shared {
+        ram,
+        inbox: OnceLock::new(),
+        rings: Mutex::new(Vec::new()),
+    })
+}
+
 /// Passes on what a guest says until it ends. An error: nobody listens.
-fn follow(mut guest: Guest, socket: UnixStream, sender: &SyncSender<Event>) -> Result<(), ()> {
+fn follow(mut guest: Guest, source: Source, sender: &SyncSender<Event>) -> Result<(), ()> {
     let messages = sender.clone();
-    let reader = thread::spawn(move || read_messages(socket, &messages));
-    let mut reader = Some(reader);
+    let mut reader = Some(thread::spawn(move || source.read(&messages)));
     loop {
         let event = match guest.next(None) {
             Ok(guest::Event::Output(text)) => Event::Log(text),
             Ok(guest::Event::End(end)) => {
                 if let Some(reader) = reader.take() {
+                    // A panic there has been told.
                     let _ = reader.join();
                 }
                 return sender.send(Event::End(end)).map_err(drop);
@@ -240,24 +404,115 @@ fn follow(mut guest: Guest, socket: UnixStream, sender: &SyncSender<Event>) -> R
     }
 }
 
-fn read_messages(mut socket: UnixStream, sender: &SyncSender<Event>) {
-    let mut reader = Reader::new();
-    let mut chunk = vec![0; 1 << 16];
-    // An error, like the end, means that there is nothing more to read.
-    while let Ok(length @ 1..) = socket.read(&mut chunk) {
-        reader.push(&chunk[..length]);
-        loop {
-            let event = match reader.next_message() {
-                Ok(Some(message)) => Event::Message(message.to_vec()),
-                Ok(None) => break,
-                Err(error) => {
-                    let _ = sender.send(Event::Damaged(error));
-                    return;
+/// Where messages come from.
+struct Source {
+    socket: UnixStream,
+    shared: Option<Arc<Shared>>,
+}
+
+/// Why no more messages come.
+enum Stop {
+    Damaged(WireError),
+    /// Nobody listens.
+    Unheard,
+}
+
+impl Source {
+    /// Passes messages on until the socket ends, and then those that are left in the outbox.
+    fn read(mut self, sender: &SyncSender<Event>) {
+        let (mut port, mut outbox) = (Reader::new(), Reader::new());
+        let mut chunk = vec![0; 1 << 16];
+        let mut result = Ok(());
+        // An error, like the end, means that there is nothing more to read.
+        while result.is_ok()
+            && let Ok(length @ 1..) = self.socket.read(&mut chunk)
+        {
+            port.push(&chunk[..length]);
+            result = self.read_port(&mut port, &mut outbox, sender);
+        }
+        let result = result.and_then(|()| self.read_outbox(&mut outbox, sender));
+        if let Err(Stop::Damaged(error)) = result {
+            // If nobody listens, nobody misses it.
+            let _ = sender.send(Event::Damaged(error));
+        }
+    }
+
+    fn read_port(
+        &self,
+        port: &mut Reader,
+        outbox: &mut Reader,
+        sender: &SyncSender<Event>,
+    ) -> Result<(), Stop> {
+        let mut has_news = false;
+        while let Some(message) = port.next_message().map_err(Stop::Damaged)? {
+            if message.is_empty() {
+                has_news = true;
+                continue;
+            }
+            match (Place::decode(message), &self.shared) {
+                (Some(Place::Outbox(extents)), Some(shared)) => {
+                    if let Some(inbox) = Inbox::new(&shared.ram, extents) {
+                        // There is one outbox; a second message about it changes nothing.
+                        let _ = shared.inbox.set(inbox);
+                    }
                 }
-            };
-            if sender.send(event).is_err() {
-                return;
+                (Some(Place::Ring(extents)), Some(shared)) => shared.rings().push(extents),
+                (Some(_), None) => {}
+                (None, _) => {
+                    let event = Event::Message(message.to_vec());
+                    sender.send(event).map_err(|_| Stop::Unheard)?;
+                }
             }
         }
+        match has_news {
+            true => self.read_outbox(outbox, sender),
+            false => Ok(()),
+        }
+    }
+
+    fn read_outbox(&self, outbox: &mut Reader, sender: &SyncSender<Event>) -> Result<(), Stop> {
+        let Some(shared) = &self.shared else {
+            return Ok(());
+        };
+        let Some(inbox) = shared.inbox.get() else {
+            return Ok(());
+        };
+        let mut bytes = Vec::new();
+        if !inbox.take(&shared.ram, &mut bytes) {
+            // The kernel has written over the header, so it is about to end.
+            return Ok(());
+        }
+        outbox.push(&bytes);
+        while let Some(message) = outbox.next_message().map_err(Stop::Damaged)? {
+            let event = Event::Message(message.to_vec());
+            sender.send(event).map_err(|_| Stop::Unheard)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_barks_once_when_nothing_has_changed_for_its_time() {
+        let limit = Duration::from_secs(5);
+        let mut watchdog = Watchdog {
+            limit,
+            seen: None,
+            barked: false,
+        };
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        assert!(!watchdog.barks(None, start));
+        // 0 is the kernel before the first tick, for however long.
+        assert!(!watchdog.barks(Some(0), start));
+        assert!(!watchdog.barks(Some(0), start + 9 * second));
+        assert!(!watchdog.barks(Some(1), start + 10 * second));
+        assert!(!watchdog.barks(Some(2), start + 14 * second));
+        assert!(!watchdog.barks(Some(2), start + 18 * second));
+        assert!(watchdog.barks(Some(2), start + 19 * second));
+        assert!(!watchdog.barks(Some(2), start + 20 * second));
     }
 }

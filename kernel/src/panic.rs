@@ -15,7 +15,7 @@ use crate::{
     mm::Usage,
     pr_emerg,
     probes::running_handler::RunningHandler,
-    task,
+    task, trace,
 };
 use core::{
     fmt,
@@ -92,6 +92,8 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
     }
     match DEPTH.fetch_add(1, Ordering::Relaxed) {
         0 => {
+            // The last records are those from before.
+            trace::stop_recording();
             smp::stop_others();
             console::seize();
             pr_emerg!("Kernel panic: {message}");

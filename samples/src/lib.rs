@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+pub mod crash;
 pub mod jprobe_example;
 pub mod kprobe_example;
 pub mod kretprobe_example;

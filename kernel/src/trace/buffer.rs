@@ -186,6 +186,15 @@ pub fn ready() -> Result<(), Errno> {
     Ok(())
 }
 
+/// Visits the rings of all CPUs, in their order: where each begins, and its bytes.
+pub fn for_each_ring(mut visit: impl FnMut(u64, usize)) {
+    let buffer = BUFFER.lock();
+    for owned in &buffer.rings {
+        let start = owned.memory.addr().get() as u64;
+        visit(start, owned.layout.size());
+    }
+}
+
 /// The size of each CPU's ring in KiB.
 pub fn size_kib() -> usize {
     BUFFER.lock().pages * PAGE_BYTES / 1024
@@ -323,8 +332,8 @@ pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> bool {
     }
 }
 
-/// Takes records of all CPUs out of the rings, in the order of time, until there are none or `visit`
-/// says no. A ring that is damaged is cleared.
+/// Takes records of all CPUs out of the rings, in the order of time, until there are none or
+/// `visit` says no. A ring that is damaged is cleared.
 pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) {
     let buffer = BUFFER.lock();
     let mut consumers = Vec::new();

@@ -74,6 +74,12 @@ pub fn mend(regs: &mut PtRegs) -> bool {
     true
 }
 
+/// Lets no more records be written: the kernel is about to end, and what it calls for that is not
+/// what led there. Any context.
+pub fn stop_recording() {
+    records::TRACING_ON.store(false, Ordering::Relaxed);
+}
+
 /// How many loads of programs found no memory, on all CPUs, since the boot.
 pub fn bad_loads() -> u64 {
     (0..smp::possible_cpus())

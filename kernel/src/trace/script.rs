@@ -13,7 +13,9 @@
 //! |---|---|
 //! | [`attach`] | where programs run: probes, calls, timer ticks |
 //! | [`maps`] | maps as entries of a frame; clearing them |
-//! | [`at_boot`] | a script that the host hands to the machine, and the serial port for its answers |
+//! | [`outbox`] | answers through memory that the host reads |
+//! | [`symbols_only`] | names for a compiler that runs in the kernel |
+//! | [`at_boot`] | a script that the host hands to the machine, and the way of its answers |
 //!
 //! # Invariants
 //! RUN-1. A script runs as a whole or not at all. If any part cannot be loaded or attached, the
@@ -23,7 +25,11 @@
 //! RUN-3. A request is served when its record comes out of the ring, between the records before and
 //!     behind it.
 //! RUN-4. One script runs at a time, because the trace buffer has one reader. While it runs, the
-//!     buffer keeps its oldest records when it is full. Afterwards its mode is what it was.
+//!     buffer keeps its oldest records when it is full, unless the script is a flight recorder
+//!     ([`How::overwrite`]). Afterwards its mode is what it was.
+//! RUN-5. The frames of call stacks come before the records and maps that name them: a program has
+//!     put a stack into its map before it submits a record with the stack's number, and the map is
+//!     looked through when records have been taken out of the ring, before they are sent.
 //!
 //! # Contexts
 //! Task context, may sleep. Only [`attach::tick`] is on the hit path.
@@ -31,6 +37,8 @@
 pub mod at_boot;
 mod attach;
 mod maps;
+mod outbox;
+pub mod symbols_only;
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::{
@@ -53,7 +61,7 @@ use super::{
     shared::{OutOfMemory, Shared, try_vec},
 };
 use crate::{
-    arch::{PtRegs, smp},
+    arch::{PtRegs, rtc, smp},
     time,
 };
 
@@ -104,6 +112,13 @@ impl From<OutOfMemory> for Refusal {
     }
 }
 
+/// How a script is to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// The ring keeps the newest records, and they stay there: none is sent, no request is served.
+    pub overwrite: bool,
+}
+
 /// The answers' way to the reader.
 pub trait Outlet {
     /// Sends a frame. Waits as long as the reader wants.
@@ -142,8 +157,14 @@ pub struct Session {
     requests: Vec<Request>,
     /// By attachment.
     hits: Vec<Shared<LoadedMap>>,
+    /// Records are to be read.
     has_ring: bool,
+    how: How,
     status: Option<i32>,
+    /// Numbers of call stacks that were sent, by map.
+    sent_stacks: BTreeSet<(u32, u64)>,
+    /// Records that were taken out of the ring when there was no memory to send them.
+    not_sent: u64,
     /// The tasks whose names were sent.
     named: BTreeSet<u32>,
     before: Before,
@@ -155,6 +176,12 @@ struct Before {
     totals: Totals,
     bad_loads: u64,
     overwrote: bool,
+}
+
+fn own_bytes(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
+    let mut own = try_vec(bytes.len())?;
+    own.extend_from_slice(bytes);
+    Ok(own)
 }
 
 /// The instructions of a program with the count of a hit in front (RUN-2).
@@ -272,7 +299,10 @@ impl<'s> Loader<'s> {
     fn load(&self, number: u32, attachment: Option<usize>) -> Result<Shared<Program>, Refusal> {
         let refused = |text: &dyn fmt::Display| Refusal::new(Some(number), text);
         let program = self.script.programs.get(number as usize).ok_or_else(|| {
-            refused(&"there is no such program in the script; build the kernel and the tracer from one tree")
+            refused(
+                &"there is no such program in the script; build the kernel and the tracer from \
+                  one tree",
+            )
         })?;
         let mut maps = try_vec(program.maps.len() + 1)?;
         for map in &program.maps {
@@ -321,7 +351,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Refusal`]; nothing is attached then, and nothing was sent.
-    pub fn start(script: &Script, out: &mut dyn Outlet) -> Result<Self, Refusal> {
+    pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take()?;
         let loader = Loader::new(script)?;
         let has_ring = script
@@ -336,7 +366,10 @@ impl Session {
             requests: try_vec(script.requests.len())?,
             hits: try_vec(loader.hits.len())?,
             has_ring,
+            how,
             status: None,
+            sent_stacks: BTreeSet::new(),
+            not_sent: 0,
             named: BTreeSet::new(),
             before: Before {
                 totals: buffer::totals(),
@@ -369,7 +402,7 @@ impl Session {
             }
         }
         if has_ring {
-            buffer::set_overwrite(false);
+            buffer::set_overwrite(how.overwrite);
             buffer::clear(None);
             session.before.totals = buffer::totals();
         }
@@ -390,7 +423,7 @@ impl Session {
         out.send(&Frame::Started {
             tsc_hz: time::tsc_hz(),
             tsc: time::read_tsc(),
-            epoch_nanoseconds: 0,
+            epoch_nanoseconds: rtc::seconds_since_1970().unwrap_or(0) * time::NSEC_PER_SEC,
             cpus: smp::possible_cpus() as u32,
             places,
         });
@@ -424,21 +457,34 @@ impl Session {
 
     /// Sends records and serves their requests. Returns whether there may be more.
     fn send_records(&mut self, most: usize, out: &mut dyn Outlet) -> bool {
-        if !self.has_ring {
+        if !self.has_ring || self.how.overwrite {
             return false;
         }
+        let Ok(mut taken) = try_vec(most) else {
+            // There may be memory later.
+            return false;
+        };
         let mut left = most;
         buffer::consume_while(|item| {
             if let Item::Record { cpu, tsc, bytes } = item {
-                self.send_record(cpu as u32, tsc, bytes, out);
+                match own_bytes(bytes) {
+                    Ok(bytes) => taken.push((cpu as u32, tsc, bytes)),
+                    Err(_) => self.not_sent += 1,
+                }
             }
             left -= 1;
             left > 0
         });
+        if !taken.is_empty() {
+            self.send_stacks(out);
+        }
+        for (cpu, tsc, bytes) in taken {
+            self.send_record(cpu, tsc, bytes, out);
+        }
         left == 0
     }
 
-    fn send_record(&mut self, cpu: u32, tsc: u64, record: &[u8], out: &mut dyn Outlet) {
+    fn send_record(&mut self, cpu: u32, tsc: u64, record: Vec<u8>, out: &mut dyn Outlet) {
         let word = |at: usize| {
             let bytes = record.get(at..)?.first_chunk()?;
             Some(u32::from_le_bytes(*bytes))
@@ -450,35 +496,57 @@ impl Session {
             // An event that somebody has enabled meanwhile.
             return;
         }
-        if !self.named.contains(&tid) {
-            self.named.insert(tid);
+        let status = word(HEADER_BYTES + 4).unwrap_or(0) as i32;
+        if self.named.insert(tid) {
             out.send(&Frame::Comm {
                 tid,
                 name: comms::of(tid as i32),
             });
         }
-        let Ok(mut bytes) = try_vec(record.len()) else {
-            return;
-        };
-        bytes.extend_from_slice(record);
-        out.send(&Frame::Record { cpu, tsc, bytes });
-        match self.requests.get(request as usize) {
-            Some(Request::Print { map }) => self.send_map(*map, out),
+        out.send(&Frame::Record {
+            cpu,
+            tsc,
+            bytes: record,
+        });
+        match self.requests.get(request as usize).cloned() {
+            Some(Request::Print { map }) => {
+                self.send_stacks(out);
+                self.send_map(map, out);
+            }
             Some(Request::Clear { map }) => {
-                if let Some(map) = self.map(*map) {
+                if let Some(map) = self.map(map) {
                     maps::clear(map);
                 }
             }
             Some(Request::Zero { map }) => {
-                if let Some(map) = self.map(*map) {
+                if let Some(map) = self.map(map) {
                     maps::zero(map);
                 }
             }
-            Some(Request::Exit) => {
-                let status = word(HEADER_BYTES + 4).unwrap_or(0) as i32;
-                self.status.get_or_insert(status);
-            }
+            Some(Request::Exit) => _ = self.status.get_or_insert(status),
             Some(Request::Forward) | None => {}
+        }
+    }
+
+    /// Sends the call stacks that are new (RUN-5).
+    fn send_stacks(&mut self, out: &mut dyn Outlet) {
+        for (number, map) in self.maps.iter().enumerate() {
+            let Some(trace_maps::Map::Stacks(stacks)) = map.own() else {
+                continue;
+            };
+            let number = number as u32;
+            stacks.for_each(|stack, frames| {
+                if self.sent_stacks.insert((number, stack))
+                    && let Ok(mut addresses) = try_vec(frames.len())
+                {
+                    addresses.extend_from_slice(frames);
+                    out.send(&Frame::Stack {
+                        map: number,
+                        number: stack,
+                        addresses,
+                    });
+                }
+            });
         }
     }
 
@@ -490,11 +558,12 @@ impl Session {
         let Some(map) = self.map(number) else {
             return;
         };
-        if let Ok(entries) = maps::entries(map) {
-            out.send(&Frame::Map {
+        match maps::entries(map) {
+            Ok(entries) => out.send(&Frame::Map {
                 map: number,
                 entries,
-            });
+            }),
+            Err(error) => crate::pr_err!("trace: map {number} cannot be sent: {error}"),
         }
     }
 
@@ -512,6 +581,7 @@ impl Session {
             end.run(&PtRegs::default());
         }
         while self.send_records(MOST_AT_ONCE, out) {}
+        self.send_stacks(out);
         for number in 0..self.maps.len() {
             self.send_map(number as u32, out);
         }
@@ -556,6 +626,7 @@ impl Session {
                 "records: overwritten before they were read".into(),
                 now.overwritten - before.overwritten,
             );
+            add("records: no memory to send them".into(), self.not_sent);
             add(
                 "records: the file tracing_on says no".into(),
                 now.off - before.off,

@@ -173,6 +173,25 @@ impl Stacks {
         (load::<S>(state, Relaxed) == before).then_some(count)
     }
 
+    /// Visits all traces that are complete: the number and the frames.
+    pub fn for_each(&self, mut visit: impl FnMut(u64, &[u64])) {
+        let mut frames = [0; MAX_FRAMES];
+        for (index, slot) in self.memory.words().chunks_exact(self.stride()).enumerate() {
+            let Some(state) = slot.get(1) else { continue };
+            let state = load::<NoSteps>(state, Acquire);
+            if state & FRAMES == 0 {
+                continue;
+            }
+            let number = number(index, state);
+            if let Some(frames) = self
+                .frames(number, &mut frames)
+                .and_then(|count| frames.get(..count))
+            {
+                visit(number, frames);
+            }
+        }
+    }
+
     /// The least number of those that the trace `number` has; see the module's text. Itself if it
     /// is not there.
     pub fn first_equal(&self, number: u64) -> u64 {

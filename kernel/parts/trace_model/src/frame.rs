@@ -38,7 +38,7 @@ pub enum Frame {
     /// Call stacks that entries and records name by their number: innermost address first.
     Stack {
         map: u32,
-        number: u32,
+        number: u64,
         addresses: Vec<u64>,
     },
     /// The name of a task, in front of the first record that has its number.

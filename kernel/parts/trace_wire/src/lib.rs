@@ -6,20 +6,29 @@
 //!   host ◄─ second serial port: messages ([`Header`], then bytes) ── kernel
 //! ```
 //!
+//! If the host shares the machine's memory ([`Options::memory`]), the messages go through an
+//! [`outbox`] there, and the serial port has only two kinds of messages: where things are in memory
+//! ([`Place`]), and empty ones, which say that there is something new in the outbox.
+//!
 //! # Invariants
 //! WIRE-1. A message is its header and as many bytes as the header says. The header has a sum of
 //!     those bytes ([`crc32`]). A reader that finds another sum, or a length above [`MOST_BYTES`],
 //!     stops: it cannot know where the next message begins.
 //!
 //! # Contexts
-//! Any. Only [`Reader`] allocates.
+//! Any. Only [`Reader`] and [`Place`] allocate.
 
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
 
+pub mod outbox;
+mod place;
+
 use alloc::vec::Vec;
 use core::fmt;
+
+pub use place::{Extent, Place};
 
 /// The script's bytes.
 pub const SCRIPT_FILE: &str = "opt/trace/script";
@@ -209,6 +218,15 @@ pub struct Options<'a> {
     pub run: Option<&'a str>,
     /// The trace ends after so many nanoseconds. None: with the program.
     pub nanoseconds: Option<u64>,
+    /// The host reads the machine's memory.
+    pub memory: bool,
+    /// KiB of each CPU's ring. None: as it is.
+    pub ring_kib: Option<u32>,
+    /// The rings overwrite their oldest records. Nobody reads them in the machine, so no record is
+    /// sent and no request is served.
+    pub overwrite: bool,
+    /// The machine shows that each of its CPUs gets on: [`outbox::FED`].
+    pub watchdog: bool,
 }
 
 impl<'a> Options<'a> {
@@ -219,6 +237,10 @@ impl<'a> Options<'a> {
             match line.split_once('=') {
                 Some(("run", value)) => options.run = Some(value),
                 Some(("nanoseconds", value)) => options.nanoseconds = value.parse().ok(),
+                Some(("ring_kib", value)) => options.ring_kib = value.parse().ok(),
+                Some(("memory", value)) => options.memory = value == "1",
+                Some(("overwrite", value)) => options.overwrite = value == "1",
+                Some(("watchdog", value)) => options.watchdog = value == "1",
                 _ => {}
             }
         }
@@ -242,6 +264,17 @@ impl fmt::Display for Options<'_> {
         }
         if let Some(nanoseconds) = self.nanoseconds {
             writeln!(f, "nanoseconds={nanoseconds}")?;
+        }
+        if let Some(kib) = self.ring_kib {
+            writeln!(f, "ring_kib={kib}")?;
+        }
+        let switches = [
+            ("memory", self.memory),
+            ("overwrite", self.overwrite),
+            ("watchdog", self.watchdog),
+        ];
+        for (name, _) in switches.iter().filter(|(_, on)| *on) {
+            writeln!(f, "{name}=1")?;
         }
         Ok(())
     }
@@ -302,12 +335,16 @@ mod tests {
         let options = Options {
             run: Some("workload 3 a=b"),
             nanoseconds: Some(5),
+            ring_kib: Some(64),
+            memory: true,
+            overwrite: false,
+            watchdog: true,
         };
         assert_eq!(Options::parse(&options.to_string()), options);
         assert_eq!(Options::parse(""), Options::default());
         let broken = Options {
             run: Some("a\nnanoseconds=1"),
-            nanoseconds: None,
+            ..Options::default()
         };
         let text = broken.to_string();
         assert_eq!(Options::parse(&text).nanoseconds, None, "{text}");

@@ -24,6 +24,7 @@ pub mod idt;
 pub mod ioapic;
 pub mod percpu;
 pub mod pit;
+pub mod rtc;
 pub mod smp;
 pub mod start_up;
 pub mod switch;

@@ -9,6 +9,14 @@
 //!                    kernel_init, which runs the program and powers the machine off
 //! ```
 //!
+//! If the host shares the machine's memory, the answers go through an [`Outbox`] there, and the
+//! port carries an empty message for each batch of them.
+//!
+//! # The watchdog
+//! A task of its own goes from CPU to CPU and counts up a word that the host looks at. It does not
+//! get on where a CPU keeps its interrupts off or does not give itself away, so the word stands
+//! still then.
+//!
 //! # Contexts
 //! Task context.
 
@@ -19,17 +27,21 @@ use core::{
 };
 
 use trace_model::{Frame, Script};
-use trace_wire::{Control, Header, OPTIONS_FILE, Options, SCRIPT_FILE};
+use trace_wire::{Control, Header, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
 
-use super::{Outlet, Refusal, Session};
+use super::{
+    Outlet, Refusal, Session,
+    outbox::{Outbox, extents},
+};
 use crate::{
+    arch::smp,
     fw_cfg::FwCfg,
     pr_err,
     serial::{SerialInput, SerialPort},
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
     time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
-    trace::shared::try_vec,
+    trace::{buffer, shared::try_vec},
 };
 
 /// How often the reader looks into the ring and at the port.
@@ -71,9 +83,8 @@ pub fn start() -> Option<Trace> {
     let options = String::from_utf8_lossy(&options).into_owned();
     let parsed = Options::parse(&options);
     let run = parsed.run.map(String::from);
-    let end = parsed.nanoseconds;
     *WAITER.lock() = Some(task::current());
-    let reader = task::spawn_kthread("trace", move || read_trace(script, end));
+    let reader = task::spawn_kthread("trace", move || read_trace(script, &options));
     if reader.is_err() {
         pr_err!("trace: there is no memory for the reader's task");
         return Some(Trace { run, refused: true });
@@ -133,33 +144,61 @@ fn read() -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// The reader's task.
-fn read_trace(script: Vec<u8>, limit: Option<u64>) {
+fn read_trace(script: Vec<u8>, options: &str) {
+    let options = Options::parse(options);
     // SAFETY: one task of this kind is started, and nobody else uses COM2.
     let mut line = unsafe { Line::new() };
     if !line.port.works() {
         pr_err!("trace: there is no second serial port for the answers");
-    } else if let Err(refusal) = trace(&script, limit, &mut line) {
+    } else if let Err(refusal) = trace(&script, &options, &mut line) {
         pr_err!("trace: {}", refusal.text);
         line.send(&refusal.frame());
     }
+    line.flush();
     line.port.flush();
     advance(OVER);
-    if let Some(waiter) = WAITER.lock().take() {
+    // A task is neither woken nor dropped under the lock.
+    let waiter = WAITER.lock().take();
+    if let Some(waiter) = waiter {
         scheduler::wake(&waiter);
     }
 }
 
-fn trace(script: &[u8], limit: Option<u64>, line: &mut Line) -> Result<(), Refusal> {
+fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Refusal> {
     // The decoder takes what it needs without asking. So it is tried first whether that is there.
     const ROOM: usize = 16;
     drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
     let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
-    let mut session = Session::start(&script, line)?;
+    if let Some(kib) = options.ring_kib {
+        buffer::resize(kib as usize).map_err(|errno| {
+            let text = alloc::format!("a ring of {kib} KiB for each CPU: {errno}; ask for less");
+            Refusal::new(None, text)
+        })?;
+    }
+    if options.memory {
+        line.share_memory(&script);
+    }
+    let how = super::How {
+        overwrite: options.overwrite,
+    };
+    let mut session = Session::start(&script, how, line)?;
+    line.flush();
     drop(script);
-    let end = limit.map(|limit| ktime_get().saturating_add(limit));
+    if options.watchdog
+        && let Some(outbox) = line.outbox
+    {
+        // From here on the host watches. Without the task it takes the guest for hanging, and that
+        // is better than a guest that hangs unseen.
+        outbox.feed();
+        let _ = task::spawn_kthread("watchdog", move || feed(outbox));
+    }
+    let end = options
+        .nanoseconds
+        .map(|limit| ktime_get().saturating_add(limit));
     advance(RUNNING);
     loop {
         let more = session.serve(line);
+        line.flush();
         let now = ktime_get();
         let is_ending = || STATE.load(Ordering::SeqCst) >= ENDING;
         if session.is_over() || is_ending() || line.wants_end() || end.is_some_and(|end| now >= end)
@@ -178,10 +217,27 @@ fn trace(script: &[u8], limit: Option<u64>, line: &mut Line) -> Result<(), Refus
     Ok(())
 }
 
-/// The second serial port.
+/// The watchdog's task.
+fn feed(outbox: Outbox) {
+    let task = task::current();
+    while STATE.load(Ordering::SeqCst) != OVER {
+        for cpu in 0..smp::online_cpus() {
+            task.set_allowed_cpus(1 << cpu);
+            // It wakes up on that CPU.
+            sleep_ns(LOOK_NS);
+        }
+        // All of them have run it.
+        outbox.feed();
+    }
+}
+
+/// The second serial port, and the memory that the host reads.
 struct Line {
     port: SerialPort,
     input: SerialInput,
+    outbox: Option<Outbox>,
+    /// There is something in the outbox that the host was not told of.
+    has_news: bool,
     dead: bool,
 }
 
@@ -195,7 +251,48 @@ impl Line {
         Self {
             port,
             input,
+            outbox: None,
+            has_news: false,
             dead: false,
+        }
+    }
+
+    /// Has the host read the answers from memory, and the rings if the script has them. If there is
+    /// no memory to spare, all stays as it is.
+    fn share_memory(&mut self, script: &Script) {
+        use trace_model::script::MapKind;
+        let Some(outbox) = Outbox::new() else {
+            return;
+        };
+        let Some(place) = outbox.place() else {
+            return;
+        };
+        if script.maps.iter().any(|map| map.kind == MapKind::Ring) && buffer::ready().is_ok() {
+            buffer::for_each_ring(|start, bytes| {
+                if let Some(extents) = extents(start, bytes) {
+                    self.tell(&Place::Ring(extents));
+                }
+            });
+        }
+        self.tell(&place);
+        self.outbox = Some(outbox);
+    }
+
+    /// Sends where something is, through the port.
+    fn tell(&mut self, place: &Place) {
+        let message = place.encode();
+        if let Some(header) = Header::of(&message) {
+            self.write_to_port(&header.encode());
+            self.write_to_port(&message);
+        }
+    }
+
+    /// Tells the host that there is something in the outbox.
+    fn flush(&mut self) {
+        if core::mem::take(&mut self.has_news)
+            && let Some(header) = Header::of(&[])
+        {
+            self.write_to_port(&header.encode());
         }
     }
 
@@ -210,6 +307,28 @@ impl Line {
     }
 
     fn write(&mut self, mut bytes: &[u8]) {
+        let Some(mut outbox) = self.outbox else {
+            return self.write_to_port(bytes);
+        };
+        let mut since = None;
+        while !bytes.is_empty() && !self.dead {
+            match outbox.write(bytes) {
+                0 => {
+                    self.flush();
+                    let since = *since.get_or_insert_with(|| ktime_get());
+                    self.dead = ktime_get() - since > PATIENCE_NS;
+                    sleep_ns(NSEC_PER_MSEC);
+                }
+                sent => {
+                    bytes = &bytes[sent..];
+                    self.has_news = true;
+                    since = None;
+                }
+            }
+        }
+    }
+
+    fn write_to_port(&mut self, mut bytes: &[u8]) {
         let mut polls = 0;
         let mut since = None;
         while !bytes.is_empty() && !self.dead {

@@ -1,0 +1,102 @@
+//! Messages through memory that the host reads: the writing end of [`trace_wire::outbox`].
+//!
+//! # Invariants
+//! See OUTBOX-1 there. The memory is never given back, because the host may read it at any time,
+//! also when the kernel is dead.
+//!
+//! # Contexts
+//! Task context; one task writes.
+
+use alloc::{
+    alloc::{Layout, alloc_zeroed},
+    vec::Vec,
+};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use trace_wire::{
+    Extent, Place,
+    outbox::{CAPACITY, FED, HEADER_BYTES, MAGIC, MAGIC_WORD, READ, WRITTEN},
+};
+use x86_64::VirtAddr;
+
+use crate::mm::paging;
+
+/// Bytes of data.
+const DATA_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// See the module's text.
+#[derive(Clone, Copy)]
+pub struct Outbox {
+    start: NonNull<u8>,
+}
+
+// SAFETY: memory that is never given back, and is used as OUTBOX-1 says.
+unsafe impl Send for Outbox {}
+
+/// Where virtual memory is. None: some page of it is not mapped.
+pub fn extents(start: u64, bytes: usize) -> Option<Vec<Extent>> {
+    let mut extents = Vec::new();
+    for page in (start..start + bytes as u64).step_by(PAGE_BYTES) {
+        let (physical, _) = paging::translate_kernel(VirtAddr::new(page))?;
+        extents.try_reserve(1).ok()?;
+        Place::push(&mut extents, physical.as_u64(), PAGE_BYTES as u64);
+    }
+    Some(extents)
+}
+
+impl Outbox {
+    /// Takes the memory. None: there is none.
+    pub fn new() -> Option<Self> {
+        let layout = Layout::from_size_align(HEADER_BYTES + DATA_BYTES, PAGE_BYTES).ok()?;
+        // SAFETY: the layout is not empty.
+        let outbox = Self {
+            start: NonNull::new(unsafe { alloc_zeroed(layout) })?,
+        };
+        outbox
+            .word(CAPACITY)
+            .store(DATA_BYTES as u64, Ordering::Relaxed);
+        outbox.word(MAGIC).store(MAGIC_WORD, Ordering::Release);
+        Some(outbox)
+    }
+
+    /// Where it is.
+    pub fn place(self) -> Option<Place> {
+        let extents = extents(self.start.addr().get() as u64, HEADER_BYTES + DATA_BYTES)?;
+        Some(Place::Outbox(extents))
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: a word of the header, aligned, and only used atomically.
+        unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Writes as many of `bytes` as there is room for, and returns their number.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let written = self.word(WRITTEN).load(Ordering::Relaxed);
+        // Acquire pairs with the Release of the reader: it has copied what is written over now.
+        let read = self.word(READ).load(Ordering::Acquire);
+        let room = DATA_BYTES.saturating_sub(written.wrapping_sub(read) as usize);
+        let count = bytes.len().min(room);
+        let at = written as usize % DATA_BYTES;
+        let (first, second) = bytes[..count].split_at(count.min(DATA_BYTES - at));
+        // SAFETY: inside the data; the host does not look there before `WRITTEN` says so.
+        unsafe {
+            let data = self.start.add(HEADER_BYTES);
+            data.add(at)
+                .copy_from_nonoverlapping(NonNull::from(first).cast(), first.len());
+            data.copy_from_nonoverlapping(NonNull::from(second).cast(), second.len());
+        }
+        let end = written.wrapping_add(count as u64);
+        self.word(WRITTEN).store(end, Ordering::Release);
+        count
+    }
+
+    /// Shows the host that a CPU gets on.
+    pub fn feed(&self) {
+        self.word(FED).fetch_add(1, Ordering::Relaxed);
+    }
+}
