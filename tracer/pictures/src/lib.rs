@@ -3,6 +3,7 @@
 //! ```text
 //!   records ─ Builder ─► Timeline ─┬─► text::tree          a call tree for the terminal
 //!                                  ├─► perfetto::write     a file for the Perfetto UI
+//!                  Stacks ─────────┼─► flame::svg          a flame graph
 //! ```
 //!
 //! PICTURES-1. The same model gives the same bytes. No clock, no random number and no order of a
@@ -16,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod escape;
+pub mod flame;
 pub mod model;
 pub mod names;
 pub mod perfetto;
