@@ -4,6 +4,7 @@
 //!   records ─ Builder ─► Timeline ─┬─► text::tree          a call tree for the terminal
 //!                                  ├─► perfetto::write     a file for the Perfetto UI
 //!                  Stacks ─────────┼─► flame::svg          a flame graph
+//!                  Histogram, HeatMap, Books ─► html::page one page with all of it
 //! ```
 //!
 //! PICTURES-1. The same model gives the same bytes. No clock, no random number and no order of a
@@ -19,6 +20,7 @@
 mod builder;
 mod escape;
 pub mod flame;
+pub mod html;
 pub mod model;
 pub mod names;
 pub mod perfetto;
