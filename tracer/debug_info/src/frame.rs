@@ -1,0 +1,122 @@
+//! Call frames: where the frame of a function is at each of its instructions.
+
+use gimli::{BaseAddresses, CfaRule, DebugFrame, EhFrame, UnwindContext, UnwindSection};
+use trace_model::symbols::{Expression, Register};
+
+use crate::{
+    image::{Image, Slice},
+    value,
+};
+
+/// The address that a frame is named by, the one above the return address, as a register and an
+/// offset, in a range of addresses.
+#[derive(Clone, Debug)]
+struct Row {
+    start: u64,
+    end: u64,
+    register: Option<Register>,
+    offset: i64,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Frames {
+    rows: Vec<Row>,
+}
+
+impl Frames {
+    /// Those of the function at an address.
+    pub fn read(image: &Image, address: u64) -> Self {
+        let bases = BaseAddresses::default()
+            .set_eh_frame(image.section_at(".eh_frame").0)
+            .set_text(image.section_at(".text").0);
+        let eh_frame = EhFrame::new(image.section(".eh_frame"), gimli::LittleEndian);
+        let mut debug_frame = DebugFrame::new(image.section(".debug_frame"), gimli::LittleEndian);
+        debug_frame.set_address_size(8);
+        read(&eh_frame, &bases, address)
+            .or_else(|| read(&debug_frame, &bases, address))
+            .unwrap_or_default()
+    }
+
+    fn row(&self, address: u64) -> Option<&Row> {
+        self.rows
+            .iter()
+            .find(|row| row.start <= address && address < row.end)
+    }
+
+    /// The address above the return address, at an instruction.
+    fn above_return(&self, address: u64) -> Option<(Register, i64)> {
+        let row = self.row(address)?;
+        Some((row.register?, row.offset))
+    }
+
+    /// The function's frame base, at any of its instructions.
+    pub fn base(
+        &self,
+        frame_base: Option<&[u8]>,
+        address: u64,
+        moment: value::Moment,
+    ) -> Option<Expression> {
+        const FRAME_POINTER: [u8; 1] = [gimli::DW_OP_reg6.0];
+        const STACK_POINTER: [u8; 1] = [gimli::DW_OP_reg7.0];
+        const ABOVE_RETURN: [u8; 1] = [gimli::DW_OP_call_frame_cfa.0];
+        if frame_base? == FRAME_POINTER {
+            self.frame_pointer(address, moment)
+        } else if frame_base? == STACK_POINTER {
+            self.stack_pointer(address, moment)
+        } else if frame_base? == ABOVE_RETURN {
+            let (register, offset) = self.above_return(address)?;
+            Some(value::plus(moment.register(register), offset))
+        } else {
+            None
+        }
+    }
+
+    /// The stack pointer that the function has in its body, where its frame is largest.
+    fn stack_pointer(&self, address: u64, moment: value::Moment) -> Option<Expression> {
+        let by_stack = |row: &Row| row.register == Some(Register::Sp);
+        if !self.rows.iter().all(by_stack) {
+            return None;
+        }
+        let body = self.rows.iter().map(|row| row.offset).max()?;
+        let (register, offset) = self.above_return(address)?;
+        Some(value::plus(moment.register(register), offset - body))
+    }
+
+    /// The frame pointer that the function has in its body, at any of its instructions: at the
+    /// first ones it is another function's still.
+    pub fn frame_pointer(&self, address: u64, moment: value::Moment) -> Option<Expression> {
+        let body = |row: &&Row| row.register == Some(Register::Bp);
+        let body = self.rows.iter().find(body)?.offset;
+        let (register, offset) = self.above_return(address)?;
+        Some(value::plus(moment.register(register), offset - body))
+    }
+}
+
+fn read<'a, S: UnwindSection<Slice<'a>>>(
+    section: &S,
+    bases: &BaseAddresses,
+    address: u64,
+) -> Option<Frames> {
+    let description = section
+        .fde_for_address(bases, address, S::cie_from_offset)
+        .ok()?;
+    let mut context = UnwindContext::new();
+    let mut table = description.rows(section, bases, &mut context).ok()?;
+    let mut rows = Vec::new();
+    while let Ok(Some(row)) = table.next_row() {
+        let (register, offset) = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                (value::register(register.0).ok(), *offset)
+            }
+            CfaRule::Expression(_) => (None, 0),
+        };
+        rows.push(Row {
+            start: row.start_address(),
+            end: row.end_address(),
+            register,
+            offset,
+        });
+    }
+    Some(Frames { rows })
+}

@@ -1,0 +1,170 @@
+//! The kernel's file: its bytes, where the sections of the debug information lie, and its symbols.
+
+use std::{fs::File, ops::Range, os::unix::fs::MetadataExt, path::Path};
+
+use gimli::{EndianSlice, LittleEndian};
+use memmap2::Mmap;
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, read::elf::ElfFile64};
+
+use crate::{Error, index};
+
+pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
+pub type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
+pub type Unit<'a> = gimli::Unit<Slice<'a>>;
+pub type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
+
+/// See the module's text.
+pub struct Image {
+    bytes: Mmap,
+    stamp: u64,
+    /// Name, address, and place in the file.
+    sections: Vec<(String, u64, Range<usize>)>,
+    /// The addresses of code.
+    code: Vec<Range<u64>>,
+}
+
+/// A function of the symbol table.
+#[derive(Clone, Debug)]
+pub struct Symbol {
+    pub name: String,
+    pub address: u64,
+    pub bytes: u64,
+}
+
+impl Image {
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let not_read = |error| Error::Read {
+            path: path.into(),
+            error,
+        };
+        let opened = File::open(path).map_err(not_read)?;
+        let about = opened.metadata().map_err(not_read)?;
+        // SAFETY: the file is what a build made. Builds replace such files and do not write into
+        // them, so the bytes stay as they are while they are mapped.
+        let bytes = unsafe { Mmap::map(&opened) }.map_err(not_read)?;
+        let stamp = [
+            about.dev(),
+            about.ino(),
+            about.mtime().cast_unsigned(),
+            about.mtime_nsec().cast_unsigned(),
+            about.ctime().cast_unsigned(),
+            about.ctime_nsec().cast_unsigned(),
+        ];
+        let stamp = index::hash(stamp.map(u64::to_le_bytes).as_flattened());
+        let not_elf = |found| Error::Format {
+            path: path.into(),
+            found,
+        };
+        let file: ElfFile64 = ElfFile64::parse(&*bytes).map_err(|_| not_elf("another file"))?;
+        let mut sections = Vec::new();
+        let mut code = Vec::new();
+        for section in file.sections() {
+            let Ok(name) = section.name() else { continue };
+            let Some((start, length)) = section.file_range() else {
+                continue;
+            };
+            let (Ok(start), Ok(length)) = (usize::try_from(start), usize::try_from(length)) else {
+                continue;
+            };
+            let Some(end) = start.checked_add(length).filter(|end| *end <= bytes.len()) else {
+                return Err(not_elf("one that is cut off"));
+            };
+            sections.push((name.to_string(), section.address(), start..end));
+            if section.kind() == SectionKind::Text {
+                let start = section.address();
+                code.push(start..start.saturating_add(section.size()));
+            }
+        }
+        Ok(Self {
+            bytes,
+            stamp,
+            sections,
+            code,
+        })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// A number that changes when the file is another one or has been written to.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// A section; empty if there is none of that name.
+    pub fn section(&self, name: &str) -> &[u8] {
+        self.section_at(name).1
+    }
+
+    /// A section and its address.
+    pub fn section_at(&self, name: &str) -> (u64, &[u8]) {
+        self.sections
+            .iter()
+            .find(|section| section.0 == name)
+            .map_or((0, &[]), |(_, address, range)| {
+                (*address, &self.bytes[range.clone()])
+            })
+    }
+
+    /// Whether there is code at an address. What the linker threw away is described at others.
+    pub fn is_code(&self, address: u64) -> bool {
+        self.code.iter().any(|range| range.contains(&address))
+    }
+
+    /// The bytes at an address of the program, to the end of their section.
+    pub fn at(&self, address: u64) -> &[u8] {
+        for (_, start, range) in &self.sections {
+            let bytes = &self.bytes[range.clone()];
+            if *start != 0
+                && let Some(offset) = address.checked_sub(*start)
+                && let Some(rest) = usize::try_from(offset).ok().and_then(|at| bytes.get(at..))
+                && !rest.is_empty()
+            {
+                return rest;
+            }
+        }
+        &[]
+    }
+
+    /// The debug information.
+    pub fn dwarf(&self) -> Dwarf<'_> {
+        let load = |id: gimli::SectionId| {
+            Ok::<_, core::convert::Infallible>(EndianSlice::new(
+                self.section(id.name()),
+                LittleEndian,
+            ))
+        };
+        match gimli::Dwarf::load(load) {
+            Ok(dwarf) => dwarf,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The functions of the symbol table, by address.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else {
+            return Vec::new();
+        };
+        let mut symbols: Vec<_> = file
+            .symbols()
+            .filter(|symbol| {
+                // What assembly defines may have no type. Its symbols lie in sections of code.
+                let code = symbol.section_index().is_some_and(|index| {
+                    file.section_by_index(index)
+                        .is_ok_and(|section| section.kind() == SectionKind::Text)
+                });
+                code && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
+                    && symbol.name().is_ok_and(|name| !name.is_empty())
+            })
+            .map(|symbol| Symbol {
+                name: symbol.name().unwrap_or_default().to_string(),
+                address: symbol.address(),
+                bytes: symbol.size(),
+            })
+            .collect();
+        symbols.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
+        symbols
+    }
+}

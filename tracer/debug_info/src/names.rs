@@ -1,0 +1,398 @@
+//! Names of the source: how a path is taken apart, which paths a pattern means, and which names are
+//! near to one that is not there.
+//!
+//! NAMES-1. A pattern without `::` is held against the last segment of a path, one with more
+//!     segments against as many of the last ones. With `*` or `?` it is held against the whole
+//!     path, too: `kernel::fs::*` means all below that module, `vfs_*` no module or closure.
+//! NAMES-2. Generic arguments may be left out. Where they are given, they are the first ones, each
+//!     by its last segments; `_`, `*` and a single capital letter stand for any.
+
+/// Splits a path at each `::` that is not inside of brackets.
+pub fn segments(path: &str) -> Vec<&str> {
+    split(path, "::")
+}
+
+/// Splits a list at each comma that is not inside of brackets.
+pub fn list(text: &str) -> Vec<&str> {
+    split(text, ",").into_iter().map(str::trim).collect()
+}
+
+fn split<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
+    let bytes = text.as_bytes();
+    let mut parts = Vec::new();
+    let (mut depth, mut start, mut at) = (0_i32, 0, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'<' | b'(' | b'[' | b'{' => depth += 1,
+            // The arrow of a function's type closes nothing.
+            b'>' if at > 0 && bytes[at - 1] == b'-' => {}
+            b'>' | b')' | b']' | b'}' => depth -= 1,
+            _ if depth <= 0 && text[at..].starts_with(separator) => {
+                parts.push(&text[start..at]);
+                at += separator.len();
+                start = at;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+        while !text.is_char_boundary(at) {
+            at += 1;
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// A segment without its generic arguments, and the text of those.
+pub fn generics(segment: &str) -> (&str, Option<&str>) {
+    if segment.starts_with('<') {
+        return (segment, None);
+    }
+    match (segment.find('<'), segment.strip_suffix('>')) {
+        (Some(at), Some(rest)) => (&segment[..at], Some(&rest[at + 1..])),
+        _ => (segment, None),
+    }
+}
+
+/// A type as one writes it: the last segment of each path, and no allocator that goes without
+/// saying.
+pub fn short(name: &str) -> String {
+    let name = name
+        .replace(", alloc::alloc::Global", "")
+        .replace(",alloc::alloc::Global", "");
+    let mut out = String::with_capacity(name.len());
+    // Where the path that is being read begins in `out`.
+    let mut path = 0;
+    let mut rest = name.as_str();
+    while let Some(character) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("::") {
+            // A closure alone would say nothing: the function around it stays.
+            if after.starts_with('{') {
+                out.push_str("::");
+            } else {
+                out.truncate(path);
+            }
+            rest = after;
+            continue;
+        }
+        out.push(character);
+        rest = &rest[character.len_utf8()..];
+        let in_path = character.is_alphanumeric() || "_#{}$".contains(character);
+        if !in_path {
+            path = out.len();
+        }
+    }
+    out
+}
+
+/// What a user asks for.
+pub struct Pattern {
+    text: String,
+    parts: Vec<String>,
+    glob: bool,
+    /// What each name that is meant has in it.
+    literal: String,
+}
+
+impl Pattern {
+    pub fn new(text: &str) -> Self {
+        // As one of the manglings writes closures, without their number.
+        let text = text.trim().replace("{{closure}}", "{closure#*}");
+        let last = segments(&text).pop().unwrap_or_default();
+        let mut literals = last.split(|character: char| "*?<>, ".contains(character));
+        Self {
+            literal: literals.next().unwrap_or_default().into(),
+            parts: segments(&text).into_iter().map(String::from).collect(),
+            glob: text.contains(['*', '?']),
+            text,
+        }
+    }
+
+    /// Whether a path of the source is meant.
+    pub fn matches(&self, path: &str) -> bool {
+        if !path.contains(&self.literal) {
+            return false;
+        }
+        let parts = segments(path);
+        if self.fits(&parts) || (self.glob && glob(&self.text, path)) {
+            return true;
+        }
+        // `<A as B>::method` is `A::method` and `B::method`, too; `<impl A>::method` is
+        // `A::method`.
+        let Some(at) = parts.iter().position(|part| part.starts_with('<')) else {
+            return false;
+        };
+        let Some(inner) = parts[at]
+            .strip_prefix('<')
+            .and_then(|inner| inner.strip_suffix('>'))
+        else {
+            return false;
+        };
+        let implemented = split(inner, " as ");
+        implemented.into_iter().any(|name| {
+            let name = name.strip_prefix("impl ").unwrap_or(name);
+            let mut whole = segments(name);
+            whole.extend(&parts[at + 1..]);
+            self.fits(&whole) || (self.glob && glob(&self.text, &whole.join("::")))
+        })
+    }
+
+    /// Whether the linker's name is meant.
+    pub fn matches_symbol(&self, symbol: &str) -> bool {
+        self.text == symbol || (self.glob && glob(&self.text, symbol))
+    }
+
+    /// Whether the last segments are those of the pattern.
+    fn fits(&self, parts: &[&str]) -> bool {
+        let Some(skipped) = parts.len().checked_sub(self.parts.len()) else {
+            return false;
+        };
+        // The last ones differ most.
+        self.parts
+            .iter()
+            .zip(&parts[skipped..])
+            .rev()
+            .all(|(pattern, part)| segment(pattern, part))
+    }
+}
+
+fn segment(pattern: &str, part: &str) -> bool {
+    if glob(pattern, part) {
+        return true;
+    }
+    if let (Some(pattern), Some(part)) = (implementation(pattern), implementation(part)) {
+        return pattern.iter().zip(&part).all(|(a, b)| type_fits(a, b))
+            && pattern.len() == part.len();
+    }
+    let (base, arguments) = generics(part);
+    match generics(pattern) {
+        (pattern, None) => glob(pattern, base),
+        (pattern, Some(wanted)) => {
+            let arguments = arguments.map(list).unwrap_or_default();
+            let wanted = list(wanted);
+            glob(pattern, base)
+                && wanted.len() <= arguments.len()
+                && wanted.iter().zip(arguments).all(|(a, b)| type_fits(a, b))
+        }
+    }
+}
+
+/// Of `<A as B>`: A and B.
+fn implementation(segment: &str) -> Option<Vec<&str>> {
+    let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
+    Some(split(inner, " as "))
+}
+
+fn type_fits(pattern: &str, name: &str) -> bool {
+    let any = pattern == "_"
+        || (pattern.len() == 1 && pattern.starts_with(|first: char| first.is_ascii_uppercase()));
+    if any || glob(pattern, name) {
+        return true;
+    }
+    let (pattern, name) = (short(pattern), short(name));
+    glob(&pattern, &name) || {
+        let (base, arguments) = generics(&name);
+        arguments.is_some() && glob(&pattern, base)
+    }
+}
+
+/// Whether `*` (any text) and `?` (a character) can be replaced so that the texts are equal.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    // Where to go on when what follows the last star does not fit.
+    let mut again: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                again = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == text[t] || byte == b'?' => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((after, from)) = again else {
+                    return false;
+                };
+                again = Some((after, from + 1));
+                p = after;
+                t = from + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// The nearest of some names, best first, without repetition; at most `count`.
+pub fn nearest<'a>(
+    name: &str,
+    names: impl IntoIterator<Item = &'a str>,
+    count: usize,
+) -> Vec<&'a str> {
+    let wanted = name.to_lowercase();
+    let limit = wanted.chars().count() / 3 + 1;
+    let mut found: Vec<(usize, &str)> = names
+        .into_iter()
+        .filter_map(|candidate| {
+            let lower = candidate.to_lowercase();
+            // A part of a name is nearer than another name of the same length.
+            let within = wanted.len() >= 3 && lower.contains(&wanted);
+            let distance = distance(&wanted, &lower, limit);
+            match (distance, within) {
+                (Some(0), _) => Some((0, candidate)),
+                (Some(distance), false) => Some((2 * distance, candidate)),
+                (Some(distance), true) => Some((distance, candidate)),
+                (None, true) => Some((limit + lower.len() - wanted.len(), candidate)),
+                (None, false) => None,
+            }
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    let mut nearest: Vec<&str> = Vec::new();
+    for (_, name) in found {
+        if nearest.len() == count {
+            break;
+        }
+        if !nearest.contains(&name) {
+            nearest.push(name);
+        }
+    }
+    nearest
+}
+
+/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one
+/// text from the other; None if they are more than `limit`.
+fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    if a.len().abs_diff(b.len()) > limit {
+        return None;
+    }
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, other) in b.iter().enumerate() {
+            let mut least = (last[j] + usize::from(letter != other))
+                .min(last[j + 1] + 1)
+                .min(row[j] + 1);
+            if i > 0 && j > 0 && *letter == b[j - 1] && a[i - 1] == *other {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        if row.iter().all(|distance| *distance > limit) {
+            return None;
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last.last().copied().filter(|distance| *distance <= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_outside_of_brackets() {
+        let cases: [(&str, &[&str]); 5] = [
+            ("vfs_write", &["vfs_write"]),
+            ("a::b::{closure#0}", &["a", "b", "{closure#0}"]),
+            ("<a::B as c::D<e::F>>::g", &["<a::B as c::D<e::F>>", "g"]),
+            (
+                "a::B<fn(c::D) -> e::F>::g",
+                &["a", "B<fn(c::D) -> e::F>", "g"],
+            ),
+            ("a::ä::b", &["a", "ä", "b"]),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(segments(path), expected);
+        }
+    }
+
+    #[test]
+    fn types_are_shown_as_one_writes_them() {
+        let cases = [
+            ("alloc::vec::Vec<u8, alloc::alloc::Global>", "Vec<u8>"),
+            ("&mut kernel::fs::file::File", "&mut File"),
+            (
+                "core::result::Result<usize, kernel::errno::Errno>",
+                "Result<usize, Errno>",
+            ),
+            ("&[(a::B, c::D); 4]", "&[(B, D); 4]"),
+            ("&mut dyn core::fmt::Write", "&mut dyn Write"),
+            ("fn(a::B) -> c::D", "fn(B) -> D"),
+            (
+                "*mut a::f::{closure_env#1}<b::C>",
+                "*mut f::{closure_env#1}<C>",
+            ),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(short(name), expected);
+        }
+    }
+
+    #[test]
+    fn patterns_mean_paths() {
+        let push = "alloc::vec::Vec<u8>::push";
+        let fmt = "<kernel::fs::File<u8> as core::fmt::Display>::fmt";
+        let closure = "kernel::fs::vfs_write::{closure#1}";
+        let yes = [
+            (push, "push"),
+            (push, "Vec::push"),
+            (push, "Vec<T>::push"),
+            (push, "Vec<u8>::push"),
+            (push, "Vec<_>::push"),
+            (push, "alloc::vec::*"),
+            (push, "pu?h"),
+            (push, "*"),
+            (fmt, "fmt"),
+            (fmt, "File::fmt"),
+            (fmt, "File<u8>::fmt"),
+            (fmt, "kernel::fs::File::fmt"),
+            (fmt, "Display::fmt"),
+            (fmt, "<File as Display>::fmt"),
+            (fmt, "<File<u8> as core::fmt::Display>::fmt"),
+            (fmt, "<* as Display>::fmt"),
+            (fmt, "kernel::fs::*"),
+            (closure, "vfs_write::{closure#1}"),
+            (closure, "vfs_write::{{closure}}"),
+            (closure, "{closure#1}"),
+            (closure, "vfs_write::*"),
+            ("core::str::<impl str>::trim", "str::trim"),
+        ];
+        for (path, pattern) in yes {
+            assert!(Pattern::new(pattern).matches(path), "{pattern} for {path}");
+        }
+        let no = [
+            (push, "pus"),
+            (push, "vec::push"),
+            (push, "Vec<u16>::push"),
+            (push, "Vec<u8, u8, u8>::push"),
+            (push, "vec::*"),
+            (fmt, "Debug::fmt"),
+            (fmt, "<File as Debug>::fmt"),
+            (closure, "vfs_*"),
+            (closure, "vfs_write"),
+            (closure, "vfs_write::{closure#0}"),
+        ];
+        for (path, pattern) in no {
+            assert!(!Pattern::new(pattern).matches(path), "{pattern} for {path}");
+        }
+    }
+
+    #[test]
+    fn near_names_come_best_first() {
+        let names = ["vfs_read", "vfs_write", "write", "sys_write", "vfs_write"];
+        assert_eq!(nearest("vfs_wirte", names, 8), ["vfs_write", "sys_write"]);
+        assert_eq!(
+            nearest("write", names, 8),
+            ["write", "sys_write", "vfs_write"]
+        );
+        assert_eq!(nearest("vfs_red", names, 1), ["vfs_read"]);
+        assert!(nearest("entirely_different", names, 8).is_empty());
+    }
+}

@@ -1,0 +1,204 @@
+//! The first instructions of a function: they put arguments from registers into its frame.
+//!
+//! The debug information often says of such an argument that it is in the frame all the time. Until
+//! it has been stored there it is in the register that it came in. Of others it says where they are
+//! only from behind these instructions on: what they moved tells where it was at the entry.
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind,
+};
+use trace_model::symbols::{Expression, Operation, Register};
+
+use crate::{image::Image, value};
+
+/// A register that is stored as the function received it.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// The instruction.
+    pub address: u64,
+    /// Where, from the frame pointer.
+    pub offset: i64,
+    pub bytes: u64,
+    pub register: Register,
+}
+
+/// What a function does up to its first branch. Its expressions mean the registers at the entry.
+#[derive(Clone, Debug, Default)]
+pub struct Prologue {
+    pub stores: Vec<Store>,
+    /// Where the first branch is.
+    pub end: u64,
+    /// From which address on a register holds what. None is what was not there at the entry.
+    written: Vec<(u64, Register, Option<Expression>)>,
+}
+
+/// That of the function at an address.
+pub fn read(image: &Image, address: u64, bytes: u64) -> Prologue {
+    let code = image.at(address);
+    let length = usize::try_from(bytes).unwrap_or_default().min(code.len());
+    let mut decoder = Decoder::with_ip(64, &code[..length], address, DecoderOptions::NONE);
+    let mut info = InstructionInfoFactory::new();
+    let mut prologue = Prologue {
+        end: address,
+        ..Prologue::default()
+    };
+    for instruction in &mut decoder {
+        prologue.end = instruction.ip();
+        if instruction.flow_control() != FlowControl::Next || instruction.is_invalid() {
+            break;
+        }
+        if let Some(store) = store(&instruction)
+            && prologue.held(store.register, instruction.ip())
+                == Some(Expression::Register(store.register))
+        {
+            prologue.stores.push(store);
+        }
+        let copied = prologue.copied(&instruction);
+        for used in info.info(&instruction).used_registers() {
+            if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+                && let Some(register) = general(used.register())
+            {
+                let value = copied
+                    .clone()
+                    .filter(|_| general(instruction.op0_register()) == Some(register));
+                prologue
+                    .written
+                    .push((instruction.next_ip(), register, value));
+            }
+        }
+    }
+    prologue
+}
+
+impl Prologue {
+    /// What a register holds at an address, if that was there at the entry.
+    pub fn held(&self, register: Register, address: u64) -> Option<Expression> {
+        let last = self
+            .written
+            .iter()
+            .rev()
+            .find(|(from, written, _)| *written == register && *from <= address);
+        match last {
+            Some((_, _, value)) => value.clone(),
+            None => Some(Expression::Register(register)),
+        }
+    }
+
+    /// What an instruction moves into a register, if that was there at the entry.
+    fn copied(&self, instruction: &Instruction) -> Option<Expression> {
+        let whole = instruction.op0_kind() == OpKind::Register
+            && matches!(instruction.op0_register().size(), 4 | 8);
+        let moves = matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx);
+        if !whole || !moves {
+            return None;
+        }
+        let bytes = match instruction.op1_kind() {
+            OpKind::Register => instruction.op1_register().size(),
+            OpKind::Memory => instruction.memory_size().size(),
+            _ => return None,
+        };
+        if instruction.op1_kind() == OpKind::Register {
+            let value = self.held(general(instruction.op1_register())?, instruction.ip())?;
+            let kept = match bytes {
+                8 => return Some(value),
+                4 => u64::from(u32::MAX),
+                _ => return None,
+            };
+            return Some(value::binary(
+                Operation::And,
+                value,
+                Expression::Constant(kept),
+            ));
+        }
+        let by_frame = instruction.memory_base() == iced_x86::Register::RBP
+            && instruction.memory_index() == iced_x86::Register::None;
+        let offset = instruction.memory_displacement64().cast_signed();
+        (by_frame && is_argument(offset)).then(|| Expression::Load {
+            address: Box::new(argument(offset)),
+            bytes: bytes.try_into().unwrap_or(8),
+        })
+    }
+
+    /// An expression that holds at an address behind the beginning, as one of the entry.
+    pub fn at_entry(&self, expression: &Expression, address: u64) -> Option<Expression> {
+        Some(match expression {
+            Expression::Constant(value) => Expression::Constant(*value),
+            Expression::Register(Register::Bp | Register::Sp) | Expression::AtEntry(_) => {
+                return None;
+            }
+            Expression::Register(register) => self.held(*register, address)?,
+            Expression::Load { address: at, bytes } => Expression::Load {
+                address: Box::new(self.at_entry(at, address)?),
+                bytes: *bytes,
+            },
+            Expression::Binary(operation, a, b) => match (operation, &**a, &**b) {
+                (
+                    Operation::Add,
+                    Expression::Register(Register::Bp),
+                    Expression::Constant(offset),
+                ) if is_argument(offset.cast_signed()) => argument(offset.cast_signed()),
+                _ => value::binary(
+                    *operation,
+                    self.at_entry(a, address)?,
+                    self.at_entry(b, address)?,
+                ),
+            },
+        })
+    }
+}
+
+/// Whether an offset from the frame pointer is that of an argument on the stack: above the frame
+/// pointer are the caller's, the return address, and the arguments.
+fn is_argument(offset: i64) -> bool {
+    (16..1 << 16).contains(&offset)
+}
+
+/// The address of an argument on the stack, whose offset from the frame pointer is known.
+fn argument(offset: i64) -> Expression {
+    // The caller's frame pointer is pushed first.
+    value::plus(Expression::Register(Register::Sp), offset - 8)
+}
+
+fn general(register: iced_x86::Register) -> Option<Register> {
+    use iced_x86::Register as Known;
+    Some(match register.full_register() {
+        Known::RAX => Register::Ax,
+        Known::RBX => Register::Bx,
+        Known::RCX => Register::Cx,
+        Known::RDX => Register::Dx,
+        Known::RSI => Register::Si,
+        Known::RDI => Register::Di,
+        Known::RBP => Register::Bp,
+        Known::RSP => Register::Sp,
+        Known::R8 => Register::R8,
+        Known::R9 => Register::R9,
+        Known::R10 => Register::R10,
+        Known::R11 => Register::R11,
+        Known::R12 => Register::R12,
+        Known::R13 => Register::R13,
+        Known::R14 => Register::R14,
+        Known::R15 => Register::R15,
+        _ => return None,
+    })
+}
+
+fn store(instruction: &Instruction) -> Option<Store> {
+    use iced_x86::Register as Known;
+    let to_frame = instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_kind() == OpKind::Memory
+        && instruction.op1_kind() == OpKind::Register
+        && instruction.memory_base() == Known::RBP
+        && instruction.memory_index() == Known::None;
+    let source = instruction.op1_register();
+    // The second byte of a register has no name of its own for a probe.
+    if !to_frame || matches!(source, Known::AH | Known::BH | Known::CH | Known::DH) {
+        return None;
+    }
+    Some(Store {
+        address: instruction.ip(),
+        offset: instruction.memory_displacement64().cast_signed(),
+        bytes: source.size() as u64,
+        register: general(source)?,
+    })
+}

@@ -1,0 +1,188 @@
+//! The scopes of a function: its arguments and variables, its blocks, the copies of other functions
+//! in it.
+
+use std::ops::Range;
+
+use gimli::AttributeValue;
+
+use crate::session::{Found, Session};
+
+/// A function, a block of one, or a copy of another function in it.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Its entry.
+    pub entry: u64,
+    pub kind: Kind,
+    /// Where its code is. Empty for a block that has none.
+    pub ranges: Vec<Range<u64>>,
+    pub locals: Vec<Local>,
+    pub inner: Vec<Scope>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Function,
+    Block,
+    /// Of the function with that entry, called at that line of that file of the unit's table.
+    Inlined {
+        origin: u64,
+        file: u64,
+        line: u32,
+    },
+}
+
+/// An argument or a variable.
+#[derive(Clone, Debug)]
+pub struct Local {
+    pub name: String,
+    pub argument: bool,
+    /// The entry of its type.
+    pub type_entry: Option<u64>,
+    pub location: Location,
+}
+
+/// Where a local is, as the debug information says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    Nowhere,
+    /// By that expression, all over its scope.
+    Fixed(Vec<u8>),
+    /// By those expressions, each in a range of addresses.
+    List(Vec<(Range<u64>, Vec<u8>)>),
+    Constant(Vec<u8>),
+}
+
+impl Location {
+    /// The expression that holds at an address.
+    pub fn at(&self, address: u64) -> Option<&[u8]> {
+        match self {
+            Self::Fixed(expression) => Some(expression),
+            Self::List(list) => list
+                .iter()
+                .find(|(range, _)| range.contains(&address))
+                .map(|(_, expression)| &expression[..]),
+            Self::Nowhere | Self::Constant(_) => None,
+        }
+    }
+}
+
+impl Scope {
+    /// The scopes of the function at an entry.
+    pub fn read(session: &Session, function: u64) -> Option<Self> {
+        let found = session.entry(function)?;
+        Some(read(session, &found, Kind::Function))
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        self.ranges.iter().any(|range| range.contains(&address))
+    }
+
+    /// The scopes around an address, outermost first.
+    pub fn around(&self, address: u64) -> Vec<&Self> {
+        let mut all = vec![self];
+        let mut last = self;
+        while let Some(inner) = last.inner.iter().find(|inner| inner.contains(address)) {
+            all.push(inner);
+            last = inner;
+        }
+        all
+    }
+
+    /// Calls `visit` for each scope, itself first.
+    pub fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Self)) {
+        visit(self);
+        for inner in &self.inner {
+            inner.each(visit);
+        }
+    }
+}
+
+fn read<'a>(session: &Session<'a>, found: &Found<'a>, kind: Kind) -> Scope {
+    let mut scope = Scope {
+        entry: found.offset(),
+        kind,
+        ranges: ranges(session, found),
+        locals: Vec::new(),
+        inner: Vec::new(),
+    };
+    let mut inner = Vec::new();
+    session.children(scope.entry, |child| match child.entry.tag() {
+        gimli::DW_TAG_formal_parameter => scope.locals.push(local(session, child, true)),
+        gimli::DW_TAG_variable => scope.locals.push(local(session, child, false)),
+        gimli::DW_TAG_lexical_block => inner.push(read(session, child, Kind::Block)),
+        gimli::DW_TAG_inlined_subroutine => {
+            if let Some(origin) = child.reference(gimli::DW_AT_abstract_origin) {
+                let number = |attribute| child.number(attribute).unwrap_or_default();
+                let kind = Kind::Inlined {
+                    origin,
+                    file: child.file(gimli::DW_AT_call_file).unwrap_or_default(),
+                    line: u32::try_from(number(gimli::DW_AT_call_line)).unwrap_or_default(),
+                };
+                inner.push(read(session, child, kind));
+            }
+        }
+        _ => {}
+    });
+    scope.inner = inner;
+    scope
+}
+
+/// Where the code of an entry is.
+pub fn ranges<'a>(session: &Session<'a>, found: &Found<'a>) -> Vec<Range<u64>> {
+    let mut all = Vec::new();
+    if let Ok(mut ranges) = session.dwarf.die_ranges(&found.unit, &found.entry) {
+        while let Ok(Some(range)) = ranges.next() {
+            if range.begin != 0 && range.begin < range.end {
+                all.push(range.begin..range.end);
+            }
+        }
+    }
+    all
+}
+
+fn local<'a>(session: &Session<'a>, found: &Found<'a>, argument: bool) -> Local {
+    let offset = found.offset();
+    let name = session.inherited(offset, |found| found.name(session));
+    Local {
+        name: name.unwrap_or_default(),
+        argument,
+        type_entry: session.inherited(offset, |found| found.reference(gimli::DW_AT_type)),
+        location: location(session, found),
+    }
+}
+
+pub fn location<'a>(session: &Session<'a>, found: &Found<'a>) -> Location {
+    match found.entry.attr_value(gimli::DW_AT_const_value) {
+        Some(AttributeValue::Block(bytes)) => return Location::Constant(bytes.slice().to_vec()),
+        Some(value) => {
+            let number = value
+                .sdata_value()
+                .map(i64::cast_unsigned)
+                .or_else(|| value.udata_value());
+            if let Some(number) = number {
+                return Location::Constant(number.to_le_bytes().to_vec());
+            }
+        }
+        None => {}
+    }
+    let Some(value) = found.entry.attr_value(gimli::DW_AT_location) else {
+        return Location::Nowhere;
+    };
+    if let Some(expression) = value.exprloc_value() {
+        return Location::Fixed(expression.0.slice().to_vec());
+    }
+    let mut list = Vec::new();
+    if let Ok(Some(mut locations)) = session.dwarf.attr_locations(&found.unit, value) {
+        while let Ok(Some(location)) = locations.next() {
+            let range = location.range.begin..location.range.end;
+            if !range.is_empty() {
+                list.push((range, location.data.0.slice().to_vec()));
+            }
+        }
+    }
+    if list.is_empty() {
+        Location::Nowhere
+    } else {
+        Location::List(list)
+    }
+}

@@ -1,0 +1,325 @@
+//! Types, as the source has them.
+//!
+//! TYPES-1. A type's number is the offset of its entry; [`UNIT`] is the type of what has none. A
+//!     type that several units describe has several numbers.
+
+use trace_model::symbols::{Enum, Field, Struct, Tag, Type, TypeId, Variant};
+
+use crate::{
+    names,
+    session::{Found, Session},
+};
+
+/// `()`, where the debug information leaves it out.
+pub const UNIT: TypeId = TypeId(u64::MAX);
+
+/// The type of an entry or of what it continues.
+pub fn of(session: &Session, entry: u64) -> TypeId {
+    session
+        .inherited(entry, |found| found.reference(gimli::DW_AT_type))
+        .map_or(UNIT, TypeId)
+}
+
+/// A type's size in bytes.
+pub fn size(session: &Session, id: TypeId) -> Option<u64> {
+    if id == UNIT {
+        return Some(0);
+    }
+    let found = session.entry(id.0)?;
+    match found.entry.tag() {
+        gimli::DW_TAG_pointer_type => Some(8),
+        gimli::DW_TAG_array_type => {
+            let count = array_count(session, id)?;
+            size(session, of(session, id.0))?.checked_mul(count)
+        }
+        gimli::DW_TAG_typedef => size(session, of(session, id.0)),
+        _ => found.number(gimli::DW_AT_byte_size),
+    }
+}
+
+fn array_count(session: &Session, id: TypeId) -> Option<u64> {
+    let mut count = None;
+    session.children(id.0, |child| {
+        if child.entry.tag() == gimli::DW_TAG_subrange_type {
+            count = child.number(gimli::DW_AT_count).or_else(|| {
+                child
+                    .number(gimli::DW_AT_upper_bound)
+                    .map(|last| last.wrapping_add(1))
+            });
+        }
+    });
+    count
+}
+
+/// A type's name, as one writes it.
+pub fn name(session: &Session, id: TypeId) -> String {
+    if id == UNIT {
+        return "()".into();
+    }
+    let Some(found) = session.entry(id.0) else {
+        return "?".into();
+    };
+    if let Some(name) = found.name(session) {
+        return names::short(&name);
+    }
+    let inner = of(session, id.0);
+    match found.entry.tag() {
+        gimli::DW_TAG_array_type => {
+            let count = array_count(session, id).unwrap_or_default();
+            format!("[{}; {count}]", name_of(session, inner))
+        }
+        gimli::DW_TAG_pointer_type => format!("*{}", name_of(session, inner)),
+        _ => "?".into(),
+    }
+}
+
+fn name_of(session: &Session, id: TypeId) -> String {
+    name(session, id)
+}
+
+/// What a type is made of.
+pub fn describe(session: &Session, id: TypeId) -> Type {
+    if id == UNIT {
+        return Type::Unit;
+    }
+    let opaque = || Type::Opaque {
+        name: name(session, id),
+        bytes: size(session, id).unwrap_or_default(),
+    };
+    let Some(found) = session.entry(id.0) else {
+        return opaque();
+    };
+    match found.entry.tag() {
+        gimli::DW_TAG_base_type => base(&found).unwrap_or_else(opaque),
+        gimli::DW_TAG_pointer_type => Type::Pointer {
+            name: name(session, id),
+            to: of(session, id.0),
+        },
+        gimli::DW_TAG_typedef => describe(session, of(session, id.0)),
+        gimli::DW_TAG_array_type => match array_count(session, id) {
+            Some(count) => Type::Array {
+                of: of(session, id.0),
+                count,
+            },
+            None => opaque(),
+        },
+        gimli::DW_TAG_enumeration_type => enumeration(session, &found, id),
+        gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type => {
+            structure(session, &found, id).unwrap_or_else(opaque)
+        }
+        _ => opaque(),
+    }
+}
+
+fn base(found: &Found) -> Option<Type> {
+    let bytes = u8::try_from(found.number(gimli::DW_AT_byte_size)?).ok()?;
+    let gimli::AttributeValue::Encoding(encoding) =
+        found.entry.attr_value(gimli::DW_AT_encoding)?
+    else {
+        return None;
+    };
+    Some(match encoding {
+        _ if bytes == 0 => Type::Unit,
+        gimli::DW_ATE_boolean => Type::Boolean,
+        gimli::DW_ATE_UTF => Type::Character,
+        gimli::DW_ATE_float => Type::Float { bytes },
+        gimli::DW_ATE_signed | gimli::DW_ATE_signed_char => Type::Integer {
+            bytes,
+            signed: true,
+        },
+        gimli::DW_ATE_unsigned | gimli::DW_ATE_unsigned_char => Type::Integer {
+            bytes,
+            signed: false,
+        },
+        _ => return None,
+    })
+}
+
+/// Keeps the bits of a tag.
+fn mask(value: u64, bytes: u8) -> u64 {
+    match bytes {
+        8.. => value,
+        _ => value & ((1 << (8 * u32::from(bytes))) - 1),
+    }
+}
+
+/// An enumeration of which no variant has data.
+fn enumeration(session: &Session, found: &Found, id: TypeId) -> Type {
+    let bytes = found.number(gimli::DW_AT_byte_size).unwrap_or_default();
+    let tag = u8::try_from(bytes).unwrap_or_default();
+    let mut variants = Vec::new();
+    session.children(id.0, |child| {
+        if child.entry.tag() == gimli::DW_TAG_enumerator {
+            let value = child.number(gimli::DW_AT_const_value);
+            variants.push(Variant {
+                name: child.name(session).unwrap_or_default(),
+                tag: value.map(|value| mask(value, tag)),
+                fields: Vec::new(),
+            });
+        }
+    });
+    Type::Enum(Enum {
+        name: name(session, id),
+        bytes,
+        tag: (tag > 0).then_some(Tag {
+            offset: 0,
+            bytes: tag,
+        }),
+        variants,
+    })
+}
+
+fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
+    let bytes = found.number(gimli::DW_AT_byte_size)?;
+    let mut part = None;
+    session.children(id.0, |child| {
+        if child.entry.tag() == gimli::DW_TAG_variant_part {
+            part = Some(child.offset());
+        }
+    });
+    let full_name = found.name(session).unwrap_or_default();
+    let name = names::short(&full_name);
+    if let Some(part) = part {
+        return variants(session, part, name, bytes).map(Type::Enum);
+    }
+    let fields = fields(session, id, 0);
+    if let [data, length] = &fields[..]
+        && data.name == "data_ptr"
+        && length.name == "length"
+    {
+        let to = of(session, data.type_id.0);
+        let pointee = full_name
+            .strip_prefix("alloc::boxed::Box<")
+            .or_else(|| full_name.strip_prefix("&mut "))
+            .or_else(|| full_name.strip_prefix("*const "))
+            .or_else(|| full_name.strip_prefix("*mut "))
+            .or_else(|| full_name.strip_prefix('&'))
+            .unwrap_or_default();
+        if pointee == "str" || pointee.starts_with("str,") || pointee == "str>" {
+            return Some(Type::Str);
+        }
+        if pointee.starts_with('[') {
+            return Some(Type::Slice { of: to });
+        }
+    }
+    Some(Type::Struct(Struct {
+        name,
+        bytes,
+        fields,
+    }))
+}
+
+/// The fields of a structure that lies at an offset.
+fn fields(session: &Session, id: TypeId, base: u64) -> Vec<Field> {
+    let mut fields = Vec::new();
+    session.children(id.0, |child| {
+        let artificial = child.entry.has_attr(gimli::DW_AT_artificial);
+        if child.entry.tag() == gimli::DW_TAG_member && !artificial {
+            let name = child.name(session).unwrap_or_default();
+            // Fields without a name have a number in the source; what a closure holds by reference
+            // has its name there.
+            let name = name
+                .strip_prefix("__")
+                .filter(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+                .or_else(|| name.strip_prefix("_ref__"))
+                .unwrap_or(&name);
+            fields.push(Field {
+                name: name.into(),
+                offset: base
+                    + child
+                        .number(gimli::DW_AT_data_member_location)
+                        .unwrap_or_default(),
+                type_id: of(session, child.offset()),
+            });
+        }
+    });
+    fields
+}
+
+fn variants(session: &Session, part: u64, name: String, bytes: u64) -> Option<Enum> {
+    let tag = match session.entry(part)?.reference(gimli::DW_AT_discr) {
+        None => None,
+        Some(member) => {
+            let found = session.entry(member)?;
+            let size = size(session, of(session, member))?;
+            Some(Tag {
+                offset: found
+                    .number(gimli::DW_AT_data_member_location)
+                    .unwrap_or_default(),
+                // The values of a larger one have zeros in their upper bytes.
+                bytes: u8::try_from(size.min(8)).ok()?,
+            })
+        }
+    };
+    let mut damaged = false;
+    let mut variants = Vec::new();
+    session.children(part, |child| {
+        if child.entry.tag() != gimli::DW_TAG_variant {
+            return;
+        }
+        let Some(value) = tag_value(child) else {
+            damaged = true;
+            return;
+        };
+        session.children(child.offset(), |member| {
+            let place = member
+                .number(gimli::DW_AT_data_member_location)
+                .unwrap_or_default();
+            let content = of(session, member.offset());
+            variants.push(Variant {
+                name: member.name(session).unwrap_or_default(),
+                tag: tag.and_then(|tag| value.map(|value| mask(value, tag.bytes))),
+                fields: fields(session, content, place),
+            });
+        });
+    });
+    if damaged {
+        return None;
+    }
+    if tag.is_none() && variants.len() > 1 {
+        // Of some variants there can be no value.
+        variants.retain(|variant: &Variant| {
+            let mut types = variant.fields.iter().map(|field| field.type_id);
+            !types.any(|id| is_never(session, id, 0))
+        });
+    }
+    Some(Enum {
+        name,
+        bytes,
+        tag,
+        variants,
+    })
+}
+
+/// The tag's value of a variant; none where the variant has no value of its own. None of all if it
+/// is larger than the tracer's numbers.
+fn tag_value(variant: &Found) -> Option<Option<u64>> {
+    match variant.entry.attr_value(gimli::DW_AT_discr_value) {
+        None => Some(None),
+        Some(gimli::AttributeValue::Block(bytes)) => {
+            let bytes = bytes.slice();
+            let (low, high) = bytes.split_at_checked(8)?;
+            let low = low.try_into().map(u64::from_le_bytes).ok()?;
+            high.iter().all(|byte| *byte == 0).then_some(Some(low))
+        }
+        Some(_) => variant.number(gimli::DW_AT_discr_value).map(Some),
+    }
+}
+
+/// Whether there is no value of a type, as of `!` and `Infallible`.
+fn is_never(session: &Session, id: TypeId, depth: u32) -> bool {
+    if id == UNIT || depth > 16 {
+        return false;
+    }
+    match describe(session, id) {
+        Type::Unit => session
+            .entry(id.0)
+            .is_some_and(|found| found.name(session).as_deref() == Some("!")),
+        Type::Enum(all) => all.variants.is_empty(),
+        Type::Struct(all) => all
+            .fields
+            .iter()
+            .any(|field| is_never(session, field.type_id, depth + 1)),
+        _ => false,
+    }
+}

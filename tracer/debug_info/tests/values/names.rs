@@ -1,0 +1,288 @@
+//! Names, lines and places that tools for C do not find in a Rust program.
+
+use std::collections::BTreeSet;
+
+use debug_info::DebugInfo;
+use trace_model::{
+    Kernel,
+    symbols::{Expression, Moment, Place, Register, Source, Type},
+};
+
+use crate::{Mangling, SOURCE, marked, open};
+
+fn paths(info: &DebugInfo, pattern: &str) -> Vec<String> {
+    info.functions(pattern)
+        .into_iter()
+        .map(|function| function.path)
+        .collect()
+}
+
+fn at(address: u64) -> Place {
+    Place {
+        address,
+        moment: Moment::At,
+    }
+}
+
+#[test]
+fn functions_are_found_as_the_source_names_them() {
+    for mangling in [Mangling::Legacy, Mangling::V0] {
+        let info = open(mangling);
+        let one = [
+            ("plain_name", "shapes::plain_name"),
+            ("shapes::inner::same_name", "shapes::inner::same_name"),
+            ("inner::same_name", "shapes::inner::same_name"),
+            ("outer::within", "shapes::outer::within"),
+            ("Stack<u8>::push", "shapes::Stack<u8>::push"),
+            ("Stack<u16>::push", "shapes::Stack<u16>::push"),
+            ("convert<u64>", "shapes::Stack<u8>::convert<u64>"),
+            (
+                "with_closure::{closure#1}",
+                "shapes::with_closure::{closure#1}",
+            ),
+            ("<str as Speak>::speak", "<str as shapes::Speak>::speak"),
+            ("str::speak", "<str as shapes::Speak>::speak"),
+            (
+                "<Stack<u8> as Speak>::speak",
+                "<shapes::Stack<u8> as shapes::Speak>::speak",
+            ),
+            (
+                "Stack::speak",
+                "<shapes::Stack<u8> as shapes::Speak>::speak",
+            ),
+        ];
+        for (pattern, path) in one {
+            assert_eq!(paths(&info, pattern), [path], "{pattern} {mangling:?}");
+        }
+        let all = paths(&info, "Stack<T>::push");
+        let expected = ["shapes::Stack<u8>::push", "shapes::Stack<u16>::push"];
+        assert_eq!(
+            BTreeSet::from_iter(all.iter().map(String::as_str)),
+            BTreeSet::from(expected)
+        );
+        assert_eq!(info.functions("same_name").len(), 2);
+        assert_eq!(info.functions("Speak::speak").len(), 2);
+        assert!(paths(&info, "int_u?").contains(&"shapes::int_u8".into()));
+        assert_eq!(info.functions("option_*").len(), 18);
+        assert!(info.functions("no_such_function").is_empty());
+        assert_eq!(info.nearest("same_nam")[0], "same_name");
+    }
+}
+
+#[test]
+fn each_function_is_found_by_its_path_and_by_its_symbol() {
+    for mangling in [Mangling::Legacy, Mangling::V0] {
+        let info = open(mangling);
+        let all = info.functions("*");
+        assert!(all.len() > 150, "{}", all.len());
+        for function in &all {
+            for name in [&function.path, &function.symbol] {
+                let found = info.functions(name);
+                assert!(found.contains(function), "{name}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_function_that_exists_only_inlined_is_found_at_each_copy() {
+    let info = open(Mangling::Legacy);
+    assert!(info.functions("only_inlined").is_empty());
+    let copies = info.inlined("only_inlined");
+    // Two functions have one copy and two, and `forgets` may have swallowed none of them.
+    assert!(copies.len() >= 3, "{copies:x?}");
+    let mut inside: Vec<String> = copies
+        .iter()
+        .map(|copy| info.function_at(*copy).unwrap().path)
+        .collect();
+    inside.dedup();
+    assert_eq!(inside, ["shapes::inlines_once", "shapes::inlines_twice"]);
+    assert_eq!(info.inlined("shapes::only_inlined"), copies);
+}
+
+#[test]
+fn lines_have_addresses_in_their_functions() {
+    let info = open(Mangling::Legacy);
+    let line = marked("more");
+    let addresses = info.line("shapes.rs", line).unwrap();
+    assert!(!addresses.is_empty());
+    for address in &addresses {
+        let function = info.function_at(*address).unwrap();
+        assert_eq!(function.path, "shapes::local_variables");
+    }
+    assert_eq!(info.line("fixture/shapes.rs", line).unwrap(), addresses);
+    assert_eq!(info.line(SOURCE, line).unwrap(), addresses);
+    // A line of a function that is inlined has code wherever it is.
+    let copies = info.line("shapes.rs", marked("only_inlined")).unwrap();
+    assert!(copies.len() >= 3, "{copies:x?}");
+    let none = info.line("shapes.rs", 1).unwrap_err();
+    assert!(none.help.contains("nearest lines with code"), "{none}");
+    let none = info.line("shape.rs", 1).unwrap_err();
+    assert!(none.help.contains("shapes.rs"), "{none}");
+    assert!(info.line("apes.rs", line).is_err());
+}
+
+#[test]
+fn a_name_that_is_not_there_is_refused_with_near_ones() {
+    let info = open(Mangling::Legacy);
+    let function = &info.functions("local_variables")[0];
+    let place = at(function.address);
+    let refused = info.variable(place, "doubledd").unwrap_err();
+    assert!(
+        refused.reason.contains("nothing with the name doubledd"),
+        "{refused}"
+    );
+    let refused = info.variable(place, "doubled").unwrap_err();
+    assert!(refused.reason.contains("not in scope"), "{refused}");
+    assert!(refused.help.contains("lines"), "{refused}");
+    let refused = info.variable(place, "b").unwrap_err();
+    assert_eq!(refused.help, "did you mean a?");
+}
+
+#[test]
+fn an_argument_that_is_dead_is_told_by_the_register_it_came_in() {
+    let info = open(Mangling::Legacy);
+    let addresses = info.line("shapes.rs", marked("forgotten")).unwrap();
+    let found: Vec<_> = addresses
+        .iter()
+        .filter_map(|address| info.variable(at(*address), "a").ok())
+        .collect();
+    let entry = Source::Value(Expression::AtEntry(Register::Di));
+    assert!(
+        found
+            .iter()
+            .any(|variable| variable.pieces[0].source == entry),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn an_argument_without_use_is_refused() {
+    let info = open(Mangling::Legacy);
+    let function = &info.functions("unused_argument")[0];
+    assert!(info.variable(at(function.address), "used").is_ok());
+    let refused = info.variable(at(function.address), "_unused").unwrap_err();
+    assert!(
+        refused.reason.contains("argument _unused is not there"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn results_that_cannot_be_told_are_refused() {
+    let info = open(Mangling::Legacy);
+    let refused = |name: &str| {
+        let function = &info.functions(name)[0];
+        info.returned(function.address).unwrap_err().reason
+    };
+    assert!(refused("never").contains("never returns"));
+    assert!(refused("plain_name").contains("calling convention"));
+    let inside = info.functions("pair")[0].address + 1;
+    assert!(
+        info.returned(inside)
+            .unwrap_err()
+            .reason
+            .contains("inside of")
+    );
+}
+
+#[test]
+fn signatures_are_as_in_the_source() {
+    let info = open(Mangling::Legacy);
+    let cases = [
+        (
+            "option_text",
+            "fn option_text(a: Option<&str>) -> Option<&str>",
+        ),
+        (
+            "result_usize",
+            "fn result_usize(a: Result<usize, Errno>) -> Result<usize, Errno>",
+        ),
+        ("array_words", "fn array_words(a: [u32; 3]) -> [u32; 3]"),
+        ("nothing", "fn nothing()"),
+        ("vector", "fn vector(a: Vec<u32>) -> Vec<u8>"),
+        ("mutable", "fn mutable(a: &mut u64) -> Option<&mut u64>"),
+        ("object", "fn object(a: &dyn Debug, b: u8) -> &dyn Debug"),
+        (
+            "Stack<u8>::push",
+            "fn push(self: &mut Stack<u8>, item: u8) -> usize",
+        ),
+    ];
+    for (name, expected) in cases {
+        let signature = info.signature(&info.functions(name)[0]);
+        assert_eq!(signature.text, expected);
+        let (file, line) = signature.place.unwrap();
+        assert!(
+            file.ends_with("fixture/shapes.rs") && line > 0,
+            "{file}:{line}"
+        );
+    }
+}
+
+#[test]
+fn closures_have_what_they_capture() {
+    let info = open(Mangling::Legacy);
+    let apply = &info.functions("apply")[0];
+    let closure = info.variable(at(apply.address), "function").unwrap();
+    let Type::Struct(closure) = &*info.describe(closure.type_id) else {
+        panic!("{closure:?}");
+    };
+    assert_eq!(closure.name, "{closure_env#0}");
+    assert_eq!(closure.fields[0].name, "step");
+}
+
+#[test]
+fn static_variables_are_found_by_their_path() {
+    let info = open(Mangling::Legacy);
+    for path in ["HEAP_USED", "shapes::HEAP_USED"] {
+        let counter = info.global(path).unwrap();
+        assert!(
+            matches!(
+                counter.pieces[0].source,
+                Source::Memory(Expression::Constant(_))
+            ),
+            "{counter:?}"
+        );
+    }
+    let refused = info.global("HEAP_USE").unwrap_err();
+    assert!(refused.help.contains("HEAP_USED"), "{refused}");
+}
+
+#[test]
+fn a_damaged_or_stale_index_is_made_anew() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("index");
+    std::fs::create_dir_all(&directory).unwrap();
+    let kernel = directory.join("kernel");
+    let index = directory.join("kernel.index");
+    std::fs::copy(crate::fixture(Mangling::Legacy), &kernel).unwrap();
+    let _ = std::fs::remove_file(&index);
+    let made = || {
+        let info = DebugInfo::open(&kernel).unwrap();
+        assert_eq!(info.functions("int_u8").len(), 1);
+        info.times().made
+    };
+    assert!(made());
+    assert!(!made());
+    // Another time of the same file.
+    let times = std::fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+    let file = std::fs::File::options().write(true).open(&kernel).unwrap();
+    file.set_times(times).unwrap();
+    assert!(!made());
+    let whole = std::fs::read(&index).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    for content in [&damaged[..], &whole[..whole.len() - 1], b"", b"kdebug02"] {
+        std::fs::write(&index, content).unwrap();
+        assert!(made());
+    }
+    assert_eq!(std::fs::read(&index).unwrap(), whole);
+    std::fs::copy(crate::fixture(Mangling::V0), &kernel).unwrap();
+    assert!(made());
+}
+
+#[test]
+fn files_without_debug_information_are_refused() {
+    let refused = |path: &str| DebugInfo::open(path.as_ref()).err().unwrap().to_string();
+    assert!(refused("/nowhere/kernel").contains("cannot be read"));
+    assert!(refused(SOURCE).contains("should be an ELF file"));
+}
