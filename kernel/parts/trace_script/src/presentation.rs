@@ -237,7 +237,7 @@ impl Presentation {
                 addresses,
             } => {
                 let stack = Rc::from(&addresses[..]);
-                self.context.stacks.insert((*map, (*number).into()), stack);
+                self.context.stacks.insert((*map, *number), stack);
                 Ok(Event::Nothing)
             }
             Frame::Comm { .. } => Ok(Event::Nothing),

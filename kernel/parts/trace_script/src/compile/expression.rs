@@ -377,7 +377,21 @@ impl Body<'_, '_> {
         {
             return self.argument(name);
         }
-        let value = self.value(of)?;
+        let value = match self.value(of)? {
+            // A tuple of a map is copied first.
+            Val::Element { map, key, shape } if matches!(shape, Shape::Tuple(_)) => {
+                let place = Place::stack(self.asm.take(shape.bytes()));
+                self.asm.keep_all();
+                let element = Val::Element {
+                    map,
+                    key,
+                    shape: shape.clone(),
+                };
+                self.store(&element, place, &shape, of.span)?;
+                Val::Stored { place, shape }
+            }
+            other => other,
+        };
         match value {
             Val::Object(object) => self.object_field(&object, name),
             Val::Number(Counted {

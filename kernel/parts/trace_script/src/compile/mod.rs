@@ -69,7 +69,7 @@ impl Default for Options {
             slice_bytes: 64,
             stack_frames: 48,
             stacks: 2048,
-            most_places: 256,
+            most_places: 1024,
         }
     }
 }
@@ -520,8 +520,9 @@ impl<'a> Compiler<'a> {
             let (programs, _) = self.programs_at(clause, group, Some(*address));
             let new = core::mem::replace(&mut self.errors, before);
             if let Some(error) = new.into_iter().next() {
+                let name = self.name_of(clause, *address);
                 self.error(Diagnostic {
-                    message: format!("{} (at {address:#x}, one of the places)", error.message),
+                    message: format!("{} (at {name}, one of the places)", error.message),
                     ..error
                 });
                 return;
@@ -534,6 +535,24 @@ impl<'a> Compiler<'a> {
         for (programs, addresses) in of_programs {
             self.attachment(group, &programs, addresses);
         }
+    }
+
+    /// The name of one of the functions of a clause, for messages.
+    fn name_of(&self, clause: &Clause, address: u64) -> String {
+        let patterns = clause.probes.iter().filter_map(|probe| match &probe.kind {
+            ProbeKind::Entry { function, .. }
+            | ProbeKind::Return { function }
+            | ProbeKind::Session { function } => Some(&*function.text),
+            _ => None,
+        });
+        for pattern in patterns {
+            let functions = self.kernel.functions(pattern);
+            let mut functions = functions.into_iter();
+            if let Some(function) = functions.find(|function| function.address == address) {
+                return format!("`{}`", function.path);
+            }
+        }
+        format!("{address:#x}")
     }
 
     /// The programs of a clause at a place, and whether they depend on it: one, or an entry and a

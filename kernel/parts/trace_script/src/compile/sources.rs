@@ -68,13 +68,13 @@ const OTHERS: [Row; 12] = [
     ("raw_syscalls", "sys_exit", "do_syscall", true,
         &[("id", "args.regs.orig_ax"), ("ret", "(int64)args.regs.ax")]),
     ("sched", "sched_switch", "context_switch", false,
-        &[("prev_comm", "str(args.task.comm, 15)"), ("prev_pid", "args.task.pid"),
-          ("prev_state", "args.task.state"), ("next_comm", "str(args.next.comm, 15)"),
-          ("next_pid", "args.next.pid")]),
+        &[("prev_comm", "str(args.task.comm, 15)"), ("prev_pid", "(int32)args.task.pid"),
+          ("prev_state", "(uint8)args.task.state"), ("next_comm", "str(args.next.comm, 15)"),
+          ("next_pid", "(int32)args.next.pid")]),
     ("sched", "sched_wakeup", "ttwu_do_wakeup", false,
-        &[("comm", "str(args.task.comm, 15)"), ("pid", "args.task.pid")]),
+        &[("comm", "str(args.task.comm, 15)"), ("pid", "(int32)args.task.pid")]),
     ("sched", "sched_process_fork", "do_fork", true,
-        &[("parent_comm", "comm"), ("parent_pid", "pid"), ("child_pid", "retval")]),
+        &[("parent_comm", "comm"), ("parent_pid", "pid"), ("child_pid", "(int32)retval")]),
     ("sched", "sched_process_exec", "do_execve", false,
         &[("filename", "str(arg0)"), ("old_comm", "comm"), ("pid", "pid")]),
     ("sched", "sched_process_exit", "do_exit", false,
@@ -118,7 +118,7 @@ fn all() -> impl Iterator<Item = EventSource> {
         let enter = source(format!("sys_enter_{name}"), false, arguments.collect());
         // These do not return.
         let returns = !matches!(name, "exit" | "exit_group");
-        let result = alloc::vec![("ret", "retval".into())];
+        let result = alloc::vec![("ret", "(int64)retval".into())];
         let exit = returns.then(|| source(format!("sys_exit_{name}"), true, result));
         [Some(enter), exit].into_iter().flatten()
     });

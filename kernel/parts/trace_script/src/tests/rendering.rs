@@ -175,10 +175,11 @@ fn maps_are_printed_where_the_program_says_and_once_more_at_the_end() {
 fn values_are_printed_by_themselves_and_elements_with_their_keys() {
     let mut world = World::new(
         "kprobe:vfs_write { @t[tid] = (arg0, comm); print(@t[tid]); print((1, \"x\")); \
-         print(arg0); print(comm); print(arg0 > 1); }",
+         print(arg0); print(comm); print(arg0 > 1); print(@t[tid].0 + 1); \
+         printf(\"%s\\n\", @t[tid].1); }",
     );
     hits(&mut world, &[4]);
-    assert_eq!(world.out, "@t[7]: (4, cat)\n(1, x)\n4\ncat\ntrue\n");
+    assert_eq!(world.out, "@t[7]: (4, cat)\n(1, x)\n4\ncat\ntrue\n5\ncat\n");
 }
 
 #[test]
