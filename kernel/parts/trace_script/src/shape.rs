@@ -71,7 +71,7 @@ pub(crate) enum Shape {
 #[derive(Default)]
 pub(crate) struct Context {
     /// By map and number.
-    pub(crate) stacks: BTreeMap<(u32, u32), Rc<[u64]>>,
+    pub(crate) stacks: BTreeMap<(u32, u64), Rc<[u64]>>,
     /// Of each name of a probe: the text, and whether a function's name follows.
     pub(crate) probes: Vec<(Rc<str>, bool)>,
     /// The time of day, in nanoseconds since 1970, at which the machine's clock was 0.
@@ -191,13 +191,9 @@ impl Shape {
                         .then_some(((number << 16).cast_signed() >> 16).cast_unsigned()),
                 }
             }
+            // A negated errno is no number that a stack has.
             Self::Stack { map } => {
-                let number = number(first(8));
-                // A negated errno is no number. The upper half tells how often the stacks were
-                // cleared, which frames do not tell.
-                let is_number = number.cast_signed() >= 0;
-                let stack = context.stacks.get(&(*map, number as u32)).cloned();
-                Value::Stack(stack.filter(|_| is_number))
+                Value::Stack(context.stacks.get(&(*map, number(first(8)))).cloned())
             }
             Self::Time { format } => {
                 let at = context.epoch_of_zero + i128::from(number(first(8)));
