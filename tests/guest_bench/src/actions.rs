@@ -159,6 +159,8 @@ struct Event {
     kind: char,
     arguments: &'static str,
     filter: Option<&'static str>,
+    /// Counts hits in a histogram, in place of recording them.
+    trigger: Option<&'static str>,
     /// Whether hits are recorded. Otherwise they are only counted.
     recorded: bool,
     /// The content of `tracing_on`.
@@ -172,6 +174,7 @@ impl Event {
             kind: 'p',
             arguments,
             filter: None,
+            trigger: None,
             recorded: true,
             tracing_on: "1",
         }
@@ -196,6 +199,16 @@ static EVENTS: &[Event] = &[
         recorded: false,
         tracing_on: "0",
         ..Event::new("ev_off", "")
+    },
+    Event {
+        trigger: Some("hist:keys=arg1"),
+        recorded: false,
+        ..Event::new("h_arg", "%di")
+    },
+    Event {
+        trigger: Some("hist:keys=arg1.log2"),
+        recorded: false,
+        ..Event::new("h_log2", "%di")
     },
 ];
 
@@ -222,6 +235,16 @@ fn profile() -> (u64, u64) {
     (profile.hits, profile.misses)
 }
 
+/// The text of the event's histograms.
+fn histogram() -> String {
+    let mut text = String::new();
+    let mut events = EVENT_LIST.lock();
+    let event = events.event(&("bench".into(), "row".into()));
+    let shown = event.and_then(|event| event.show_histograms(&mut text));
+    shown.expect("a histogram is there");
+    text
+}
+
 impl Event {
     fn measure(&self, suffix: &str) {
         let name = format!("{}{suffix}", self.name);
@@ -238,7 +261,10 @@ impl Event {
         if let Some(filter) = self.filter {
             write("events/bench/row/filter", filter);
         }
-        write("events/bench/row/enable", "1");
+        match self.trigger {
+            None => write("events/bench/row/enable", "1"),
+            Some(trigger) => write("events/bench/row/trigger", trigger),
+        }
         write("tracing_on", self.tracing_on);
         buffer::clear(None);
         let target = Target::named(TARGET);
@@ -247,6 +273,11 @@ impl Event {
         assert_eq!(profile(), (hits, 0), "{name}: hits and misses");
         let recorded = if self.recorded { hits } else { 0 };
         assert_eq!(buffer::written(), recorded, "{name}: records");
+        if let Some(trigger) = self.trigger {
+            let counted = format!("Hits: {hits}\n");
+            assert!(histogram().contains(&counted), "{name}: {counted}");
+            write("events/bench/row/trigger", &format!("!{trigger}"));
+        }
         write("events/bench/row/enable", "0");
         write("tracing_on", "1");
         write("kprobe_events", "");

@@ -37,7 +37,8 @@ pub static SETS: [Set; 5] = [
             "a_count_int3", "a_hist_int3", "a_count_by_arg_int3", "a_stream_24_int3",
             "a_latency_hist_int3", "a_stack_count_int3",
             "ev_0_int3", "ev_1_int3", "ev_3_int3", "ev_str_int3", "ev_ret_int3",
-            "ev_reject_int3", "ev_off_int3", "attach_all_int3", "detach_all_int3",
+            "ev_reject_int3", "ev_off_int3", "h_arg_int3", "h_log2_int3",
+            "attach_all_int3", "detach_all_int3",
         ],
     },
     Set {
@@ -49,7 +50,7 @@ pub static SETS: [Set; 5] = [
             "jump_15000", "unjump_15000",
             "a_count", "a_hist", "a_count_by_arg", "a_stream_24", "a_latency_hist",
             "base_depth16", "a_stack_count",
-            "ev_0", "ev_1", "ev_3", "ev_str", "ev_ret", "ev_reject", "ev_off",
+            "ev_0", "ev_1", "ev_3", "ev_str", "ev_ret", "ev_reject", "ev_off", "h_arg", "h_log2",
             "attach_all", "detach_all", "read_line",
         ],
     },
