@@ -82,6 +82,8 @@ pub struct ActiveTrigger {
 /// A probe of an event.
 pub struct Probe {
     pub definition: Definition,
+    /// Probes are listed in the order of these numbers: that of their definition.
+    pub order: u64,
     state: State,
     /// The counts of programs that were detached.
     before: Profile,
@@ -130,11 +132,12 @@ fn boxed<T>(probe: T) -> Result<Box<T>, ProbeError> {
 }
 
 impl Probe {
-    /// Registers the probe of `definition`, disabled. That also checks its place.
+    /// Registers the probe of `definition`, disabled. That also checks its place. `order` is larger
+    /// than that of all older ones.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn new(definition: Definition) -> Result<Self, Refusal> {
+    pub fn new(definition: Definition, order: u64) -> Result<Self, Refusal> {
         let state = Self::idle(&definition).map_err(|error| {
             Refusal::place(match error {
                 ProbeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
@@ -144,6 +147,7 @@ impl Probe {
         })?;
         Ok(Self {
             definition,
+            order,
             state,
             before: Profile::default(),
         })
@@ -153,6 +157,7 @@ impl Probe {
     pub fn fixed(definition: Definition) -> Self {
         Self {
             definition,
+            order: 0,
             state: State::Absent,
             before: Profile::default(),
         }

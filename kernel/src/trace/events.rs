@@ -38,6 +38,8 @@ pub struct Events {
     /// The number of the next event, if it is free. Numbers are used again as late as possible,
     /// because records may be there that have them.
     next_id: u16,
+    /// [`Probe::order`] of the next one.
+    next_order: u64,
     pub errors: ErrorLog,
 }
 
@@ -47,6 +49,7 @@ const FIRST_ID: u16 = 1024;
 pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     list: BTreeMap::new(),
     next_id: FIRST_ID,
+    next_order: 0,
     errors: ErrorLog::new(),
 });
 
@@ -127,6 +130,8 @@ impl Events {
     fn create(&mut self, definition: Definition) -> Result<(), Refusal> {
         let name = (definition.group.clone(), definition.event.clone());
         check_program(&definition)?;
+        let order = self.next_order;
+        self.next_order += 1;
         if let Some(event) = self.list.get_mut(&name) {
             if event.is_fixed() {
                 return Err(Refusal::line(Reason::EventExists));
@@ -135,7 +140,7 @@ impl Events {
                 &definition,
                 event.probes.iter().map(|probe| &probe.definition),
             )?;
-            event.probes.push(Probe::new(definition)?);
+            event.probes.push(Probe::new(definition, order)?);
             if event.apply().is_err() {
                 event.probes.pop();
                 let _ = event.apply();
@@ -147,7 +152,7 @@ impl Events {
             .free_id()
             .ok_or_else(|| Refusal::line(Reason::OutOfMemory))?;
         let mut event = Event::new(id, Layout::of(&definition));
-        event.probes.push(Probe::new(definition)?);
+        event.probes.push(Probe::new(definition, order)?);
         files::create_event(&name, id).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
         self.next_id = id.checked_add(1).unwrap_or(FIRST_ID);
         self.list.insert(name, event);
@@ -211,17 +216,28 @@ impl Events {
         Ok(())
     }
 
+    /// The probes of events that were defined, in the order of their definition.
+    fn in_order(&self) -> Result<Vec<&Probe>, Errno> {
+        let events = self.list.values().filter(|event| !event.is_fixed());
+        let mut probes = Vec::new();
+        for event in events {
+            let room = probes.try_reserve(event.probes.len());
+            room.map_err(|_| Errno::ENOMEM)?;
+            probes.extend(&event.probes);
+        }
+        probes.sort_unstable_by_key(|probe| probe.order);
+        Ok(probes)
+    }
+
     /// Writes the definitions, so that they can be written back.
     ///
     /// # Errors
-    /// That of `out`.
-    pub fn show(&self, out: &mut dyn Write) -> fmt::Result {
-        for event in self.list.values().filter(|event| !event.is_fixed()) {
-            for probe in &event.probes {
-                let mut definition = probe.definition.clone();
-                definition.maxactive = probe.maxactive();
-                writeln!(out, "{definition}")?;
-            }
+    /// ENOMEM, or that of `out`.
+    pub fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        for probe in self.in_order()? {
+            let mut definition = probe.definition.clone();
+            definition.maxactive = probe.maxactive();
+            writeln!(out, "{definition}")?;
         }
         Ok(())
     }
@@ -229,17 +245,16 @@ impl Events {
     /// Writes hits and misses of each probe.
     ///
     /// # Errors
-    /// That of `out`.
-    pub fn show_profile(&self, out: &mut dyn Write) -> fmt::Result {
-        for ((_, name), event) in self.list.iter().filter(|(_, event)| !event.is_fixed()) {
-            for probe in &event.probes {
-                let profile = probe.profile();
-                writeln!(
-                    out,
-                    "  {name:<44} {:15} {:15}",
-                    profile.hits, profile.misses
-                )?;
-            }
+    /// ENOMEM, or that of `out`.
+    pub fn show_profile(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        for probe in self.in_order()? {
+            let name = &probe.definition.event;
+            let profile = probe.profile();
+            writeln!(
+                out,
+                "  {name:<44} {:15} {:15}",
+                profile.hits, profile.misses
+            )?;
         }
         Ok(())
     }
