@@ -28,6 +28,8 @@ static KEPT: AtomicI64 = AtomicI64::new(0);
 pub struct Outcome<T> {
     /// The return value of the work.
     pub result: T,
+    /// How many allocations were granted.
+    pub granted: u64,
     /// How many allocations were refused.
     pub refused: u64,
     /// How many bytes of the heap, and of frames, it has taken and not given back.
@@ -49,6 +51,7 @@ pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> Outcome<T> {
     TASK.store(core::ptr::null_mut(), Relaxed);
     Outcome {
         result,
+        granted: count - LEFT.load(Relaxed),
         refused: REFUSED.load(Relaxed),
         kept: KEPT.load(Relaxed),
     }

@@ -5,7 +5,7 @@
 //! used, so a file of a deleted event finds that the event is gone.
 
 use alloc::{collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
-use core::fmt::{self, Write};
+use core::fmt::Write;
 
 use trace_events::{
     commands::{Commands, Words},

@@ -36,6 +36,7 @@ use super::{
     output::{self, Printer},
 };
 use crate::{
+    arch::percpu,
     arch::smp,
     errno::Errno,
     fs::{
@@ -181,7 +182,7 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "kprobe_events",
             READ | WRITE,
-            Functions::shows(|out| Ok(EVENTS.lock().show(out)?))
+            Functions::shows(|out| EVENTS.lock().show(out))
                 .stores(|data| EVENTS.lock().obey(File::KprobeEvents, data))
                 .truncates(|| EVENTS.lock().clear())
                 .of_lines()
@@ -189,7 +190,7 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "dynamic_events",
             READ | WRITE,
-            Functions::shows(|out| Ok(EVENTS.lock().show(out)?))
+            Functions::shows(|out| EVENTS.lock().show(out))
                 .stores(|data| EVENTS.lock().obey(File::DynamicEvents, data))
                 .truncates(|| EVENTS.lock().clear())
                 .of_lines()
@@ -197,7 +198,7 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "kprobe_profile",
             READ,
-            Functions::shows(|out| Ok(EVENTS.lock().show_profile(out)?))
+            Functions::shows(|out| EVENTS.lock().show_profile(out))
         ),
         plain!(
             "error_log",
@@ -490,7 +491,10 @@ impl VirtualFile for StatsFile {
         let now = ktime_get() / 1000;
         writeln!(out, "now ts: {:5}.{:06}", now / 1_000_000, now % 1_000_000)?;
         writeln!(out, "dropped events: {}", stats.full + stats.too_long)?;
-        Ok(writeln!(out, "read events: {}", stats.read)?)
+        writeln!(out, "read events: {}", stats.read)?;
+        // Not a line of Linux: hits of this CPU since the boot that came while recording was off.
+        let off = percpu::of(self.cpu).records_off.load(Ordering::Relaxed);
+        Ok(writeln!(out, "events while off: {off}")?)
     }
 
     fn store(&self, _data: &[u8]) -> Result<(), Errno> {

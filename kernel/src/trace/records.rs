@@ -198,6 +198,7 @@ macro_rules! common_header {
         "
     movzx eax, byte ptr gs:[{need_resched}]
     shl eax, {need_resched_bit}
+    or al, gs:[{interrupt}]
     cmp dword ptr gs:[{nmis}], 0
     jne 6f
 5:  mov [rdi + 2], al
@@ -318,6 +319,7 @@ unsafe extern "C" fn trace_event_of_size() {
         busy = const state::BUSY,
         need_resched = const percpu::NEED_RESCHED,
         need_resched_bit = const flags::NEED_RESCHED.trailing_zeros(),
+        interrupt = const percpu::INTERRUPT,
         nmis = const percpu::NMIS_SEEN,
         nmi = const flags::NMI,
         preempt_count = const percpu::PREEMPT_COUNT,
@@ -370,6 +372,7 @@ pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind:
         busy = const state::BUSY,
         need_resched = const percpu::NEED_RESCHED,
         need_resched_bit = const flags::NEED_RESCHED.trailing_zeros(),
+        interrupt = const percpu::INTERRUPT,
         nmis = const percpu::NMIS_SEEN,
         nmi = const flags::NMI,
         preempt_count = const percpu::PREEMPT_COUNT,
@@ -463,9 +466,10 @@ extern "C" fn trace_event_slowly(kind: u64, size: u64, room: u64) -> *mut u8 {
     if !record.is_null() {
         let cpu = percpu::this();
         let resched = u64::from(cpu.need_resched()) * u64::from(flags::NEED_RESCHED);
+        let interrupt = u64::from(cpu.in_interrupt()) * u64::from(percpu::IN_INTERRUPT);
         let nmi = u64::from(cpu.nmis_seen() != 0) * u64::from(flags::NMI);
         let header = kind & 0xffff
-            | (resched | nmi) << 16
+            | (resched | interrupt | nmi) << 16
             | u64::from(percpu::preempt_count() as u8) << 24
             | u64::from(percpu::current_id()) << 32;
         // SAFETY: an event's record has at least the common header.

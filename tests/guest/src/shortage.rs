@@ -73,6 +73,7 @@ fn with_ever_more_memory<T>(
             result,
             refused,
             kept: bytes,
+            ..
         } = with_room_for(room, &mut work);
         if !matches!(result, Err(ProbeError::OutOfMemory)) {
             assert_eq!(refused, 0, "an allocation was refused and nobody was told");

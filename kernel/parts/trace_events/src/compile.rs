@@ -33,12 +33,13 @@ use crate::{
     field::{Field, LookupError, Symbols},
     filter::{self, Filter, Frame},
     hist::Hist,
+    line::flags,
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, Kind, Label, MOST_RECORD_BYTES, MapDef,
-    MapIndex, Program, Reg, STACK_BYTES, Size,
+    MapIndex, Program, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
 
@@ -55,6 +56,8 @@ const TEXT: i16 = -(STACK_BYTES as i16);
 const COMM_BYTES: i16 = 16;
 /// The most strings that are measured in one event.
 pub const MOST_STRINGS: usize = ((STACK_BYTES as i16 - TEXT_BYTES + Values::SCRATCH) / 2) as usize;
+/// Where the common header has its flags.
+const COMMON_FLAGS: i16 = 2;
 /// Holds the record, and a value of the filter before there is one.
 const RECORD: Reg = Reg::R7;
 /// Holds the bytes of strings before there is a record, and the address of an array later.
@@ -328,6 +331,23 @@ impl<'a> EventProgram<'a> {
             .call(Helper::EventReserve)
             .branch(Condition::Equal, Reg::R0, 0, end)
             .mov(RECORD, Reg::R0);
+        self.note_interrupts_off();
+    }
+
+    /// Adds to the flags of the record whether interrupts were off at the probe. The helper that
+    /// began the record cannot know, because a breakpoint turns them off.
+    fn note_interrupts_off(&mut self) {
+        const INTERRUPT_FLAG: i32 = 9;
+        const _: () = assert!(flags::IRQS_OFF == 1);
+        let register = Register::Flags.offset() as i16;
+        self.builder
+            .load(Reg::R0, Values::CONTEXT, register, Size::B8)
+            .alu(AluOp::ShiftRight, Reg::R0, INTERRUPT_FLAG)
+            .alu(AluOp::And, Reg::R0, i32::from(flags::IRQS_OFF))
+            .alu(AluOp::Xor, Reg::R0, i32::from(flags::IRQS_OFF))
+            .load(Reg::R1, RECORD, COMMON_FLAGS, Size::B1)
+            .alu(AluOp::Or, Reg::R1, Reg::R0)
+            .store(RECORD, COMMON_FLAGS, Size::B1, Reg::R1);
     }
 
     fn store_numbers(&mut self, argument: &Argument, field: &Field) -> Result<(), CompileError> {

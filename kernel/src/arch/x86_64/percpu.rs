@@ -25,7 +25,7 @@ use core::{
     arch::asm,
     mem::offset_of,
     ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 use x86_64::{
     VirtAddr,
@@ -66,6 +66,8 @@ pub struct PerCpu {
     resting: AtomicBool,
     /// NMIs since the handler last began to run, while it runs; else 0.
     pub(super) nmis_seen: AtomicU32,
+    /// [`IN_INTERRUPT`] while the handler of an interrupt runs, else 0.
+    interrupt: AtomicU8,
     /// Where this CPU's trace ring is, or null.
     trace_ring: AtomicPtr<u8>,
     /// The process of the running task, and behind it the task, which is the same here. 0 before
@@ -104,6 +106,8 @@ pub const TRACE_RING: usize = offset_of!(PerCpu, trace_ring);
 pub const RECORDS_OFF: usize = offset_of!(PerCpu, records_off);
 /// Offset of [`PerCpu::nmis_seen`] (u32) from GS base.
 pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
+/// Offset of [`PerCpu::interrupt`] (one byte) from GS base.
+pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
 /// Offset of [`PerCpu::bad_loads`] (u64) from GS base.
 pub const BAD_LOADS: usize = offset_of!(PerCpu, bad_loads);
 /// Offset of [`PerCpu::probes`] from GS base.
@@ -124,6 +128,7 @@ impl PerCpu {
             apic_id: AtomicU32::new(0),
             resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
+            interrupt: AtomicU8::new(0),
             trace_ring: AtomicPtr::new(ptr::null_mut()),
             current_ids: [const { AtomicU32::new(0) }; 2],
             bad_loads: AtomicU64::new(0),
@@ -167,6 +172,11 @@ impl PerCpu {
     /// Whether the CPU was asked to switch tasks.
     pub fn need_resched(&self) -> bool {
         self.need_resched.load(Ordering::Relaxed)
+    }
+
+    /// Whether the handler of an interrupt runs here.
+    pub fn in_interrupt(&self) -> bool {
+        self.interrupt.load(Ordering::Relaxed) != 0
     }
 
     /// How many NMIs have come since the handler of one last began to run here, that one included;
@@ -331,6 +341,28 @@ pub fn in_probe_handler() -> bool {
         );
     }
     depth != ::probes::platform::GUARD_FREE
+}
+
+/// The mark of an interrupt's handler: the bit that records of events have for it.
+pub const IN_INTERRUPT: u8 = 8;
+
+/// While this value exists, the CPU says that the handler of an interrupt runs.
+pub struct InInterrupt {
+    before: u8,
+}
+
+impl InInterrupt {
+    /// Begins with the handler, interrupts off. It ends before tasks may be switched.
+    pub fn begin() -> Self {
+        let before = this().interrupt.swap(IN_INTERRUPT, Ordering::Relaxed);
+        Self { before }
+    }
+}
+
+impl Drop for InInterrupt {
+    fn drop(&mut self) {
+        this().interrupt.store(self.before, Ordering::Relaxed);
+    }
 }
 
 /// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.

@@ -194,6 +194,7 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 #[inline(never)]
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
+    let in_interrupt = percpu::InInterrupt::begin();
     match vector as u8 {
         vector::TIMER => timer_interrupt(regs),
         vector::SERIAL => terminal::on_interrupt(),
@@ -208,6 +209,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
         _ => pr_warn!("interrupt {vector} has no handler"),
     }
     apic::end_of_interrupt();
+    drop(in_interrupt);
     drop(interruption);
     scheduler::preempt_on_interrupt_exit(regs);
 }

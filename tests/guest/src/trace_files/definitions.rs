@@ -1,7 +1,7 @@
 //! Definitions: lines of `kprobe_events` and `dynamic_events`, and what they do to the tree.
 
 use super::*;
-use kernel::symbols;
+use kernel::{mm::allocation_faults::with_room_for, symbols, trace::events::EVENTS};
 
 /// Two more places for probes.
 #[unsafe(no_mangle)]
@@ -220,10 +220,8 @@ fn a_listing_can_be_written_back() {
     );
     append(&lines, "kprobe_events").unwrap();
     let listing = show("kprobe_events");
-    let mut sorted: Vec<&str> = listing.lines().collect();
-    sorted.sort_unstable();
-    // Two CPUs have ten instances, unless the definition says how many.
-    let mut expected = [
+    // In the order of their definition. Two CPUs have ten instances, unless the definition says how many.
+    let expected = [
         "p:kprobes/p_traced_function_0 traced_function".into(),
         "p:kprobes/second traced_function+1 arg=%di arg2=$stack0:x32".into(),
         format!("p:far/third {at:#x}"),
@@ -233,8 +231,7 @@ fn a_listing_can_be_written_back() {
         "r10:kprobes/suffix traced_third arg1=$arg1:s8 text=\\\"a\"".into(),
         "p:far/dotted traced_other".into(),
     ];
-    expected.sort_unstable();
-    assert_eq!(sorted, expected);
+    assert_eq!(listing.lines().collect::<Vec<_>>(), expected);
     echo("", "kprobe_events").unwrap();
     assert_eq!(show("kprobe_events"), "");
     append(&listing, "dynamic_events").unwrap();
@@ -345,6 +342,56 @@ fn an_event_of_several_probes_stays_whole_when_the_first_is_deleted() {
     clean_up();
 }
 
+/// Of the allocations of enabling, the last ones are for jumps, which an event can do without. Those
+/// in front of them are for the second probe: if one fails, the first probe is not armed either.
+#[guest_test]
+fn an_event_is_armed_as_a_whole_or_not_at_all() {
+    clean_up();
+    append("p:m/both traced_function value=%di:u64", "kprobe_events").unwrap();
+    append("p:m/both traced_other value=%di:u64", "kprobe_events").unwrap();
+    let name = (String::from("m"), String::from("both"));
+    let enable = |on| EVENTS.lock().event(&name).unwrap().enable(on);
+    // Things that are made once and stay are there before the count.
+    for _ in 0..2 {
+        enable(true).unwrap();
+        enable(false).unwrap();
+    }
+    let all = with_room_for(u64::MAX, || enable(true));
+    all.result.unwrap();
+    enable(false).unwrap();
+    let mut failures = 0;
+    for missing in 1.. {
+        let outcome = with_room_for(all.granted - missing, || enable(true));
+        assert!(outcome.refused > 0);
+        let armed = match outcome.result {
+            Ok(()) => 2,
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOMEM);
+                failures += 1;
+                0
+            }
+        };
+        assert_eq!(
+            show("events/m/both/enable"),
+            if armed == 0 { "0\n" } else { "1\n" }
+        );
+        call(1);
+        traced_other(2);
+        assert_eq!(lines().len(), armed, "without the last {missing}");
+        enable(false).unwrap();
+        buffer::clear(None);
+        if failures == 3 {
+            break;
+        }
+    }
+    enable(true).unwrap();
+    call(3);
+    traced_other(4);
+    assert_eq!(lines().len(), 2);
+    enable(false).unwrap();
+    clean_up();
+}
+
 #[guest_test]
 fn a_whole_group_is_deleted_by_its_name() {
     clean_up();
@@ -426,7 +473,7 @@ fn set_event_lists_and_chooses_events() {
 fn events_of_the_command_line_are_on_from_the_boot() {
     assert_eq!(
         show("kprobe_events"),
-        "r10:boot/done vfs_open arg1=$retval\np:boot/opened vfs_open\n"
+        "p:boot/opened vfs_open\nr10:boot/done vfs_open arg1=$retval\n"
     );
     assert_eq!(show("events/boot/enable"), "1\n");
     buffer::clear(None);

@@ -1,7 +1,11 @@
 //! Reading: `trace`, `trace_pipe`, the files of each CPU, and messages about records that are gone.
 
 use super::*;
-use kernel::task::kthread::spawn_kthread_on;
+use kernel::{
+    arch::{percpu, smp, traps},
+    task::kthread::spawn_kthread_on,
+};
+use x86_64::instructions::interrupts;
 
 fn define(line: &str) {
     append(line, "kprobe_events").unwrap();
@@ -33,6 +37,43 @@ fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
     spawn_kthread_on(1 << cpu, "caller", body)
         .unwrap()
         .wait_released();
+}
+
+/// The letters for interrupts off and for an interrupt, of a line of `trace`.
+fn letters(line: &str) -> (&str, &str) {
+    (&line[31..32], &line[33..34])
+}
+
+#[guest_test]
+fn letters_tell_of_interrupts() {
+    clean_up();
+    define("p:seen traced_function number=%di:u64");
+    append("r:back traced_function", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/enable").unwrap();
+    call(1);
+    interrupts::without_interrupts(|| call(2));
+    traps::set_interrupt_handler(Some(|_| call(3)));
+    interrupts::without_interrupts(|| {
+        smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
+    });
+    while read("trace").unwrap().matches(" back: ").count() < 3 {
+        core::hint::spin_loop();
+    }
+    traps::set_interrupt_handler(None);
+    call(4);
+    let text = show("trace");
+    let state: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(letters)
+        .collect();
+    let (task, off, interrupt) = ((".", "."), ("d", "."), ("d", "h"));
+    assert_eq!(
+        state,
+        [task, task, off, off, interrupt, interrupt, task, task],
+        "{text}"
+    );
+    clean_up();
 }
 
 #[guest_test]
