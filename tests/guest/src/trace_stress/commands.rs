@@ -63,7 +63,7 @@ fn events_are_turned_on_and_off_under_fire() {
     )
     .unwrap();
     append("r:back fired_target r=$retval:u64 n=$arg1", "kprobe_events").unwrap();
-    books_close(60, &["fired", "back"], |round| {
+    books_close(32, &["fired", "back"], |round| {
         let name = ["fired", "back"][round as usize / 2 % 2];
         let on = ["1", "0"][round as usize % 2];
         echo(on, &format!("events/kprobes/{name}/enable")).unwrap();
@@ -75,7 +75,7 @@ fn filters_change_under_fire() {
     clean_up();
     echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
     echo("1", "events/kprobes/fired/enable").unwrap();
-    books_close(40, &["fired"], |round| {
+    books_close(18, &["fired"], |round| {
         // All of them match, so no hit is rejected.
         let filter = ["n >= 0", "n < 0x8000000000000000", "0"][round as usize % 3];
         echo(filter, "events/kprobes/fired/filter").unwrap();
@@ -87,7 +87,7 @@ fn filters_change_under_fire() {
 fn probes_are_added_to_events_under_fire() {
     clean_up();
     echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
-    books_close(30, &["fired"], |round| match round % 3 {
+    books_close(15, &["fired"], |round| match round % 3 {
         0 => echo("1", "events/kprobes/fired/enable").unwrap(),
         1 => append("p:fired body_of_nmi n=%di:u64", "kprobe_events").unwrap(),
         _ => {
@@ -106,7 +106,7 @@ fn handlers_come_and_go_beside_an_event_under_fire() {
     echo("1", "events/kprobes/fired/enable").unwrap();
     let mut kprobe = None;
     let mut kretprobe = None;
-    books_close(60, &["fired"], |round| match round % 4 {
+    books_close(24, &["fired"], |round| match round % 4 {
         0 => {
             let probe = Kprobe::new()
                 .symbol("fired_target")
@@ -131,7 +131,7 @@ fn knobs_are_turned_under_fire() {
     echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
     append("r:back fired_target r=$retval:u64", "kprobe_events").unwrap();
     echo("1", "events/kprobes/enable").unwrap();
-    books_close(60, &["fired", "back"], |round| match round % 4 {
+    books_close(24, &["fired", "back"], |round| match round % 4 {
         0 => PROBES.set_enabled(false).unwrap(),
         1 => PROBES.set_enabled(true).unwrap(),
         2 => PROBES.set_optimization(false).unwrap(),
@@ -149,7 +149,7 @@ fn events_are_defined_and_deleted_by_several_tasks() {
     let threads: Vec<_> = (0..4)
         .map(|task| {
             spawn_kthread("defines", move || {
-                for _ in 0..12 {
+                for _ in 0..6 {
                     // Two tasks share a name.
                     let name = format!("e{}", task / 2);
                     let line = format!("p:both/{name} fired_target n=%di:u64");

@@ -75,7 +75,7 @@ fn disturbed(rounds: u64, mut disturb: impl FnMut(u64)) -> super::Totals {
 
 #[guest_test(smp = 4)]
 fn rings_are_resized_under_fire() {
-    let totals = disturbed(60, |round| {
+    let totals = disturbed(25, |round| {
         buffer::resize([4, 64, 8, 1, 256][round as usize % 5]).unwrap();
     });
     assert!(totals.cleared > 0, "no record was in a ring that went");

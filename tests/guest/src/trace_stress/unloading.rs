@@ -181,7 +181,7 @@ extern "C" fn traced_sleeper(n: u64) -> u64 {
 #[guest_test(smp = 4)]
 fn a_return_program_goes_while_tasks_sleep_in_the_function() {
     const TASKS: u64 = 6;
-    for _ in 0..20 {
+    for _ in 0..8 {
         ASLEEP.store(0, SeqCst);
         WAKE.store(false, SeqCst);
         let at = address_of("traced_sleeper");
