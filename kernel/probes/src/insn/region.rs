@@ -6,6 +6,11 @@
 //! which addresses of its own code it takes, and whether it jumps to an address that cannot be
 //! told.
 //!
+//! Decoding a function takes some hundred times as long as reading its bytes, and few functions
+//! refer to their own beginning. So for a jump at the entry the bytes are read first, as if an
+//! instruction began at each of them. If none of these could refer to bytes under the jump, none of
+//! the true ones does, and nothing needs to be decoded.
+//!
 //! Code behind an unconditional branch is displaced, too, because a handler may say that a hit goes
 //! on there. Padding is not, because no code goes on in it.
 //!
@@ -23,6 +28,7 @@ use super::{
     classify::{Class, classify},
     decode::{DecodeError, Insn},
     flags::FlagsOp,
+    landing_pad_len,
     refusal::Refusal,
 };
 
@@ -88,10 +94,16 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// A function, decoded once for any number of jumps in it.
+/// The code of a function, looked at for any number of jumps in it.
 pub struct FunctionCode {
     start: u64,
     bytes: Vec<u8>,
+    /// Made when a question needs it.
+    decoded: Option<Decoded>,
+}
+
+/// What is found by decoding a function.
+struct Decoded {
     /// Where its instructions begin, as offsets, in order.
     instructions: Vec<u32>,
     /// The addresses in it that its instructions refer to, in order, each with the instruction.
@@ -102,12 +114,12 @@ pub struct FunctionCode {
     undecodable: Option<DecodeError>,
 }
 
-impl FunctionCode {
+impl Decoded {
     /// Decodes `bytes`, the original code of a function at `start`. None: memory is out.
-    pub fn new(bytes: Vec<u8>, start: u64) -> Option<Self> {
+    fn new(bytes: &[u8], start: u64) -> Option<Self> {
         let (mut instructions, mut references) = (Vec::new(), Vec::new());
         let (mut indirect_jump, mut undecodable) = (None, None);
-        for insn in Instructions::new(&bytes, start) {
+        for insn in Instructions::new(bytes, start) {
             let insn = match insn {
                 Ok(insn) => insn,
                 Err(error) => {
@@ -130,13 +142,47 @@ impl FunctionCode {
         }
         references.sort_unstable();
         Some(Self {
-            start,
-            bytes,
             instructions,
             references,
             indirect_jump,
             undecodable,
         })
+    }
+
+    /// Whether control may enter a jump at `addr`, `offset` bytes into the function, by its first
+    /// byte alone.
+    ///
+    /// # Errors
+    /// An [`Obstacle`].
+    fn check(&self, offset: u64, addr: u64) -> Result<(), Obstacle> {
+        if let Some(error) = self.undecodable {
+            return Err(Obstacle::Undecodable(error));
+        }
+        if let Some(at) = self.indirect_jump {
+            return Err(Obstacle::IndirectJump { at });
+        }
+        let next = self.references.partition_point(|(to, _)| *to <= addr);
+        if let Some((to, at)) = self.references.get(next)
+            && (addr + 1..addr + JUMP_BYTES as u64).contains(to)
+        {
+            return Err(Obstacle::Entered { at: *at, to: *to });
+        }
+        let known = u32::try_from(offset).map(|offset| self.instructions.binary_search(&offset));
+        match known {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Obstacle::NoInstruction),
+        }
+    }
+}
+
+impl FunctionCode {
+    /// `bytes` are the original code of a function at `start`.
+    pub fn new(bytes: Vec<u8>, start: u64) -> Self {
+        Self {
+            start,
+            bytes,
+            decoded: None,
+        }
     }
 
     /// The function's original code.
@@ -156,30 +202,30 @@ impl FunctionCode {
     }
 
     /// The instructions that a jump at `addr` would displace. `behind` are the bytes that follow
-    /// the function and belong to no symbol.
+    /// the function and belong to no symbol. None: memory is out.
     ///
     /// # Errors
     /// An [`Obstacle`].
-    pub fn region(&self, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
-        if let Some(error) = self.undecodable {
-            return Err(Obstacle::Undecodable(error));
-        }
-        if let Some(at) = self.indirect_jump {
-            return Err(Obstacle::IndirectJump { at });
-        }
-        let end = addr.wrapping_add(JUMP_BYTES as u64);
-        let covered = addr + 1..end;
-        let next = self.references.partition_point(|(to, _)| *to <= addr);
-        if let Some((to, at)) = self.references.get(next)
-            && covered.contains(to)
-        {
-            return Err(Obstacle::Entered { at: *at, to: *to });
-        }
+    pub fn region(&mut self, behind: &[u8], addr: u64) -> Option<Result<Region, Obstacle>> {
         let offset = addr.wrapping_sub(self.start);
-        let known = u32::try_from(offset).map(|offset| self.instructions.binary_search(&offset));
-        let Ok(Ok(_)) = known else {
-            return Err(Obstacle::NoInstruction);
-        };
+        let at_entry = offset == 0 || offset == landing_pad_len(&self.bytes) as u64;
+        if self.decoded.is_some() || !at_entry || may_refer_to_entry(&self.bytes, offset, addr) {
+            let decoded = match self.decoded.take() {
+                Some(decoded) => decoded,
+                None => Decoded::new(&self.bytes, self.start)?,
+            };
+            if let Err(obstacle) = self.decoded.insert(decoded).check(offset, addr) {
+                return Some(Err(obstacle));
+            }
+        }
+        Some(self.displaced(behind, addr))
+    }
+
+    /// The instructions that a jump at `addr` would displace, where control enters by the first
+    /// one alone.
+    fn displaced(&self, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
+        let end = addr.wrapping_add(JUMP_BYTES as u64);
+        let offset = addr.wrapping_sub(self.start);
         let mut instructions = Instructions::new(&self.bytes[offset as usize..], addr)
             .map_while(Result::ok)
             .peekable();
@@ -244,6 +290,39 @@ impl FunctionCode {
         let bytes = &self.bytes[offset(range.start)..];
         padding(bytes, range.start) >= offset(range.end) - offset(range.start)
     }
+}
+
+/// Whether an instruction that begins anywhere in `bytes`, a function's code, could refer to the
+/// bytes under a jump at its entry, or jump to where nobody can tell. `entry` is the jump's offset
+/// in the code, and `addr` its address.
+///
+/// All forms that lead to code or name it are looked for (Intel SDM vol. 2, opcode maps): branches
+/// by 8 bits (70 to 7f, e0 to e3, eb), anything by 32 bits with up to 4 bytes of other operands
+/// behind them, numbers of 32 or 64 bits that are the address, and the jumps ff /4 and ff /5.
+fn may_refer_to_entry(bytes: &[u8], entry: u64, addr: u64) -> bool {
+    const COVERED: u32 = JUMP_BYTES as u32 - 1;
+    const MOST_BEHIND: u32 = 4;
+    let first = entry as u32 + 1;
+    let address = (addr as u32).wrapping_add(1);
+    let by_32_bits = (0..).zip(bytes.windows(4)).any(|(at, field)| {
+        let field = u32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+        // The target less the bytes behind the field, which are 0 to 4.
+        let target = field.wrapping_add(at + 4);
+        target.wrapping_add(MOST_BEHIND).wrapping_sub(first) < COVERED + MOST_BEHIND
+            || field.wrapping_sub(address) < COVERED
+    });
+    let by_8_bits = |at: u32, opcode: u8, field: u8| {
+        matches!(opcode, 0x70..=0x7f | 0xe0..=0xe3 | 0xeb)
+            && (at + 2)
+                .wrapping_add_signed(i32::from(field as i8))
+                .wrapping_sub(first)
+                < COVERED
+    };
+    by_32_bits
+        || (0..).zip(bytes.windows(2)).any(|(at, pair)| {
+            let is_indirect = pair[0] == 0xff && pair[1] & 0x30 == 0x20;
+            is_indirect || by_8_bits(at, pair[0], pair[1])
+        })
 }
 
 /// The arithmetic flags, as the decoder names them.
@@ -313,8 +392,8 @@ mod tests {
 
     fn lengths(function: &[u8], behind: &[u8], offset: u64) -> Result<Vec<usize>, Obstacle> {
         FunctionCode::new(function.to_vec(), START)
-            .unwrap()
             .region(behind, START + offset)
+            .unwrap()
             .map(|region| region.insns().iter().map(Insn::len).collect())
     }
 
@@ -443,6 +522,64 @@ mod tests {
         }
     }
 
+    /// Random code that is full of branches, near its own beginning and elsewhere. Each that leads
+    /// under a jump at the entry is seen by its bytes alone.
+    #[test]
+    fn what_refers_to_the_entry_is_seen_without_decoding() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) as usize
+        };
+        // Each has room for the reference at its end.
+        let forms: [(&[u8], usize, usize); 14] = [
+            (&[0xeb], 1, 0),
+            (&[0x7f], 1, 0),
+            (&[0xe2], 1, 0),
+            (&[0xe8], 4, 0),
+            (&[0xe9], 4, 0),
+            (&[0x0f, 0x8c], 4, 0),
+            (&[0x48, 0x8d, 0x05], 4, 0),
+            (&[0xc6, 0x05], 4, 1),
+            (&[0x66, 0xc7, 0x05], 4, 2),
+            (&[0x48, 0xc7, 0x05], 4, 4),
+            (&[0xff, 0xe0], 0, 0),
+            (&[0x41, 0xff, 0x2b], 0, 0),
+            (&[0x48, 0xb8], 8, 0),
+            (&[0x48, 0xc7, 0xc0], 4, 0),
+        ];
+        let (mut seen, mut clean) = (0, 0);
+        for _ in 0..20_000 {
+            let mut function = vec![0x90; 5];
+            for _ in 0..next() % 6 {
+                let (opcode, field, behind) = forms[next() % forms.len()];
+                function.extend(opcode);
+                let end = function.len() + field + behind;
+                let to = (next() % 40) as u64;
+                let relative = to.wrapping_sub(end as u64);
+                let value = match opcode {
+                    [0x48, 0xb8] | [0x48, 0xc7, 0xc0] => START + to,
+                    _ => relative,
+                };
+                function.extend(&value.to_le_bytes()[..field]);
+                function.extend(&[0x11; 4][..behind]);
+            }
+            function.push(0xc3);
+            let decoded = Decoded::new(&function, START).unwrap();
+            let may_refer = may_refer_to_entry(&function, 0, START);
+            match decoded.check(0, START) {
+                Ok(()) => clean += u32::from(!may_refer),
+                Err(_) => {
+                    assert!(may_refer, "{function:x?}");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 1000 && clean > 1000, "{seen} {clean}");
+    }
+
     #[test]
     fn indirect_jumps_and_unreadable_functions_are_refused() {
         let nops = [0x90; 5];
@@ -451,9 +588,11 @@ mod tests {
         assert_eq!(lengths(&jump, &[], 0), Err(Obstacle::IndirectJump { at }));
         let table = [&nops[..], &[0xff, 0x24, 0xc5, 0, 0, 0, 0x80]].concat();
         assert_eq!(lengths(&table, &[], 0), Err(Obstacle::IndirectJump { at }));
-        let broken = [&nops[..], &[0x06, 0xc3]].concat();
-        let cause = DecodeError::Invalid { ip: at };
-        assert_eq!(lengths(&broken, &[], 0), Err(Obstacle::Undecodable(cause)));
+        let broken = [&nops[..], &[0x90, 0x06, 0xc3]].concat();
+        let cause = DecodeError::Invalid { ip: at + 1 };
+        assert_eq!(lengths(&broken, &[], 1), Err(Obstacle::Undecodable(cause)));
+        // At the entry the bytes show that nothing can lead there.
+        assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
         assert_eq!(
             lengths(&[0x48, 0x89, 0xf8, 0xc3], &[], 1),
             Err(Obstacle::NoInstruction)

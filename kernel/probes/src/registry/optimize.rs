@@ -433,7 +433,7 @@ impl<P: Host> Probes<P> {
         let contains = |code: &FunctionCode| addr.wrapping_sub(code.start()) < code.len();
         let code = match decoded.take() {
             Some(code) if contains(&code) => code,
-            _ => self.decode_around(addr)?,
+            _ => self.code_around(addr)?,
         };
         let code = decoded.insert(code);
         let function = code.start()..code.start() + code.len();
@@ -445,7 +445,8 @@ impl<P: Host> Probes<P> {
         };
         let at_entry = addr == function.start + landing_pad_len(code.bytes()) as u64;
         let offset = (addr - function.start) as usize;
-        let region = code.region(&behind, addr).map_err(NoJump::Code)?;
+        let region = code.region(&behind, addr).ok_or(NoJump::OutOfMemory)?;
+        let region = region.map_err(NoJump::Code)?;
         let mut original = [0; JUMP_BYTES];
         let covered = code.bytes().iter().chain(&behind).skip(offset);
         original
@@ -460,8 +461,8 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// Decodes the function around `addr` as it is without probes, if jumps may be written there.
-    fn decode_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
+    /// The code of the function around `addr` as it is without probes, if jumps may be written there.
+    fn code_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
         let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
         let function = symbol.start..symbol.start + symbol.size;
         if symbol.text != Text::Kernel {
@@ -470,11 +471,8 @@ impl<P: Host> Probes<P> {
         if P::may_fault(function.clone()) {
             return Err(NoJump::MayFault);
         }
-        let bytes = self.pristine(function);
-        bytes
-            .ok()
-            .and_then(|bytes| FunctionCode::new(bytes, symbol.start))
-            .ok_or(NoJump::OutOfMemory)
+        let bytes = self.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
+        Ok(FunctionCode::new(bytes, symbol.start))
     }
 
     /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as
