@@ -107,6 +107,11 @@ impl<T: ?Sized> DerefMut for SpinLockGuard<'_, T> {
 
 impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
     fn drop(&mut self) {
+        // An interrupt that came while the lock was held may have waited for it, for ever.
+        assert!(
+            !interrupts::are_enabled(),
+            "interrupts came on while a spin lock was held"
+        );
         // SAFETY: `inner` is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.inner) };
         if self.interrupts_were_on {

@@ -22,7 +22,7 @@
 //! | `memory = 512` | memory in MiB | 256 |
 //! | `cmdline = "a=b c=d"` | arguments for the kernel command line | none |
 //! | `icount` | time counts instructions, the same in each run | off |
-//! | `timeout = 120` | seconds after which the test counts as hanging | 60 |
+//! | `timeout = 120` | seconds after which the test counts as hanging | 180 |
 //! | `should_panic = "text"` | passes if the kernel panics and its log holds this text | off |
 //! | `ignore` | runs only with `cargo test -- --ignored` | off |
 //! | `hidden` | not in the ordinary list: a test for the harness itself | off |

@@ -44,7 +44,7 @@ impl Descriptor {
             run,
             smp: 2,
             memory_mib: 256,
-            timeout_s: 60,
+            timeout_s: 180,
             flags: 0,
         }
     }

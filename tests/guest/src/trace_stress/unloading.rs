@@ -61,7 +61,7 @@ fn come_and_go(rounds: i32) {
 #[guest_test]
 fn programs_come_and_go_under_fire_by_jumps() {
     let _jumps = Optimization::set(true);
-    come_and_go(150);
+    come_and_go(60);
 }
 
 /// The same for longer. Each round waits for the other CPUs several times.
