@@ -4,7 +4,7 @@
 //! the calls must have caused, to the last one.
 
 use abi::open;
-use alloc::{format, vec, vec::Vec};
+use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{
     AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8,
     context::Register,
@@ -236,7 +236,7 @@ fn profile() -> (u64, u64) {
 }
 
 /// The text of the event's histograms.
-fn histogram() -> String {
+fn histogram_text() -> String {
     let mut text = String::new();
     let mut events = EVENT_LIST.lock();
     let event = events.event(&("bench".into(), "row".into()));
@@ -275,7 +275,7 @@ impl Event {
         assert_eq!(buffer::written(), recorded, "{name}: records");
         if let Some(trigger) = self.trigger {
             let counted = format!("Hits: {hits}\n");
-            assert!(histogram().contains(&counted), "{name}: {counted}");
+            assert!(histogram_text().contains(&counted), "{name}: {counted}");
             write("events/bench/row/trigger", &format!("!{trigger}"));
         }
         write("events/bench/row/enable", "0");
