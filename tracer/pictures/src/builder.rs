@@ -11,8 +11,8 @@
 //! - The kernel died in a call. The call ends with the recording, and is [`Seen::Open`].
 //!
 //! BUILDER-1. The times of a task never decrease: a time before the last record of its task is
-//!     moved to that record. So calls nest ([`crate::model`], TIMELINE-2), although the clocks of two
-//!     processors differ.
+//!     moved to that record. So calls nest ([`crate::model`], TIMELINE-2), although the clocks of
+//!     two processors differ.
 
 use std::collections::BTreeMap;
 

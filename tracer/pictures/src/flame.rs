@@ -67,7 +67,8 @@ pub fn svg(stacks: &Stacks, options: Flame) -> String {
     _ = write!(
         svg,
         "<svg class=\"flame\" xmlns=\"http://www.w3.org/2000/svg\" \
-         viewBox=\"0 0 {WIDTH} {height}\" width=\"100%\" data-total=\"{}\" role=\"img\" aria-label=\"{}\">\n\
+         viewBox=\"0 0 {WIDTH} {height}\" width=\"100%\" data-total=\"{}\" \
+         role=\"img\" aria-label=\"{}\">\n\
          <style>{STYLE}</style>\n\
          <rect class=\"back\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>\n\
          <text class=\"title\" x=\"{MARGIN}\" y=\"26\">{}</text>\n\
