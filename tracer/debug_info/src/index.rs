@@ -1,9 +1,9 @@
 //! The index: which names there are and where the debug information speaks of them. It is made from
 //! the whole debug information once and kept beside the kernel's file.
 //!
-//! INDEX-1. The file begins with the length, the hash and the stamp of the kernel's file, and the
-//!     hash of its own rest. Where the stamp differs, the hash decides. An index that is damaged or of
-//!     another kernel is made anew: nobody is asked.
+//! INDEX-1. The file begins with the hash of the code that makes it, the length, the hash and the
+//!     stamp of the kernel's file, and the hash of its own rest. Where the stamp differs, the hash
+//!     decides. An index that is damaged or of another kernel is made anew: nobody is asked.
 //! INDEX-2. Rows are numbers of 4 bytes. Addresses count from [`Index::base`], entries from the
 //!     beginning of `.debug_info`. A row that leads outside of the index is read as none.
 
@@ -17,7 +17,6 @@ use crate::{
     names,
 };
 
-const MAGIC: &[u8; 8] = b"kdebug02";
 const HEADER: usize = 48;
 const STAMP: Range<usize> = 24..32;
 /// No entry of the debug information.
@@ -63,6 +62,15 @@ pub struct FunctionRow {
     pub entry: Option<u64>,
 }
 
+/// The number that the file begins with: of the code that makes it.
+fn form() -> [u8; 8] {
+    let makers = [
+        hash(include_bytes!("index.rs")),
+        hash(include_bytes!("names.rs")),
+    ];
+    hash(makers.map(u64::to_le_bytes).as_flattened()).to_le_bytes()
+}
+
 /// A number that changes with the bytes. Four lanes, because a multiplication waits for the last
 /// one of its lane.
 pub fn hash(bytes: &[u8]) -> u64 {
@@ -105,7 +113,7 @@ impl Index {
 
     fn parse(bytes: Vec<u8>) -> Option<Self> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        if !bytes.starts_with(MAGIC) || number(32)? != hash(bytes.get(HEADER - 8..)?) {
+        if !bytes.starts_with(&form()) || number(32)? != hash(bytes.get(HEADER - 8..)?) {
             return None;
         }
         let (length, content, stamp) = (number(8)?, number(16)?, number(STAMP.start)?);
@@ -153,6 +161,11 @@ impl Index {
             }
         }
         numbers
+    }
+
+    /// How many names there are.
+    pub fn names(&self) -> usize {
+        self.rows(Table::Names)
     }
 
     /// The name with that number.
@@ -534,7 +547,7 @@ impl Builder {
             body.extend(table.iter().flat_map(|number| number.to_le_bytes()));
         }
         body.extend(names.text.as_bytes());
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = form().to_vec();
         bytes.extend((image.bytes().len() as u64).to_le_bytes());
         bytes.extend(hash(image.bytes()).to_le_bytes());
         bytes.extend(image.stamp().to_le_bytes());
@@ -664,7 +677,9 @@ fn instance(implementation: &str, behind: &[&str], parameters: &[String]) -> (St
 
 /// A linker's name as a path, or itself if it is not mangled.
 pub fn demangled(symbol: &str) -> String {
-    let text = format!("{:#}", rustc_demangle::demangle(symbol)).replace("::<", "<");
+    let text = format!("{:#}", rustc_demangle::demangle(symbol))
+        .replace("::<", "<")
+        .replace("{{closure}}", "{closure}");
     // `<A>::method`, as the newer mangling writes it, is `A::method` in the source.
     let parts = names::segments(&text);
     let whole = parts.first().and_then(|first| {

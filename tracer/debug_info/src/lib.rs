@@ -48,7 +48,7 @@ use std::{
 };
 
 use trace_model::symbols::{
-    Expression, Function, Kernel, Moment, Operation, Piece, Place, Register, Source, Type, TypeId,
+    Expression, Function, Kernel, Moment, Piece, Place, Register, Source, Type, TypeId,
     Unavailable, Variable,
 };
 
@@ -297,12 +297,13 @@ impl DebugInfo {
 
     /// Calls `visit` with path, address and entry of each copy of the functions that are meant.
     fn each_inlined(&self, pattern: &Pattern, mut visit: impl FnMut(u32, u64, u64)) {
-        let mut meant: HashMap<u32, bool> = HashMap::new();
+        // By path, because most functions have many copies.
+        let mut meant: Vec<Option<bool>> = vec![None; self.index.names()];
         for (path, address, entry) in self.index.inlined() {
-            let is_meant = meant
-                .entry(path)
-                .or_insert_with(|| pattern.matches(self.index.name(path)));
-            if *is_meant {
+            let Some(is_meant) = meant.get_mut(path as usize) else {
+                continue;
+            };
+            if *is_meant.get_or_insert_with(|| pattern.matches(self.index.name(path))) {
                 visit(path, address, entry);
             }
         }
@@ -722,23 +723,20 @@ impl Kernel for DebugInfo {
         let Ok((row, known)) = self.known(place.address) else {
             return Vec::new();
         };
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         let scopes = self.visible(&known, row, place);
         for argument in [true, false] {
             for scope in &scopes {
-                for local in scope
-                    .locals
-                    .iter()
-                    .filter(|local| local.argument == argument)
-                {
-                    let is_new = !local.name.is_empty() && !names.contains(&local.name);
-                    if is_new && self.pieces(&known, row, place, local, scope).is_ok() {
-                        names.push(local.name.clone());
+                let locals = scope.locals.iter();
+                for local in locals.filter(|local| local.argument == argument) {
+                    if !local.name.is_empty() && !names.contains(&local.name.as_str()) {
+                        names.push(&local.name);
                     }
                 }
             }
         }
-        names
+        names.retain(|name| self.variable(place, name).is_ok());
+        names.into_iter().map(String::from).collect()
     }
 
     fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
@@ -825,13 +823,43 @@ impl Kernel for DebugInfo {
             ));
         }
         let bytes = types::size(&session, type_id).ok_or_else(damaged)?;
-        let number = |register, offset: u64, bytes: u64| Piece {
+        let shape = match bytes {
+            0 => Shape::Empty,
+            1..=16 => layout::shape(&session, type_id).ok_or_else(damaged)?,
+            _ => Shape::Memory,
+        };
+        let in_registers = bytes > 0 && (bytes <= 8 || shape != Shape::Memory);
+        let sets = |register| prologue::sets(&self.image, row.address, row.bytes, register);
+        if in_registers && !sets(Register::Ax) {
+            return Err(refuse(
+                format!("{path} always has the same result, which the compiler left out"),
+                "read the source: the result does not depend on the call",
+            ));
+        }
+        // Of structures the debug information does not say whether the function is one of Rust or of
+        // C, but only Rust's have a name that is mangled and use both registers.
+        let is_struct =
+            matches!(&*self.describe(type_id), Type::Struct(all) if !all.name.starts_with('('));
+        let differs = match shape {
+            Shape::Pair(..) => bytes <= 8,
+            Shape::Memory => (9..=16).contains(&bytes),
+            Shape::Empty | Shape::Scalar(_) => false,
+        };
+        let symbol = self.index.name(row.symbol);
+        let mangled = symbol.starts_with("_ZN") || symbol.starts_with("_R");
+        let is_rust = mangled && (shape == Shape::Memory || sets(Register::Dx));
+        if is_struct && differs && !is_rust {
+            return Err(refuse(
+                format!(
+                    "{path} may have Rust's or C's calling convention, which return such a value \
+                     in different registers"
+                ),
+                "read reg(\"ax\") and reg(\"dx\") instead",
+            ));
+        }
+        let number = |register, bytes: u64| Piece {
             bytes: u32::try_from(bytes).unwrap_or_default(),
-            source: Source::Value(value::binary(
-                Operation::ShiftRight,
-                Expression::Register(register),
-                Expression::Constant(8 * offset),
-            )),
+            source: Source::Value(Expression::Register(register)),
         };
         let behind_pointer = || {
             Ok(vec![Piece {
@@ -845,38 +873,23 @@ impl Kernel for DebugInfo {
                 source: Source::Missing,
             })
         };
-        let pieces = match bytes {
-            0 => Vec::new(),
-            17.. => behind_pointer()?,
-            _ => match layout::shape(&session, type_id).ok_or_else(damaged)? {
-                Shape::Pair(a, b, at) => {
-                    let symbol = self.index.name(row.symbol);
-                    let is_struct = matches!(*self.describe(type_id), Type::Struct(_));
-                    let mangled = symbol.starts_with("_ZN") || symbol.starts_with("_R");
-                    if bytes <= 8 && is_struct && !mangled {
-                        return Err(refuse(
-                            format!(
-                                "{path} may have Rust's or C's calling convention, which return \
-                                 such a value in different registers"
-                            ),
-                            "read reg(\"ax\") and reg(\"dx\") instead",
-                        ));
-                    }
-                    let mut pieces = vec![number(Register::Ax, 0, a.bytes)];
-                    pieces.extend(gap(at - a.bytes));
-                    pieces.push(number(Register::Dx, 0, b.bytes));
-                    pieces.extend(gap(bytes - at - b.bytes));
-                    pieces
+        let pieces = match shape {
+            _ if bytes == 0 => Vec::new(),
+            Shape::Memory if bytes > 8 => behind_pointer()?,
+            Shape::Pair(a, b, at) => {
+                let mut pieces = vec![number(Register::Ax, a.bytes)];
+                pieces.extend(gap(at - a.bytes));
+                pieces.push(number(Register::Dx, b.bytes));
+                pieces.extend(gap(bytes - at - b.bytes));
+                pieces
+            }
+            Shape::Empty | Shape::Scalar(_) | Shape::Memory => {
+                let mut pieces = vec![number(Register::Ax, bytes.min(8))];
+                if bytes > 8 {
+                    pieces.push(number(Register::Dx, bytes - 8));
                 }
-                Shape::Memory if bytes > 8 => behind_pointer()?,
-                Shape::Empty | Shape::Scalar(_) | Shape::Memory => {
-                    let mut pieces = vec![number(Register::Ax, 0, bytes.min(8))];
-                    if bytes > 8 {
-                        pieces.push(number(Register::Dx, 0, bytes - 8));
-                    }
-                    pieces
-                }
-            },
+                pieces
+            }
         };
         Ok(Variable { type_id, pieces })
     }

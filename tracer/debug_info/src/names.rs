@@ -98,7 +98,7 @@ pub struct Pattern {
 impl Pattern {
     pub fn new(text: &str) -> Self {
         // As one of the manglings writes closures, without their number.
-        let text = text.trim().replace("{{closure}}", "{closure#*}");
+        let text = text.trim().replace("{{closure}}", "{closure*}");
         let last = segments(&text).pop().unwrap_or_default();
         let mut literals = last.split(|character: char| "*?<>, ".contains(character));
         Self {

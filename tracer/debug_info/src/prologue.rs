@@ -23,6 +23,35 @@ pub struct Store {
     pub register: Register,
 }
 
+/// Whether a function may put something into a register, by itself or by what it calls. A function
+/// that puts nothing into `rax` has a result that its callers know without it.
+pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool {
+    let code = image.at(address);
+    let length = usize::try_from(bytes).unwrap_or_default().min(code.len());
+    let mut decoder = Decoder::with_ip(64, &code[..length], address, DecoderOptions::NONE);
+    let mut info = InstructionInfoFactory::new();
+    let own = address..address.saturating_add(bytes);
+    for instruction in &mut decoder {
+        let leaves = match instruction.flow_control() {
+            FlowControl::Next | FlowControl::Return | FlowControl::Exception => false,
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                !own.contains(&instruction.near_branch_target())
+            }
+            // What is called may set it.
+            _ => true,
+        };
+        let mut used = info.info(&instruction).used_registers().iter();
+        let writes = used.any(|used| {
+            !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+                && general(used.register()) == Some(register)
+        });
+        if leaves || writes || instruction.is_invalid() {
+            return true;
+        }
+    }
+    false
+}
+
 /// What a function does up to its first branch. Its expressions mean the registers at the entry.
 #[derive(Clone, Debug, Default)]
 pub struct Prologue {

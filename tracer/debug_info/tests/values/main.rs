@@ -96,6 +96,8 @@ struct Call {
     /// What the same names were at other instructions, with the place.
     inside: BTreeSet<(String, String, u64)>,
     result: Option<Result<String, String>>,
+    /// The arguments, when the function has returned.
+    behind: BTreeMap<String, Result<String, String>>,
 }
 
 /// A variable as text.
@@ -172,6 +174,14 @@ fn follow(info: &DebugInfo, program: &Path) -> (BTreeMap<String, Call>, String) 
             if now.rip == back && now.rsp > at_entry.rsp {
                 let result = info.returned(function.address);
                 call.result = Some(show(info, &process, &at_entry, result, &now));
+                let place = Place {
+                    address: function.address,
+                    moment: Moment::Return,
+                };
+                for name in info.variables(place) {
+                    let text = read_variable(info, &process, &at_entry, place, &name, &now);
+                    call.behind.insert(name, text);
+                }
                 break;
             }
             // In a copy of another function its names are meant.
@@ -243,6 +253,17 @@ fn arguments_and_results_of_all_shapes_are_what_the_program_knows() {
                 found => wrong.push(format!("{function} {name}: {found:?}, not {value}")),
             }
         }
+        for (name, found) in &call.behind {
+            let value = values.iter().find(|(known, _)| known == name);
+            if value.map(|(_, value)| Ok(value)) != Some(found.as_ref()) {
+                wrong.push(format!(
+                    "{function} {name} behind: {found:?}, not {value:?}"
+                ));
+            }
+        }
+        if call.behind.len() != call.entry.len() {
+            wrong.push(format!("{function}: {:?} behind", call.behind.keys()));
+        }
         for (name, found, at) in &call.inside {
             let value = values.iter().find(|(known, _)| known == name);
             inside += 1;
@@ -258,4 +279,45 @@ fn arguments_and_results_of_all_shapes_are_what_the_program_knows() {
         wrong.join("\n")
     );
     assert!(compared > 200 && inside > 500, "{compared}, {inside}");
+}
+
+/// The values of variables whenever the code of a line begins.
+fn values_at(info: &DebugInfo, line: &str, names: &[&str]) -> Vec<Vec<Result<String, String>>> {
+    let mut process = Process::start(fixture(Mangling::Legacy));
+    let addresses = info.line("shapes.rs", marked(line)).unwrap();
+    for address in addresses {
+        process.stop_at(address);
+    }
+    let mut all = Vec::new();
+    while let Some(now) = process.run() {
+        let place = Place {
+            address: now.rip,
+            moment: Moment::At,
+        };
+        let read = |name: &&str| read_variable(info, &process, &now, place, name, &now);
+        all.push(names.iter().map(read).collect());
+    }
+    all
+}
+
+#[test]
+fn local_variables_are_what_the_program_computes() {
+    let info = open(Mangling::Legacy);
+    let values = values_at(&info, "both", &["doubled", "more"]);
+    assert_eq!(values[0], [Ok("42".into()), Ok("45".into())]);
+    let values = values_at(&info, "more", &["doubled", "more"]);
+    assert_eq!(values[0][0], Ok("42".into()));
+    assert!(values[0][1].is_err(), "{values:?}");
+    // A line of a function that is inlined is met in each copy.
+    let values = values_at(&info, "only_inlined", &["product"]);
+    let products: BTreeSet<&str> = values
+        .iter()
+        .filter_map(|values| values[0].as_deref().ok())
+        .collect();
+    assert!(
+        products.is_superset(&["33", "48", "65"].into()),
+        "{values:?}"
+    );
+    let all = ["33", "48", "65", "93", "376", "475"].into();
+    assert!(products.is_subset(&all), "{values:?}");
 }
