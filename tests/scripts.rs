@@ -15,7 +15,7 @@ use boot::{
 };
 use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
-use tests::boots::one_guest;
+use tests::{Session, boots::one_guest};
 use trace_model::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
@@ -587,4 +587,37 @@ fn comm(frame: &Frame) -> Option<&str> {
         Frame::Comm { name, .. } => Some(name),
         _ => None,
     }
+}
+
+/// The compiler in the kernel: what it prints, what it refuses, and how Ctrl-C ends it.
+#[test]
+fn a_program_is_compiled_and_run_at_the_prompt() {
+    let mut session = Session::interactive();
+    let said = session.command(
+        "trace 'BEGIN { printf(\"hello %d\\n\", 1 + 2); @x = 4; exit(); } END { @x = 5; }'",
+    );
+    assert!(said.contains("hello 3\n"), "{said}");
+    assert!(said.contains("@x: 5\n"), "{said}");
+    // A tick, at least, on one of the CPUs; the function's name comes from the symbols.
+    let said = session.command(
+        "trace 'kprobe:timer_interrupt { @[func] = count(); } interval:ms:50 { exit(); }'",
+    );
+    assert!(said.contains("2 places probed\n"), "{said}");
+    assert!(said.contains("@[timer_interrupt]: "), "{said}");
+    for (program, refusal) in [
+        ("kprobe:vfs_wirte { @ = count(); }", "vfs_write"),
+        ("kprobe:vfs_write { @ = args.count; }", "debug information"),
+        ("kprobe:vfs_write { @ = ; }", "^"),
+    ] {
+        let said = session.command(&format!("trace '{program}'"));
+        assert!(said.contains(refusal), "{program}: {said}");
+    }
+    session.type_blind("trace 'BEGIN { } END { printf(\"over\\n\"); }'\r");
+    session.wait_for("2 places probed");
+    let said = session.keys("\x03", "over");
+    assert!(said.contains("2 hits = 2 recorded + 0 missed"), "{said}");
+    // Nothing stays behind: the next one runs.
+    let said = session.command("trace 'BEGIN { exit(); }'");
+    assert!(said.contains("1 hit = 1 recorded + 0 missed"), "{said}");
+    session.power_off();
 }

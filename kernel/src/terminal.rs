@@ -181,6 +181,12 @@ impl Command {
             .is_some_and(|busy| busy.pid() == pid)
     }
 
+    /// The command has stopped what Ctrl-C was meant for, and goes on to its end, with output.
+    /// Another Ctrl-C stops that.
+    pub fn go_on() {
+        INTERRUPTED.store(false, Ordering::SeqCst);
+    }
+
     /// Shows output of the command. False if it is to stop.
     pub fn say(text: &str) -> bool {
         !Self::is_interrupted() && console::show(text.as_bytes(), ECHO_ROOM, Self::is_interrupted)

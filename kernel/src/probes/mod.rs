@@ -32,7 +32,7 @@
 //! away while `PROBES.may_preempt` is false.
 
 pub mod action_code;
-mod blacklist;
+pub(crate) mod blacklist;
 pub mod debugfs;
 mod gate_entry;
 pub mod handler_rules;

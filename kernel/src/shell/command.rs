@@ -89,6 +89,8 @@ pub enum Failure {
     NotTraced,
     /// The probes have no answer.
     Probe(ProbeError),
+    /// A script of the tracer is refused.
+    Script(String),
     /// The output of the command was not taken.
     Output,
     /// It was stopped by Ctrl-C.
@@ -186,6 +188,7 @@ impl fmt::Display for Failure {
                 "the call made more stops than there is room for; remove other probes in its way",
             ),
             Self::Probe(error) => error.fmt(f),
+            Self::Script(text) => f.write_str(text),
             Self::Output => f.write_str("there is no memory for what it has to say"),
             Self::Interrupted => f.write_str("it was stopped"),
             Self::Of(command, failure) => {

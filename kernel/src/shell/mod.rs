@@ -27,6 +27,7 @@ mod disas;
 mod files;
 mod modules;
 mod tasks;
+mod trace;
 mod walkthrough;
 
 use alloc::{format, string::String, vec::Vec};
@@ -122,6 +123,14 @@ static COMMANDS: &[Command] = &[
         help: "removes empty directories",
         run: files::rmdir,
         complete: complete::paths,
+    },
+    Command {
+        name: "trace",
+        arguments: "'PROGRAM'",
+        help: "traces the kernel, such as trace 'kprobe:vfs_* { @[func] = count(); }', until Ctrl-C; \
+               registers and symbols only, for types trace from the host",
+        run: trace::trace,
+        complete: complete::text,
     },
     Command {
         name: "insmod",

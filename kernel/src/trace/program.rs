@@ -59,6 +59,8 @@ pub enum LoadError {
     Probe(ProbeError),
     Event(trace_events::compile::CompileError),
     OutOfMemory,
+    /// A script asks for too many programs on timer ticks.
+    TooManyProfiles,
     /// A program of this kind cannot be attached so.
     Kind(Kind),
     /// The two programs of a call share different numbers of bytes.
@@ -78,6 +80,7 @@ impl fmt::Display for LoadError {
             Self::Probe(error) => error.fmt(f),
             Self::Event(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory for the program"),
+            Self::TooManyProfiles => f.write_str("a script has at most 8 profiles; use fewer"),
             Self::Kind(kind) => write!(
                 f,
                 "a program of {kind:?} cannot be attached there; a kprobe takes one of Probe, a \

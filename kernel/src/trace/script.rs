@@ -40,13 +40,15 @@ mod maps;
 mod outbox;
 pub mod symbols_only;
 
-use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use alloc::{borrow::Cow, collections::BTreeSet, format, string::String, vec::Vec};
 use core::{
-    fmt,
+    fmt::{self, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use bpf::{AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width};
+use bpf::{
+    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width, wire::WireReason,
+};
 use trace_model::{
     Frame, Script,
     frame::Books,
@@ -83,14 +85,23 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 pub struct Refusal {
     /// The index of the program, if one is the matter.
     pub program: Option<u32>,
-    pub text: String,
+    /// Without memory it is a constant, so that the refusal needs none.
+    pub text: Cow<'static, str>,
 }
 
 impl Refusal {
     fn new(program: Option<u32>, text: impl fmt::Display) -> Self {
         Self {
             program,
-            text: format!("{text}"),
+            text: format!("{text}").into(),
+        }
+    }
+
+    /// A program cannot be loaded or attached, or a map not made.
+    fn load(program: Option<u32>, error: LoadError) -> Self {
+        match error.is_out_of_memory() {
+            true => OutOfMemory.into(),
+            false => Self::new(program, error),
         }
     }
 
@@ -98,17 +109,17 @@ impl Refusal {
     pub fn frame(&self) -> Frame {
         Frame::Refused {
             program: self.program,
-            text: self.text.clone(),
+            text: self.text.clone().into_owned(),
         }
     }
 }
 
 impl From<OutOfMemory> for Refusal {
     fn from(_: OutOfMemory) -> Self {
-        Self::new(
-            None,
-            "there is no memory for the script; give the machine more",
-        )
+        Self {
+            program: None,
+            text: "there is no memory for the script; give the machine more".into(),
+        }
     }
 }
 
@@ -217,10 +228,24 @@ fn counted(insns: &[Insn], hits: MapIndex) -> Result<Vec<Insn>, OutOfMemory> {
     Ok(all)
 }
 
+fn own_text(text: &str) -> Result<String, OutOfMemory> {
+    let mut own = String::new();
+    own.try_reserve_exact(text.len()).map_err(|_| OutOfMemory)?;
+    own.push_str(text);
+    Ok(own)
+}
+
+fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
+    Ok(MapDef {
+        name: own_text(&def.name)?,
+        ..*def
+    })
+}
+
 /// The definition of a map, as programs have it.
-fn definition(map: &script::Map) -> MapDef {
-    MapDef {
-        name: map.name.clone(),
+fn definition(map: &script::Map) -> Result<MapDef, OutOfMemory> {
+    Ok(MapDef {
+        name: own_text(&map.name)?,
         kind: match map.kind {
             script::MapKind::Array => MapKind::Array,
             script::MapKind::PerCpuArray => MapKind::PerCpuArray,
@@ -232,12 +257,24 @@ fn definition(map: &script::Map) -> MapDef {
         key_size: map.key_size,
         value_size: map.value_size,
         entries: map.entries,
-    }
+    })
 }
 
 /// The counter of an attachment's hits.
-fn counter(attachment: usize) -> MapDef {
-    MapDef::counters(&format!("{HITS}{attachment})"), 1)
+fn counter(attachment: usize) -> Result<MapDef, OutOfMemory> {
+    const MOST_DIGITS: usize = 20;
+    let mut name = String::new();
+    let room = HITS.len() + MOST_DIGITS + 1;
+    name.try_reserve_exact(room).map_err(|_| OutOfMemory)?;
+    // There is room for it.
+    let _ = write!(name, "{HITS}{attachment})");
+    Ok(MapDef {
+        name,
+        kind: MapKind::PerCpuArray,
+        key_size: 4,
+        value_size: 8,
+        entries: 1,
+    })
 }
 
 /// Fills the map [`CLOCK`], if the script has it.
@@ -276,16 +313,18 @@ impl<'s> Loader<'s> {
                 );
                 return Err(Refusal::new(None, text));
             }
-            let def = definition(map);
-            let refused =
-                |error: LoadError| Refusal::new(None, format!("map `{}`: {error}", map.name));
+            let def = definition(map)?;
+            let refused = |error: LoadError| match error.is_out_of_memory() {
+                true => OutOfMemory.into(),
+                false => Refusal::new(None, format_args!("map `{}`: {error}", map.name)),
+            };
             loaded.push(LoadedMap::new(&def).map_err(refused)?);
             defs.push(def);
         }
         let mut hits = try_vec(script.attachments.len())?;
         for index in 0..script.attachments.len() {
-            let map = LoadedMap::new(&counter(index));
-            hits.push(map.map_err(|error| Refusal::new(None, error))?);
+            let map = LoadedMap::new(&counter(index)?);
+            hits.push(map.map_err(|error| Refusal::load(None, error))?);
         }
         Ok(Self {
             script,
@@ -312,12 +351,15 @@ impl<'s> Loader<'s> {
                     self.defs.len()
                 ))
             })?;
-            maps.push(def.clone());
+            maps.push(own_definition(def)?);
         }
-        let mut insns = bpf::wire::decode(&program.code).map_err(|error| refused(&error))?;
+        let mut insns = bpf::wire::decode(&program.code).map_err(|error| match error.reason {
+            WireReason::OutOfMemory => OutOfMemory.into(),
+            _ => refused(&error),
+        })?;
         if let Some(attachment) = attachment {
             let hits = MapIndex(maps.len() as u16);
-            maps.push(counter(attachment));
+            maps.push(counter(attachment)?);
             insns = counted(&insns, hits)?;
         }
         let kind = match program.kind {
@@ -333,7 +375,8 @@ impl<'s> Loader<'s> {
                 None => self.hits.get(attachment?).cloned(),
             }
         };
-        Program::load_sharing(program, shared).map_err(|error| refused(&error))
+        let loaded = Program::load_sharing(program, shared);
+        loaded.map_err(|error| Refusal::load(Some(number), error))
     }
 
     /// The same, for a program that the kernel runs itself.

@@ -95,6 +95,7 @@ mod suite;
 mod tasks;
 mod trace_files;
 mod trace_programs;
+mod trace_scripts;
 mod trace_sources;
 mod trace_stacks;
 mod trace_stress;

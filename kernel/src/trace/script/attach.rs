@@ -9,6 +9,9 @@
 //! | begin, end | the task that starts and ends the script |
 //!
 //! # Invariants
+//! PLACES-1. Of an attachment with several places those are left out that cannot be probed, for
+//!     example the entry stubs among all functions of the kernel. How many are left is told
+//!     ([`Attached::places`]). If none is left, or there is only one, that is a refusal.
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
 //!     it is unregistered, behind a grace period.
 //!
@@ -23,10 +26,12 @@ use trace_model::script::Attachment;
 use super::{Loader, Refusal};
 use crate::{
     arch::{PtRegs, percpu, smp},
-    probes::{Kprobe, PreVerdict, Registered, register},
+    mm::init_text,
+    probes::{Kprobe, PreVerdict, ProbeError, Registered, blacklist, register},
+    symbols::{self, Kind},
     time,
     trace::{
-        program::{AttachedCalls, AttachedProbes, Program},
+        program::{AttachedCalls, AttachedProbes, LoadError, Program},
         shared::{Shared, try_box, try_vec},
         sources,
     },
@@ -121,20 +126,27 @@ impl Ready<'_> {
     /// [`Refusal`]; nothing has changed then.
     pub fn attach(self) -> Result<Attached, Refusal> {
         let program = Some(self.program);
-        let refused = |error| Refusal::new(program, error);
-        let probes = |loaded, addresses: &[u64]| {
+        let refused = |error| Refusal::load(program, error);
+        let probes = |loaded: Shared<Program>, addresses: &[u64]| {
             if addresses.is_empty() {
                 return Ok(Attached::Nothing);
             }
-            let probes = AttachedProbes::new(loaded, addresses);
-            Ok(Attached::Probes(probes.map_err(refused)?))
+            let attach = |addresses: &[u64]| AttachedProbes::new(loaded.clone(), addresses);
+            Ok(Attached::Probes(
+                attach_most(addresses, attach).map_err(refused)?,
+            ))
         };
-        let calls = |entry, on_return, functions: &[u64]| {
+        let calls = |entry: Option<Shared<Program>>,
+                     on_return: Shared<Program>,
+                     functions: &[u64]| {
             if functions.is_empty() {
                 return Ok(Attached::Nothing);
             }
-            let calls = AttachedCalls::new(entry, on_return, functions);
-            Ok(Attached::Calls(calls.map_err(refused)?))
+            let attach =
+                |functions: &[u64]| AttachedCalls::new(entry.clone(), on_return.clone(), functions);
+            Ok(Attached::Calls(
+                attach_most(functions, attach).map_err(refused)?,
+            ))
         };
         match self.what {
             What::Probes(loaded, addresses) => probes(loaded, addresses),
@@ -153,6 +165,62 @@ impl Ready<'_> {
             }
             What::Nothing => Ok(Attached::Own),
         }
+    }
+}
+
+/// How many places that only their registration refuses are left out before it is given up.
+const MOST_REFUSED: usize = 256;
+
+/// Attaches to those places that can be probed (PLACES-1).
+fn attach_most<T>(
+    places: &[u64],
+    attach: impl Fn(&[u64]) -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
+    if places.len() == 1 {
+        return attach(places);
+    }
+    let mut left = try_vec(places.len())?;
+    left.extend(places.iter().copied().filter(|place| {
+        // Most are found out without asking for all again.
+        let symbol = symbols::lookup_addr(*place);
+        let stays = symbol.is_none_or(|symbol| symbol.kind == Kind::Text || !init_text::is_freed());
+        stays && blacklist::reason(*place).is_none()
+    }));
+    if left.is_empty() {
+        left.extend(places);
+    }
+    let mut refused = 0;
+    loop {
+        match attach(&left) {
+            Err(LoadError::Probe(error)) if refused < MOST_REFUSED && left.len() > 1 => {
+                let Some(place) = place_of(&error) else {
+                    return Err(LoadError::Probe(error));
+                };
+                let before = left.len();
+                left.retain(|other| *other != place);
+                if left.len() == before {
+                    return Err(LoadError::Probe(error));
+                }
+                refused += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The place that cannot be probed, if that is the matter.
+fn place_of(error: &ProbeError) -> Option<u64> {
+    match error {
+        ProbeError::NoSymbolAt { addr }
+        | ProbeError::NotText { addr }
+        | ProbeError::Gone { addr }
+        | ProbeError::Blacklisted { addr, .. }
+        | ProbeError::MidInstruction { addr, .. }
+        | ProbeError::Undecodable { addr, .. }
+        | ProbeError::Instruction { addr, .. }
+        | ProbeError::NotFunctionEntry { addr, .. }
+        | ProbeError::MixedReturnMethods { addr } => Some(*addr),
+        _ => None,
     }
 }
 
@@ -265,41 +333,32 @@ pub struct Profile {
 }
 
 impl Profile {
-    fn new(program: Shared<Program>, nanoseconds: u64) -> Result<Self, &'static str> {
-        const NO_MEMORY: &str = "there is no memory for the profile";
+    fn new(program: Shared<Program>, nanoseconds: u64) -> Result<Self, LoadError> {
         let cpus = smp::possible_cpus();
-        let mut next = try_vec(cpus).map_err(|_| NO_MEMORY)?;
+        let mut next = try_vec(cpus)?;
         next.extend((0..cpus).map(|_| AtomicU64::new(0)));
         let ticks = u128::from(nanoseconds) * u128::from(time::tsc_hz());
-        let due = try_box(Due {
+        let due = Box::into_raw(try_box(Due {
             program,
             period: (ticks / u128::from(time::NSEC_PER_SEC)) as u64,
             next,
-        });
-        let due = Box::into_raw(due.map_err(|_| NO_MEMORY)?);
-        let free = |slot: &AtomicPtr<Due>| {
-            slot.compare_exchange(
-                core::ptr::null_mut(),
-                due,
-                Ordering::Release,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        })?);
+        let take = |slot: &AtomicPtr<Due>| {
+            let free = core::ptr::null_mut();
+            slot.compare_exchange(free, due, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
         };
-        let Some(slot) = PROFILES.iter().position(free) else {
+        let Some(slot) = PROFILES.iter().position(take) else {
             // SAFETY: from `into_raw` above, and nobody has it.
             drop(unsafe { Box::from_raw(due) });
-            return Err("a script has at most 8 profiles; use fewer");
+            return Err(LoadError::TooManyProfiles);
         };
         // From here on, its drop frees the slot.
         let mut profile = Self { probe: None, slot };
         // One probe serves all profiles: that of the first one.
         if slot == 0 {
             let probe = Kprobe::new().symbol("timer_interrupt").pre(tick);
-            let probe = try_box(probe).map_err(|_| NO_MEMORY)?;
-            profile.probe = Some(register(probe).map_err(
-                |_| "the handler of the timer's interrupt cannot be probed; is it on a blacklist?",
-            )?);
+            profile.probe = Some(register(try_box(probe)?)?);
         }
         Ok(profile)
     }
