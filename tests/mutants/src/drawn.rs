@@ -16,8 +16,9 @@ use crate::{tree::Tree, trial::Change};
 const VERSION: &str = "27.1.0";
 
 /// Packages that run on the host, so that its tests can notice.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "abi",
+    "block_heap",
     "hit_path",
     "executable",
     "file_tree",
@@ -116,6 +117,7 @@ impl Drawn {
             .any(|file| self.file.ends_with(file));
         let (quick, more): (&[&str], &[&str]) = match &*self.package {
             "abi" => (&["-p abi --tests"], &[GUEST]),
+            "block_heap" => (&["-p block_heap --tests"], &[GUEST]),
             "hit_path" => (&["-p hit_path --tests"], &["-p tests --test kernel_text"]),
             "executable" => (&["-p executable --tests"], &[GUEST]),
             "file_tree" => (&["-p file_tree --tests"], &[GUEST]),

@@ -17,6 +17,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     ops::ControlFlow,
     path::{Path, PathBuf},
+    process,
     time::Duration,
 };
 
@@ -43,6 +44,21 @@ use crate::verdict::Verdict;
 /// Time from power-on to the first test. An unchanged kernel takes seconds, but much longer if
 /// other work keeps the processors busy.
 const BOOTING: Duration = Duration::from_secs(90);
+
+/// The time limit of tests that say nothing about it. Those that need more have a longer one.
+const QUICK: Duration = Duration::from_secs(60);
+
+/// Which guest tests are tried.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effort {
+    /// Those whose names begin so, of any part.
+    Named(Vec<String>),
+    /// Those of the part that share their boots with most others and say nothing about their time.
+    Quick,
+    /// Those of the part.
+    Part,
+    All,
+}
 
 /// A changed instruction.
 pub struct Mutant {
@@ -74,7 +90,7 @@ impl Target {
         let catalogue = match elf {
             None => Catalogue::build()?,
             Some(elf) => Catalogue::of(Kernel {
-                name: "mutated".into(),
+                name: format!("mutated-{}", process::id()),
                 elf: elf.into(),
                 debug_elf: elf.into(),
             })?,
@@ -156,14 +172,14 @@ impl Target {
         })
     }
 
-    /// Trials of `mutants`, by the guest tests of their parts; `thorough`: by all.
+    /// Trials of `mutants`.
     ///
     /// # Errors
     /// A test fails without a mutant.
-    pub fn trials(&self, mutants: &[Mutant], thorough: bool) -> Result<Trials<'_>> {
+    pub fn trials(&self, mutants: &[Mutant], effort: Effort) -> Result<Trials<'_>> {
         let mut trials = Trials {
             target: self,
-            thorough,
+            effort,
             passed: Passed::read(&self.elf)?,
         };
         // All in one run, because they share their boots.
@@ -215,7 +231,7 @@ impl Passed {
 /// Tries mutants.
 pub struct Trials<'a> {
     target: &'a Target,
-    thorough: bool,
+    effort: Effort,
     passed: Passed,
 }
 
@@ -225,11 +241,14 @@ impl<'a> Trials<'a> {
     pub fn run(&mut self, mutant: &Mutant) -> Result<Verdict> {
         let mut elf = self.target.elf.clone();
         elf[mutant.at..][..mutant.change.bytes.len()].copy_from_slice(&mutant.change.bytes);
+        // Another run beside this one has its own.
+        let name = format!("mutant-{}", process::id());
         let kernel = Kernel {
-            name: "mutant".into(),
-            elf: layout::artifacts()?.join("mutant"),
+            elf: layout::artifacts()?.join(&name),
+            name,
             ..self.target.catalogue.kernel.clone()
         };
+        let _files = Files(&kernel);
         fs::write(&kernel.elf, elf)?;
         for tests in self.stages(mutant.part) {
             self.baseline(&tests)?;
@@ -251,8 +270,8 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// The tests for a mutant of `part`: those that share a boot with most others, then those with
-    /// boots of their own.
+    /// The tests for a mutant of `part`: those that share a boot with most others, the quick ones
+    /// first, then those with boots of their own.
     fn stages(&self, part: &Part) -> Vec<Vec<&'a GuestTest>> {
         let is_for_part = |test: &&GuestTest| {
             part.tests
@@ -261,21 +280,54 @@ impl<'a> Trials<'a> {
         };
         let all = self.target.catalogue.tests.iter();
         let all = all.filter(|test| !test.hidden && !test.ignored);
+        if let Effort::Named(names) = &self.effort {
+            let is_named = |test: &&GuestTest| names.iter().any(|name| test.name.starts_with(name));
+            return vec![all.filter(is_named).collect()];
+        }
         let (for_part, others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
-        let (usual, unusual): (Vec<_>, Vec<_>) = for_part.into_iter().partition(boots_as_usual);
-        let mut stages = vec![usual, unusual];
-        if self.thorough {
+        let (usual, unusual): (Vec<_>, Vec<_>) = for_part
+            .into_iter()
+            .partition(|test| boots_as_usual(test) || part.steps && steps(test));
+        let (quick, slow) = usual.into_iter().partition(|test| test.timeout <= QUICK);
+        let mut stages = vec![quick];
+        if self.effort > Effort::Quick {
+            stages.extend([slow, unusual]);
+        }
+        if self.effort > Effort::Part {
             stages.push(others);
         }
         stages
     }
 }
 
+/// The files of a mutant, until it is dropped.
+struct Files<'a>(&'a Kernel);
+
+impl Drop for Files<'_> {
+    fn drop(&mut self) {
+        let image = self
+            .0
+            .elf
+            .with_file_name(format!("{}-bios.img", self.0.name));
+        for path in [&self.0.elf, &image, &image.with_extension("initramfs")] {
+            // One that was not made, or that somebody else has deleted.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 /// Whether `test` shares its boot with most others.
-fn boots_as_usual(test: &&GuestTest) -> bool {
-    let boot = &test.boot;
-    ["", "kprobes.optimize=0"].contains(&&*boot.cmdline)
-        && (boot.smp, boot.memory_mib, boot.icount) == (2, 256, false)
+fn boots_as_usual(test: &GuestTest) -> bool {
+    ["", "kprobes.optimize=0"].contains(&&*test.boot.cmdline) && has_usual_machine(test)
+}
+
+/// Whether `test` runs in the kernel that single-steps.
+fn steps(test: &GuestTest) -> bool {
+    test.boot.cmdline.starts_with("kprobes.step=tf") && has_usual_machine(test)
+}
+
+fn has_usual_machine(test: &GuestTest) -> bool {
+    (test.boot.smp, test.boot.memory_mib, test.boot.icount) == (2, 256, false)
 }
 
 impl Target {

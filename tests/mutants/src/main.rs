@@ -20,13 +20,18 @@ mod tree;
 mod trial;
 mod verdict;
 
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
     drawn::Drawn,
+    machine_code::Effort,
     tree::Tree,
     trial::{Change, Trials},
     verdict::{Tally, Verdict},
@@ -69,6 +74,13 @@ enum Kind {
         /// Tries all guest tests, not only those of the part
         #[arg(long)]
         thorough: bool,
+        /// Tries only those tests of the part that share their boots with most others and take
+        /// seconds
+        #[arg(long, conflicts_with = "thorough")]
+        quick: bool,
+        /// Tries only the guest tests whose names begin so
+        #[arg(long = "test", conflicts_with_all = ["thorough", "quick"])]
+        tests: Vec<String>,
         /// Takes this test kernel, as target/boot/testkernel of a build, and builds none
         #[arg(long)]
         kernel: Option<PathBuf>,
@@ -102,9 +114,18 @@ struct Sample {
     /// was then
     #[arg(long, default_value_t = 0)]
     skip: usize,
+    /// Begins no mutant after so many minutes
+    #[arg(long)]
+    minutes: Option<u64>,
 }
 
 impl Sample {
+    /// When no further mutant may begin.
+    fn deadline(&self) -> Option<Instant> {
+        let minutes = self.minutes?;
+        Some(Instant::now() + Duration::from_secs(60 * minutes))
+    }
+
     /// The sample of `all`, from each `part` as many, and of that what `choice` includes.
     fn of<T, P: PartialEq>(
         &self,
@@ -153,8 +174,16 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             sample,
             choice,
             thorough,
+            quick,
+            tests,
             kernel,
         } => {
+            let effort = match (quick, thorough) {
+                _ if !tests.is_empty() => Effort::Named(tests.clone()),
+                (true, _) => Effort::Quick,
+                (false, false) => Effort::Part,
+                (false, true) => Effort::All,
+            };
             let target = machine_code::Target::build(kernel.as_deref())?;
             let all = target.mutants()?;
             println!("{} mutants by the rules", all.len());
@@ -162,8 +191,13 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             if choice.list {
                 return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
             }
-            let mut trials = target.trials(&chosen, *thorough)?;
-            each(&chosen, |mutant| &mutant.name, |mutant| trials.run(mutant))
+            let mut trials = target.trials(&chosen, effort)?;
+            each(
+                &chosen,
+                sample.deadline(),
+                |mutant| &mutant.name,
+                |mutant| trials.run(mutant),
+            )
         }
     }
 }
@@ -180,10 +214,11 @@ fn written(tree: &Tree, choice: &Choice, named_tests_only: bool) -> Result<bool>
     }
     tree.restore()?;
     tree.update()?;
-    let mut trials = Trials::new(tree);
+    let mut trials = Trials::new(tree)?;
     let chosen: Vec<_> = chosen.into_iter().zip(texts).collect();
     each(
         &chosen,
+        None,
         |(mutant, _)| &mutant.name,
         |(mutant, text)| {
             let change = Change {
@@ -199,6 +234,7 @@ fn written(tree: &Tree, choice: &Choice, named_tests_only: bool) -> Result<bool>
 }
 
 fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Result<bool> {
+    let deadline = sample.deadline();
     // Listed and read in the copy, which stays the same until all of the sample have been tried.
     tree.restore()?;
     if sample.skip == 0 {
@@ -210,9 +246,14 @@ fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Resul
     if choice.list {
         return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
     }
-    let mut trials = Trials::new(tree);
+    // A sample that was begun goes on in the same tree.
+    let mut trials = match sample.skip {
+        0 => Trials::new(tree)?,
+        _ => Trials::resume(tree),
+    };
     each(
         &chosen,
+        deadline,
         |mutant| &mutant.name,
         |mutant| {
             let text = mutant.text(&tree.read(&mutant.file)?)?;
@@ -230,6 +271,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> bool {
 /// Tries `mutants` by `trial` and prints the verdicts. Returns whether all were noticed.
 fn each<T>(
     mutants: &[T],
+    deadline: Option<Instant>,
     name: impl Fn(&T) -> &str,
     mut trial: impl FnMut(&T) -> Result<Verdict>,
 ) -> Result<bool> {
@@ -237,6 +279,10 @@ fn each<T>(
     let mut tally = Tally::default();
     for (number, mutant) in mutants.iter().enumerate() {
         let started = Instant::now();
+        if deadline.is_some_and(|deadline| started > deadline) {
+            println!("{} are left", mutants.len() - number);
+            break;
+        }
         let verdict = trial(mutant)?;
         tally.add(&verdict);
         let seconds = started.elapsed().as_secs();

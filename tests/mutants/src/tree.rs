@@ -102,7 +102,8 @@ impl Tree {
         Ok(())
     }
 
-    fn note(&self, name: &str) -> PathBuf {
+    /// The path of a note beside the copy.
+    pub fn note(&self, name: &str) -> PathBuf {
         self.copy.join("..").join(name)
     }
 }

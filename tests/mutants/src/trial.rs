@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fs::{self, File},
+    io,
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
@@ -38,6 +39,9 @@ const SILENCE: Duration = Duration::from_secs(3 * 60);
 /// failed, which makes the log more useful.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// Beside the copy: the commands that pass in the tree as it is.
+const PASSED: &str = "passed";
+
 /// A change of one file.
 pub struct Change<'a> {
     /// Names the log.
@@ -56,8 +60,19 @@ pub struct Trials<'a> {
 }
 
 impl<'a> Trials<'a> {
-    pub fn new(tree: &'a Tree) -> Self {
-        let pass = HashSet::new();
+    /// # Errors
+    /// A note of an earlier run cannot be deleted.
+    pub fn new(tree: &'a Tree) -> Result<Self> {
+        match fs::remove_file(tree.note(PASSED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(Self::resume(tree)),
+        }
+    }
+
+    /// Trials in a tree that is the same as in the run before: its notes hold.
+    pub fn resume(tree: &'a Tree) -> Self {
+        let notes = fs::read_to_string(tree.note(PASSED)).unwrap_or_default();
+        let pass = notes.lines().map(String::from).collect();
         Self { tree, pass }
     }
 
@@ -81,11 +96,15 @@ impl<'a> Trials<'a> {
     fn baseline(&mut self, command: &str) -> Result<()> {
         if !self.pass.contains(command) {
             match self.command("baseline", command)? {
-                None => self.pass.insert(command.into()),
+                None => {
+                    self.pass.insert(command.into());
+                    let notes = Vec::from_iter(self.pass.iter().map(String::as_str));
+                    fs::write(self.tree.note(PASSED), notes.join("\n"))?;
+                }
                 Some(verdict) => {
                     bail!("the unchanged tree does not pass `cargo test {command}`: {verdict}")
                 }
-            };
+            }
         }
         Ok(())
     }

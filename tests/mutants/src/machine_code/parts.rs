@@ -8,6 +8,8 @@ pub struct Part {
     pub functions: &'static [&'static str],
     /// Beginnings of the tests' names.
     pub tests: &'static [&'static str],
+    /// Whether it mainly serves single steps: then the boots that step are the usual ones.
+    pub steps: bool,
 }
 
 /// See the module's text.
@@ -34,6 +36,7 @@ pub const PARTS: [Part; 16] = [
             "suite::",
             "unusual_instructions::",
         ],
+        steps: false,
     },
     Part {
         name: "handlers",
@@ -55,6 +58,7 @@ pub const PARTS: [Part; 16] = [
             "several_returns::",
             "suite::",
         ],
+        steps: false,
     },
     Part {
         name: "trampoline",
@@ -68,6 +72,7 @@ pub const PARTS: [Part; 16] = [
             "several_returns::",
             "suite::",
         ],
+        steps: false,
     },
     Part {
         name: "detour",
@@ -83,6 +88,7 @@ pub const PARTS: [Part; 16] = [
             "several_returns::",
             "suite::",
         ],
+        steps: false,
     },
     Part {
         name: "historic",
@@ -91,11 +97,13 @@ pub const PARTS: [Part; 16] = [
             "calls::",
             "historic::",
             "regressions::",
+            "shortage::",
             "suite::calls_in_flight::",
             "suite::historic::",
             "suite::interrupts::",
             "suite::returns::",
         ],
+        steps: true,
     },
     Part {
         name: "entry",
@@ -120,6 +128,7 @@ pub const PARTS: [Part; 16] = [
             "protection::",
             "tasks::",
         ],
+        steps: false,
     },
     Part {
         name: "hooks",
@@ -134,8 +143,10 @@ pub const PARTS: [Part; 16] = [
             "suite::faults::",
             "suite::handlers::",
             "suite::interrupts::",
+            "suite::jprobes::",
             "suite::returns::",
         ],
+        steps: true,
     },
     Part {
         name: "text poke",
@@ -148,6 +159,7 @@ pub const PARTS: [Part; 16] = [
             "protection::",
             "stores_to_text::",
         ],
+        steps: false,
     },
     Part {
         name: "scheduler",
@@ -161,6 +173,7 @@ pub const PARTS: [Part; 16] = [
             "protection::",
             "tasks::",
         ],
+        steps: false,
     },
     Part {
         name: "fault rewind",
@@ -181,6 +194,7 @@ pub const PARTS: [Part; 16] = [
             "suite::faults::",
             "suite::handlers::",
         ],
+        steps: false,
     },
     Part {
         name: "preempt at breakpoint",
@@ -196,6 +210,7 @@ pub const PARTS: [Part; 16] = [
             "interrupts_and_nmis::",
             "protection::",
         ],
+        steps: false,
     },
     Part {
         name: "user access",
@@ -207,11 +222,13 @@ pub const PARTS: [Part; 16] = [
             "regressions::",
             "suite::handlers::",
         ],
+        steps: false,
     },
     Part {
         name: "backtrace",
         functions: &["kernel::backtrace::", "<kernel::backtrace::"],
         tests: &["backtraces::", "calls::", "kallsyms::"],
+        steps: false,
     },
     Part {
         name: "platform",
@@ -229,11 +246,13 @@ pub const PARTS: [Part; 16] = [
             "suite::memory::",
             "suite::registration::",
         ],
+        steps: false,
     },
     Part {
         name: "files",
         functions: &["kernel::probes::debugfs::", "<kernel::probes::debugfs::"],
         tests: &["probe_files::"],
+        steps: false,
     },
     Part {
         name: "handler rules",
@@ -242,5 +261,6 @@ pub const PARTS: [Part; 16] = [
             "<kernel::probes::running_handler::",
         ],
         tests: &["handler_rules::", "printk::", "suite::handlers::"],
+        steps: false,
     },
 ];
