@@ -10,7 +10,7 @@ mod own_text;
 use std::{fs, ops::Range, path::PathBuf};
 
 use boot::image::Kernel;
-use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, read::elf::ElfFile64};
 use unwind::{
     Frame, Memory, Section, Tables,
@@ -96,7 +96,7 @@ fn nothing_lives_below_the_stack_pointer_or_in_vector_registers() {
             && instruction.memory_base() == Register::RSP
             && (instruction.memory_displacement64() as i64) < 0
             // Computes an address only.
-            && instruction.mnemonic() != iced_x86::Mnemonic::Lea
+            && instruction.mnemonic() != Mnemonic::Lea
     });
     let red_zone: Vec<_> = red_zone.map(show).collect();
     assert!(red_zone.is_empty(), "{red_zone:#?}");
@@ -226,4 +226,32 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
     );
     assert!(interruptions > 0);
     assert!(described * 100 > all * 98, "{described} of {all} bytes");
+}
+
+/// A detour at the entry of a function leaves AC as it finds it, so no function may be entered with
+/// AC set: between `stac` and `clac` nothing is called, and nothing is left.
+#[test]
+fn no_function_is_entered_while_user_memory_is_open() {
+    let mut all = instructions();
+    all.sort_by_key(|(_, instruction)| instruction.ip());
+    all.dedup_by_key(|(_, instruction)| instruction.ip());
+    let opens = |(_, instruction): &(String, Instruction)| instruction.mnemonic() == Mnemonic::Stac;
+    let mut opened = 0;
+    for (at, _) in all.iter().enumerate().filter(|(_, each)| opens(each)) {
+        opened += 1;
+        let open = all[at..]
+            .iter()
+            .take_while(|(_, instruction)| instruction.mnemonic() != Mnemonic::Clac);
+        let leave = open.filter(|(_, instruction)| {
+            !matches!(
+                instruction.flow_control(),
+                FlowControl::Next
+                    | FlowControl::ConditionalBranch
+                    | FlowControl::UnconditionalBranch
+            )
+        });
+        let leave: Vec<_> = leave.map(show).collect();
+        assert!(leave.is_empty(), "behind {}: {leave:#?}", show(&all[at]));
+    }
+    assert!(opened > 0, "nothing opens user memory");
 }

@@ -6,6 +6,10 @@
 //! because the image does not say which handler that is. It also ends where the hit has been handed
 //! on to the kernel, or has ended it.
 //!
+//! A function has the same fate as its clones, which the compiler makes of it: copies with a suffix
+//! in their names, and the instances of a generic function. So one of them may be refused although
+//! no hit comes through it. Another version of the compiler may lead a hit there.
+//!
 //! Only the roots and the functions that switch stacks are written by hand, each with a reason
 //! ([`hit_path::rules`]).
 //!
@@ -69,6 +73,7 @@ pub fn init() {
             add(&mut list, &symbol, "it switches stacks");
         }
     }
+    add_clones(&mut list);
     list.sort_unstable_by_key(|entry| entry.start);
     ENTRIES.call_once(|| list);
 }
@@ -86,6 +91,21 @@ fn add(list: &mut Vec<Entry>, symbol: &Symbol<'_>, reason: &'static str) -> bool
         });
     }
     fresh
+}
+
+/// Adds the clones of the functions that are on the list.
+fn add_clones(list: &mut Vec<Entry>) {
+    let mut names: Vec<_> = list
+        .iter()
+        .filter_map(|entry| symbols::lookup_addr(entry.start))
+        .map(|symbol| symbol.name_of_all_clones())
+        .collect();
+    names.sort_unstable();
+    for symbol in symbols::functions() {
+        if names.binary_search(&symbol.name_of_all_clones()).is_ok() {
+            add(list, &symbol, "a hit runs through a clone of it");
+        }
+    }
 }
 
 /// The running kernel, before its first probe.

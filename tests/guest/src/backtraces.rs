@@ -1,7 +1,7 @@
 //! Backtraces: the caller is right from every instruction, in every handler, and through borrowed
 //! return addresses.
 
-use crate::nmi;
+use crate::{nmi, platform::cpu};
 use alloc::{
     boxed::Box,
     format,
@@ -17,7 +17,7 @@ use core::{
 };
 use kernel::{
     arch::traps,
-    backtrace,
+    backtrace, log,
     probes::{
         Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, ProbeError, PtRegs, register,
     },
@@ -352,23 +352,43 @@ fn callers_are_found_from_an_nmi_anywhere_in_the_probes() {
 }
 
 /// The tick interrupts a loop; the walk from the tick's handler goes on in the loop and its caller.
+/// The printed trace marks both places at which code was interrupted, and no other.
 #[guest_test]
 fn walk_from_an_interrupt_goes_on_in_what_it_interrupted() {
     static SEEN_BOTH: AtomicBool = AtomicBool::new(false);
     fn in_tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         if meets(backtrace::walk(regs), "interrupt_common")
             && meets(backtrace::walk(regs), "trace_under_fire")
+            && !SEEN_BOTH.load(SeqCst)
         {
+            backtrace::print(regs);
             SEEN_BOTH.store(true, SeqCst);
         }
         PreVerdict::Execute
     }
+    cpu::stay_on(0);
     let probe = register(Box::new(
         Kprobe::new().symbol("timer_interrupt").pre(in_tick),
     ))
     .unwrap();
     trace_under_fire(&SEEN_BOTH);
     drop(probe);
+    cpu::go_anywhere();
+
+    let mut history = String::new();
+    log::show_history(&mut history).expect("a string takes all");
+    let (_, trace) = history
+        .rsplit_once("Call trace:\n")
+        .expect("it was printed");
+    let lines: Vec<_> = trace.lines().collect();
+    let stub = lines
+        .iter()
+        .position(|line| line.contains("interrupt_common"))
+        .expect("the tick comes through it");
+    let marked = lines.iter().enumerate();
+    let marked = marked.filter(|(_, line)| line.ends_with(" <interrupted>"));
+    let marked: Vec<_> = marked.map(|(number, _)| number).collect();
+    assert_eq!(marked, [0, stub + 1], "{trace}");
 }
 
 /// A task that sleeps is walked from where it called the scheduler, to its first frame.
@@ -488,14 +508,27 @@ fn sleeping_task_in_probed_calls_shows_its_true_callers() {
 /// A call through a null pointer leaves an ip where no code is.
 #[guest_test(should_panic = "trace_caller_of_null+0x")]
 fn panic_after_a_wild_call_names_the_caller() {
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    extern "C" fn trace_caller_of_null(function: usize) -> u64 {
-        // SAFETY: none; this call is the test, and it does not come back.
-        let function: extern "C" fn() -> u64 = unsafe { core::mem::transmute(function) };
-        black_box(function()) + 1
-    }
     trace_caller_of_null(black_box(0x1000));
+}
+
+/// The registers that the caller had are those for its own caller's frame.
+#[guest_test(should_panic = "trace_above_caller_of_null+0x")]
+fn panic_after_a_wild_call_names_the_callers_caller() {
+    trace_above_caller_of_null(black_box(0x1000));
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn trace_above_caller_of_null(function: usize) -> u64 {
+    black_box(trace_caller_of_null(function)) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn trace_caller_of_null(function: usize) -> u64 {
+    // SAFETY: none; this call is the test, and it does not come back.
+    let function: extern "C" fn() -> u64 = unsafe { core::mem::transmute(function) };
+    black_box(function()) + 1
 }
 
 /// The message of a panic fails to print. The machine must end all the same.

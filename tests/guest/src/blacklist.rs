@@ -2,6 +2,7 @@
 
 use crate::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
+use core::hint::black_box;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use kernel::{
     mm::init_text,
@@ -121,6 +122,53 @@ fn places_that_the_boot_patches_are_refused() {
             assert_eq!(error.errno(), 22);
         }
     }
+}
+
+/// As the compiler names a copy of a function.
+#[unsafe(export_name = "kprobe_handle_nothing.llvm.1234567890")]
+#[inline(never)]
+extern "C" fn copy_with_a_suffix(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+/// As the compiler names another instance of a function, were it generic.
+#[unsafe(export_name = "_ZN6kernel6probes5hooks8on_debug17h0123456789abcdefE")]
+#[inline(never)]
+extern "C" fn other_instance(n: u64) -> u64 {
+    black_box(n) + 2
+}
+
+/// Not a clone: the name goes on, and has no mark.
+#[unsafe(export_name = "kprobe_handle_nothing_else")]
+#[inline(never)]
+extern "C" fn no_clone(n: u64) -> u64 {
+    black_box(n) + 3
+}
+
+/// Clones of a function that a hit runs through are refused at each byte, although no hit comes
+/// through these.
+#[guest_test]
+fn clones_of_what_a_hit_reaches_are_refused() {
+    let symbol = |function: extern "C" fn(u64) -> u64| {
+        let symbol = symbols::lookup_addr(function as usize as u64).unwrap();
+        assert_eq!(symbol.start, function as usize as u64);
+        symbol
+    };
+    for clone in [copy_with_a_suffix, other_instance].map(symbol) {
+        assert!(clone.size > 3, "{clone:?}");
+        for addr in clone.start..clone.start + clone.size {
+            let error = register(Box::new(Kprobe::new().at(addr)))
+                .map(drop)
+                .unwrap_err();
+            assert_eq!(
+                (error.name(), error.errno()),
+                ("Blacklisted", 22),
+                "{clone}"
+            );
+        }
+    }
+    let other = symbol(no_clone).start;
+    drop(register(Box::new(Kprobe::new().at(other))).unwrap());
 }
 
 /// Functions that refused ones call or jump to are refused as well, up to those at which the hit is

@@ -1,5 +1,6 @@
 //! Probes on several CPUs, in interrupts, under tasks that come and go.
 
+use crate::platform::cpu;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     arch::global_asm,
@@ -64,6 +65,93 @@ global_asm!(
     ".size spin_until_set, . - spin_until_set",
     ".popsection",
 );
+
+/// Length of the jump in [`jump_to_itself`].
+const JUMP_BYTES: u64 = 2;
+
+unsafe extern "C" {
+    /// Returns its argument, once the instruction pointer is moved behind the first instruction.
+    safe fn jump_to_itself(value: u64) -> u64;
+}
+
+global_asm!(
+    ".pushsection .text.jump_to_itself, \"ax\", @progbits",
+    ".globl jump_to_itself",
+    ".type jump_to_itself, @function",
+    "jump_to_itself:",
+    ".cfi_startproc",
+    "2: jmp 2b",
+    "mov rax, rdi",
+    "ret",
+    ".cfi_endproc",
+    ".size jump_to_itself, . - jump_to_itself",
+    ".popsection",
+);
+
+/// The stack pointer at the first hit in a round.
+static STACK_POINTER: AtomicU64 = AtomicU64::new(0);
+/// Hits with another one.
+static MOVED: AtomicU64 = AtomicU64::new(0);
+/// Interrupts that have been handled.
+static ENDINGS: AtomicU64 = AtomicU64::new(0);
+
+/// A loop of one instruction, with a probe and without, is ended by an interrupt that another CPU
+/// sends. Until then its stack stays as it is. The probe comes and goes under the loop.
+#[guest_test(cmdline = "kprobes.optimize=0")]
+fn an_interrupt_from_another_cpu_ends_a_probed_jump_to_itself() {
+    fn note_stack(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        let first = STACK_POINTER.compare_exchange(0, regs.sp, SeqCst, SeqCst);
+        if first.is_err_and(|first| first != regs.sp) {
+            MOVED.fetch_add(1, SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    fn end_the_loop(regs: &mut PtRegs) {
+        let jump = jump_to_itself as *const () as u64;
+        if PROBES.original_ip(regs.ip) == jump {
+            regs.ip = jump + JUMP_BYTES;
+        }
+        ENDINGS.fetch_add(1, SeqCst);
+    }
+    cpu::stay_on(0);
+    traps::set_interrupt_handler(Some(end_the_loop));
+    for round in 0..20 {
+        STACK_POINTER.store(0, SeqCst);
+        let result = Arc::new(AtomicU64::new(0));
+        let spinner = {
+            let result = result.clone();
+            spawn_kthread_on(1 << 1, "spinner", move || {
+                result.store(jump_to_itself(7 + round), SeqCst);
+            })
+            .unwrap()
+        };
+        let mut probe = None;
+        for _ in 0..3 {
+            drop(probe.take());
+            let new = Box::new(Kprobe::new().symbol("jump_to_itself").pre(note_stack));
+            let new = probe.insert(register(new).unwrap());
+            while new.hits() < 1000 {
+                hint::spin_loop();
+            }
+        }
+        assert_eq!(result.load(SeqCst), 0, "nothing has ended it");
+        if round % 2 == 0 {
+            drop(probe.take());
+        }
+        while result.load(SeqCst) == 0 {
+            let before = ENDINGS.load(SeqCst);
+            smp::send_ipi(1, traps::SPARE_INTERRUPT);
+            while ENDINGS.load(SeqCst) == before {
+                hint::spin_loop();
+            }
+        }
+        spinner.wait_released();
+        assert_eq!(result.load(SeqCst), 7 + round);
+        assert_eq!(MOVED.load(SeqCst), 0, "hits with another stack pointer");
+    }
+    traps::set_interrupt_handler(None);
+    cpu::go_anywhere();
+}
 
 /// How many CPUs have come to each kind of handler.
 static RENDEZVOUS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];

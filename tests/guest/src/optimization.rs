@@ -222,11 +222,21 @@ fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
         (marks("opt_rust", 0).as_str(), PROBES.detours_in_use()),
         ("", 0)
     );
-    for wrong in ["2", "-1", "", "x", "01x"] {
+    // The last two are 1, had they overflowed.
+    for wrong in [
+        "2",
+        "-1",
+        "",
+        "x",
+        "01x",
+        "18446744073709551617",
+        "36893488147419103233",
+    ] {
         assert_eq!(write(KNOB, wrong), Err(Errno::EINVAL), "{wrong}");
     }
     assert_eq!(read(KNOB), "0\n");
-    write(KNOB, "1").unwrap();
+    // Zeros count for nothing, however many.
+    write(KNOB, "000000000000000000000000000001").unwrap();
     assert!(is_jump("opt_rust"));
     assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
     PROBES.set_enabled(false).unwrap();

@@ -4,7 +4,7 @@
 //! exits with 0.
 
 use abi::{WaitStatus, signal};
-use alloc::{boxed::Box, format, vec, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
     fmt,
     sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -12,6 +12,7 @@ use core::{
 use kernel::{
     errno::Errno,
     fs::{self, pseudo},
+    log,
     mm::{frame, heap, kernel_stack, uaccess},
     pr_debug,
     probes::{Kprobe, PreVerdict, PtRegs, register},
@@ -59,49 +60,82 @@ fn bad_pointer_gives_efault_in_each_system_call() {
     expect_success(&["bad_pointers"]);
 }
 
+/// The last message about the end of an exercise, without the process's number.
+fn last_report() -> String {
+    let reports = log::history()
+        .rev()
+        .map(|record| String::from_utf8_lossy(record.text()).into_owned());
+    let mut reports = reports.filter_map(|text| {
+        let (_, report) = text.strip_prefix("exercise[")?.split_once("]: ")?;
+        Some(report.to_owned())
+    });
+    reports.next().expect("the end of a program is told")
+}
+
+/// The program ends, and the log tells why.
 #[guest_test]
 fn wild_access_ends_the_program_alone() {
-    for how in [
-        "null_read",
-        "null_write",
-        "null_call",
-        "kernel_read",
-        "kernel_write",
-        "kernel_call",
-        "unmapped_read",
-        "last_byte_read",
-        "non_canonical_read",
-        "text_write",
-        "rodata_write",
-        "data_call",
-        "rodata_call",
-        "stack_overflow",
+    let (nothing, not_allowed) = ("nothing is mapped there", "it is not allowed to");
+    for (how, what, why) in [
+        ("null_read", "cannot read 0x", nothing),
+        ("null_write", "cannot write 0x", nothing),
+        ("null_call", "cannot execute 0x", nothing),
+        ("kernel_read", "cannot read 0xffff", not_allowed),
+        ("kernel_write", "cannot write 0xffff", not_allowed),
+        ("kernel_call", "cannot execute 0xffff", not_allowed),
+        ("unmapped_read", "cannot read 0x", nothing),
+        ("last_byte_read", "cannot read 0x", not_allowed),
+        (
+            "non_canonical_read",
+            "general protection fault",
+            "error code 0x0",
+        ),
+        ("text_write", "cannot write 0x", not_allowed),
+        ("rodata_write", "cannot write 0x", not_allowed),
+        ("data_call", "cannot execute 0x", not_allowed),
+        ("rodata_call", "cannot execute 0x", not_allowed),
+        ("stack_overflow", "cannot write 0x", nothing),
     ] {
         assert_eq!(
             exercise(&["wild", how]),
             WaitStatus::killed(signal::SEGV),
             "{how}"
         );
+        let report = last_report();
+        assert!(
+            report.starts_with(what)
+                && report.contains(" at ip 0x")
+                && report.contains(", sp 0x")
+                && report.ends_with(why),
+            "{how}: {report}"
+        );
     }
 }
 
 #[guest_test]
 fn exception_ends_the_program_with_its_signal() {
-    for (what, signal) in [
-        ("divide", signal::FPE),
-        ("single_step", signal::TRAP),
-        ("breakpoint", signal::TRAP),
-        ("undefined", signal::ILL),
-        ("privileged", signal::SEGV),
-        ("port", signal::SEGV),
-        ("no_gate", signal::SEGV),
-        ("kernel_gate", signal::SEGV),
-        ("bad_stack", signal::SEGV),
+    for (what, signal, name) in [
+        ("divide", signal::FPE, "divide error"),
+        ("single_step", signal::TRAP, "debug exception"),
+        ("breakpoint", signal::TRAP, "breakpoint"),
+        ("undefined", signal::ILL, "invalid opcode"),
+        ("privileged", signal::SEGV, "general protection fault"),
+        ("port", signal::SEGV, "general protection fault"),
+        ("no_gate", signal::SEGV, "general protection fault"),
+        ("kernel_gate", signal::SEGV, "general protection fault"),
+        ("bad_stack", signal::SEGV, "general protection fault"),
     ] {
         assert_eq!(
             exercise(&["raise", what]),
             WaitStatus::killed(signal),
             "{what}"
+        );
+        let report = last_report();
+        assert!(
+            report.starts_with(&format!("{name} at ip 0x"))
+                && report.contains(", sp 0x")
+                && report.contains(", error code 0x"),
+            "{what}: {report}"
         );
     }
 }
@@ -455,7 +489,7 @@ fn console_output_of_programs_keeps_its_lines() {
     for pid in children {
         assert_eq!(end_of(pid), WaitStatus::exited(0));
         let wanted = format!("child {pid} of 1: exit 0");
-        let found = kernel::log::history()
+        let found = log::history()
             .filter(|record| record.text() == wanted.as_bytes())
             .count();
         assert_eq!(found, 1, "{wanted}");

@@ -16,7 +16,7 @@ use kernel::{
     },
     probes::{
         Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, ProbeError,
-        PtRegs, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,
+        PtRegs, ReturnMethod, disable_kprobe, enable_kprobe, jprobe, register, unregister_kprobe,
     },
     symbols,
     task::{exec::run_program, kthread::spawn_kthread},
@@ -155,6 +155,33 @@ fn each_allocation_of_an_owned_probe_may_fail() {
     let resident = register(Box::new(Kprobe::new().symbol("short_one").pre(nothing))).unwrap();
     kinds();
     drop(resident);
+}
+
+/// The first kretprobe whose calls return by traps needs a probe at their trampoline, for which
+/// memory may be short as well. In a boot without any before.
+#[guest_test(cmdline = "kprobes.optimize=0 kprobes.step=tf")]
+fn each_allocation_of_the_first_return_by_traps_may_fail() {
+    for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
+        let probe = leak(
+            Kretprobe::<u64>::new()
+                .symbol("short_one")
+                .return_method(method)
+                .handler(returned),
+        );
+        let register = || PROBES.register(probe);
+        let (first, allocations_of_first) = with_ever_more_memory(register, |_, _| {});
+        first.unwrap();
+        short_one(black_box(1));
+        assert_eq!((probe.hits(), probe.nmissed()), (1, 0), "{method:?}");
+        PROBES.unregister(probe).unwrap();
+        let (again, allocations) = with_ever_more_memory(register, |_, _| {});
+        again.unwrap();
+        PROBES.unregister(probe).unwrap();
+        assert!(
+            allocations < allocations_of_first,
+            "{method:?}: {allocations} of {allocations_of_first}, so the trampoline had its probe"
+        );
+    }
 }
 
 /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals.

@@ -288,7 +288,7 @@ impl<'a> Trials<'a> {
         let (usual, unusual): (Vec<_>, Vec<_>) = for_part
             .into_iter()
             .partition(|test| boots_as_usual(test) || part.steps && steps(test));
-        let (quick, slow) = usual.into_iter().partition(|test| test.timeout <= QUICK);
+        let (quick, slow) = usual.into_iter().partition(is_quick);
         let mut stages = vec![quick];
         if self.effort > Effort::Quick {
             stages.extend([slow, unusual]);
@@ -316,6 +316,12 @@ impl Drop for Files<'_> {
     }
 }
 
+/// Whether `test` takes seconds. Those of the probes' suite have a long limit each, for processors
+/// that are simulated in steps.
+fn is_quick(test: &&GuestTest) -> bool {
+    test.timeout <= QUICK || test.name.starts_with("suite::")
+}
+
 /// Whether `test` shares its boot with most others.
 fn boots_as_usual(test: &GuestTest) -> bool {
     ["", "kprobes.optimize=0"].contains(&&*test.boot.cmdline) && has_usual_machine(test)
@@ -326,8 +332,10 @@ fn steps(test: &GuestTest) -> bool {
     test.boot.cmdline.starts_with("kprobes.step=tf") && has_usual_machine(test)
 }
 
+/// The probes' suite has four CPUs, most other tests two.
 fn has_usual_machine(test: &GuestTest) -> bool {
-    (test.boot.smp, test.boot.memory_mib, test.boot.icount) == (2, 256, false)
+    let boot = &test.boot;
+    [2, 4].contains(&boot.smp) && (boot.memory_mib, boot.icount) == (256, false)
 }
 
 impl Target {

@@ -89,6 +89,30 @@ impl<'a> Symbol<'a> {
         Demangled(self.name)
     }
 
+    /// The name without the marks by which a compiler tells the copies of one function apart: the
+    /// suffix of a clone, as in `f.llvm.12` and `f.cold`, and the hash, in which the instances of a
+    /// generic function differ.
+    pub fn name_of_all_clones(&self) -> &'a str {
+        // "17h", 16 digits and "E" end a name of this mangling, which may have full stops before.
+        const HASH: usize = 20;
+        if self.name.starts_with("_ZN") {
+            let hash = self.name.match_indices("17h").find(|(at, _)| {
+                let hash = self.name.as_bytes().get(at + 3..at + HASH);
+                hash.is_some_and(|hash| {
+                    let (digits, end) = hash.split_at(hash.len() - 1);
+                    end == b"E" && digits.iter().all(u8::is_ascii_hexdigit)
+                })
+            });
+            if let Some((at, _)) = hash {
+                return &self.name[..at];
+            }
+        }
+        match self.name.find('.') {
+            None | Some(0) => self.name,
+            Some(at) => &self.name[..at],
+        }
+    }
+
     /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
     pub fn is_exported(&self) -> bool {
         self.binding != Binding::Local && try_demangle(self.name).is_err()

@@ -362,3 +362,32 @@ fn an_error_offers_names_as_a_sentence_does() {
         );
     }
 }
+
+#[test]
+fn clones_of_a_function_share_a_name() {
+    let named = |name| Symbol {
+        name,
+        start: 1,
+        size: 1,
+        kind: Kind::Text,
+        binding: Binding::Local,
+    };
+    for (name, of_all) in [
+        ("sized_routine", "sized_routine"),
+        ("sized_routine.llvm.123", "sized_routine"),
+        ("sized_routine.part.0.cold", "sized_routine"),
+        // A label of an assembler.
+        (".Lend", ".Lend"),
+        ("_ZN1a1f17h0123456789abcdefE", "_ZN1a1f"),
+        ("_ZN1a1f17h0123456789abcdefE.llvm.1", "_ZN1a1f"),
+        // Full stops within a name of this mangling, and a part that is called as a hash begins.
+        (
+            "_ZN9_$LT$a..b$GT$17h123456789abcdefgh17hfedcba9876543210E",
+            "_ZN9_$LT$a..b$GT$17h123456789abcdefgh",
+        ),
+        ("_ZN1a17hfedcba987654321E", "_ZN1a17hfedcba987654321E"),
+        ("_RNvC1a1f.llvm.1", "_RNvC1a1f"),
+    ] {
+        assert_eq!(named(name).name_of_all_clones(), of_all, "{name}");
+    }
+}

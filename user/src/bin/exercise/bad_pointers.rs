@@ -139,12 +139,27 @@ fn at_end_of_page(page: u64, bytes: &[u8]) -> u64 {
     address
 }
 
+/// The longest path has so many bytes with its NUL.
+const PATH_MAX: usize = 4096;
+
 fn string_may_end_where_memory_ends() {
     let page = last_page();
     let whole = at_end_of_page(page, b"/tmp\0");
     assert_eq!(call(nr::CHDIR, [whole, 0, 0, 0, 0, 0]), Ok(0));
     let endless = at_end_of_page(page, b"/tmp");
     expect_efault("chdir", endless, call(nr::CHDIR, [endless, 0, 0, 0, 0, 0]));
+    // The kernel reads as many bytes of a path as it may have, and no more.
+    let mut slashes = [b'/'; PATH_MAX];
+    let endless = at_end_of_page(page, &slashes[1..]);
+    expect_efault("chdir", endless, call(nr::CHDIR, [endless, 0, 0, 0, 0, 0]));
+    let too_long = at_end_of_page(page, &slashes);
+    assert_eq!(
+        call(nr::CHDIR, [too_long, 0, 0, 0, 0, 0]),
+        Err(Errno::ENAMETOOLONG)
+    );
+    slashes[PATH_MAX - 1] = 0;
+    let longest = at_end_of_page(page, &slashes);
+    assert_eq!(call(nr::CHDIR, [longest, 0, 0, 0, 0, 0]), Ok(0));
     syscall::chdir(c"/").expect("chdir");
 }
 
