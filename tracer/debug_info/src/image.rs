@@ -108,7 +108,7 @@ impl Image {
             })
     }
 
-    /// Whether there is code at an address. What the linker threw away is described at others.
+    /// Whether there is code at an address. Code that the linker threw away is described at others.
     pub fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|range| range.contains(&address))
     }
@@ -150,7 +150,7 @@ impl Image {
         let mut symbols: Vec<_> = file
             .symbols()
             .filter(|symbol| {
-                // What assembly defines may have no type. Its symbols lie in sections of code.
+                // Symbols of assembly may have no type. They lie in sections of code.
                 let code = symbol.section_index().is_some_and(|index| {
                     file.section_by_index(index)
                         .is_ok_and(|section| section.kind() == SectionKind::Text)

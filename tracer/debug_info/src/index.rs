@@ -312,7 +312,7 @@ struct Subprogram {
 struct Builder {
     units: Vec<u64>,
     subprograms: HashMap<u64, Subprogram>,
-    /// What is inlined, where, and the entry.
+    /// Of each copy: the function's entry, the address, and its own entry.
     inlined: Vec<(u64, u64, u64)>,
     globals: Vec<(String, u64)>,
     files: Vec<(String, u64)>,
@@ -510,7 +510,7 @@ impl Builder {
         let mut paths: HashMap<u64, u32> = HashMap::new();
         let mut inlined = Vec::new();
         for (origin, address, entry) in &self.inlined {
-            // What the linker threw away is described, too.
+            // Code that the linker threw away is described, too.
             let Some(address) = address
                 .checked_sub(base)
                 .filter(|_| image.is_code(*address))

@@ -1,5 +1,5 @@
-//! What the kernel's debug information says: its functions, its lines, and the places and types of
-//! values. It answers [`trace_model::Kernel`] on the host.
+//! The kernel's debug information: its functions, its lines, and the places and types of values. It
+//! answers [`trace_model::Kernel`] on the host.
 //!
 //! ```text
 //!   kernel's ELF ─► image ─► index (names; made once, kept beside the file)
@@ -86,7 +86,7 @@ pub struct Times {
     pub made: bool,
 }
 
-/// What is known of a function whose values were asked for.
+/// A function whose values were asked for.
 struct Known {
     scope: Scope,
     frames: Frames,
@@ -243,7 +243,7 @@ impl DebugInfo {
         Some(self.function(row))
     }
 
-    /// What is known of the function at an address.
+    /// The function at an address, with all that its values need.
     fn known(&self, address: u64) -> Result<(FunctionRow, Rc<Known>), Unavailable> {
         let row = self.index.function_at(address).ok_or_else(|| Unavailable {
             reason: format!("at {address:#x} is no function of the kernel"),
@@ -836,8 +836,8 @@ impl Kernel for DebugInfo {
                 "read the source: the result does not depend on the call",
             ));
         }
-        // Of structures the debug information does not say whether the function is one of Rust or of
-        // C, but only Rust's have a name that is mangled and use both registers.
+        // Of structures the debug information does not say whether the function is one of Rust or
+        // of C, but only Rust's have a name that is mangled and use both registers.
         let is_struct =
             matches!(&*self.describe(type_id), Type::Struct(all) if !all.name.starts_with('('));
         let differs = match shape {

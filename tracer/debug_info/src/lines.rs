@@ -29,7 +29,7 @@ pub fn rows(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Vec<Row> {
     let mut rows = read(session, unit, is_wanted).unwrap_or_default();
-    // What the linker threw away has lines, too.
+    // Code that the linker threw away has lines, too.
     rows.retain(|row| image.is_code(row.address));
     rows
 }
@@ -114,7 +114,7 @@ pub fn table(session: &Session, start: u64) -> Vec<At> {
         };
         found.push(row);
     }
-    // What begins where something else ends comes behind the end. Of several rows at an address the
+    // A beginning comes behind an end at the same address. Of several rows at an address the
     // last one holds.
     found.sort_by_key(|row| (row.address, !row.end));
     found

@@ -86,12 +86,12 @@ pub fn short(name: &str) -> String {
     out
 }
 
-/// What a user asks for.
+/// The names that a user means.
 pub struct Pattern {
     text: String,
     parts: Vec<String>,
     glob: bool,
-    /// What each name that is meant has in it.
+    /// A text that each name that is meant has in it.
     literal: String,
 }
 

@@ -37,7 +37,7 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
                 !own.contains(&instruction.near_branch_target())
             }
-            // What is called may set it.
+            // Another function may set it.
             _ => true,
         };
         let mut used = info.info(&instruction).used_registers().iter();
@@ -52,7 +52,7 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
     false
 }
 
-/// What a function does up to its first branch. Its expressions mean the registers at the entry.
+/// The moves of a function up to its first branch. Its expressions mean the registers at the entry.
 #[derive(Clone, Debug, Default)]
 pub struct Prologue {
     pub stores: Vec<Store>,
@@ -101,7 +101,7 @@ pub fn read(image: &Image, address: u64, bytes: u64) -> Prologue {
 }
 
 impl Prologue {
-    /// What a register holds at an address, if that was there at the entry.
+    /// The content of a register at an address, if that was there at the entry.
     pub fn held(&self, register: Register, address: u64) -> Option<Expression> {
         let last = self
             .written
@@ -114,7 +114,7 @@ impl Prologue {
         }
     }
 
-    /// What an instruction moves into a register, if that was there at the entry.
+    /// The value that an instruction moves into a register, if that was there at the entry.
     fn copied(&self, instruction: &Instruction) -> Option<Expression> {
         let whole = instruction.op0_kind() == OpKind::Register
             && matches!(instruction.op0_register().size(), 4 | 8);

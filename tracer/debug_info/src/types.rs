@@ -77,7 +77,7 @@ fn name_of(session: &Session, id: TypeId) -> String {
     name(session, id)
 }
 
-/// What a type is made of.
+/// The parts of a type.
 pub fn describe(session: &Session, id: TypeId) -> Type {
     if id == UNIT {
         return Type::Unit;

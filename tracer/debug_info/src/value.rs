@@ -1,7 +1,7 @@
 //! The expressions of the debug information, as those of the tracer.
 //!
-//! VALUE-1. What cannot be said exactly is refused: a register that a probe does not keep, memory
-//!     as it was at the entry, an operation that the tracer does not have.
+//! VALUE-1. A place that cannot be said exactly is refused: a register that a probe does not keep,
+//!     memory as it was at the entry, an operation that the tracer does not have.
 
 use gimli::{Operation as Op, Reader};
 use trace_model::symbols::{Expression, Operation, Piece, Register, Source};
@@ -14,10 +14,10 @@ pub struct Context<'a> {
     pub moment: Moment,
     /// The function's frame base.
     pub frame_base: &'a dyn Fn() -> Result<Expression, String>,
-    /// What `rbp` is in the function's body, if that is its frame pointer. In the first and last
-    /// instructions it is the caller's, which the debug information passes over.
+    /// The value of `rbp` in the function's body, if that is its frame pointer. In the first and
+    /// last instructions it is the caller's, which the debug information passes over.
     pub frame_pointer: Option<Expression>,
-    /// Whether the frame is being given up. What is in it may be overwritten by an interrupt.
+    /// Whether the frame is being given up. An interrupt may overwrite its content.
     pub epilogue: bool,
 }
 
@@ -140,7 +140,7 @@ fn divide(a: Expression, b: &Expression) -> Result<Expression, String> {
     Ok(binary(Operation::ShiftRightSigned, rounded, shift))
 }
 
-/// What stands behind the operations that have been read.
+/// The state behind the operations that have been read.
 enum Now {
     /// An address or a value, on the stack.
     Stack,
@@ -345,7 +345,7 @@ fn step(op: &Op<Slice>, stack: &mut Vec<Expression>, context: &Context) -> Resul
     Ok(())
 }
 
-/// What an expression was when the function was entered.
+/// The value of an expression when the function was entered.
 fn entry_value(expression: Slice, context: &Context) -> Result<Expression, String> {
     let mut reader = expression;
     let op = Op::parse(&mut reader, context.encoding).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
-//! What the debug information says of a program is held against what the program does: a fixture
-//! that is compiled as the kernel is runs under the test's control, and its arguments, variables
-//! and results are read at each of its instructions.
+//! Each statement about a program is held against the program itself: a fixture that is compiled
+//! as the kernel is runs under the test's control, and its arguments, variables and results are
+//! read at each of its instructions.
 
 mod decode;
 mod names;
@@ -93,7 +93,7 @@ fn own_functions(info: &DebugInfo) -> Vec<Function> {
 struct Call {
     /// At the entry, by name.
     entry: BTreeMap<String, Result<String, String>>,
-    /// What the same names were at other instructions, with the place.
+    /// The same names at other instructions, with the place.
     inside: BTreeSet<(String, String, u64)>,
     result: Option<Result<String, String>>,
     /// The arguments, when the function has returned.

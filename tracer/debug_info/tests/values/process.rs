@@ -28,7 +28,7 @@ pub struct Process {
     child: Child,
     pid: Pid,
     memory: File,
-    /// What was where breakpoints are.
+    /// The bytes in whose place breakpoints are.
     breakpoints: HashMap<u64, u8>,
 }
 
@@ -131,7 +131,7 @@ impl Process {
         }
     }
 
-    /// What the program has written.
+    /// The text that the program has written.
     pub fn output(mut self) -> String {
         let mut text = String::new();
         let mut pipe = self.child.stdout.take().unwrap();
