@@ -589,6 +589,41 @@ fn comm(frame: &Frame) -> Option<&str> {
     }
 }
 
+/// The default of the flight recorder, on some functions: the last calls are a tree, and the call in
+/// which the kernel died is its last one and has not returned.
+#[test]
+fn the_last_calls_of_a_dead_kernel_are_a_tree() {
+    let kernel = kernel();
+    let names = ["do_syscall", "sys_mkdir", "sys_getpid", "do_fork"];
+    let addresses = names.map(|name| address(&kernel, name));
+    let request = TraceRequest {
+        script: flight::script(&addresses).unwrap().encode(),
+        overwrite: true,
+        ..TraceRequest::default()
+    };
+    let cmdline = "modules=crash crash.how=triple_fault crash.at=2";
+    let run = run_request(&kernel, &request, cmdline, |_, _| {});
+    assert_eq!(run.end, End::Reset, "{}", run.log);
+    let Some(Frame::Started { tsc_hz, .. }) = run.frames.first() else {
+        panic!("{:?}", run.frames);
+    };
+    let recording = flight::read(&run.rings);
+    assert_eq!(recording.damaged, []);
+    let timeline = flight::timeline(&recording, *tsc_hz, |address| {
+        let at = addresses.iter().position(|other| *other == address);
+        at.map_or_else(|| format!("{address:#x}"), |at| names[at].into())
+    });
+    let tree = pictures::text::tree(&timeline, pictures::text::Tree::default());
+    let last = tree.lines().rfind(|line| line.contains("cpu ")).unwrap();
+    assert!(last.contains("never returned"), "{tree}");
+    assert!(tree.contains("workload ("), "{tree}");
+    let forks = timeline
+        .calls
+        .iter()
+        .filter(|call| call.function == "do_fork");
+    assert_eq!(forks.count(), 1, "{tree}");
+}
+
 /// The compiler in the kernel: what it prints, what it refuses, and how Ctrl-C ends it.
 #[test]
 fn a_program_is_compiled_and_run_at_the_prompt() {

@@ -22,8 +22,8 @@ const INTERRUPTED: i32 = 128 + 2;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    if let Some(arguments) = tracer::arguments(&arguments) {
-        return match end_children_on_signal().and_then(|()| tracer::run(&arguments)) {
+    if let Some((tool, arguments)) = tracer::arguments(&arguments) {
+        return match end_children_on_signal().and_then(|()| tracer::run(tool, &arguments)) {
             Ok(never) => match never {},
             Err(error) => {
                 say(format_args!("{error:#}"));

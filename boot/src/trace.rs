@@ -293,9 +293,7 @@ impl Trace {
             if let Some(watchdog) = &mut self.watchdog
                 && watchdog.barks(fed, Instant::now())
             {
-                if let Some(killer) = &self.killer {
-                    killer.kill();
-                }
+                self.kill();
                 return Event::Hung;
             }
             if left.is_some_and(|left| left <= wait) {
@@ -319,6 +317,13 @@ impl Trace {
                 .then_some(bytes)
         };
         shared.rings().iter().filter_map(copy).collect()
+    }
+
+    /// Kills the guest.
+    pub fn kill(&self) {
+        if let Some(killer) = &self.killer {
+            killer.kill();
+        }
     }
 
     /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends.

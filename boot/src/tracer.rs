@@ -1,4 +1,4 @@
-//! The tracer: which arguments are meant for it, and how it takes over.
+//! The tracer and the flight recorder: which arguments are meant for them, and how they take over.
 
 use std::{
     convert::Infallible,
@@ -11,15 +11,29 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, layout};
 
-/// The tracer's package.
-const PACKAGE: &str = "tracer";
-const DIRECTORY: &str = "tracer/tool";
+/// A program of the workspace: its package, and where that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    package: &'static str,
+    directory: &'static str,
+}
 
-/// The tracer's arguments, if those of this program are meant for it: `trace` comes first, or
+/// `trace`.
+const TRACER: Tool = Tool {
+    package: "tracer",
+    directory: "tracer/tool",
+};
+/// `--record`.
+const RECORDER: Tool = Tool {
+    package: "flight",
+    directory: "tracer/flight",
+};
+
+/// The tool and its arguments, if those of this program are meant for one: `trace` comes first, or
 /// `--record` is among the options.
-pub fn arguments(given: &[OsString]) -> Option<Vec<OsString>> {
+pub fn arguments(given: &[OsString]) -> Option<(Tool, Vec<OsString>)> {
     if given.first().is_some_and(|first| first == "trace") {
-        return Some(given[1..].to_vec());
+        return Some((TRACER, given[1..].to_vec()));
     }
     let is_record = |argument: &OsString| {
         let bytes = argument.as_encoded_bytes();
@@ -28,22 +42,23 @@ pub fn arguments(given: &[OsString]) -> Option<Vec<OsString>> {
     let mut options = given
         .iter()
         .take_while(|argument| *argument != OsStr::new("--"));
-    options.any(is_record).then(|| given.to_vec())
+    options.any(is_record).then(|| (RECORDER, given.to_vec()))
 }
 
-/// Builds the tracer and lets it take this program's place.
+/// Builds the tool and lets it take this program's place.
 ///
 /// # Errors
 /// It cannot be built or started.
-pub fn run(arguments: &[OsString]) -> Result<Infallible> {
+pub fn run(tool: Tool, arguments: &[OsString]) -> Result<Infallible> {
+    let Tool { package, directory } = tool;
     if !layout::workspace()
-        .join(DIRECTORY)
+        .join(directory)
         .join("Cargo.toml")
         .exists()
     {
-        bail!("this tree has no tracer: the directory {DIRECTORY} is missing; get the whole tree");
+        bail!("this tree lacks the directory {directory}; get the whole tree");
     }
-    let program = cargo::build_tool(PACKAGE)?;
+    let program = cargo::build_tool(package)?;
     let error = Command::new(&program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
@@ -52,18 +67,19 @@ pub fn run(arguments: &[OsString]) -> Result<Infallible> {
 mod tests {
     use super::*;
 
-    fn passed_on(given: &[&str]) -> Option<Vec<OsString>> {
+    fn passed_on(given: &[&str]) -> Option<(Tool, Vec<OsString>)> {
         let given: Vec<OsString> = given.iter().map(OsString::from).collect();
         arguments(&given)
     }
 
     #[test]
     fn the_tracer_gets_what_is_meant_for_it() {
-        let all = |words: &[&str]| Some(words.iter().map(OsString::from).collect());
-        assert_eq!(passed_on(&["trace", "-l", "vfs_*"]), all(&["-l", "vfs_*"]));
-        assert_eq!(passed_on(&["trace"]), all(&[]));
+        let all = |tool, words: &[&str]| Some((tool, words.iter().map(OsString::from).collect()));
+        let traced = passed_on(&["trace", "-l", "vfs_*"]);
+        assert_eq!(traced, all(TRACER, &["-l", "vfs_*"]));
+        assert_eq!(passed_on(&["trace"]), all(TRACER, &[]));
         for record in [&["--smp", "4", "--record"][..], &["--record=kprobe:f { }"]] {
-            assert_eq!(passed_on(record), all(record));
+            assert_eq!(passed_on(record), all(RECORDER, record));
         }
         for other in [&[][..], &["--smp", "2"], &["image", "trace"]] {
             assert_eq!(passed_on(other), None, "{other:?}");
