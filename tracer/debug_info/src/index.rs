@@ -7,7 +7,13 @@
 //! INDEX-2. Rows are numbers of 4 bytes. Addresses count from [`Index::base`], entries from the
 //!     beginning of `.debug_info`. A row that leads outside of the index is read as none.
 
-use std::{collections::HashMap, fs, ops::Range, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    ops::Range,
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 
@@ -140,7 +146,11 @@ impl Index {
 
     /// Writes it, whole or not at all. A directory that cannot be written to has none.
     pub fn store(&self, path: &Path) {
-        let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
+        // Several threads may make one at the same time.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        let unfinished = path.with_extension(format!("{process}.{number}.unfinished"));
         let written =
             fs::write(&unfinished, &self.bytes).and_then(|()| fs::rename(&unfinished, path));
         if written.is_err() {
@@ -233,10 +243,13 @@ impl Index {
         while low < high {
             let middle = usize::midpoint(low, high);
             let [path, _, found] = self.row(Table::Inlined, middle);
-            match u64::from(found).cmp(&entry) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => return Some(self.name(path)),
+            let found = u64::from(found);
+            if found == entry {
+                return Some(self.name(path));
+            } else if found < entry {
+                low = middle + 1;
+            } else {
+                high = middle;
             }
         }
         None

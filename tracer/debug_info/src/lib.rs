@@ -311,11 +311,21 @@ impl DebugInfo {
 
     /// How a function stands in the source.
     pub fn signature(&self, function: &Function) -> Signature {
+        self.signature_in(&self.session(), function)
+    }
+
+    /// How each of some functions stands in the source: faster than one by one.
+    pub fn signatures(&self, functions: &[Function]) -> Vec<Signature> {
+        let session = self.session();
+        let signature = |function| self.signature_in(&session, function);
+        functions.iter().map(signature).collect()
+    }
+
+    fn signature_in(&self, session: &Session, function: &Function) -> Signature {
         let name = names::segments(&function.path)
             .pop()
             .unwrap_or_default()
             .to_string();
-        let session = self.session();
         let row = self.index.function_at(function.address);
         let Some(entry) = row.and_then(|row| row.entry) else {
             return Signature {
@@ -326,8 +336,8 @@ impl DebugInfo {
         let mut arguments = Vec::new();
         session.children(entry, |child| {
             if child.entry.tag() == gimli::DW_TAG_formal_parameter {
-                let name = session.inherited(child.offset(), |found| found.name(&session));
-                let type_name = types::name(&session, types::of(&session, child.offset()));
+                let name = session.inherited(child.offset(), |found| found.name(session));
+                let type_name = types::name(session, types::of(session, child.offset()));
                 arguments.push(match name {
                     Some(name) => format!("{name}: {type_name}"),
                     None => format!("_: {type_name}"),
@@ -335,15 +345,15 @@ impl DebugInfo {
             }
         });
         let mut text = format!("fn {name}({})", arguments.join(", "));
-        let result = types::of(&session, entry);
+        let result = types::of(session, entry);
         if result != types::UNIT {
             text.push_str(" -> ");
-            text.push_str(&types::name(&session, result));
+            text.push_str(&types::name(session, result));
         }
         let place = session.inherited(entry, |found| {
             let file = found.file(gimli::DW_AT_decl_file)?;
             let line = found.number(gimli::DW_AT_decl_line)?;
-            let file = lines::file(&session, &found.unit, file)?;
+            let file = lines::file(session, &found.unit, file)?;
             Some((file, u32::try_from(line).ok()?))
         });
         Signature { text, place }

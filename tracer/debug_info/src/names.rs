@@ -234,8 +234,12 @@ pub fn nearest<'a>(
 ) -> Vec<&'a str> {
     let wanted = name.to_lowercase();
     let limit = wanted.chars().count() / 3 + 1;
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_unstable();
+    names.dedup();
     let mut found: Vec<(usize, &str)> = names
         .into_iter()
+        .filter(|candidate| candidate.len() + limit >= wanted.len())
         .filter_map(|candidate| {
             let lower = candidate.to_lowercase();
             // A part of a name is nearer than another name of the same length.
@@ -251,17 +255,11 @@ pub fn nearest<'a>(
         })
         .collect();
     found.sort_unstable();
-    found.dedup();
-    let mut nearest: Vec<&str> = Vec::new();
-    for (_, name) in found {
-        if nearest.len() == count {
-            break;
-        }
-        if !nearest.contains(&name) {
-            nearest.push(name);
-        }
-    }
-    nearest
+    found
+        .into_iter()
+        .map(|(_, name)| name)
+        .take(count)
+        .collect()
 }
 
 /// How many letters must be put in, left out, replaced or swapped with their neighbour to make one

@@ -62,7 +62,8 @@ pub trait Kernel {
     /// [`Unavailable`]: it is optimised out there, or there is no such name.
     fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable>;
 
-    /// The result of the function that begins at an address, when it has returned.
+    /// The result of the function that begins at an address, when it has returned. A result that is
+    /// too large for registers is where a register pointed at the entry.
     ///
     /// # Errors
     /// [`Unavailable`].
@@ -130,7 +131,7 @@ pub enum Source {
     Memory(Expression),
     /// The low bytes of a number.
     Value(Expression),
-    /// Nowhere: the compiler left it out.
+    /// Nowhere: the compiler left it out, or they are padding.
     Missing,
 }
 

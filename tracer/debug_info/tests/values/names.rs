@@ -98,6 +98,20 @@ fn a_function_that_exists_only_inlined_is_found_at_each_copy() {
     inside.dedup();
     assert_eq!(inside, ["shapes::inlines_once", "shapes::inlines_twice"]);
     assert_eq!(info.inlined("shapes::only_inlined"), copies);
+    // Where a copy begins, its own arguments are known.
+    let mut right: Vec<_> = copies
+        .iter()
+        .map(|copy| {
+            info.variable(at(*copy), "right").unwrap().pieces[0]
+                .source
+                .clone()
+        })
+        .collect();
+    right.truncate(3);
+    assert_eq!(
+        right,
+        [3, 4, 5].map(|value| Source::Value(Expression::Constant(value)))
+    );
 }
 
 #[test]
@@ -211,7 +225,9 @@ fn signatures_are_as_in_the_source() {
         ),
     ];
     for (name, expected) in cases {
-        let signature = info.signature(&info.functions(name)[0]);
+        let functions = info.functions(name);
+        let signature = info.signature(&functions[0]);
+        assert_eq!(info.signatures(&functions)[0], signature);
         assert_eq!(signature.text, expected);
         let (file, line) = signature.place.unwrap();
         assert!(
