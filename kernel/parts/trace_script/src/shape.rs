@@ -60,6 +60,12 @@ pub(crate) enum Shape {
     },
     /// 1 in a byte and the value, or zeros: there is none.
     Maybe(Box<Shape>),
+    /// The tag of an enum whose variants hold nothing, as it is in memory.
+    Choice {
+        name: Rc<str>,
+        bytes: u8,
+        variants: Vec<(u64, Rc<str>)>,
+    },
     /// The number of the variant, in 1 or 2 bytes, and its fields. Zeros fill it up.
     Enum {
         name: Rc<str>,
@@ -112,7 +118,10 @@ impl Shape {
         };
         match self {
             Self::Unit => 0,
-            Self::Unsigned(bytes) | Self::Signed(bytes) | Self::Float(bytes) => (*bytes).into(),
+            Self::Unsigned(bytes)
+            | Self::Signed(bytes)
+            | Self::Float(bytes)
+            | Self::Choice { bytes, .. } => (*bytes).into(),
             Self::Boolean => 1,
             Self::Character => 4,
             Self::Flag
@@ -253,6 +262,21 @@ impl Shape {
                 name: name.clone(),
                 fields: fields(bytes, of),
             },
+            Self::Choice {
+                name,
+                bytes,
+                variants,
+            } => {
+                let tag = number(first((*bytes).into()));
+                match variants.iter().find(|(known, _)| *known == tag) {
+                    Some((_, variant)) => Value::Variant {
+                        of: name.clone(),
+                        name: variant.clone(),
+                        fields: Vec::new(),
+                    },
+                    None => Value::Unsigned(tag),
+                }
+            }
             Self::Enum { name, variants } => {
                 let tag = Self::tag_bytes(variants.len()) as usize;
                 match variants.get(number(first(tag)) as usize) {

@@ -299,6 +299,17 @@ impl<'a> Compiler<'a> {
     }
 
     fn no_function(&self, name: &tree::Name) -> Diagnostic {
+        let copies = self.kernel.inlined(&name.text).len();
+        if copies != 0 {
+            return Diagnostic::new(
+                name.span,
+                format!(
+                    "`{}` has no code of its own: each of its {copies} copies is inlined",
+                    name.text
+                ),
+                format!("probe where the copies begin: inline:{}", name.text),
+            );
+        }
         Diagnostic::new(
             name.span,
             format!("no function of the kernel is called `{}`", name.text),

@@ -763,6 +763,12 @@ impl Body<'_, '_> {
         }
     }
 
+    /// The tag of an enum whose variants hold nothing, so that the tag is all of it.
+    fn choice(&self, of: &Enum) -> Option<Tag> {
+        let tells = |variant: &Variant| variant.tag.is_some() && self.is_unit(variant);
+        of.tag.filter(|_| of.variants.iter().all(tells))
+    }
+
     /// Whether values of a type are texts.
     pub(super) fn is_text_type(&self, id: TypeId) -> bool {
         match &*self.c.describe(id) {
@@ -1054,6 +1060,15 @@ impl Body<'_, '_> {
                 name: Rc::from(&*of.name),
                 fields: fields(&of.fields),
             },
+            Type::Enum(of) if self.choice(of).is_some() => Shape::Choice {
+                name: Rc::from(&*of.name),
+                bytes: of.tag.map_or(1, |tag| tag.bytes),
+                variants: of
+                    .variants
+                    .iter()
+                    .filter_map(|variant| Some((variant.tag?, Rc::from(&*variant.name))))
+                    .collect(),
+            },
             Type::Enum(of) => Shape::Enum {
                 name: Rc::from(&*of.name),
                 variants: of
@@ -1173,6 +1188,11 @@ impl Body<'_, '_> {
                 }
                 None => self.store_fields(&object, &of.fields, to, depth, span)?,
             },
+            Type::Enum(of) if self.choice(of).is_some() => {
+                if let Some(Tag { offset, bytes }) = self.choice(of) {
+                    self.store_bytes(&object, offset, bytes.into(), to, span)?;
+                }
+            }
             Type::Enum(of) => {
                 let tag = Shape::tag_bytes(of.variants.len());
                 let end = self.asm.label();

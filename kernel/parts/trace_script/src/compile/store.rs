@@ -645,7 +645,9 @@ pub(super) fn describe(shape: &Shape) -> String {
         Shape::Bytes(_) => "bytes".into(),
         Shape::List { .. } | Shape::Array { .. } => "a list".into(),
         Shape::Tuple(items) => format!("a tuple of {}", items.len()),
-        Shape::Struct { name, .. } | Shape::Enum { name, .. } => format!("a `{name}`"),
+        Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
+            format!("a `{name}`")
+        }
         Shape::Maybe(of) => describe(of),
         Shape::Unit => "nothing".into(),
     }

@@ -101,6 +101,15 @@ fn values_that_are_not_there_say_why() {
 }
 
 #[test]
+fn a_function_that_is_inlined_everywhere_is_found_by_its_copies() {
+    assert_eq!(
+        short("kprobe:tiny { @ = count(); }"),
+        "`tiny` has no code of its own: each of its 2 copies is inlined | probe where the copies \
+         begin: inline:tiny"
+    );
+}
+
+#[test]
 fn event_sources_that_are_not_there_have_nearest_ones() {
     assert_eq!(
         short("tracepoint:syscalls:sys_enter_opne { @ = count(); }"),
