@@ -4,7 +4,12 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use kallsyms::{Binding, Kind, LookupError, Symbol, Table};
-use std::{arch::global_asm, fs, hint::black_box, sync::LazyLock};
+use std::{
+    arch::global_asm,
+    fs,
+    hint::black_box,
+    sync::{LazyLock, atomic::AtomicU64},
+};
 
 static FILE: LazyLock<Vec<u8>> =
     LazyLock::new(|| fs::read(std::env::current_exe().unwrap()).unwrap());
@@ -256,7 +261,17 @@ fn kinds_follow_the_sections() {
     assert_eq!(lookup("init_routine").kind, Kind::Init);
     let counter = lookup("own_symbols::inner::COUNTER");
     assert_eq!((counter.kind, counter.size), (Kind::Data, 8));
+    black_box((&KIND_OF_CONSTANTS, &KIND_OF_ZEROS));
+    let constant = lookup("KIND_OF_CONSTANTS");
+    assert_eq!((constant.kind, constant.letter()), (Kind::Rodata, 'R'));
+    let zeros = lookup("KIND_OF_ZEROS");
+    assert_eq!((zeros.kind, zeros.letter()), (Kind::Bss, 'B'));
 }
+
+#[unsafe(no_mangle)]
+static KIND_OF_CONSTANTS: [u8; 3] = [1, 2, 3];
+#[unsafe(no_mangle)]
+static KIND_OF_ZEROS: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn unknown_name_offers_the_nearest_and_the_usual_reason() {
