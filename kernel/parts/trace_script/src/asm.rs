@@ -8,8 +8,8 @@
 //! # Forgetting
 //! The verifier walks all paths, and takes two paths for one only if it knows of both the same. A
 //! constant in the stack is such knowledge. So a program with many branches may have too many paths
-//! to walk. Such a program is made once more in the forgetful way ([`Asm::forgetful`]): each byte of
-//! the stack is set at the beginning, and each number is hidden from the verifier before it is
+//! to walk. Such a program is made once more in the forgetful way ([`Asm::forgetful`]): each byte
+//! of the stack is set at the beginning, and each number is hidden from the verifier before it is
 //! stored there.
 
 use alloc::vec::Vec;
@@ -92,7 +92,7 @@ impl Asm {
     pub(crate) fn take(&mut self, bytes: u32) -> i16 {
         self.used = self.used.saturating_add(bytes.next_multiple_of(8));
         self.deepest = self.deepest.max(self.used);
-        // What does not fit is found by `stack_fits`.
+        // `stack_fits` finds out if it does not fit.
         -(self.used.min(16_384) as i16)
     }
 
@@ -105,7 +105,7 @@ impl Asm {
         self.used = mark.max(self.kept);
     }
 
-    /// What is taken now is never given back.
+    /// Never gives back the stack that is taken now.
     pub(crate) fn keep_all(&mut self) {
         self.kept = self.used;
     }

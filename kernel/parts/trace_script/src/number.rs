@@ -86,7 +86,7 @@ pub(crate) enum Number {
 /// The key of a map, which is stored each time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// What stores it, in the compiler's list.
+    /// Its place in the compiler's list of keys.
     pub(crate) stored: usize,
 }
 
@@ -248,7 +248,7 @@ impl Test {
     }
 }
 
-/// What numbers need beside instructions: keys and texts, which are stored by the compiler.
+/// The things that numbers need beside instructions: keys and texts, which the compiler stores.
 pub(crate) trait Stores {
     fn asm(&mut self) -> &mut Asm;
 

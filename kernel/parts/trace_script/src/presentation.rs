@@ -57,7 +57,7 @@ pub(crate) struct MapView {
     pub(crate) keys: Vec<Shape>,
 }
 
-/// What a record of a request says.
+/// The content of a record, by its request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Record {
     /// Only for the kernel.
@@ -140,8 +140,8 @@ pub enum Event {
     Ended { status: i32, totals: Totals },
 }
 
-/// What became of all hits together: `hits = recorded + missed`. What hits wanted to write and
-/// could not is in `lost`, by reason.
+/// The hits of all attachments together: `hits = recorded + missed`. Records and values that found
+/// no room are in `lost`, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub hits: u64,

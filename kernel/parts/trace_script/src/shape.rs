@@ -73,7 +73,7 @@ pub(crate) enum Shape {
     },
 }
 
-/// What is known to the reader beside the bytes.
+/// The things that the reader knows beside the bytes.
 #[derive(Default)]
 pub(crate) struct Context {
     /// By map and number.

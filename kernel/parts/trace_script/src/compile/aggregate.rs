@@ -36,7 +36,7 @@ pub(super) fn is_aggregation(name: &str) -> bool {
     AGGREGATIONS.contains(&name)
 }
 
-/// What a map is, in messages.
+/// The kind of a map, in messages.
 fn class_name(class: &Class) -> &'static str {
     match class {
         Class::Count => "count()",

@@ -30,7 +30,7 @@ use crate::{
     shape::Shape,
 };
 
-/// What kind of place a program runs at.
+/// The kind of place that a program runs at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SiteKind {
     /// The first instruction of a function.
@@ -58,7 +58,7 @@ pub(super) struct Site {
     pub(super) source: Option<Rc<EventSource>>,
 }
 
-/// What the entry of a call keeps for its return.
+/// The data that the entry of a call keeps for its return.
 #[derive(Default)]
 pub(super) struct Shared {
     kept: Vec<(Number, i16)>,

@@ -48,7 +48,7 @@ const FUNCTIONS: [&str; 24] = [
     "hist", "lhist",
 ];
 
-/// What other tracers have, and why it is not here.
+/// Names of other tracers, and why they are not here.
 const ABSENT: [(&str, &str); 14] = [
     (
         "ustack",

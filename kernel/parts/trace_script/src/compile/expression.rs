@@ -24,7 +24,7 @@ use crate::{
     shape::Shape,
 };
 
-/// What a number is.
+/// The kind of a number.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
     /// A number of the text. It takes the type of what it is calculated with.
@@ -155,7 +155,7 @@ impl Val {
 pub(super) type Lowered<T> = Result<T, Diagnostic>;
 
 impl Body<'_, '_> {
-    /// What an expression is.
+    /// The value of an expression.
     pub(super) fn value(&mut self, expression: &Expression) -> Lowered<Val> {
         let span = expression.span;
         Ok(match &expression.kind {
@@ -244,7 +244,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// What a number is that was stored so.
+    /// The kind of a number that was stored so.
     fn kind_of(shape: &Shape) -> Option<(Kind, u8, bool)> {
         Some(match shape {
             Shape::Unsigned(bytes) => (Kind::UNSIGNED, *bytes, false),
@@ -771,7 +771,7 @@ fn compare(
     let is_negative = |number: Number| Test::compare(Condition::Less, number, Number::Constant(0));
     match (a_negative, b_negative, operation) {
         (false, false, _) => plain,
-        // What is negative is below the other.
+        // A negative number is below the other.
         (true, _, Binary::Less | Binary::LessEqual | Binary::NotEqual) => is_negative(a).or(plain),
         (true, _, _) => is_negative(a).negated().and(plain),
         (_, _, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual) => {

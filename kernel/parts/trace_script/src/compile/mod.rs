@@ -10,8 +10,8 @@
 //! The types of maps are known only after all their assignments are seen. So the whole is done
 //! again until nothing new is learned about them; the messages are those of the last time.
 //!
-//! COMPILE-1. What depends on the place (variables of the source, results) is compiled for each
-//!     address. Everything else is compiled once for all addresses of a clause.
+//! COMPILE-1. A clause that depends on the place (variables of the source, results) is compiled for
+//!     each address. Any other is compiled once for all its addresses.
 
 mod aggregate;
 mod body;
@@ -658,7 +658,8 @@ impl<'a> Compiler<'a> {
         (Vec::new(), false)
     }
 
-    /// The programs, verified. None: an error was noted, or they shall be made in the forgetful way.
+    /// The programs, verified. None: an error was noted, or they shall be made in the forgetful
+    /// way.
     fn check(
         &mut self,
         clause: &Clause,

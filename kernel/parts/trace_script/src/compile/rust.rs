@@ -138,7 +138,7 @@ fn load(address: &Number, offset: i64, bytes: u8, signed: bool) -> Number {
     Number::alu(AluOp::Or, high, low)
 }
 
-/// Bytes of pieces as a number. What stands above them is not defined.
+/// Bytes of pieces as a number. The bits above them are not defined.
 fn read_pieces(pieces: &[Piece], at: u64, bytes: u8) -> Option<Number> {
     let end = at + u64::from(bytes);
     let mut begin = 0;
@@ -345,7 +345,7 @@ impl Body<'_, '_> {
                         });
                         continue;
                     }
-                    // What lies on the stack at the entry may be overwritten until the return. So
+                    // The stack of the entry may be overwritten until the return. So
                     // the bytes are kept, not the address.
                     let mut at = 0;
                     while at < bytes {
@@ -706,7 +706,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// What an `Arc` or `Rc` leads to.
+    /// The value that an `Arc` or `Rc` leads to.
     fn shared_content(
         &mut self,
         object: &Object,
@@ -778,7 +778,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// What a variant holds: its only field, or all of them as a struct.
+    /// The content of a variant: its only field, or all of them as a struct.
     fn content(&mut self, object: &Object, of: &Enum, variant: usize) -> Object {
         let variant = &of.variants[variant];
         match &variant.fields[..] {
@@ -1325,7 +1325,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// What an enum object's type is.
+    /// The type of an object that is an enum.
     pub(super) fn enum_of(&self, object: &Object) -> Option<Rc<Type>> {
         let described = self.c.describe(object.type_id);
         matches!(&*described, Type::Enum(_)).then_some(described)

@@ -1,9 +1,9 @@
 //! The kernel's event sources, `tracepoint:GROUP:EVENT`: names for functions of the kernel, and for
 //! what is to be seen there.
 //!
-//! A source is a probe at the entry or the return of a function. Each of its fields is an expression
-//! of the language, calculated at that place. So a source costs nothing until it is used, and a
-//! reader of this file sees how to write the same with `kprobe:`.
+//! A source is a probe at the entry or the return of a function. Each of its fields is an
+//! expression of the language, calculated at that place. So a source costs nothing until it is used,
+//! and a reader of this file sees how to write the same with `kprobe:`.
 
 use alloc::{format, string::String, vec::Vec};
 

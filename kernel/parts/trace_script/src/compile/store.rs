@@ -161,7 +161,7 @@ impl Body<'_, '_> {
             (_, Shape::Maybe(of)) => {
                 let present = Self::present(value);
                 let no = self.asm.label();
-                // What is on the stack must look the same on both ways.
+                // The stack must look the same on both ways.
                 let before = core::mem::replace(&mut self.asm.forgetful, true);
                 self.asm.fill(to, shape.bytes());
                 self.branch_on(&present, false, no);

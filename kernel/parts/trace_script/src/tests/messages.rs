@@ -50,7 +50,8 @@ fn names_that_are_not_found_have_nearest_ones() {
     );
     assert_eq!(
         short("kprobe:vfs_write { print(args.file.owner); }"),
-        "`kernel::fs::File` has no field `owner` | it has `inode`, `pos`, `readable`, `mode`, `name`"
+        "`kernel::fs::File` has no field `owner` | it has `inode`, `pos`, `readable`, `mode`, \
+         `name`"
     );
     assert_eq!(
         short("kretprobe:vfs_write { print(retval.Eer); }"),

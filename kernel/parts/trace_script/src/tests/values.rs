@@ -297,7 +297,8 @@ fn statements_choose_and_repeat() {
          if ($i == 4) { break; } $s += $i; } print($s); unroll (3) { $s++; } print($s); \
          if ($s > 100) { print(\"no\"); } else if (arg0 == 5) { $t = \"five\"; print($t); } \
          else { print(\"other\"); } print(arg0 == 5 ? \"yes\" : \"no\"); \
-         @n[tid]++; @n[tid] += 5; @n[tid] -= 2; print(@n[tid]); print(@n[tid]++); print(++@n[tid]); \
+         @n[tid]++; @n[tid] += 5; @n[tid] -= 2; print(@n[tid]); print(@n[tid]++); \
+         print(++@n[tid]); \
          if (arg0 == 6) { return; } print(\"end\"); }",
     );
     for value in [5, 6] {
