@@ -2,8 +2,8 @@
 //! what is to be seen there.
 //!
 //! A source is a probe at the entry or the return of a function. Each of its fields is an
-//! expression of the language, calculated at that place. So a source costs nothing until it is used,
-//! and a reader of this file sees how to write the same with `kprobe:`.
+//! expression of the language, calculated at that place. So a source costs nothing until it is
+//! used, and a reader of this file sees how to write the same with `kprobe:`.
 
 use alloc::{format, string::String, vec::Vec};
 

@@ -2,8 +2,8 @@
 //!
 //! Numbers have 64 bits. A result is signed if an operand is, except that a number of the text
 //! takes the type of the other operand. Comparisons are exact, whatever the types. Division by zero
-//! gives zero, the remainder of it the dividend. Shifts take their count modulo 64; those to the right
-//! keep the sign of what is signed.
+//! gives zero, the remainder of it the dividend. Shifts take their count modulo 64; those to the
+//! right keep the sign of what is signed.
 
 use bpf::context::Register::{Cx, Di, Dx, R8, R9, Si};
 
