@@ -8,12 +8,17 @@
 use std::{
     env, fmt, fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::{boot_loader::BootLoader, cargo, disk, hit_path, layout};
+use crate::{
+    boot_loader::BootLoader,
+    cargo, children, disk, hit_path, layout,
+    prerequisites::{self, Install},
+};
 
 /// The firmware that loads the boot loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,6 +53,15 @@ impl Kernel {
     /// Builds the binary `name` of the package `image` and checks the rules of its hit path.
     pub fn build(name: &str) -> Result<Self> {
         Self::of(name, &cargo::build_kernel(name)?, hit_path::check)
+    }
+
+    /// Builds the kernel that users run, and at the same time the boot loader for `firmware`.
+    pub fn build_with_loader(install: Install, firmware: Firmware) -> Result<Self> {
+        prerequisites::toolchain(install)?;
+        let loader = thread::spawn(move || BootLoader::build(firmware));
+        let kernel = Self::build("kernel").inspect_err(|_| children::kill_all())?;
+        loader.join().expect("building does not panic")?;
+        Ok(kernel)
     }
 
     /// Builds the least kernel that has probes. It has no rules of a hit path: it lists the few

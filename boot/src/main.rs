@@ -4,11 +4,10 @@
 //! needs crates that a plain run does not. It is built at its first use, and takes the place of this
 //! one.
 
-use std::{env, ffi::OsString, fs, path::Path, process::ExitCode, thread};
+use std::{env, ffi::OsString, fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use boot::{
-    boot_loader::BootLoader,
     children, guest,
     image::{Firmware, Kernel},
     options::{Options, Subcommands},
@@ -58,10 +57,7 @@ fn end_children_on_signal() -> Result<()> {
 
 /// Builds the kernel, and at the same time the boot loader for `firmware`.
 fn build_kernel(options: &Options, firmware: Firmware) -> Result<Kernel> {
-    prerequisites::toolchain(options.build.install())?;
-    let loader = thread::spawn(move || BootLoader::build(firmware));
-    let kernel = Kernel::build("kernel").inspect_err(|_| children::kill_all())?;
-    loader.join().expect("building does not panic")?;
+    let kernel = Kernel::build_with_loader(options.build.install(), firmware)?;
     say(format_args!(
         "kernel with debug info: {}",
         kernel.debug_elf.display()

@@ -127,21 +127,11 @@ impl Options {
 
     /// Returns the kernel command line.
     pub fn cmdline(&self) -> String {
-        let interactive = self.machine.interactive;
-        let default: &[&str] = if interactive { &[] } else { &DEFAULT_SAMPLES };
-        let samples = match &self.build.samples {
-            Some(SampleList(samples)) => samples.join(","),
-            None => default.join(","),
-        };
-        let mut words = Vec::new();
-        if !samples.is_empty() {
-            words.push(format!("modules={samples}"));
+        if self.machine.interactive {
+            self.build.cmdline(&[], &["interactive"])
+        } else {
+            self.build.cmdline(&DEFAULT_SAMPLES, &[])
         }
-        if interactive {
-            words.push("interactive".into());
-        }
-        words.extend(self.build.append.clone());
-        words.join(" ")
     }
 
     fn validate(&self) -> Result<(), clap::Error> {
@@ -172,6 +162,23 @@ impl Options {
 }
 
 impl BuildOptions {
+    /// Returns the kernel command line: the modules, which are `default` unless the options name
+    /// others, then `words`, then what was to be added.
+    pub fn cmdline(&self, default: &[&str], words: &[&str]) -> String {
+        let samples = match &self.samples {
+            Some(SampleList(samples)) => samples.join(","),
+            None => default.join(","),
+        };
+        let modules = (!samples.is_empty()).then(|| format!("modules={samples}"));
+        let words = words.iter().copied().map(String::from);
+        let words: Vec<String> = modules
+            .into_iter()
+            .chain(words)
+            .chain(self.append.clone())
+            .collect();
+        words.join(" ")
+    }
+
     pub fn install(&self) -> Install {
         if self.no_install {
             Install::Forbidden
@@ -192,6 +199,11 @@ impl MachineOptions {
             || self.timeout.is_some()
             || self.interactive
             || self.disk.is_some()
+    }
+
+    /// Returns whether the guest is to run a prompt.
+    pub fn is_interactive(&self) -> bool {
+        self.interactive
     }
 
     pub fn firmware(&self) -> Firmware {

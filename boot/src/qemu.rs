@@ -160,6 +160,8 @@ impl Machine {
 
     fn inherit(&self, mut command: Command) -> Command {
         if !self.inherited.is_empty() {
+            // Ctrl-C ends a trace by a message, so the terminal must not send the signal to QEMU.
+            command.process_group(0);
             let files = self.inherited.clone();
             let keep_open = move || {
                 for file in &files {

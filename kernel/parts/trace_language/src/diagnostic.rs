@@ -1,4 +1,4 @@
-//! What is wrong with a text: where, why, and what to do.
+//! Mistakes of a text: where, why, and what to do.
 
 use alloc::{borrow::Cow, string::String};
 use core::fmt;

@@ -215,8 +215,8 @@ pub fn integer(text: &str, span: Span) -> Result<u64, Diagnostic> {
         Some(factor) => value.checked_mul(factor).map_or_else(too_large, Ok),
         None => wrong(
             format!("`{}` is no number", quoted(text)),
-            "numbers are 10, 1_000, 0x1f, 017, 2e3, and times 5ns, 5us, 5ms, 5s, 5m, 5h, 5d; a name \
-             begins with a letter",
+            "numbers are 10, 1_000, 0x1f, 017, 2e3, and times 5ns, 5us, 5ms, 5s, 5m, 5h, 5d; a \
+             name begins with a letter",
         ),
     }
 }

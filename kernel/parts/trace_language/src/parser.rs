@@ -56,7 +56,7 @@ pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Script, Vec<Diagnost
 /// Reads an expression alone.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Its first mistake.
 pub fn parse_expression(text: &str, arguments: &[&str]) -> Result<Expression, Diagnostic> {
     let mut parser = Parser::new(text, arguments);
     let expression = parser.expression()?;

@@ -254,7 +254,7 @@ impl Display for Pattern {
     }
 }
 
-/// What stands before or behind an operator: in parentheses unless it binds at least as strongly.
+/// The part before or behind an operator: in parentheses unless it binds at least as strongly.
 struct Operand<'a> {
     value: &'a Expression,
     least: u8,

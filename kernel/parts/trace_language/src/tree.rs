@@ -1,4 +1,4 @@
-//! What a text says: clauses, statements and expressions, each with its place in the text.
+//! The content of a text: clauses, statements and expressions, each with its place in the text.
 //!
 //! TREE-1. A node's span is the part of the text that makes it, without blanks around it. The text
 //!     of an expression's span, read alone, makes the same expression.
@@ -169,7 +169,7 @@ pub enum StatementKind {
     Continue,
 }
 
-/// What can be assigned to.
+/// A place that can be assigned to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Variable(Name),
@@ -194,7 +194,7 @@ pub struct Arm {
     pub span: Span,
 }
 
-/// What a value is compared with.
+/// A form that a value is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     pub kind: PatternKind,
@@ -244,7 +244,7 @@ pub enum ExpressionKind {
     /// `$name`.
     Variable(String),
     Map(Map),
-    /// A word without a sign: a value that is always there (`pid`, `args`, `retval`, `arg0`), or the
+    /// A word without a sign: a value that is always there (`pid`, `args`, `retval`), or the
     /// path of a static variable.
     Name(String),
     /// `name(argument, argument)`.

@@ -14,7 +14,8 @@ const PROGRAMS: &[&str] = &[
     "tracepoint:syscalls:sys_exit_read /pid == 18644/ { @bytes = hist(args.ret); }",
     "kretprobe:vfs_read { @bytes = lhist(retval, 0, 2000, 200); }",
     "kprobe:vfs_read { @start[tid] = nsecs; }\n\
-     kretprobe:vfs_read /@start[tid]/ { @ns[comm] = hist(nsecs - @start[tid]); delete(@start, tid); }",
+     kretprobe:vfs_read /@start[tid]/ { @ns[comm] = hist(nsecs - @start[tid]); \
+     delete(@start, tid); }",
     "tracepoint:sched:sched* { @[probe] = count(); } interval:s:5 { exit(); }",
     "profile:hz:99 { @[kstack] = count(); }",
     "tracepoint:sched:sched_switch { @[kstack] = count(); }",
@@ -736,7 +737,7 @@ fn carets_are_below_their_place() {
     );
     assert_eq!(shown("\n\nkprobe:f").lines().nth(1), Some("3 | kprobe:f"));
     assert_eq!(shown("\n\nkprobe:f").lines().nth(2), Some("  |         ^"));
-    // What goes over the line's end is marked to the end.
+    // A part that goes over the line's end is marked to that end.
     assert_eq!(
         shown("kprobe:f { /* }\n x").lines().nth(2),
         Some("  |            ^^^^")

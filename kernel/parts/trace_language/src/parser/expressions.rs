@@ -55,7 +55,7 @@ impl Parser<'_> {
 
     /// Operands with operators between them.
     fn operators(&mut self) -> Parsed<Tall> {
-        // What waits for an operator that binds less: operands are one more than operators.
+        // They wait for an operator that binds less. Operands are one more than operators.
         let mut operands = Vec::new();
         let mut operators: Vec<Binary> = Vec::new();
         operands.push(self.unary()?);
@@ -222,8 +222,8 @@ impl Parser<'_> {
     }
 
     fn primary(&mut self) -> Parsed<Tall> {
-        const HELP: &str = "values are numbers, \"texts\", $variables, @maps, names such as `pid` and \
-                            `args.count`, and calls such as `count()`";
+        const HELP: &str = "values are numbers, \"texts\", $variables, @maps, names such as `pid` \
+                            and `args.count`, and calls such as `count()`";
         let (token, span) = lexer::token(self.text, self.position)?;
         let kind = match token {
             Token::Number(digits) => {

@@ -23,7 +23,7 @@ const KINDS: [&str; 10] = [
     "begin",
     "end",
 ];
-/// What bpftrace has and this tracer has not, with the way out.
+/// Words that bpftrace has and this tracer has not, with the way out.
 const ABSENT: [(&[&str], &str); 13] = [
     (
         &["fentry", "kfunc", "f"],

@@ -1,0 +1,464 @@
+//! Conditions of `--expect`: expressions of the language over the maps at the end and the books.
+//!
+//! EXPECT-1. A key that a map does not have has the value 0, as in a program.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use trace_language::{
+    parse_expression,
+    tree::{Binary, Expression, ExpressionKind, Map, Unary},
+};
+use trace_script::{Key, Presentation, Symbolize, Totals, Value};
+
+use crate::report::report;
+
+/// A condition that was read.
+#[derive(Debug)]
+pub struct Condition {
+    text: String,
+    expression: Expression,
+}
+
+/// The value of a part of a condition.
+#[derive(Clone, Debug, PartialEq)]
+enum Found {
+    Number(i128),
+    Text(String),
+    Tuple(Vec<Found>),
+}
+
+/// The numbers of the books that conditions may name.
+const BOOKS: [&str; 4] = ["hits", "missed", "dropped", "bad_loads"];
+
+impl Condition {
+    /// Reads a condition. The error is what is wrong, as it is shown.
+    pub fn read(text: &str) -> Result<Self, String> {
+        match parse_expression(text, &[]) {
+            Ok(expression) => Ok(Self {
+                text: text.into(),
+                expression,
+            }),
+            Err(mistake) => Err(report(&[mistake], text, "--expect")),
+        }
+    }
+
+    /// Whether all that it names is there.
+    pub fn check<'a>(&self, maps: impl Iterator<Item = &'a str>) -> Result<()> {
+        let maps: BTreeSet<&str> = maps.collect();
+        let mut missing = None;
+        each(&self.expression, &mut |part| match &part.kind {
+            ExpressionKind::Map(map) => {
+                let name = format!("@{}", map.name.text);
+                if !maps.contains(name.as_str()) {
+                    missing.get_or_insert(name);
+                }
+            }
+            ExpressionKind::Name(name) if !BOOKS.contains(&name.as_str()) => {
+                missing.get_or_insert(name.clone());
+            }
+            _ => {}
+        });
+        let Some(missing) = missing else {
+            return Ok(());
+        };
+        let names: Vec<&str> = maps.into_iter().chain(BOOKS).collect();
+        bail!(
+            "--expect '{}': the program has no `{missing}`; there are {}",
+            self.text,
+            names.join(", ")
+        )
+    }
+
+    /// Whether it holds at the end. If not, why.
+    pub fn holds(
+        &self,
+        presentation: &Presentation,
+        totals: &Totals,
+        symbols: &dyn Symbolize,
+    ) -> Result<(), String> {
+        let maps: Vec<(String, Vec<(Key, Value)>)> = presentation
+            .maps()
+            .map(|(name, entries)| (name.into(), entries))
+            .collect();
+        let end = End {
+            maps: &maps,
+            totals,
+            symbols,
+        };
+        let said = |why: String| format!("--expect '{}' does not hold: {why}", self.text);
+        match end.value(&self.expression).map_err(said)? {
+            Found::Number(0) => {}
+            Found::Number(_) => return Ok(()),
+            _ => return Err(said("it is a text, and no condition".into())),
+        }
+        let mut found = Vec::new();
+        each(&self.expression, &mut |part| {
+            let is_named = matches!(part.kind, ExpressionKind::Map(_) | ExpressionKind::Name(_));
+            if is_named && let Ok(value) = end.value(part) {
+                let line = format!("{part} is {}", value.shown());
+                if !found.contains(&line) {
+                    found.push(line);
+                }
+            }
+        });
+        Err(said(found.join(", ")))
+    }
+}
+
+/// Calls `see` with an expression and its parts, but not with the keys of maps.
+fn each(expression: &Expression, see: &mut impl FnMut(&Expression)) {
+    see(expression);
+    match &expression.kind {
+        ExpressionKind::Unary { operand, .. } => each(operand, see),
+        ExpressionKind::Field { of, .. } => each(of, see),
+        ExpressionKind::Binary { left, right, .. } => {
+            each(left, see);
+            each(right, see);
+        }
+        ExpressionKind::Ternary {
+            condition,
+            then,
+            otherwise,
+        } => {
+            each(condition, see);
+            each(then, see);
+            each(otherwise, see);
+        }
+        ExpressionKind::Call { arguments, .. } => {
+            arguments.iter().for_each(|argument| each(argument, see));
+        }
+        _ => {}
+    }
+}
+
+impl Found {
+    fn shown(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => format!("{text:?}"),
+            Self::Tuple(parts) => {
+                let parts: Vec<String> = parts.iter().map(Self::shown).collect();
+                format!("({})", parts.join(", "))
+            }
+        }
+    }
+
+    fn number(self) -> Result<i128, String> {
+        match self {
+            Self::Number(number) => Ok(number),
+            other => Err(format!("{} is no number", other.shown())),
+        }
+    }
+}
+
+/// The end of a trace.
+struct End<'a> {
+    maps: &'a [(String, Vec<(Key, Value)>)],
+    totals: &'a Totals,
+    symbols: &'a dyn Symbolize,
+}
+
+impl End<'_> {
+    fn value(&self, expression: &Expression) -> Result<Found, String> {
+        Ok(match &expression.kind {
+            ExpressionKind::Integer(number) => Found::Number((*number).into()),
+            ExpressionKind::Boolean(value) => Found::Number((*value).into()),
+            ExpressionKind::String(text) => Found::Text(text.clone()),
+            ExpressionKind::Name(name) => Found::Number(match name.as_str() {
+                "hits" => self.totals.hits.into(),
+                "missed" => self.totals.missed.into(),
+                "bad_loads" => self.totals.bad_loads.into(),
+                "dropped" => {
+                    let counts = self.totals.lost.iter();
+                    counts.map(|(_, count)| i128::from(*count)).sum()
+                }
+                _ => return Err(format!("there is no `{name}`")),
+            }),
+            ExpressionKind::Map(map) => match self.entry(map)? {
+                Some(value) => self.found(value),
+                None => Found::Number(0),
+            },
+            ExpressionKind::Field { of, name } => {
+                let ExpressionKind::Map(map) = &of.kind else {
+                    return Err(format!("`{of}` has no fields"));
+                };
+                match self.entry(map)? {
+                    Some(value) => Found::Number(field(value, &name.text)?),
+                    None => Found::Number(0),
+                }
+            }
+            ExpressionKind::Call { name, arguments } => {
+                let [argument] = &arguments[..] else {
+                    return Err(format!("`{}` takes one map", name.text));
+                };
+                let ExpressionKind::Map(map) = &argument.kind else {
+                    return Err(format!("`{argument}` is no map"));
+                };
+                let entries = self.entries(map);
+                Found::Number(match name.text.as_str() {
+                    "len" => entries.len() as i128,
+                    "sum" => entries.iter().filter_map(|(_, value)| value.number()).sum(),
+                    other => {
+                        return Err(format!("there is no `{other}` here, but `len` and `sum`"));
+                    }
+                })
+            }
+            ExpressionKind::Tuple(parts) => {
+                let parts: Result<_, _> = parts.iter().map(|part| self.value(part)).collect();
+                Found::Tuple(parts?)
+            }
+            ExpressionKind::Unary { operation, operand } => {
+                let number = self.value(operand)?.number()?;
+                Found::Number(match operation {
+                    Unary::Negate => number.wrapping_neg(),
+                    Unary::Not => (number == 0).into(),
+                    Unary::Complement => !number,
+                    Unary::Dereference => return Err("there is no memory to read".into()),
+                })
+            }
+            ExpressionKind::Binary {
+                operation,
+                left,
+                right,
+            } => self.binary(*operation, left, right)?,
+            ExpressionKind::Ternary {
+                condition,
+                then,
+                otherwise,
+            } => {
+                let holds = self.value(condition)?.number()? != 0;
+                self.value(if holds { then } else { otherwise })?
+            }
+            _ => return Err(format!("`{expression}` is not there at the end of a trace")),
+        })
+    }
+
+    fn binary(
+        &self,
+        operation: Binary,
+        left: &Expression,
+        right: &Expression,
+    ) -> Result<Found, String> {
+        let (left, right) = (self.value(left)?, self.value(right)?);
+        match operation {
+            Binary::Equal => return Ok(Found::Number((left == right).into())),
+            Binary::NotEqual => return Ok(Found::Number((left != right).into())),
+            _ => {}
+        }
+        let (a, b) = (left.number()?, right.number()?);
+        let shift = u32::try_from(b).unwrap_or(u32::MAX);
+        let fits = |result: Option<i128>| result.ok_or_else(|| "a number is too large".to_string());
+        Ok(Found::Number(match operation {
+            Binary::Or => (a != 0 || b != 0).into(),
+            Binary::And => (a != 0 && b != 0).into(),
+            Binary::BitOr => a | b,
+            Binary::BitXor => a ^ b,
+            Binary::BitAnd => a & b,
+            Binary::Less => (a < b).into(),
+            Binary::LessEqual => (a <= b).into(),
+            Binary::Greater => (a > b).into(),
+            Binary::GreaterEqual => (a >= b).into(),
+            Binary::ShiftLeft => fits(a.checked_shl(shift))?,
+            Binary::ShiftRight => fits(a.checked_shr(shift))?,
+            Binary::Add => fits(a.checked_add(b))?,
+            Binary::Subtract => fits(a.checked_sub(b))?,
+            Binary::Multiply => fits(a.checked_mul(b))?,
+            Binary::Divide | Binary::Remainder if b == 0 => {
+                return Err("it divides by zero".into());
+            }
+            Binary::Divide => fits(a.checked_div(b))?,
+            Binary::Remainder => fits(a.checked_rem(b))?,
+            Binary::Equal | Binary::NotEqual => unreachable!("handled above"),
+        }))
+    }
+
+    fn entries(&self, map: &Map) -> &[(Key, Value)] {
+        let name = format!("@{}", map.name.text);
+        let found = self.maps.iter().find(|(of, _)| *of == name);
+        found.map_or(&[], |(_, entries)| entries)
+    }
+
+    fn entry(&self, map: &Map) -> Result<Option<&Value>, String> {
+        let keys: Result<Vec<Found>, String> = map.keys.iter().map(|key| self.value(key)).collect();
+        let keys = keys?;
+        let entries = self.entries(map);
+        if keys.is_empty() && entries.iter().any(|(key, _)| !key.is_empty()) {
+            return Err(format!(
+                "`{map}` has keys; write `{map}[KEY]`, `len({map})` or `sum({map})`"
+            ));
+        }
+        let fits = |key: &Key| {
+            key.len() == keys.len() && key.iter().zip(&keys).all(|(one, key)| self.is(one, key))
+        };
+        Ok(entries
+            .iter()
+            .find(|(key, _)| fits(key))
+            .map(|(_, value)| value))
+    }
+
+    /// Whether a key is what was written. Functions may be written by their last segments.
+    fn is(&self, key: &Value, written: &Found) -> bool {
+        match (written, key) {
+            (Found::Number(number), _) => key.number() == Some(*number),
+            (Found::Tuple(parts), Value::Tuple(keys)) => {
+                parts.len() == keys.len()
+                    && keys.iter().zip(parts).all(|(key, part)| self.is(key, part))
+            }
+            (Found::Tuple(_), _) => false,
+            (Found::Text(text), _) => {
+                let shown = key.shown(self.symbols).to_string();
+                let ending = shown.strip_suffix(text.as_str());
+                ending.is_some_and(|path| path.is_empty() || path.ends_with("::"))
+            }
+        }
+    }
+
+    fn found(&self, value: &Value) -> Found {
+        match value {
+            Value::Symbol { .. } => Found::Text(value.shown(self.symbols).to_string()),
+            Value::Tuple(parts) => {
+                Found::Tuple(parts.iter().map(|part| self.found(part)).collect())
+            }
+            _ => match value.number() {
+                Some(number) => Found::Number(number),
+                None => Found::Text(value.shown(self.symbols).to_string()),
+            },
+        }
+    }
+}
+
+/// A part of an aggregate.
+fn field(value: &Value, name: &str) -> Result<i128, String> {
+    let (count, total) = match value {
+        Value::Statistics { count, total } | Value::Average { count, total } => {
+            (i128::from(*count), Some(*total))
+        }
+        Value::Histogram(buckets) => {
+            let counts = buckets.iter().map(|bucket| i128::from(bucket.count));
+            (counts.sum(), None)
+        }
+        _ => {
+            return Err(format!(
+                "only hist, lhist, stats and avg have fields, such as `{name}`"
+            ));
+        }
+    };
+    match (name, total) {
+        ("count", _) => Ok(count),
+        ("total", Some(total)) => Ok(total),
+        ("average" | "avg", Some(total)) => Ok(total / count.max(1)),
+        _ => Err(format!(
+            "there is no field `{name}`, but count, total and average"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace_script::{Bucket, NoSymbols};
+
+    fn text(text: &str) -> Value {
+        Value::Text {
+            text: text.into(),
+            cut: false,
+        }
+    }
+
+    #[test]
+    fn conditions_are_computed_from_maps_and_books() {
+        let bucket = |count| Bucket {
+            low: Some(0),
+            end: Some(1),
+            count,
+        };
+        let maps = [
+            ("@".to_string(), vec![(vec![], Value::Unsigned(3))]),
+            (
+                "@bytes".to_string(),
+                vec![
+                    (vec![text("x")], Value::Signed(-11)),
+                    (vec![text("a::y")], Value::Unsigned(5)),
+                ],
+            ),
+            (
+                "@two".to_string(),
+                vec![(vec![Value::Unsigned(1), text("c")], Value::Unsigned(9))],
+            ),
+            (
+                "@s".to_string(),
+                vec![(
+                    vec![],
+                    Value::Statistics {
+                        count: 4,
+                        total: 10,
+                    },
+                )],
+            ),
+            (
+                "@h".to_string(),
+                vec![(vec![], Value::Histogram(vec![bucket(2), bucket(5)]))],
+            ),
+        ];
+        let totals = Totals {
+            hits: 7,
+            missed: 1,
+            lost: vec![("no room".into(), 2)],
+            bad_loads: 0,
+        };
+        let end = End {
+            maps: &maps,
+            totals: &totals,
+            symbols: &NoSymbols,
+        };
+        let value = |text: &str| end.value(&parse_expression(text, &[]).unwrap());
+        for (text, number) in [
+            ("@ == 3", 1),
+            ("@ == 4", 0),
+            ("@bytes[\"x\"]", -11),
+            ("@bytes[\"y\"] + @bytes[\"none\"]", 5),
+            ("@two[1, \"c\"] * 2", 18),
+            ("@s.count + @s.total + @s.average", 16),
+            ("@h.count", 7),
+            ("@h", 7),
+            ("len(@bytes) == 2 && sum(@bytes) == -6", 1),
+            ("hits - missed == 6 && dropped == 2", 1),
+            ("bad_loads ? 1 : 2", 2),
+            ("1 << 4 | 3", 19),
+            ("-1 < 0 && !0", 1),
+            ("7 / 2 % 2", 1),
+        ] {
+            assert_eq!(value(text), Ok(Found::Number(number)), "{text}");
+        }
+        for wrong in [
+            "1 / 0",
+            "\"a\" + 1",
+            "@bytes",
+            "$x",
+            "@.count",
+            "@s.x",
+            "f(@)",
+            "len(1)",
+        ] {
+            assert!(value(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_there_are_told_before_the_run() {
+        let condition = |text: &str| Condition::read(text).unwrap();
+        assert!(
+            condition("@a == 1 && hits > 2")
+                .check(["@a"].into_iter())
+                .is_ok()
+        );
+        let error = condition("@b == 1").check(["@a"].into_iter()).unwrap_err();
+        assert!(
+            error.to_string().contains("no `@b`; there are @a, hits"),
+            "{error}"
+        );
+        assert!(condition("hit > 2").check(["@a"].into_iter()).is_err());
+        assert!(Condition::read("@ ==").unwrap_err().contains("--expect"));
+    }
+}

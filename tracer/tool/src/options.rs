@@ -1,0 +1,156 @@
+//! The command line of `cargo run -- trace`.
+
+use std::{path::PathBuf, time::Duration};
+
+use boot::options::{BuildOptions, MachineOptions};
+use clap::{CommandFactory, Parser, error::ErrorKind};
+
+use crate::source;
+
+/// Traces the running kernel by a program in bpftrace's language.
+///
+/// The program names places (`kprobe:vfs_write`, `kretprobe:`, `session:`, `line:vfs.rs:120`,
+/// `tracepoint:sched:*`, `interval:s:1`, `begin`, `end`) and says what to do there. Arguments,
+/// results and variables have their names and types of the source: `args.count`, `retval.Ok`.
+///
+/// The trace ends with the program that runs meanwhile, with `exit()`, after --duration, or with
+/// Ctrl-C. Then all maps are printed.
+///
+/// The exit status is that of `exit(STATUS)`, else 0; 1 if a condition of --expect does not hold or
+/// anything failed; 2 if the program or these arguments are wrong (no machine was started); 130
+/// after a second Ctrl-C.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "trace",
+    bin_name = "cargo run -- trace",
+    max_term_width = 100,
+    after_help = source::ready_help()
+)]
+pub struct Options {
+    /// The program, or the name of a ready one, and behind it its arguments: `$1`, `$2` and so on
+    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list"])]
+    pub words: Vec<String>,
+    /// Read the program from this file; all words are its arguments
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// List the functions that can be probed whose path matches, with signature, file and line
+    #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
+    pub list: Option<String>,
+    /// The program that runs in the guest meanwhile, with its arguments [default: the workload]
+    #[arg(long, value_name = "PROGRAM ARGS")]
+    pub run: Option<String>,
+    /// End the trace after so many seconds
+    #[arg(long, value_name = "S", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Print one JSON object per line, with the fields that bpftrace gives them
+    #[arg(long)]
+    pub json: bool,
+    /// Write a timeline for https://ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Write a flame graph (SVG) of the maps that have call stacks as keys
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<PathBuf>,
+    /// Write one page with all that was found out; it needs no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// A condition that must hold at the end, such as '@ == 3', '@bytes["x"] > 10' or
+    /// 'dropped == 0'; may be given several times
+    #[arg(long, value_name = "EXPR")]
+    pub expect: Vec<String>,
+    /// Say how long each step took
+    #[arg(long)]
+    pub timing: bool,
+    /// Print all maps each second, in place on a terminal
+    #[arg(long)]
+    pub top: bool,
+    /// Show the guest's log on standard error
+    #[arg(long)]
+    pub log: bool,
+    #[command(flatten)]
+    pub build: BuildOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+impl Options {
+    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
+    pub fn from_arguments() -> Self {
+        let options = Self::parse();
+        if let Err(error) = options.validate() {
+            error.exit();
+        }
+        options
+    }
+
+    fn validate(&self) -> Result<(), clap::Error> {
+        let refuse =
+            |message: &str| Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        if self.machine.is_interactive() {
+            return refuse(
+                "a trace has no --interactive: at the prompt of `cargo run -- --interactive` there \
+                 is `trace PROGRAM`",
+            );
+        }
+        if self.machine.disk().is_some() {
+            return refuse("a trace builds its kernel, so that it has its debug information");
+        }
+        if self.json && self.top {
+            return refuse(
+                "--top is for eyes; with --json, print maps in an `interval` of the program",
+            );
+        }
+        Ok(())
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|seconds| *seconds > 0.0)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "give a number of seconds above 0, such as 5 or 0.5".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+        let options = Options::try_parse_from([&["trace"], arguments].concat())?;
+        options.validate()?;
+        Ok(options)
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn words_behind_the_program_are_its_arguments() {
+        let options = parse(&["--smp", "4", "funccount", "vfs_*", "--json"]).unwrap();
+        assert_eq!(options.words, ["funccount", "vfs_*"]);
+        assert!(options.json);
+        let options = parse(&["-f", "a.bt", "x", "--duration", "0.5"]).unwrap();
+        assert_eq!(options.words, ["x"]);
+        assert_eq!(options.duration, Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        for wrong in [
+            &[][..],
+            &["-l", "x", "y"],
+            &["--duration", "0", "x"],
+            &["--duration", "x", "x"],
+            &["--interactive", "x"],
+            &["--disk", "/dev/null", "x"],
+            &["--json", "--top", "x"],
+            &["--unknown", "x"],
+        ] {
+            let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
+            assert_eq!(error.exit_code(), 2, "{wrong:?}");
+        }
+    }
+}

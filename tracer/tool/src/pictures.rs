@@ -1,0 +1,237 @@
+//! Pictures of a trace: a timeline, a flame graph, a page.
+
+use std::{fs, io::BufWriter, path::Path};
+
+use anyhow::{Context, Result, bail};
+use pictures::{
+    Builder,
+    flame::{self, Flame},
+    html::{self, Page},
+    model::{Books, Histogram, HistogramRow, Stacks, Unit, WallClock},
+    perfetto,
+};
+use trace_model::Frame;
+use trace_script::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
+
+use crate::{options::Options, source::Source};
+
+/// The first value of a record that tells of a call. No program prints it by chance.
+pub const CALL: &str = "\u{1}call";
+
+/// The material of pictures, which grows while a trace runs.
+#[derive(Default)]
+pub struct Gathered {
+    builder: Builder,
+    books: Vec<Books>,
+    output: String,
+}
+
+impl Gathered {
+    /// Takes notice of a frame, its meaning, and the text that it made. False: it was a record for
+    /// pictures only, so its text is not shown.
+    pub fn frame(
+        &mut self,
+        frame: &Frame,
+        event: &Event,
+        text: &str,
+        presentation: &Presentation,
+        symbols: &dyn Symbolize,
+    ) -> bool {
+        match (frame, event) {
+            (
+                Frame::Started {
+                    cpus,
+                    epoch_nanoseconds,
+                    ..
+                },
+                _,
+            ) => {
+                self.builder.cpus(*cpus);
+                self.builder.wall_clock(WallClock {
+                    time: 0,
+                    since_1970: *epoch_nanoseconds,
+                });
+            }
+            (Frame::Comm { tid, name }, _) => self.builder.task(*tid, *tid, name),
+            (Frame::Ended { books, .. }, _) => {
+                let books = books.iter().enumerate().map(|(index, of)| Books {
+                    probe: format!("probe {}", index + 1),
+                    hits: of.hits,
+                    missed: of.missed,
+                    ..Books::default()
+                });
+                self.books = books.collect();
+            }
+            (_, Event::Record(record)) => {
+                let time = presentation.nanoseconds_since_start(record.tsc);
+                let time = time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0);
+                if self.call(record, time, symbols) {
+                    return false;
+                }
+                let tid = record.tid;
+                self.builder
+                    .instant(time, tid, record.cpu, &record.text, Vec::new());
+            }
+            _ => {}
+        }
+        self.output.push_str(text);
+        true
+    }
+
+    /// A record `(CALL, function, nanoseconds, result)`.
+    fn call(&mut self, record: &Recorded, time: u64, symbols: &dyn Symbolize) -> bool {
+        let [Value::Tuple(parts)] = &record.values[..] else {
+            return false;
+        };
+        let [Value::Text { text, .. }, function, length, rest @ ..] = &parts[..] else {
+            return false;
+        };
+        if text != CALL {
+            return false;
+        }
+        let length = length
+            .number()
+            .and_then(|length| u64::try_from(length).ok());
+        self.builder.call(pictures::model::Call {
+            tid: record.tid,
+            cpu_at_entry: None,
+            cpu_at_return: Some(record.cpu),
+            function: function.shown(symbols).to_string(),
+            begin: time.saturating_sub(length.unwrap_or(0)),
+            end: time,
+            seen: pictures::model::Seen::Whole,
+            arguments: Vec::new(),
+            result: rest.first().map(|result| result.shown(symbols).to_string()),
+            depth: 0,
+        });
+        true
+    }
+
+    /// Writes the files that the options name.
+    pub fn write(
+        self,
+        options: &Options,
+        source: &Source,
+        presentation: &Presentation,
+        symbols: &dyn Symbolize,
+    ) -> Result<()> {
+        let timeline = self.builder.finish();
+        if let Some(path) = &options.perfetto {
+            let file = create(path)?;
+            perfetto::write(&timeline, BufWriter::new(file)).with_context(|| cannot_write(path))?;
+        }
+        let stacks = stacks(presentation, symbols);
+        if let Some(path) = &options.flame {
+            let Some(first) = stacks.first() else {
+                bail!(
+                    "{} is not written: no map has a call stack among its keys; write, for \
+                     example, `@[kstack] = count()`",
+                    path.display()
+                );
+            };
+            let picture = flame::svg(first, Flame::default());
+            fs::write(path, picture).with_context(|| cannot_write(path))?;
+        }
+        if let Some(path) = &options.html {
+            let run = options.run.as_deref().unwrap_or("workload");
+            let page = html::page(&Page {
+                title: source.name.clone(),
+                program: source.text.clone(),
+                facts: vec![("ran meanwhile".into(), run.into())],
+                books: self.books,
+                output: self.output,
+                timeline: Some(timeline),
+                histograms: histograms(presentation, symbols),
+                stacks,
+                heat_maps: Vec::new(),
+            });
+            fs::write(path, page).with_context(|| cannot_write(path))?;
+        }
+        Ok(())
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+fn create(path: &Path) -> Result<fs::File> {
+    fs::File::create(path).with_context(|| cannot_write(path))
+}
+
+/// The maps that have a call stack among their keys. Other keys are the outermost frames.
+fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
+    let mut all = Vec::new();
+    for (name, entries) in presentation.maps() {
+        let mut rows = Vec::new();
+        for (key, value) in &entries {
+            let is_stack = |part: &&Value| matches!(part, Value::Stack(_));
+            let Some(Value::Stack(Some(addresses))) = key.iter().find(is_stack) else {
+                continue;
+            };
+            let others = key.iter().filter(|part| !is_stack(part));
+            let frames = addresses.iter().rev().map(|address| {
+                let symbol = symbols.symbol(*address);
+                symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.name)
+            });
+            let row = others
+                .map(|part| part.shown(symbols).to_string())
+                .chain(frames);
+            let number = value.number().and_then(|number| u64::try_from(number).ok());
+            rows.push((row.collect(), number.unwrap_or(0)));
+        }
+        if !rows.is_empty() {
+            let is_time = name.ends_with("ns");
+            all.push(Stacks {
+                title: name.into(),
+                unit: if is_time {
+                    Unit::Nanoseconds
+                } else {
+                    Unit::Count("hits".into())
+                },
+                rows,
+            });
+        }
+    }
+    all
+}
+
+/// The histograms of all maps.
+fn histograms(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Histogram> {
+    let mut all = Vec::new();
+    for (name, entries) in presentation.maps() {
+        for (key, value) in &entries {
+            let Value::Histogram(buckets) = value else {
+                continue;
+            };
+            let key: Vec<String> = key
+                .iter()
+                .map(|part| part.shown(symbols).to_string())
+                .collect();
+            let title = if key.is_empty() {
+                name.to_string()
+            } else {
+                format!("{name}[{}]", key.join(", "))
+            };
+            let rows = buckets.iter().map(row).collect();
+            all.push(Histogram { title, rows });
+        }
+    }
+    all
+}
+
+fn row(bucket: &Bucket) -> HistogramRow {
+    let label = match (bucket.low, bucket.end) {
+        (Some(low), Some(end)) if end == low + 1 => format!("[{low}]"),
+        (Some(low), Some(end)) => format!("[{low}, {end})"),
+        (Some(low), None) => format!("[{low}, ...)"),
+        (None, Some(end)) => format!("(..., {end})"),
+        (None, None) => "all".into(),
+    };
+    HistogramRow {
+        label,
+        low: bucket.low.unwrap_or(i128::MIN),
+        high: bucket.end.unwrap_or(i128::MAX),
+        count: bucket.count,
+    }
+}

@@ -1,0 +1,69 @@
+//! Mistakes of a program, as a terminal shows them.
+
+use std::io::{IsTerminal, stderr};
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use trace_language::Diagnostic;
+
+/// The mistakes of a text, each with its lines.
+pub fn report(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
+    let renderer = if stderr().is_terminal() {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    let shown = mistakes.iter().map(|mistake| {
+        // A place in the additions of the options is not shown.
+        let start = floor(text, mistake.span.start);
+        let end = floor(text, mistake.span.end).max(start);
+        let place = Snippet::source(text)
+            .path(name)
+            .annotation(AnnotationKind::Primary.span(start..end));
+        let group = Level::ERROR.primary_title(&mistake.message).element(place);
+        let group = if mistake.help.is_empty() {
+            group
+        } else {
+            group.element(Level::HELP.message(&mistake.help))
+        };
+        renderer.render(&[group])
+    });
+    let shown: Vec<String> = shown.collect();
+    shown.join("\n\n")
+}
+
+/// The last beginning of a character at or before an offset.
+fn floor(text: &str, offset: usize) -> usize {
+    let mut offset = offset.min(text.len());
+    while !text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    offset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_has_its_place_cause_and_next_step() {
+        let text = "kprobe:f {\n  $a = ;\n}";
+        let mistakes = trace_language::parse(text).unwrap_err();
+        let shown = report(&mistakes, text, "a.bt");
+        for part in [
+            "error: expected a value",
+            "a.bt:2:8",
+            "$a = ;",
+            "^",
+            "help: values are",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        // Mistakes at the end of a text, and beyond it, have a place, too.
+        for text in ["kprobe:f", "", "kprobe:é"] {
+            let mistakes = trace_language::parse(text).unwrap_err();
+            assert!(report(&mistakes, text, "x").contains("error: "));
+            let beyond = Diagnostic::new(trace_language::tree::Span::new(90, 99), "m", "");
+            assert!(report(&[beyond], text, "x").contains("error: m"));
+        }
+    }
+}
