@@ -589,8 +589,8 @@ fn comm(frame: &Frame) -> Option<&str> {
     }
 }
 
-/// The default of the flight recorder, on some functions: the last calls are a tree, and the call in
-/// which the kernel died is its last one and has not returned.
+/// The default of the flight recorder, on some functions: the last calls are a tree, and the call
+/// in which the kernel died is its last one and has not returned.
 #[test]
 fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let kernel = kernel();

@@ -8,8 +8,8 @@
 //!                                 `boot_loader`   (`disk`)                      tells the end
 //! ```
 //!
-//! [`bochs`] takes the place of `qemu` if a second emulator is requested. [`trace`] runs a guest that
-//! traces itself, and passes its answers on.
+//! [`bochs`] takes the place of `qemu` if a second emulator is requested. [`trace`] runs a guest
+//! that traces itself, and passes its answers on.
 //!
 //! # Invariants
 //! 1. Nothing is started before the whole command line has been found good.

@@ -1,8 +1,8 @@
 //! `cargo run`: builds the kernel, boots it in QEMU, and ends with the guest's verdict.
 //!
 //! `cargo run -- trace …` and `--record` are the tracer's. It is a program of its own, because it
-//! needs crates that a plain run does not. It is built at its first use, and takes the place of this
-//! one.
+//! needs crates that a plain run does not. It is built at its first use, and takes the place of
+//! this one.
 
 use std::{env, ffi::OsString, fs, path::Path, process::ExitCode};
 

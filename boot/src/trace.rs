@@ -56,7 +56,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Events that are read ahead. When nobody takes them, the kernel waits.
 const UNREAD_EVENTS: usize = 1024;
 
-/// What is to be traced.
+/// The trace that is wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// A `trace_model::Script`, encoded.
@@ -105,7 +105,7 @@ pub enum Event {
     Hung,
 }
 
-/// What the guest has told about its memory.
+/// The guest's account of its memory.
 #[derive(Debug)]
 struct Shared {
     ram: Ram,

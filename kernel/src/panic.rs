@@ -2,8 +2,9 @@
 //!
 //! The first CPU that panics stops the others and takes the console by force. Then it prints the
 //! message, the use of memory, the probe handler that runs if one does, the registers if an
-//! exception brought it here, and a backtrace. It waits for no lock and allocates nothing. If that fails in turn, the second panic
-//! prints its message only, and a third one prints nothing. The machine goes off in any case.
+//! exception brought it here, and a backtrace. It waits for no lock and allocates nothing. If that
+//! fails in turn, the second panic prints its message only, and a third one prints nothing. The
+//! machine goes off in any case.
 //!
 //! The last line of the log is the verdict, because on machines without isa-debug-exit (Bochs, a
 //! real PC) nothing else tells it.

@@ -1,5 +1,5 @@
-//! The serial ports, 16550 UARTs: COM1, the kernel's console, and COM2, which the tracer on the host
-//! listens to.
+//! The serial ports, 16550 UARTs: COM1, the kernel's console, and COM2, which the tracer on the
+//! host listens to.
 //!
 //! Output is polled, so it works with interrupts off, in an NMI and while the kernel dies. The port
 //! has no lock of its own: [`crate::console`] owns it, and a panic takes it by force. The port does

@@ -85,8 +85,8 @@ impl Memory for Stacks {
     }
 }
 
-/// The frame above code of an action. Registers that it has changed, other than `rbp`, are not known
-/// there; no frame of the kernel is found by them.
+/// The frame above code of an action. Registers that it has changed, other than `rbp`, are not
+/// known there; no frame of the kernel is found by them.
 fn step_out_of_action(frame: &Frame, code: &CodeFrame) -> Result<Frame, Stop> {
     let read = |address| Stacks.read(address).ok_or(Stop::Unreadable { address });
     let base = frame.registers[if code.by_bp {

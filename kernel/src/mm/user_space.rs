@@ -29,8 +29,8 @@
 //!
 //! # Running out
 //! Programs get no more memory when only [`KERNEL_RESERVE`] frames are free ([`is_memory_short`]):
-//! the rest keeps the kernel going. Free memory that the heap holds comes back first. Then a fault ends its task, `fork` and `exec` fail, and files
-//! do not grow.
+//! the rest keeps the kernel going. Free memory that the heap holds comes back first. Then a fault
+//! ends its task, `fork` and `exec` fail, and files do not grow.
 
 use crate::{
     errno::Errno,

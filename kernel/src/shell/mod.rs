@@ -127,7 +127,7 @@ static COMMANDS: &[Command] = &[
     Command {
         name: "trace",
         arguments: "'PROGRAM'",
-        help: "traces the kernel, such as trace 'kprobe:vfs_* { @[func] = count(); }', until Ctrl-C; \
+        help: "traces the kernel, such as trace 'kprobe:vfs_* { @ = count(); }', until Ctrl-C; \
                registers and symbols only, for types trace from the host",
         run: trace::trace,
         complete: complete::text,

@@ -60,7 +60,7 @@ impl Outlet for Screen<'_> {
     }
 }
 
-/// What is wrong with a text, with carets below the places.
+/// The mistakes in a text, with carets below the places.
 fn refused(text: &str, errors: &[Diagnostic]) -> Failure {
     let mut shown = String::from("the program is refused");
     for error in errors {

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! BUFFER-1. The ring of a CPU is changed only while no record is being written there: recording
-//!     is paused ([`records::pause`]), and a grace period has passed since. So a record is submitted
-//!     to the ring in which it was reserved.
+//!     is paused ([`records::pause`]), and a grace period has passed since. So a record is
+//!     submitted to the ring in which it was reserved.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
 //!

@@ -62,7 +62,7 @@ pub fn address(helper: Helper) -> Option<u64> {
     })
 }
 
-/// What is called in place of a helper whose arguments are `constants`.
+/// The routine in place of a helper whose arguments are `constants`.
 pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
     if let (Helper::AddByKey, [Some(map), ..]) = (helper, constants) {
         let map = core::ptr::with_exposed_provenance::<Tables>(*map as usize);

@@ -319,8 +319,8 @@ impl Program {
             Kind::Entry { .. } | Kind::Return { .. } => {
                 let (code, starts) = place(&[compiled(Form::Handler)?])?;
                 let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
-                // SAFETY: the code of the form for handlers of calls has these arguments, and returns
-                // 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
+                // SAFETY: the code of the form for handlers of calls has these arguments, and
+                // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
                 let routine = unsafe { core::mem::transmute::<*const (), CallRoutine>(start) };
                 (None, Some(routine), code)
             }

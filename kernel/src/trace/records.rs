@@ -41,8 +41,8 @@ use trace_ring::{
 
 use crate::{arch::percpu, time::read_tsc};
 
-/// Reasons why no records are taken: a bit each, and above them the number of pauses. 0: records are
-/// taken. A program may look at it.
+/// Reasons why no records are taken: a bit each, and above them the number of pauses. 0: records
+/// are taken. A program may look at it.
 static NOT_RECORDING: AtomicU32 = AtomicU32::new(Switch::NO_RINGS);
 
 /// One of the reasons. It is on while the reason does not hold.
@@ -117,7 +117,7 @@ mod flags {
 /// From the header of the ring's record to the program's.
 const IN_FRONT: usize = RECORD_HEADER_BYTES + PREFIX_BYTES;
 
-/// What is called for a record whose size, and whose type, are `constants`.
+/// The routine for a record whose size, and whose type, are `constants`.
 pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
     let (address, size, kind): (unsafe extern "C" fn(), _, _) = match *constants {
         _ if helper == Helper::RingSubmit => {
@@ -149,9 +149,9 @@ pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
     })
 }
 
-/// Reserves, or goes to label 7 if nothing is recorded, and to 8 if this is not the usual case. `rdx`:
-/// the record's bytes, and 1 << 32 for its number. Then `rdi` is the program's record, and the
-/// header of the ring's record has its time and its number. Changes `rax`, `rcx` and `rdx`.
+/// Reserves, or goes to label 7 if nothing is recorded, and to 8 if this is not the usual case.
+/// `rdx`: the record's bytes, and 1 << 32 for its number. Then `rdi` is the program's record, and
+/// the header of the ring's record has its time and its number. Changes `rax`, `rcx` and `rdx`.
 macro_rules! reserve {
     () => {
         "

@@ -125,8 +125,8 @@ fn take_all() -> Vec<Vec<u8>> {
     }
 }
 
-/// A user of the heap that was greedy once leaves no kernel in which no program can run. What goes
-/// to programs comes back to the heap when it is free.
+/// A user of the heap that was greedy once leaves no kernel in which no program can run. Memory
+/// that goes to programs comes back to the heap when it is free.
 #[guest_test(timeout = 120)]
 fn frames_that_the_heap_does_not_use_go_to_programs() {
     let run = || run_program("/bin/exercise", &["rounds", "1"]);

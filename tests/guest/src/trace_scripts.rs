@@ -245,7 +245,7 @@ fn places_that_cannot_be_probed_are_left_out_of_several() {
 #[guest_test]
 fn a_script_without_memory_is_refused_and_leaves_nothing() {
     let script = script();
-    // What is kept for good, such as rings and pools, is there then.
+    // Things that are kept for good, such as rings and pools, are there then.
     run(&script);
     for room in 0.. {
         let outcome = with_room_for(room, || {

@@ -149,7 +149,7 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
-/// What the rings hold.
+/// The content of the rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// In the order of time.

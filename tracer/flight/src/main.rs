@@ -1,7 +1,7 @@
 //! `cargo run -- --record ['PROGRAM']`: runs the kernel with a flight recorder, and shows the last
 //! records if the kernel dies: by a panic, by a triple fault, or because it hangs.
 //!
-//! Standard output has the guest's log and then the last calls. What this program says itself goes
+//! Standard output has the guest's log and then the last calls. Messages of this program go
 //! to standard error. The exit status is that of a plain run: 0 only if the guest ended well.
 
 use std::{
@@ -38,7 +38,7 @@ const REFUSED: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "record", bin_name = "cargo run --", max_term_width = 100)]
 struct Options {
-    /// What is recorded, in the tracer's language [default: entry and return of the functions of
+    /// The program, in the tracer's language [default: entry and return of the functions of
     /// --functions]
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, required = true)]
     record: Option<Option<String>>,
@@ -104,7 +104,7 @@ impl Symbolize for Names<'_> {
     }
 }
 
-/// What is recorded, and how records of a user's program are shown.
+/// The recorded program, and how records of a user's program are shown.
 struct Plan {
     script: Script,
     presentation: Option<Presentation>,

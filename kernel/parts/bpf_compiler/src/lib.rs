@@ -199,7 +199,7 @@ pub struct Machine<'a> {
     pub not_recording: Option<i32>,
     /// The addresses of the helpers: C functions of `r1` to `r5` with a result of 64 bits.
     pub helper: &'a dyn Fn(Helper) -> u64,
-    /// What is called in place of the helper, if there is such a thing for these constants.
+    /// The routine that is called in place of the helper, if there is one for these constants.
     pub routine: &'a dyn Fn(Helper, &Constants) -> Option<Routine>,
 }
 

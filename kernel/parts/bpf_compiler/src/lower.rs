@@ -40,7 +40,7 @@ const CALLER_SAVED: GprSet = GprSet::of(&[
 ]);
 /// All but `rsp`.
 const ALL: GprSet = GprSet(0xffef);
-/// What a [`Routine`] may change.
+/// The registers that a [`Routine`] may change.
 const ROUTINE_SAVED: GprSet = IN_FRAME;
 /// The registers that [`BreakpointFrame`] holds.
 const IN_FRAME: GprSet = GprSet::of(&[asm::RAX, asm::RCX, asm::RDX, asm::RSI, asm::RDI]);
@@ -321,7 +321,7 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
     asked
 }
 
-/// What is called in place of the helper at `i`.
+/// The routine that is called in place of the helper at `i`.
 fn routine(env: &Env, flow: &Flow, machine: &Machine, i: usize) -> Option<Routine> {
     let (Insn::Call { helper }, Some(before)) = (env.insns()[i], &flow.before[i]) else {
         return None;
@@ -344,7 +344,7 @@ fn only_routines(env: &Env, flow: &Flow, machine: &Machine) -> bool {
         .all(|i| routine(env, flow, machine, i).is_some())
 }
 
-/// What helpers get for a map.
+/// The word that helpers get for a map.
 fn handle(env: &Env, map: bpf::MapIndex) -> u64 {
     match env.map(map) {
         Some(MapRuntime::Array(array)) => array.handle,
@@ -391,7 +391,7 @@ fn push<T>(vec: &mut Vec<T>, item: T) -> Result<(), CompileError> {
 }
 
 impl Lower<'_> {
-    /// What the calls of the heavy level change.
+    /// The registers that the calls of the heavy level change.
     fn calls_change(&self) -> GprSet {
         if self.only_routines {
             ROUTINE_SAVED

@@ -1,4 +1,4 @@
-//! What the kernel answers: a stream of frames, in the order of time.
+//! The answers of the kernel: a stream of frames, in the order of time.
 
 use alloc::{string::String, vec::Vec};
 

@@ -96,7 +96,7 @@ pub enum Attachment {
     Profile { program: u32, nanoseconds: u64 },
 }
 
-/// What the kernel does with a record. All records go to the reader, too.
+/// The act of the kernel at a record. All records go to the reader, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Nothing more: the reader formats it.

@@ -37,7 +37,7 @@ pub enum Moment {
     Return,
 }
 
-/// What a compiler asks. Names are matched as they are written: the whole path, or its last
+/// The questions of a compiler. Names are matched as they are written: the whole path, or its last
 /// segments (`vfs_write`, `vfs::vfs_write`). `*` matches any text, `?` a character.
 pub trait Kernel {
     /// The functions that have code of their own and that a pattern matches, by address.

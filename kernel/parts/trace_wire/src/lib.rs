@@ -211,7 +211,7 @@ impl Reader {
     }
 }
 
-/// What a traced kernel does meanwhile.
+/// The work of a traced kernel meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
     /// The program that runs in ring 3 and its arguments, divided by blanks. None: the default one.

@@ -310,7 +310,7 @@ pub struct Walker {
     pub interrupted: bool,
 }
 
-/// What a step found.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The caller.

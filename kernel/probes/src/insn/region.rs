@@ -102,7 +102,7 @@ pub struct FunctionCode {
     decoded: Option<Decoded>,
 }
 
-/// What is found by decoding a function.
+/// The facts that decoding a function finds.
 struct Decoded {
     /// Where its instructions begin, as offsets, in order.
     instructions: Vec<u32>,

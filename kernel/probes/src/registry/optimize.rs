@@ -461,7 +461,8 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// The code of the function around `addr` as it is without probes, if jumps may be written there.
+    /// The code of the function around `addr` as it is without probes, if jumps may be written
+    /// there.
     fn code_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
         let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
         let function = symbol.start..symbol.start + symbol.size;

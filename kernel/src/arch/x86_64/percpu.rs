@@ -221,8 +221,8 @@ pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
     unsafe { gdt::init(&percpu.gdt, &percpu.tss, percpu, stacks) };
 }
 
-/// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes behind
-/// it, and this many bytes from GS base on.
+/// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes
+/// behind it, and this many bytes from GS base on.
 ///
 /// # Panics
 /// If `number` is not below [`COUNTERS`].

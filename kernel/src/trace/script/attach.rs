@@ -313,7 +313,7 @@ impl Timer {
     }
 }
 
-/// What [`tick`] reads.
+/// The words that [`tick`] reads.
 struct Due {
     program: Shared<Program>,
     period: u64,

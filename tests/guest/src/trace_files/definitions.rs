@@ -220,7 +220,8 @@ fn a_listing_can_be_written_back() {
     );
     append(&lines, "kprobe_events").unwrap();
     let listing = show("kprobe_events");
-    // In the order of their definition. Two CPUs have ten instances, unless the definition says how many.
+    // In the order of their definition. Two CPUs have ten instances, unless the definition says how
+    // many.
     let expected = [
         "p:kprobes/p_traced_function_0 traced_function".into(),
         "p:kprobes/second traced_function+1 arg=%di arg2=$stack0:x32".into(),
@@ -342,8 +343,9 @@ fn an_event_of_several_probes_stays_whole_when_the_first_is_deleted() {
     clean_up();
 }
 
-/// Of the allocations of enabling, the last ones are for jumps, which an event can do without. Those
-/// in front of them are for the second probe: if one fails, the first probe is not armed either.
+/// Of the allocations of enabling, the last ones are for jumps, which an event can do without.
+/// Those in front of them are for the second probe: if one fails, the first probe is not armed
+/// either.
 #[guest_test]
 fn an_event_is_armed_as_a_whole_or_not_at_all() {
     clean_up();
