@@ -32,7 +32,7 @@
 //!     looked through when records have been taken out of the ring, before they are sent.
 //!
 //! # Contexts
-//! Task context, may sleep. Only [`attach::tick`] is on the hit path.
+//! Task context, may sleep. Only the handler of timer ticks in [`attach`] is on the hit path.
 
 pub mod at_boot;
 mod attach;

@@ -53,9 +53,8 @@ impl Outbox {
     pub fn new() -> Option<Self> {
         let layout = Layout::from_size_align(HEADER_BYTES + DATA_BYTES, PAGE_BYTES).ok()?;
         // SAFETY: the layout is not empty.
-        let outbox = Self {
-            start: NonNull::new(unsafe { alloc_zeroed(layout) })?,
-        };
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let outbox = Self { start };
         outbox
             .word(CAPACITY)
             .store(DATA_BYTES as u64, Ordering::Relaxed);
