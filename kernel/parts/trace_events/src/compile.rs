@@ -339,7 +339,7 @@ impl<'a> EventProgram<'a> {
     fn note_interrupts_off(&mut self) {
         const INTERRUPT_FLAG: i32 = 9;
         const _: () = assert!(flags::IRQS_OFF == 1);
-        let register = Register::Flags.offset() as i16;
+        let register = Register::Flags.offset();
         self.builder
             .load(Reg::R0, Values::CONTEXT, register, Size::B8)
             .alu(AluOp::ShiftRight, Reg::R0, INTERRUPT_FLAG)

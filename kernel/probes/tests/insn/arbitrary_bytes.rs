@@ -64,9 +64,9 @@ pub fn examine(input: &[u8]) {
     }
     examine_boundaries(function, &decoded, places.function);
     let behind = vec![[0xcc, 0x90, 0xc3][usize::from(behind % 3)]; usize::from(behind >> 2) % 8];
-    let code = FunctionCode::new(function.to_vec(), places.function).expect("there is memory");
+    let mut code = FunctionCode::new(function.to_vec(), places.function);
     for insn in &decoded {
-        examine_region(&code, &behind, insn, &decoded, &places);
+        examine_region(&mut code, &behind, insn, &decoded, &places);
     }
 }
 
@@ -187,13 +187,13 @@ fn examine_boundaries(function: &[u8], decoded: &[Insn], start: u64) {
 /// The code that a jump may displace is whole, can be moved, and is entered by nobody but from its
 /// start.
 fn examine_region(
-    function: &FunctionCode,
+    function: &mut FunctionCode,
     behind: &[u8],
     insn: &Insn,
     decoded: &[Insn],
     places: &Places,
 ) {
-    let Ok(region) = function.region(behind, insn.ip()) else {
+    let Ok(region) = function.region(behind, insn.ip()).expect("there is memory") else {
         return;
     };
     let displaced = region.insns();
