@@ -1,0 +1,176 @@
+//! `cargo run -- trace` from the text to the exit status, with exact counts of the known workload.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+    sync::LazyLock,
+};
+
+use boot::{
+    cargo,
+    prerequisites::{self, Install},
+};
+use tests::boots::one_guest;
+
+/// The tracer's program.
+fn tracer() -> &'static PathBuf {
+    static TRACER: LazyLock<PathBuf> = LazyLock::new(|| {
+        prerequisites::toolchain(Install::Allowed).unwrap();
+        cargo::build_tool("tracer").unwrap()
+    });
+    &TRACER
+}
+
+fn trace(arguments: &[&str]) -> Output {
+    let _one = one_guest();
+    let mut command = Command::new(tracer());
+    command.args(["--timeout", "120"]).args(arguments);
+    command.output().unwrap()
+}
+
+/// The output of a trace that ends well.
+fn answer(arguments: &[&str]) -> String {
+    let output = trace(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}: {said}",
+        output.status
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A trace that is refused before a machine starts, and what it says.
+fn refusal(arguments: &[&str]) -> String {
+    let output = Command::new(tracer()).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert_eq!(output.stdout, b"", "{arguments:?}");
+    said
+}
+
+/// The children of the workload.
+const CHILDREN: u64 = 3;
+/// One directory, and each child's twice; the second time fails.
+const MKDIRS: u64 = 1 + 2 * CHILDREN;
+
+#[test]
+fn calls_are_counted() {
+    let said = answer(&[
+        "kprobe:sys_mkdir { @ = count(); }",
+        "--expect",
+        &format!("@ == {MKDIRS}"),
+    ]);
+    assert!(said.contains(&format!("@: {MKDIRS}\n")), "{said}");
+    assert!(
+        said.contains(&format!("{MKDIRS} hits = {MKDIRS} recorded + 0 missed")),
+        "{said}"
+    );
+}
+
+#[test]
+fn results_are_counted_by_program_and_value() {
+    let said = answer(&[
+        "kretprobe:sys_mkdir { @[comm, retval] = count(); }",
+        "--expect",
+        &format!(
+            "@[\"workload\", 0] == {} && @[\"workload\", -17] == {CHILDREN}",
+            1 + CHILDREN
+        ),
+        "--expect",
+        "len(@) == 2 && dropped == 0",
+    ]);
+    assert!(
+        said.contains(&format!("@[workload, -17]: {CHILDREN}\n")),
+        "{said}"
+    );
+}
+
+#[test]
+fn arguments_have_their_names_and_predicates_filter() {
+    let program = "kprobe:sys_mkdir /args.mode == 0755/ { printf(\"%o\\n\", args.mode); }";
+    let said = answer(&[program]);
+    assert_eq!(
+        said.lines().filter(|line| *line == "755").count() as u64,
+        MKDIRS,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_session_measures_each_call() {
+    let said = answer(&[
+        "funclatency",
+        "sys_mkdir",
+        "--expect",
+        &format!("sum(@ns) == {MKDIRS}"),
+    ]);
+    assert!(said.contains("@ns[sys_mkdir]"), "{said}");
+}
+
+#[test]
+fn a_condition_that_does_not_hold_gives_status_1_and_the_reason() {
+    let output = trace(&["kprobe:sys_mkdir { @ = count(); }", "--expect", "@ > 1000"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = format!("--expect '@ > 1000' does not hold: @ is {MKDIRS}");
+    assert!(said.contains(&reason), "{said}");
+}
+
+#[test]
+fn begin_end_and_exit_have_their_order_and_the_status_is_passed_on() {
+    let program = "begin { printf(\"first\\n\"); } kprobe:do_fork { exit(3); } \
+                   end { printf(\"last\\n\"); }";
+    let output = trace(&[program]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = said.lines().take(2).collect();
+    assert_eq!(lines, ["first", "last"]);
+}
+
+#[test]
+fn answers_are_json_if_asked_for() {
+    let said = answer(&["kprobe:sys_mkdir { @calls[comm] = count(); }", "--json"]);
+    let line = |kind: &str| {
+        let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut found = lines.filter(|line: &serde_json::Value| line["type"] == kind);
+        found.next().unwrap_or_else(|| panic!("no {kind}: {said}"))
+    };
+    assert_eq!(line("attached_probes")["data"]["probes"], 1);
+    assert_eq!(line("map")["data"]["@calls"]["workload"], MKDIRS);
+    assert_eq!(line("books")["data"]["hits"], MKDIRS);
+}
+
+#[test]
+fn wrong_programs_are_refused_with_their_place() {
+    for (program, parts) in [
+        (
+            "kprobe:sys_mkdir { @ = ; }",
+            &["expected a value, found `;`", "^", "help: "][..],
+        ),
+        (
+            "kprobe:sys_mkdirr { @ = count(); }",
+            &["sys_mkdirr", "sys_mkdir"],
+        ),
+        ("kprobe:sys_mkdir { @ = args.mod; }", &["mod", "mode"]),
+        ("uprobe:x { }", &["`uprobe` is not in this tracer"]),
+    ] {
+        let said = refusal(&[program]);
+        for part in parts {
+            assert!(said.contains(part), "{program}: {said}");
+        }
+    }
+    let said = refusal(&["kprobe:sys_mkdir { @ = count(); }", "--expect", "@a == 1"]);
+    assert!(said.contains("the program has no `@a`"), "{said}");
+}
+
+#[test]
+fn functions_are_listed_with_their_signatures() {
+    let said = answer(&["-l", "sys_mkdir"]);
+    let line = said.lines().next().unwrap_or_default();
+    assert!(
+        line.contains("fn sys_mkdir(path: u64, mode: u32) -> i64"),
+        "{said}"
+    );
+    assert!(line.contains("paths.rs:"), "{said}");
+}
