@@ -100,9 +100,7 @@ const PAGE_BITS: u64 = (1 << COUNT_SHIFT) - 1;
 
 /// Where code of an action has its return address at `ip`. None: no action is there. Any context.
 pub fn frame_at(ip: u64) -> Option<CodeFrame> {
-    if code_at(ip).is_none() {
-        return None;
-    }
+    code_at(ip)?;
     let page = (ip - START) as usize / PAGE_BYTES;
     let list = LISTS.get(page)?.load(Acquire);
     let (first, count) = (list >> 32, (list & 0xffff_ffff) >> COUNT_SHIFT);

@@ -27,7 +27,7 @@ static TAKEN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// A map of one counter, 0 on all CPUs. None: all are in use.
 pub fn take() -> Option<Array> {
     let number = TAKEN.iter().enumerate().find_map(|(at, word)| {
-        let lowest_free = |taken: u64| (taken != u64::MAX).then_some(taken | taken + 1);
+        let lowest_free = |taken: u64| (taken != u64::MAX).then_some(taken | (taken + 1));
         // Acquire: whoever gave it back does not count there any more.
         let before = word.fetch_update(AcqRel, Acquire, lowest_free).ok()?;
         Some(at * 64 + before.trailing_ones() as usize)

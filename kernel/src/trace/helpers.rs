@@ -68,7 +68,7 @@ pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
         let map = core::ptr::with_exposed_provenance::<Tables>(*map as usize);
         // SAFETY: the handle of a map of keys, which lives as long as the program. Its tables do.
         let key_bytes = unsafe { (*(*map).tables[0]).key_bytes() };
-        return (key_bytes == 8).then(|| Routine {
+        return (key_bytes == 8).then_some(Routine {
             address: trace_add_by_word as *const () as u64,
             arguments: [
                 Given::Argument,

@@ -330,6 +330,9 @@ unsafe extern "C" fn trace_event_of_size() {
 
 /// The helper [`Helper::EventReserve`]: the size is in `rsi`, the room behind it in `rdx`, the type
 /// in `rcx`. A C function.
+///
+/// # Safety
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind: u64) -> *mut u8 {
@@ -382,6 +385,9 @@ pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind:
 }
 
 /// The helper [`Helper::RingSubmit`]: the record is in `rdi`.
+///
+/// # Safety
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has reserved.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_ring_submit() {
@@ -487,6 +493,9 @@ extern "C" fn trace_publish_slowly(last: u64) {
 }
 
 /// The helper [`Helper::RingDiscard`].
+///
+/// # Safety
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has reserved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_ring_discard(record: *mut u8, _: u64) {
     if let Some(ring) = ring() {
