@@ -45,7 +45,7 @@ pub struct Options {
     /// Print one JSON object per line, with the fields that bpftrace gives them
     #[arg(long)]
     pub json: bool,
-    /// Write a timeline for https://ui.perfetto.dev
+    /// Write a timeline for the Perfetto UI (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
     /// Write a flame graph (SVG) of the maps that have call stacks as keys
