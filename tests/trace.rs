@@ -105,7 +105,7 @@ fn a_session_measures_each_call() {
         "--expect",
         &format!("sum(@ns) == {MKDIRS}"),
     ]);
-    assert!(said.contains("@ns[sys_mkdir]"), "{said}");
+    assert!(said.contains("::sys_mkdir]"), "{said}");
 }
 
 #[test]
