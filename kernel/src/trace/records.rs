@@ -387,7 +387,8 @@ pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind:
 /// The helper [`Helper::RingSubmit`]: the record is in `rdi`.
 ///
 /// # Safety
-/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has reserved.
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has
+///    reserved.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_ring_submit() {
@@ -495,7 +496,8 @@ extern "C" fn trace_publish_slowly(last: u64) {
 /// The helper [`Helper::RingDiscard`].
 ///
 /// # Safety
-/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has reserved.
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has
+///    reserved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_ring_discard(record: *mut u8, _: u64) {
     if let Some(ring) = ring() {
