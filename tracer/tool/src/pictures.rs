@@ -15,7 +15,8 @@ use trace_script::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
 
 use crate::{options::Options, source::Source};
 
-/// The first value of a record that tells of a call. No program prints it by chance.
+/// The first value of a record that tells of a call. No program prints it by chance. Behind it are
+/// the function, the nanoseconds, the result or an empty text, and names and values of arguments.
 pub const CALL: &str = "\u{1}call";
 
 /// The material of pictures, which grows while a trace runs.
@@ -78,12 +79,19 @@ impl Gathered {
         true
     }
 
-    /// A record `(CALL, function, nanoseconds, result)`.
+    /// A record that begins with [`CALL`].
     fn call(&mut self, record: &Recorded, time: u64, symbols: &dyn Symbolize) -> bool {
         let [Value::Tuple(parts)] = &record.values[..] else {
             return false;
         };
-        let [Value::Text { text, .. }, function, length, rest @ ..] = &parts[..] else {
+        let [
+            Value::Text { text, .. },
+            function,
+            length,
+            result,
+            arguments @ ..,
+        ] = &parts[..]
+        else {
             return false;
         };
         if text != CALL {
@@ -92,16 +100,20 @@ impl Gathered {
         let length = length
             .number()
             .and_then(|length| u64::try_from(length).ok());
+        let shown = |value: &Value| value.shown(symbols).to_string();
         self.builder.call(pictures::model::Call {
             tid: record.tid,
             cpu_at_entry: None,
             cpu_at_return: Some(record.cpu),
-            function: function.shown(symbols).to_string(),
+            function: shown(function),
             begin: time.saturating_sub(length.unwrap_or(0)),
             end: time,
             seen: pictures::model::Seen::Whole,
-            arguments: Vec::new(),
-            result: rest.first().map(|result| result.shown(symbols).to_string()),
+            arguments: arguments
+                .chunks_exact(2)
+                .map(|pair| (shown(&pair[0]), shown(&pair[1])))
+                .collect(),
+            result: Some(shown(result)).filter(|result| !result.is_empty()),
             depth: 0,
         });
         true

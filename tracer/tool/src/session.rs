@@ -1,7 +1,7 @@
 //! A run: from the options to the exit status.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, IsTerminal, Write, stderr, stdout},
     process,
     sync::{Mutex, PoisonError},
@@ -22,7 +22,10 @@ use trace_language::{
     Diagnostic, parse_with,
     tree::{ProbeKind, Script},
 };
-use trace_model::Frame;
+use trace_model::{
+    Frame, Kernel as _,
+    symbols::{Moment, Place},
+};
 use trace_script::{
     Compiled, Event, Options as CompileOptions, Presentation, Symbol, Symbolize, Totals, compile,
 };
@@ -241,7 +244,7 @@ fn compile_all(
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compile_options = CompileOptions::default();
-    let additions = additions(options, tree);
+    let additions = additions(options, tree, symbols);
     let own = compile(tree, symbols, &compile_options)?;
     if additions.is_empty() {
         return Ok(own);
@@ -389,7 +392,7 @@ impl Session<'_> {
 }
 
 /// The clauses that the options add to a program.
-fn additions(options: &Options, tree: &Script) -> String {
+fn additions(options: &Options, tree: &Script, symbols: &DebugInfo) -> String {
     let mut text = String::new();
     if options.top {
         text += "interval:s:1 { ";
@@ -403,29 +406,69 @@ fn additions(options: &Options, tree: &Script) -> String {
         text += "}\n";
     }
     if options.perfetto.is_some() || options.html.is_some() {
-        let mut functions = BTreeSet::new();
-        for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
-            match &probe.kind {
-                ProbeKind::Entry {
-                    function,
-                    offset: 0,
-                }
-                | ProbeKind::Return { function }
-                | ProbeKind::Session { function } => {
-                    functions.insert(function.text.as_str());
-                }
-                _ => {}
-            }
-        }
-        for function in functions {
-            text += &format!(
-                "session:{function:?} {{ $begin = nsecs; }} \
-                 return {{ print((\"\\x01{}\", func, nsecs - $begin, retval)); }}\n",
-                CALL.trim_start_matches('\u{1}')
-            );
-        }
+        text += &calls(tree, symbols);
     }
     text
+}
+
+/// Most functions whose calls are recorded for pictures.
+const MOST_FUNCTIONS: usize = 256;
+
+/// Clauses that record the calls of the functions that a program probes, each with as much as is
+/// known at its places: arguments and result, one of them, or the time alone.
+fn calls(tree: &Script, symbols: &DebugInfo) -> String {
+    let mut functions = BTreeMap::new();
+    for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
+        if let ProbeKind::Entry {
+            function,
+            offset: 0,
+        }
+        | ProbeKind::Return { function }
+        | ProbeKind::Session { function } = &probe.kind
+        {
+            let found = symbols.functions(&function.text).into_iter();
+            functions.extend(found.map(|function| (function.address, function.symbol)));
+        }
+    }
+    if functions.len() > MOST_FUNCTIONS {
+        say(format_args!(
+            "pictures show the calls of {MOST_FUNCTIONS} of {} functions",
+            functions.len()
+        ));
+    }
+    let clauses = functions.iter().take(MOST_FUNCTIONS);
+    clauses
+        .filter_map(|(address, symbol)| call_clause(*address, symbol, symbols))
+        .collect()
+}
+
+/// The clause for one function. None: its return cannot be probed.
+fn call_clause(address: u64, symbol: &str, symbols: &DebugInfo) -> Option<String> {
+    let place = Place {
+        address,
+        moment: Moment::At,
+    };
+    let arguments: String = symbols
+        .variables(place)
+        .iter()
+        .map(|name| format!(", {name:?}, args.{name}"))
+        .collect();
+    let results = ["retval", "\"\""];
+    let wanted =
+        [arguments.as_str(), ""].map(|arguments| results.map(|result| (arguments, result)));
+    wanted
+        .into_iter()
+        .flatten()
+        .find_map(|(arguments, result)| {
+            let clause = format!(
+                "session:{symbol:?} {{ $begin = nsecs; }} \
+             return {{ print((\"\\x01{}\", func, nsecs - $begin, {result}{arguments})); }}\n",
+                CALL.trim_start_matches('\u{1}')
+            );
+            let compiled = parse_with(&clause, &[])
+                .and_then(|tree| compile(&tree, symbols, &CompileOptions::default()));
+            compiled.is_ok().then_some(clause)
+        })
 }
 
 /// The names of all maps that a program writes to.
