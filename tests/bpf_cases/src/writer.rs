@@ -670,10 +670,11 @@ impl Writer<'_> {
             Helper::ReturnAddress,
             Helper::StackId,
             Helper::NotRecording,
+            Helper::Trigger,
         ]);
         match helper {
             Helper::ReturnAddress if !matches!(self.kind, Kind::Return { .. }) => return,
-            Helper::Log2 => self.number_argument(R1),
+            Helper::Log2 | Helper::Trigger => self.number_argument(R1),
             Helper::FuncIp => self.mov(R1, R6),
             Helper::StrLen | Helper::UserStrLen => {
                 self.number_argument(R1);
