@@ -219,13 +219,15 @@ impl Index {
                 high = middle;
             }
         }
-        let last = self.function(low.checked_sub(1)?);
-        let same = (0..low)
-            .rev()
-            .map(|row| self.function(row))
-            .take_while(|row| row.address == last.address);
-        same.max_by_key(|row| row.entry.is_some())
-            .filter(|row| address - row.address < row.bytes.max(1))
+        // Labels in assembly have no size, and lie in functions.
+        let contains = |row: &FunctionRow| address - row.address < row.bytes.max(1);
+        let mut below = (0..low).rev().map(|row| self.function(row));
+        let first = below.find(|row| row.bytes > 0 || contains(row))?;
+        let same = below.take_while(|row| row.address == first.address);
+        core::iter::once(first)
+            .chain(same)
+            .filter(contains)
+            .max_by_key(|row| row.entry.is_some())
     }
 
     /// Path, address, entry.
