@@ -79,7 +79,9 @@ impl Browser {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("page.html");
-        std::fs::write(&file, format!("{text}<script>{script}</script>"))?;
+        // A browser without a window draws no frames by itself. Timers follow the time budget.
+        let frames = "window.requestAnimationFrame = (draw) => setTimeout(draw, 0);";
+        std::fs::write(&file, format!("{text}<script>{frames}{script}</script>"))?;
         let output = Command::new(&self.0)
             .args([
                 "--headless",
@@ -95,6 +97,8 @@ impl Browser {
                 "--disable-sync",
                 "--disable-quic",
                 "--window-size=1280,900",
+                // The page is shown when nothing is left to do, in its own time.
+                "--virtual-time-budget=5000",
                 "--dump-dom",
             ])
             .arg(format!(

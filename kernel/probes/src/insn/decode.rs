@@ -91,6 +91,13 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
+    /// Where the bytes begin.
+    pub const fn ip(self) -> u64 {
+        match self {
+            Self::Truncated { ip } | Self::Invalid { ip } | Self::Apx { ip } => ip,
+        }
+    }
+
     /// The errno of a registration that fails so.
     pub const fn errno(self) -> i32 {
         match self {

@@ -226,8 +226,9 @@ impl FunctionCode {
     fn displaced(&self, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
         let end = addr.wrapping_add(JUMP_BYTES as u64);
         let offset = addr.wrapping_sub(self.start);
+        let mut undecodable = None;
         let mut instructions = Instructions::new(&self.bytes[offset as usize..], addr)
-            .map_while(Result::ok)
+            .map_while(|insn| insn.map_err(|error| undecodable = Some(error)).ok())
             .peekable();
         let mut region: Option<Region> = None;
         let mut goes_on = true;
@@ -242,6 +243,10 @@ impl FunctionCode {
             region.insns[region.count] = insn;
             region.count += 1;
             goes_on = judge(&insn, instructions.peek(), end)?;
+        }
+        drop(instructions);
+        if let Some(error) = undecodable.filter(|error| error.ip() < end) {
+            return Err(Obstacle::Undecodable(error));
         }
         let region = region.ok_or(Obstacle::NoInstruction)?;
         let function_end = self.start.wrapping_add(self.bytes.len() as u64);
@@ -593,6 +598,10 @@ mod tests {
         assert_eq!(lengths(&broken, &[], 1), Err(Obstacle::Undecodable(cause)));
         // At the entry the bytes show that nothing can lead there.
         assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
+        // But not what is under the jump.
+        let cause = DecodeError::Invalid { ip: START + 1 };
+        let broken = [0x90, 0x06, 0x90, 0x90, 0x90, 0xc3];
+        assert_eq!(lengths(&broken, &[], 0), Err(Obstacle::Undecodable(cause)));
         assert_eq!(
             lengths(&[0x48, 0x89, 0xf8, 0xc3], &[], 1),
             Err(Obstacle::NoInstruction)
