@@ -23,14 +23,15 @@ fn subject() -> PathBuf {
     Kernel::build("kernel").unwrap().elf
 }
 
-/// The address table alone would be 16 MiB, and a boot loader takes seconds for a megabyte.
+/// The address table alone would be 16 MiB, and a boot loader takes seconds for a megabyte. The
+/// data of the CPUs is in the file, 42 KiB for each of four, because not all of it is zero.
 #[test]
 fn statics_that_are_zero_take_no_room_in_the_file() {
     let kernel = Kernel::build("kernel").unwrap();
     let bytes = fs::read(&kernel.elf).unwrap();
     let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
     let data = file.section_by_name(".data").unwrap().size();
-    assert!(data < 128 << 10, "{data} bytes");
+    assert!(data < 192 << 10, "{data} bytes");
 }
 
 /// A probe on such padding would never be hit, so it would have to be refused by its symbol.
