@@ -381,7 +381,8 @@ static ARENA: SpinLock<State> = SpinLock::new(State {
 /// relative.
 #[inline(never)]
 fn outcome(form: &Form, flags: u64, seed: u64) -> State {
-    let arena = &raw mut *ARENA.lock();
+    // A raw borrow would hold the lock to the end of the function.
+    let arena = core::ptr::from_mut(&mut *ARENA.lock());
     // SAFETY: tests run one at a time, and no other use of the arena begins before this one ends;
     // the forms above keep to the rules of `run_form`. Interrupts are on, as some forms need them.
     let mut state = unsafe {

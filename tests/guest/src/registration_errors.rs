@@ -13,14 +13,15 @@ use kernel::{
     symbols,
 };
 
+/// No other function here does this. The linker may merge two that are the same, and then the
+/// address has the other one's symbol, too.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn error_target(a: u64) -> u64 {
-    black_box(a + 1)
+    black_box(black_box(a) + 1)
 }
 
-/// Its constant is in no other function. The linker may merge two that are the same, and then the
-/// address has the other one's symbol, too.
+/// Its constant is in no other function, for the same reason.
 #[inline(never)]
 fn rust_target(a: u64) -> u64 {
     black_box(a + 0x7275_7374)
