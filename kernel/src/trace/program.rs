@@ -28,7 +28,7 @@ use bpf_compiler::{
     Array, Base, Calls, Code, CompileError, Form, Machine, MapRuntime, PerCpu as PerCpuPart,
     PidTgid, compile,
 };
-use probes::{Action, CallAction, PerCpu, action::CallRoutine, kprobe::PreHandler};
+use probes::{Action, CallAction, PerCpu, Probe, action::CallRoutine, kprobe::PreHandler};
 use trace_maps::{Definition, Map, MapError};
 use x86_64::instructions::interrupts;
 
@@ -577,37 +577,50 @@ impl AttachedProbe {
     }
 }
 
-/// Kprobes that all run one program, registered in one call.
-pub struct AttachedProbes {
-    /// From `Box::into_raw`. Dropped when they are unregistered.
-    probes: *mut [Kprobe],
-    /// The same, for the registry. Kept, because a detachment must not need memory.
-    references: Vec<&'static Kprobe>,
-    action: Option<Box<Action>>,
-    program: Shared<Program>,
+/// A probe that counts what it missed.
+trait Misses: Probe {
+    /// How many hits or calls were missed so far.
+    fn misses(&self) -> u64;
 }
 
-// SAFETY: the probes are `Send` and `Sync`, and this is their owner.
-unsafe impl Send for AttachedProbes {}
-// SAFETY: as above.
-unsafe impl Sync for AttachedProbes {}
+impl Misses for Kprobe {
+    fn misses(&self) -> u64 {
+        self.nmissed()
+    }
+}
 
-impl AttachedProbes {
-    /// Registers a probe at each of `addresses` with `program`.
+impl Misses for Kretprobe {
+    fn misses(&self) -> u64 {
+        self.nmissed() + self.kprobe().nmissed()
+    }
+}
+
+/// Probes with the same action, registered in one call.
+struct Batch<P: Misses + 'static, A> {
+    /// From `Box::into_raw`. Dropped when they are unregistered.
+    probes: *mut [P],
+    /// The same, for the registry. Kept, because a detachment must not need memory.
+    references: Vec<&'static P>,
+    /// None when they are unregistered.
+    action: Option<Box<A>>,
+}
+
+// SAFETY: this is the probes' owner, and the rest is `Send` by itself.
+unsafe impl<P: Misses + Send + Sync, A: Send> Send for Batch<P, A> {}
+// SAFETY: the probes are only shared.
+unsafe impl<P: Misses + Sync, A: Sync> Sync for Batch<P, A> {}
+
+impl<P: Misses, A> Batch<P, A> {
+    /// Registers a probe at each of `addresses`. `probe` makes one with the action, which lives
+    /// until [`Batch::remove`] has unregistered it.
     ///
     /// # Errors
     /// [`LoadError`], of the first address that is refused; nothing has changed then.
-    pub fn new(program: Shared<Program>, addresses: &[u64]) -> Result<Self, LoadError> {
-        let action = program
-            .action
-            .ok_or(LoadError::Kind(program.source().kind))?;
+    fn new(action: A, addresses: &[u64], probe: impl Fn(u64, &A) -> P) -> Result<Self, LoadError> {
         let action = try_box(action)?;
         let mut probes = try_vec(addresses.len())?;
         let mut references = try_vec(addresses.len())?;
-        for address in addresses {
-            // SAFETY: the action and its code live until the probes are unregistered, in `remove`.
-            probes.push(unsafe { Kprobe::new().at(*address).action(&*action) });
-        }
+        probes.extend(addresses.iter().map(|address| probe(*address, &action)));
         // No bytes are to spare, so this needs no memory.
         let probes = Box::into_raw(probes.into_boxed_slice());
         // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
@@ -618,7 +631,6 @@ impl AttachedProbes {
                 probes,
                 references,
                 action: Some(action),
-                program,
             }),
             Err(error) => {
                 references.clear();
@@ -629,32 +641,17 @@ impl AttachedProbes {
         }
     }
 
-    /// How many probes there are.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.references.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.references.is_empty()
+    fn misses(&self) -> u64 {
+        self.references.iter().map(|probe| probe.misses()).sum()
     }
 
-    /// The program.
-    pub fn program(&self) -> &Shared<Program> {
-        &self.program
-    }
-
-    /// How many hits were missed so far: beside other probes, while the CPU was in their handlers.
-    pub fn misses(&self) -> u64 {
-        self.references.iter().map(|probe| probe.nmissed()).sum()
-    }
-
-    /// Detaches them. Returns their misses, which do not change any more.
-    pub fn detach(mut self) -> u64 {
-        self.remove()
-    }
-
-    fn remove(&mut self) -> u64 {
+    /// Unregisters them, once. Returns their misses, which do not change any more. `programs` are
+    /// those that hits run.
+    fn remove<T>(&mut self, programs: impl FnOnce() -> T) -> u64 {
         if self.action.is_none() {
             return 0;
         }
@@ -666,9 +663,61 @@ impl AttachedProbes {
             // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
             Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
             // They are hit still. So they stay, with all that a hit needs.
-            Err(_) => core::mem::forget((action, self.program.clone())),
+            Err(_) => core::mem::forget((action, programs())),
         }
         misses
+    }
+}
+
+/// Kprobes that all run one program, registered in one call.
+pub struct AttachedProbes {
+    batch: Batch<Kprobe, Action>,
+    program: Shared<Program>,
+}
+
+impl AttachedProbes {
+    /// Registers a probe at each of `addresses` with `program`.
+    ///
+    /// # Errors
+    /// [`LoadError`], of the first address that is refused; nothing has changed then.
+    pub fn new(program: Shared<Program>, addresses: &[u64]) -> Result<Self, LoadError> {
+        let action = program
+            .action
+            .ok_or(LoadError::Kind(program.source().kind))?;
+        // SAFETY: the action lives until the probe is unregistered, and so does its code: the
+        // program is dropped after the batch.
+        let probe = |at, action: &Action| unsafe { Kprobe::new().at(at).action(action) };
+        let batch = Batch::new(action, addresses, probe)?;
+        Ok(Self { batch, program })
+    }
+
+    /// How many probes there are.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Shared<Program> {
+        &self.program
+    }
+
+    /// How many hits were missed so far: beside other probes, while the CPU was in their handlers.
+    pub fn misses(&self) -> u64 {
+        self.batch.misses()
+    }
+
+    /// Detaches them. Returns their misses, which do not change any more.
+    pub fn detach(mut self) -> u64 {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> u64 {
+        self.batch.remove(|| self.program.clone())
     }
 }
 
@@ -751,7 +800,7 @@ impl AttachedCall {
 
     /// How many calls were missed: the CPU was in handlers, or no instance was free.
     pub fn misses(&self) -> u64 {
-        self.kretprobe().nmissed() + self.kretprobe().kprobe().nmissed()
+        Misses::misses(self.kretprobe())
     }
 
     /// Enables the probe, if it was disabled.
@@ -772,19 +821,10 @@ impl AttachedCall {
 
 /// Kretprobes that all run the same programs, registered in one call.
 pub struct AttachedCalls {
-    /// From `Box::into_raw`. Dropped when they are unregistered.
-    probes: *mut [Kretprobe],
-    /// The same, for the registry. Kept, because a detachment must not need memory.
-    references: Vec<&'static Kretprobe>,
-    action: Option<Box<CallAction>>,
+    batch: Batch<Kretprobe, CallAction>,
     entry: Option<Shared<Program>>,
     on_return: Shared<Program>,
 }
-
-// SAFETY: the probes are `Send` and `Sync`, and this is their owner.
-unsafe impl Send for AttachedCalls {}
-// SAFETY: as above.
-unsafe impl Sync for AttachedCalls {}
 
 impl AttachedCalls {
     /// Registers a probe on each of the functions that begin at `addresses`.
@@ -796,49 +836,31 @@ impl AttachedCalls {
         on_return: Shared<Program>,
         addresses: &[u64],
     ) -> Result<Self, LoadError> {
-        let action = try_box(call_action(entry.as_ref(), &on_return)?)?;
-        let mut probes = try_vec(addresses.len())?;
-        let mut references = try_vec(addresses.len())?;
-        for address in addresses {
-            // SAFETY: the action and its code live until the probes are unregistered, in `remove`.
-            probes.push(unsafe { Kretprobe::new().at(*address).action(&*action) });
-        }
-        // No bytes are to spare, so this needs no memory.
-        let probes = Box::into_raw(probes.into_boxed_slice());
-        // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
-        // references then.
-        references.extend(unsafe { &*probes });
-        match PROBES.register_batch(&references) {
-            Ok(()) => Ok(Self {
-                probes,
-                references,
-                action: Some(action),
-                entry,
-                on_return,
-            }),
-            Err(error) => {
-                references.clear();
-                // SAFETY: from `into_raw` above, and nobody has them.
-                drop(unsafe { Box::from_raw(probes) });
-                Err(error.into())
-            }
-        }
+        let action = call_action(entry.as_ref(), &on_return)?;
+        // SAFETY: the action lives until the probe is unregistered, and so does its code: the
+        // programs are dropped after the batch.
+        let probe = |at, action: &CallAction| unsafe { Kretprobe::new().at(at).action(action) };
+        let batch = Batch::new(action, addresses, probe)?;
+        Ok(Self {
+            batch,
+            entry,
+            on_return,
+        })
     }
 
     /// How many probes there are.
     pub fn len(&self) -> usize {
-        self.references.len()
+        self.batch.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.references.is_empty()
+        self.len() == 0
     }
 
     /// How many calls were missed so far: the CPU was in handlers, or no instance was free.
     pub fn misses(&self) -> u64 {
-        let of = |probe: &&Kretprobe| probe.nmissed() + probe.kprobe().nmissed();
-        self.references.iter().map(of).sum()
+        self.batch.misses()
     }
 
     /// Detaches them. Returns their misses, which do not change any more. Calls that are under way
@@ -848,22 +870,10 @@ impl AttachedCalls {
     }
 
     fn remove(&mut self) -> u64 {
-        if self.action.is_none() {
-            return 0;
-        }
-        let removed = PROBES.unregister_batch(&self.references);
-        let misses = self.misses();
-        let action = self.action.take();
-        self.references.clear();
-        match removed {
-            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
-            Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
-            // They are hit still. So they stay, with all that a hit needs.
-            Err(_) => {
-                core::mem::forget((action, self.entry.clone(), self.on_return.clone()));
-            }
-        }
-        misses
+        let Self {
+            entry, on_return, ..
+        } = self;
+        self.batch.remove(|| (entry.clone(), on_return.clone()))
     }
 }
 
