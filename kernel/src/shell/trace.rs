@@ -6,16 +6,15 @@
 //! The prompt's task. Ctrl-C ends the script, and what it has gathered is shown. A second Ctrl-C
 //! ends that, too.
 
-use alloc::{format, string::String};
+use alloc::string::String;
 use core::fmt::Write;
 
 use trace_language::Diagnostic;
 use trace_model::Frame;
-use trace_script::{Event, Options, Presentation, Symbol, Symbolize, compile};
+use trace_script::{Event, Options, Presentation, compile};
 
 use super::command::{Failure, Next};
 use crate::{
-    symbols,
     task::WaitQueue,
     terminal::Command as Running,
     time::{NSEC_PER_MSEC, ktime_get},
@@ -24,19 +23,6 @@ use crate::{
 
 /// How often the ring is looked into.
 const LOOK_NS: u64 = 20 * NSEC_PER_MSEC;
-
-/// Names of addresses, for what is shown.
-struct Names;
-
-impl Symbolize for Names {
-    fn symbol(&self, address: u64) -> Option<Symbol> {
-        let symbol = symbols::lookup_addr(address)?;
-        Some(Symbol {
-            name: format!("{symbol}"),
-            offset: address - symbol.start,
-        })
-    }
-}
 
 /// Shows answers as they come.
 struct Screen<'o> {
@@ -48,7 +34,7 @@ struct Screen<'o> {
 
 impl Outlet for Screen<'_> {
     fn send(&mut self, frame: &Frame) {
-        let shown = self.presentation.frame(frame, &Names, self.out);
+        let shown = self.presentation.frame(frame, &SymbolsOnly, self.out);
         match shown {
             Ok(Event::Started { places }) => {
                 let plural = if places == 1 { "" } else { "s" };

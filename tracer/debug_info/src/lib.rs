@@ -48,8 +48,8 @@ use std::{
 };
 
 use trace_model::symbols::{
-    Expression, Function, Kernel, Moment, Piece, Place, Register, Source, Type, TypeId,
-    Unavailable, Variable,
+    Expression, Function, Kernel, Moment, Piece, Place, Register, Source, Symbol, Symbolize, Type,
+    TypeId, Unavailable, Variable,
 };
 
 use crate::{
@@ -982,6 +982,16 @@ impl Kernel for DebugInfo {
             .into_iter()
             .map(String::from)
             .collect()
+    }
+}
+
+impl Symbolize for DebugInfo {
+    fn symbol(&self, address: u64) -> Option<Symbol> {
+        let function = self.function_at(address)?;
+        Some(Symbol {
+            offset: address - function.address,
+            name: function.path,
+        })
     }
 }
 

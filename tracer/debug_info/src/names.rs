@@ -7,6 +7,8 @@
 //! NAMES-2. Generic arguments may be left out. Where they are given, they are the first ones, each
 //!     by its last segments; `_`, `*` and a single capital letter stand for any.
 
+use trace_model::symbols::glob;
+
 /// Splits a path at each `::` that is not inside of brackets.
 pub fn segments(path: &str) -> Vec<&str> {
     split(path, "::")
@@ -195,35 +197,6 @@ fn type_fits(pattern: &str, name: &str) -> bool {
         let (base, arguments) = generics(&name);
         arguments.is_some() && glob(&pattern, base)
     }
-}
-
-/// Whether `*` (any text) and `?` (a character) can be replaced so that the texts are equal.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when what follows the last star does not fit.
-    let mut again: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                again = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&byte) if byte == text[t] || byte == b'?' => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((after, from)) = again else {
-                    return false;
-                };
-                again = Some((after, from + 1));
-                p = after;
-                t = from + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
 /// The nearest of some names, best first, without repetition; at most `count`.

@@ -27,7 +27,7 @@ use clap::Parser;
 use debug_info::DebugInfo;
 use pictures::text::{Tree, tree};
 use trace_model::{Frame, Kernel as _, Script};
-use trace_script::{Presentation, Symbol, Symbolize};
+use trace_script::Presentation;
 
 /// Exit status after Ctrl-C, as shells report it.
 const INTERRUPTED: i32 = 128 + 2;
@@ -84,24 +84,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Names of addresses.
-struct Names<'d>(&'d DebugInfo);
-
-impl Names<'_> {
-    fn path(&self, address: u64) -> String {
-        let function = self.0.function_at(address);
-        function.map_or_else(|| format!("{address:#x}"), |function| function.path)
-    }
-}
-
-impl Symbolize for Names<'_> {
-    fn symbol(&self, address: u64) -> Option<Symbol> {
-        let function = self.0.function_at(address)?;
-        Some(Symbol {
-            offset: address - function.address,
-            name: function.path,
-        })
-    }
+/// The name of the function that has an address.
+fn path(symbols: &DebugInfo, address: u64) -> String {
+    let function = symbols.function_at(address);
+    function.map_or_else(|| format!("{address:#x}"), |function| function.path)
 }
 
 /// The recorded program, and how records of a user's program are shown.
@@ -200,7 +186,7 @@ fn run(options: &Options) -> Result<u8> {
         true => say("the kernel hangs: a CPU does not get on"),
         false => say(format_args!("{}", ran.end)),
     }
-    show(options, plan.presentation, &ran, &Names(&symbols))?;
+    show(options, plan.presentation, &ran, &symbols)?;
     Ok(1)
 }
 
@@ -247,7 +233,7 @@ fn show(
     options: &Options,
     presentation: Option<Presentation>,
     ran: &Ran,
-    names: &Names<'_>,
+    symbols: &DebugInfo,
 ) -> Result<()> {
     let Some(started @ Frame::Started { tsc_hz, .. }) = &ran.started else {
         bail!("the kernel died before the recorder ran; there are no records");
@@ -256,7 +242,7 @@ fn show(
     let mut out = String::new();
     match presentation {
         None => {
-            let timeline = flight::timeline(&recording, *tsc_hz, |address| names.path(address));
+            let timeline = flight::timeline(&recording, *tsc_hz, |address| path(symbols, address));
             let last = Tree {
                 last: Some(options.last),
                 from_end: true,
@@ -276,7 +262,7 @@ fn show(
         }
         Some(mut presentation) => {
             let mut frame = |frame: &Frame, out: &mut String| {
-                let shown = presentation.frame(frame, names, out);
+                let shown = presentation.frame(frame, symbols, out);
                 shown
                     .map(drop)
                     .map_err(|_| anyhow!("a record cannot be shown"))

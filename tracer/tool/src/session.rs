@@ -26,9 +26,7 @@ use trace_model::{
     Frame, Kernel as _,
     symbols::{Moment, Place},
 };
-use trace_script::{
-    Compiled, Event, Options as CompileOptions, Presentation, Symbol, Symbolize, Totals, compile,
-};
+use trace_script::{Compiled, Event, Options as CompileOptions, Presentation, Totals, compile};
 
 use crate::{
     REFUSED,
@@ -49,19 +47,6 @@ const LOG_LINES: usize = 30;
 
 /// Where Ctrl-C ends a trace gracefully, while one runs.
 static ENDER: Mutex<Option<Ender>> = Mutex::new(None);
-
-/// Names from the debug information.
-struct Names<'a>(&'a DebugInfo);
-
-impl Symbolize for Names<'_> {
-    fn symbol(&self, address: u64) -> Option<Symbol> {
-        let function = self.0.function_at(address)?;
-        Some(Symbol {
-            offset: address - function.address,
-            name: function.path,
-        })
-    }
-}
 
 /// Tells how long the steps took, if that is wanted.
 struct Timing {
@@ -188,12 +173,11 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     };
     let trace = Trace::start(&machine, options.build.install(), &request)?;
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace.ender());
-    let names = Names(&symbols);
     let mut session = Session {
         options,
         presentation: compiled.presentation,
         gathered: Gathered::default(),
-        names: &names,
+        symbols: &symbols,
         ended: None,
         refused: None,
         log: Vec::new(),
@@ -221,9 +205,9 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
         presentation,
         ..
     } = session;
-    gathered.write(options, source, &presentation, &names)?;
+    gathered.write(options, source, &presentation, &symbols)?;
     for condition in &conditions {
-        if let Err(why) = condition.holds(&presentation, &totals, &names) {
+        if let Err(why) = condition.holds(&presentation, &totals, &symbols) {
             say(why);
             failed = true;
         }
@@ -272,7 +256,7 @@ struct Session<'a> {
     options: &'a Options,
     presentation: Presentation,
     gathered: Gathered,
-    names: &'a Names<'a>,
+    symbols: &'a DebugInfo,
     /// The status of the last frame, and the books.
     ended: Option<(i32, Totals)>,
     refused: Option<String>,
@@ -322,11 +306,11 @@ impl Session<'_> {
         let mut text = String::new();
         let event = self
             .presentation
-            .frame(frame, self.names, &mut text)
+            .frame(frame, self.symbols, &mut text)
             .map_err(|_| anyhow!("an answer of the kernel cannot be shown"))?;
         let shown = self
             .gathered
-            .frame(frame, &event, &text, &self.presentation, self.names);
+            .frame(frame, &event, &text, &self.presentation, self.symbols);
         if self.options.json {
             text = self.json(&event, !text.is_empty());
         }
@@ -359,7 +343,7 @@ impl Session<'_> {
                 let mut maps = self.presentation.maps();
                 let found = maps.find(|(of, _)| of == name);
                 found.map_or_else(String::new, |(name, entries)| {
-                    json::map(name, &entries, self.names)
+                    json::map(name, &entries, self.symbols)
                 })
             }
             Event::Started { places } => {
@@ -368,7 +352,7 @@ impl Session<'_> {
             Event::Record(record) => json::line("printf", serde_json::json!(record.text)),
             Event::Ended { totals, .. } => {
                 let maps = self.presentation.maps();
-                let maps = maps.map(|(name, entries)| json::map(name, &entries, self.names));
+                let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
                 maps.chain([json::books(totals)]).collect()
             }
             _ => String::new(),

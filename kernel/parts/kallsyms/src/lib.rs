@@ -35,6 +35,8 @@ use core::{
 use elf::{ElfBytes, abi, endian::LittleEndian};
 use rustc_demangle::{Demangle, try_demangle};
 
+pub use nearest::distance;
+
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {

@@ -107,7 +107,8 @@ fn last_segment(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// The edit distance of two names, if it is at most `limit`.
+/// The edit distance of two names in bytes (Levenshtein), if it is at most `limit`. `None` as well
+/// if one is longer than 255 bytes.
 pub fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len().abs_diff(b.len()) > limit || a.len().max(b.len()) > MAX_LEN {

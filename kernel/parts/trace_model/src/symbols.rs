@@ -89,6 +89,49 @@ pub trait Kernel {
     fn nearest(&self, name: &str) -> Vec<String>;
 }
 
+/// A function, and a place in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    pub name: String,
+    /// Bytes from its beginning.
+    pub offset: u64,
+}
+
+/// Tells the names of addresses.
+pub trait Symbolize {
+    /// The function that has the address.
+    fn symbol(&self, address: u64) -> Option<Symbol>;
+}
+
+/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the text.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    // Where to go on when what follows the last star does not fit.
+    let mut again: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                again = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == text[t] || byte == b'?' => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((after, from)) = again else {
+                    return false;
+                };
+                again = Some((after, from + 1));
+                p = after;
+                t = from + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
 /// Why a value cannot be had, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {

@@ -6,21 +6,9 @@ use core::{
     fmt::{self, Write},
 };
 
+pub use trace_model::symbols::{Symbol, Symbolize};
+
 use crate::histogram::{self, Bucket};
-
-/// A function, and a place in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
-    pub name: String,
-    /// Bytes from its beginning.
-    pub offset: u64,
-}
-
-/// Tells the names of addresses.
-pub trait Symbolize {
-    /// The function that has the address.
-    fn symbol(&self, address: u64) -> Option<Symbol>;
-}
 
 /// Knows no names.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,9 @@ use alloc::{
     vec::Vec,
 };
 
-use trace_model::symbols::{Function, Kernel, Place, Type, TypeId, Unavailable, Variable};
+use trace_model::symbols::{
+    Function, Kernel, Place, Symbol, Symbolize, Type, TypeId, Unavailable, Variable, glob,
+};
 
 use crate::symbols;
 
@@ -65,51 +67,11 @@ fn segments(path: &str) -> usize {
         .unwrap_or(1)
 }
 
-/// Whether `*` (any text) and `?` (a letter) can be replaced so that the texts are equal.
-fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Behind the last star, and the text that it stands for ends here.
-    let mut star = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                p += 1;
-                star = Some((p, t));
-            }
-            Some(byte) if *byte == b'?' || *byte == text[t] => (p, t) = (p + 1, t + 1),
-            _ => {
-                let Some((after, end)) = star else {
-                    return false;
-                };
-                star = Some((after, end + 1));
-                (p, t) = (after, end + 1);
-            }
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
 /// Whether a pattern means a path (NAME-1).
 fn means(pattern: &str, path: &str) -> bool {
     let is_glob = pattern.contains(['*', '?']);
     last_segments(path, segments(pattern)).is_some_and(|end| glob(pattern, end))
         || is_glob && glob(pattern, path)
-}
-
-/// How many letters must be put in, taken away or replaced to make one text from the other.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 impl Kernel for SymbolsOnly {
@@ -163,16 +125,25 @@ impl Kernel for SymbolsOnly {
         for symbol in symbols::functions() {
             let path = symbol.to_string();
             let end = last_segments(&path, segments(name)).unwrap_or(&path);
-            if end.len().abs_diff(name.len()) > most {
+            let Some(far) = kallsyms::distance(name, end, most) else {
                 continue;
-            }
-            let far = distance(name, end);
-            if far <= most && near.iter().all(|(_, other)| other != end) {
+            };
+            if near.iter().all(|(_, other)| other != end) {
                 near.push((far, end.into()));
                 near.sort();
                 near.truncate(OFFERED);
             }
         }
         near.into_iter().map(|(_, name)| name).collect()
+    }
+}
+
+impl Symbolize for SymbolsOnly {
+    fn symbol(&self, address: u64) -> Option<Symbol> {
+        let symbol = symbols::lookup_addr(address)?;
+        Some(Symbol {
+            name: symbol.to_string(),
+            offset: address - symbol.start,
+        })
     }
 }
