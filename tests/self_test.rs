@@ -32,6 +32,7 @@ fn verdicts() -> BTreeMap<String, Verdict> {
 
 #[test]
 fn pass_panic_triple_fault_and_hang_are_told_apart() {
+    const TOO_LONG: &str = "it took too long: the kernel panicked";
     let verdicts = verdicts();
     let expected = [
         ("a_passes", None),
@@ -46,11 +47,22 @@ fn pass_panic_triple_fault_and_hang_are_told_apart() {
         ),
         (
             "e_floods_the_log",
-            Some(("it hung: not over after 3 s", "self-test: in e")),
+            Some((
+                TOO_LONG,
+                "self_test::e_floods_the_log is not over after 3 s",
+            )),
         ),
         (
             "e_hangs",
-            Some(("it hung: not over after 3 s", "self-test: in e")),
+            Some((TOO_LONG, "guest_tests::self_test::e_hangs")),
+        ),
+        (
+            "e_hangs_without_interrupts",
+            Some(("it hung: not over after 18 s", "self-test: in e")),
+        ),
+        (
+            "e_sleeps",
+            Some((TOO_LONG, "self_test::e_sleeps is not over after 3 s")),
         ),
         ("f_panics_as_it_should", None),
         (

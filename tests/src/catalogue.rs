@@ -91,7 +91,7 @@ pub struct GuestTest {
     /// Position in the section, by which it is selected.
     pub index: usize,
     pub boot: BootOptions,
-    /// Time until it hangs.
+    /// Time that it may take.
     pub timeout: Duration,
     /// Runs only on request.
     pub ignored: bool,

@@ -8,7 +8,7 @@
 use std::mem;
 
 use boot::guest::End;
-use test_protocol::Marker;
+use test_protocol::{Marker, TIME_IS_OVER};
 
 /// The result of a test: passed, or failed with a reason and the test's part of the log.
 pub type Verdict = Result<(), String>;
@@ -18,7 +18,9 @@ pub type Verdict = Result<(), String>;
 pub enum Failure {
     /// It said so, or the guest died in it.
     InTest,
-    /// It was not over in time.
+    /// The guest ended it because its time was over.
+    TooLong,
+    /// It was not over in time, and the host ended the guest.
     Hung,
     /// The guest ended, or took too long, before the first test.
     NotBooted,
@@ -31,7 +33,9 @@ impl Failure {
     pub fn told_by(line: &str) -> Self {
         let line = line.strip_prefix(AFTER_ITS_END).unwrap_or(line);
         let is = |beginnings: &[&str]| beginnings.iter().any(|text| line.starts_with(text));
-        if is(&[HUNG]) {
+        if is(&[TOO_LONG]) {
+            Self::TooLong
+        } else if is(&[HUNG]) {
             Self::Hung
         } else if is(&[NOT_BOOTED]) {
             Self::NotBooted
@@ -47,6 +51,7 @@ impl Failure {
 const PANICKED: &str = "the kernel panicked";
 const RESET: &str = "the machine was reset";
 const ENDED: &str = "the guest ended";
+const TOO_LONG: &str = "it took too long";
 const HUNG: &str = "it hung";
 const NOT_BOOTED: &str = "the guest did not get as far as running it";
 const NO_PANIC: &str = "it did not panic";
@@ -164,8 +169,11 @@ impl Transcript {
         let (test, returned) = self.current?;
         let wanted_panic = self.tests[test].should_panic.as_deref();
         let well = *over == Over::Ended(End::Success);
+        let is_panic = *over == Over::Ended(End::Failure);
+        let took_too_long = is_panic && self.log.contains(TIME_IS_OVER);
         let verdict = match wanted_panic {
-            Some(text) if *over == Over::Ended(End::Failure) => {
+            _ if took_too_long => self.failed(&format!("{TOO_LONG}: {PANICKED}")),
+            Some(text) if is_panic => {
                 if self.log.contains(text) {
                     Ok(())
                 } else {
@@ -353,6 +361,15 @@ mod tests {
             verdicts[1],
             (1, "the guest ended without running it".into())
         );
+    }
+
+    #[test]
+    fn a_guest_that_ends_a_test_in_time_says_so() {
+        for name in ["a", "panics"] {
+            let last = format!("Kernel panic: text: {name}: {TIME_IS_OVER}\n");
+            let (_, line) = judge(&[name], &[begin(name), last], &FAILURE).remove(0);
+            assert_eq!(Failure::told_by(&line), Failure::TooLong, "{line}");
+        }
     }
 
     #[test]

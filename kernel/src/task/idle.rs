@@ -6,14 +6,15 @@
 //!
 //! - it wakes the sleepers that fell asleep on this CPU;
 //! - it tries again to print, when the console's port has taken nothing;
-//! - it looks for input that has no interrupt.
+//! - it looks for input that has no interrupt;
+//! - it ends a test whose time is over ([`crate::test_runner`]).
 //!
 //! The alarm is never nearer than a tick, so interrupts come no faster than ticks do.
 
 use super::{scheduler::schedule, sleep, tick};
 use crate::{
     arch::{apic, percpu},
-    console, terminal,
+    console, terminal, test_runner,
     time::ktime_get,
 };
 use x86_64::instructions::interrupts;
@@ -47,8 +48,14 @@ fn rest() {
     let percpu = percpu::this();
     let tick = apic::tick_ns();
     let waits = console::is_pending() || terminal::is_polled();
-    let next = sleep::earliest_of(percpu.cpu_id())
-        .map(|deadline| deadline.saturating_sub(ktime_get()).max(tick));
+    let next = [
+        sleep::earliest_of(percpu.cpu_id()),
+        test_runner::deadline_ns(),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
+    .map(|deadline| deadline.saturating_sub(ktime_get()).max(tick));
     percpu.set_resting(true);
     apic::set_alarm(if waits { Some(tick) } else { next });
 }

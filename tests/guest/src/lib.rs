@@ -22,14 +22,14 @@
 //! | `memory = 512` | memory in MiB | 256 |
 //! | `cmdline = "a=b c=d"` | arguments for the kernel command line | none |
 //! | `icount` | time counts instructions, the same in each run | off |
-//! | `timeout = 120` | seconds after which the test counts as hanging | 180 |
+//! | `timeout = 120` | seconds that the test may take | 180 |
 //! | `should_panic = "text"` | passes if the kernel panics and its log holds this text | off |
 //! | `ignore` | runs only with `cargo test -- --ignored` | off |
 //! | `hidden` | not in the ordinary list: a test for the harness itself | off |
 //!
 //! Tests with the same machine and command line share a boot, in the order of their names; a test
 //! that needs a boot of its own gets one by a command line of its own. After a test that panics,
-//! resets the machine or hangs, the harness boots again and goes on with the rest.
+//! which it also does when its time is over, resets the machine or hangs, the harness boots again and goes on with the rest.
 //!
 //! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this
 //! crate: `platform` has what it needs.

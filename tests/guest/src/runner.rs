@@ -1,38 +1,66 @@
 //! Runs the tests that the host selected, one after the other, and tells it about each in the log.
+//!
+//! A test that takes longer than its time limit ends the kernel, with the test's name and the
+//! backtrace of what the CPU was doing.
 
 use crate::registry;
-use core::hint;
+use core::{
+    hint,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 use kernel::{
+    arch::PtRegs,
     cmdline,
     log::{self, Level},
     mm::Usage,
-    panic::{ExitCode, exit},
-    pr_err, pr_info,
+    panic::{ExitCode, die, exit},
+    pr_err, pr_info, test_runner,
+    time::{NSEC_PER_SEC, ktime_get},
 };
-use test_protocol::{Marker, PARAMETER, parse_selection};
+use test_protocol::{Marker, PARAMETER, TIME_IS_OVER, parse_selection};
 
 /// Runs the selected tests and powers the machine off; failing tests panic on the way.
 pub fn run() -> ! {
     let tests = registry::tests();
     let selection = cmdline::get(PARAMETER).unwrap_or_default();
     for range in parse_selection(selection) {
-        let Some(selected) = range.ok().and_then(|range| tests.get(range)) else {
+        let selected = range
+            .ok()
+            .and_then(|range| Some((*range.start(), tests.get(range)?)));
+        let Some((start, selected)) = selected else {
             pr_err!(
                 "{PARAMETER}={selection}: a list of indices below {} is wanted, such as 0-2,5",
                 tests.len()
             );
             exit(ExitCode::Failure);
         };
-        for test in selected {
+        for (test, index) in selected.iter().zip(start..) {
             let name = test.0.name.as_str();
             tell(Marker::Begin(name));
             let before = Usage::now();
+            RUNNING.store(index, Ordering::Relaxed);
+            let limit_ns = u64::from(test.0.timeout_s) * NSEC_PER_SEC;
+            test_runner::limit_time(ktime_get() + limit_ns, time_is_over);
             (test.0.run)();
+            test_runner::lift_time_limit();
             tell(Marker::End(name));
             tell_what_is_left(&before);
         }
     }
     exit(ExitCode::Success)
+}
+
+/// The index of the test that runs.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends the kernel, because the test that runs waits for what does not come.
+fn time_is_over(regs: &PtRegs) -> ! {
+    let test = &registry::tests()[RUNNING.load(Ordering::Relaxed)].0;
+    let (name, seconds) = (test.name.as_str(), test.timeout_s);
+    die(
+        regs,
+        format_args!("{name} is not over after {seconds} s: {TIME_IS_OVER}"),
+    )
 }
 
 /// Prints `marker`, again and again while the log is full: the host depends on it.

@@ -2,7 +2,8 @@
 //! ordinary list.
 
 use core::{arch::asm, hint};
-use kernel::pr_info;
+use kernel::{pr_info, task::sleep::sleep_ns};
+use x86_64::instructions::interrupts;
 
 #[guest_test(hidden)]
 fn a_passes() {
@@ -43,6 +44,23 @@ fn e_floods_the_log() {
     loop {
         pr_info!("and on");
     }
+}
+
+/// The host has to end it, because the only CPU lets nothing in.
+#[guest_test(hidden, timeout = 3, smp = 1)]
+fn e_hangs_without_interrupts() {
+    pr_info!("self-test: in e");
+    interrupts::disable();
+    loop {
+        hint::spin_loop();
+    }
+}
+
+/// All CPUs are idle meanwhile.
+#[guest_test(hidden, timeout = 3)]
+fn e_sleeps() {
+    pr_info!("self-test: in e");
+    sleep_ns(u64::MAX);
 }
 
 #[guest_test(hidden, should_panic = "as it should")]

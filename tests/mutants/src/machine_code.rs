@@ -29,6 +29,7 @@ use boot::{
 };
 use kallsyms::{Symbol, Table};
 use object::{Object, ObjectSegment};
+use test_protocol::Descriptor;
 use tests::{
     boots::{self, Emulator},
     catalogue::{Catalogue, GuestTest},
@@ -45,8 +46,8 @@ use crate::verdict::Verdict;
 /// other work keeps the processors busy.
 const BOOTING: Duration = Duration::from_secs(90);
 
-/// The time limit of tests that say nothing about it. Those that need more have a longer one.
-const QUICK: Duration = Duration::from_secs(60);
+/// The time limit of tests that say nothing about it, which take seconds.
+const USUAL: Duration = Duration::from_secs(Descriptor::USUAL_TIMEOUT_S as u64);
 
 /// Which guest tests are tried.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -319,7 +320,7 @@ impl Drop for Files<'_> {
 /// Whether `test` takes seconds. Those of the probes' suite have a long limit each, for processors
 /// that are simulated in steps.
 fn is_quick(test: &&GuestTest) -> bool {
-    test.timeout <= QUICK || test.name.starts_with("suite::")
+    test.timeout <= USUAL || test.name.starts_with("suite::")
 }
 
 /// Whether `test` shares its boot with most others.

@@ -18,7 +18,9 @@ pub enum Verdict {
     BreaksTheRules,
     /// All tests passed.
     Survived,
-    /// This test was not over in time.
+    /// By the guest, which ends this test when its time is over.
+    TakesTooLong(String),
+    /// This test was not over in time, and was ended from outside.
     Hangs(String),
     /// No guest came as far as its first test.
     DoesNotBoot,
@@ -29,13 +31,17 @@ pub enum Verdict {
 
 impl Verdict {
     pub fn is_noticed(&self) -> bool {
-        matches!(self, Self::Noticed(_) | Self::BreaksTheRules)
+        matches!(
+            self,
+            Self::Noticed(_) | Self::BreaksTheRules | Self::TakesTooLong(_)
+        )
     }
 
     /// The verdict of a guest test that failed with this first line.
     pub fn of_guest_test(test: &str, line: &str) -> Self {
         match Failure::told_by(line) {
             Failure::InTest => Self::Noticed(test.into()),
+            Failure::TooLong => Self::TakesTooLong(test.into()),
             Failure::Hung => Self::Hangs(test.into()),
             Failure::NotBooted => Self::DoesNotBoot,
             Failure::Harness => Self::Unjudged(line.into()),
@@ -48,6 +54,7 @@ impl Verdict {
             Self::Noticed(_) => "noticed by a test",
             Self::BreaksTheRules => "noticed by the rules of the hit path",
             Self::Survived => "SURVIVED",
+            Self::TakesTooLong(_) => "noticed by a test's time limit",
             Self::Hangs(_) => "a test hangs",
             Self::DoesNotBoot => "does not boot",
             Self::DoesNotBuild => "does not build",
@@ -60,7 +67,10 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.category())?;
         match self {
-            Self::Noticed(what) | Self::Hangs(what) | Self::Unjudged(what) => {
+            Self::Noticed(what)
+            | Self::TakesTooLong(what)
+            | Self::Hangs(what)
+            | Self::Unjudged(what) => {
                 write!(f, ": {what}")
             }
             _ => Ok(()),
@@ -351,6 +361,10 @@ mod tests_of_the_judgement {
         assert_eq!(
             judged("it hung: not over after 60 s"),
             Verdict::Hangs("hits::a".into())
+        );
+        assert_eq!(
+            judged("it took too long: the kernel panicked"),
+            Verdict::TakesTooLong("hits::a".into())
         );
         assert_eq!(
             judged("after its end, it hung: not over after 60 s"),

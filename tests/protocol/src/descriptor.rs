@@ -21,13 +21,16 @@ pub struct Descriptor {
     pub smp: u32,
     /// Memory of the machine in MiB.
     pub memory_mib: u32,
-    /// Time until the test counts as hanging, in seconds.
+    /// Time that the test may take, in seconds. The guest ends it then.
     pub timeout_s: u32,
     /// [`Descriptor::IGNORED`] and its like, ored.
     pub flags: u32,
 }
 
 impl Descriptor {
+    /// The time limit of a test that says nothing about it, in seconds.
+    pub const USUAL_TIMEOUT_S: u32 = 180;
+
     /// Runs only on request, as long tests do.
     pub const IGNORED: u32 = 1 << 0;
     /// Runs with one tick of the time stamp counter per instruction.
@@ -44,7 +47,7 @@ impl Descriptor {
             run,
             smp: 2,
             memory_mib: 256,
-            timeout_s: 180,
+            timeout_s: Self::USUAL_TIMEOUT_S,
             flags: 0,
         }
     }
@@ -67,7 +70,8 @@ impl Descriptor {
         self
     }
 
-    /// Sets the time after which the test counts as hanging, in seconds; by default 60.
+    /// Sets the time that the test may take, in seconds; by default
+    /// [`USUAL_TIMEOUT_S`](Self::USUAL_TIMEOUT_S).
     pub const fn timeout(mut self, seconds: u32) -> Self {
         self.timeout_s = seconds;
         self

@@ -11,7 +11,8 @@
 //!
 //! A test has passed if the guest was still well at the beginning of the next test, or at its own
 //! successful end. So any failure of the guest belongs to exactly one test, also one that happens
-//! between two tests.
+//! between two tests. The guest ends a test itself when its time is over: it panics, and says so
+//! ([`TIME_IS_OVER`]). Only a guest whose CPUs let no interrupt in has to be ended by the host.
 //!
 //! The benchmark is a module; it prints its results as [`Measurement`]s.
 #![no_std]
@@ -28,6 +29,10 @@ pub use selection::{Ranges, parse_selection};
 
 /// The ELF section of the descriptors: an array of [`Descriptor`] without gaps.
 pub const SECTION: &str = ".guest_tests";
+
+/// The end of the guest's last message about a test that took longer than its time limit. The
+/// test's full name comes before it.
+pub const TIME_IS_OVER: &str = "its time is over";
 
 /// The kernel command line's argument that selects tests by their index in the section: see
 /// [`parse_selection`].

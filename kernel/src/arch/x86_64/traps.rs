@@ -15,7 +15,7 @@ use crate::{
     panic, pr_err, pr_warn,
     probes::{PROBES, hooks},
     task::{self, exit::exit_if_requested, scheduler, sleep},
-    terminal,
+    terminal, test_runner,
 };
 use core::{
     arch::asm,
@@ -236,10 +236,11 @@ fn spare_interrupt(regs: &mut PtRegs) -> bool {
 }
 
 /// The tick, every [`tick_ns`](crate::time::tick_ns) on each CPU: it wakes sleepers and ends the
-/// running task's turn.
+/// running task's turn, and a test whose time is over.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn timer_interrupt(_regs: &mut PtRegs) {
+pub extern "C" fn timer_interrupt(regs: &mut PtRegs) {
+    test_runner::tick(regs);
     sleep::tick();
     scheduler::tick();
     terminal::tick();
