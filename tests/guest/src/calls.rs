@@ -1,5 +1,6 @@
 //! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
 
+use crate::optimization::Optimization;
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -499,13 +500,24 @@ extern "C" fn another(n: u64) -> u64 {
 /// same stack or more of it, and only that call's return is seen.
 #[guest_test]
 fn calls_that_never_return_cost_no_instance() {
-    let probe = register(Box::new(
-        Kretprobe::<()>::new()
-            .symbol("left_or_returning")
-            .maxactive(64)
-            .handler(see_result),
-    ))
-    .unwrap();
+    fn enter(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        EntryVerdict::Track
+    }
+    let plain = || Kretprobe::<()>::new().handler(see_result);
+    for (probe, jumps) in [
+        (plain(), false),
+        (plain(), true),
+        (plain().entry(enter), false),
+        (plain().entry(enter), true),
+    ] {
+        let _knob = Optimization::set(jumps);
+        calls_are_left(probe);
+    }
+}
+
+fn calls_are_left(probe: Kretprobe<()>) {
+    let probe = probe.symbol("left_or_returning").maxactive(64);
+    let probe = register(Box::new(probe)).unwrap();
     for (abandoned, returning) in [(8, 8), (72, 8)] {
         seen();
         let (hits, stale) = (probe.hits(), PROBES.stale_instances());

@@ -337,6 +337,72 @@ fn a_return_probe_shows_neither_its_entry_nor_its_trampoline() {
     }
 }
 
+/// A stepped call of a function with several return probes is as any other: each has its own
+/// instance, those that find none count it, and one that is off does nothing.
+#[guest_test]
+fn a_stepped_call_has_an_instance_of_each_return_probe() {
+    fn keep(call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
+        note_handler::<6>();
+        **call = regs.di;
+        EntryVerdict::Track
+    }
+    fn kept(call: &mut KretprobeInstance<u64>, regs: &mut PtRegs) {
+        note_handler::<7>();
+        assert_eq!((**call, regs.return_value()), (20, 42));
+        assert_eq!(call.ret_addr(), RETURNS_TO.load(Relaxed));
+    }
+    fn decline(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        note_handler::<8>();
+        EntryVerdict::Decline
+    }
+    let plain = plain();
+    let after = plain.stops.iter().find(|stop| stop.sp == 8);
+    RETURNS_TO.store(after.expect("a stop behind the call").ip, Relaxed);
+    for optimized in [false, true] {
+        let _knob = Optimization::set(optimized);
+        let on = |probe: Kretprobe| {
+            register(Box::new(probe.symbol("debugged").handler(returned))).unwrap()
+        };
+        let data = Kretprobe::<u64>::new().symbol("debugged").entry(keep);
+        let data = register(Box::new(data.handler(kept))).unwrap();
+        let (bare, off) = (on(Kretprobe::new()), on(Kretprobe::new().disabled()));
+        let (declined, both) = (
+            on(Kretprobe::new().entry(decline)),
+            on(Kretprobe::new().entry(entry)),
+        );
+        assert_eq!(is_jump(start()), optimized);
+        // More often than there are instances.
+        for round in 1..=40 {
+            let (seen, handlers) = step();
+            assert_eq!(seen, plain, "optimized: {optimized}");
+            let (first, last) = (plain.up_to(start()), plain.before_return());
+            let wanted = [
+                300 + first,
+                800 + first,
+                600 + first,
+                700 + last,
+                400 + last,
+                400 + last,
+            ];
+            assert_eq!(handlers, wanted, "optimized: {optimized}");
+            let hits = [
+                both.hits(),
+                declined.hits(),
+                off.hits(),
+                bare.hits(),
+                data.hits(),
+            ];
+            assert_eq!(hits, [round, 0, 0, round, round], "optimized: {optimized}");
+        }
+        let missed = [&both, &declined, &off, &bare].map(|probe| probe.nmissed());
+        assert_eq!((missed, data.nmissed()), ([0; 4], 0));
+        drop((both, declined, off, bare, data));
+    }
+}
+
+/// Where the stepped call returns to.
+static RETURNS_TO: AtomicU64 = AtomicU64::new(0);
+
 #[guest_test]
 fn a_return_by_breakpoints_shows_no_trampoline() {
     let plain = plain();

@@ -6,6 +6,7 @@ mod interrupts_in_slots;
 use crate::{
     handlers::{Deed, after, at_entry, at_return, before},
     nmi,
+    suite::flags::IF,
 };
 use abi::{WaitStatus, signal};
 use alloc::boxed::Box;
@@ -689,20 +690,34 @@ fn orphans_told() -> usize {
         .count()
 }
 
-/// A program whose system call has lost its way back is killed; the kernel goes on.
+/// A program whose system call has lost its way back is killed, with interrupts on as any other;
+/// the kernel goes on.
 #[guest_test]
 fn a_program_that_returns_to_nowhere_is_killed() {
+    static FLAGS: AtomicU64 = AtomicU64::new(0);
+    fn note_flags(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        FLAGS.store(regs.flags, SeqCst);
+        PreVerdict::Execute
+    }
+    let end = Kprobe::new().symbol("do_exit").pre(note_flags);
+    let end = register(Box::new(end)).unwrap();
     for method in [ReturnMethod::Asm, ReturnMethod::Trap3, ReturnMethod::Trap4] {
         let told = orphans_told();
         let probe = forge_returns_of("sys_mkdir", method);
         let status = run_program("/bin/exercise", &["directories"]).expect("the program starts");
         assert_eq!(status, WaitStatus::killed(signal::KILL), "{method:?}");
+        assert_ne!(
+            FLAGS.swap(0, SeqCst) & IF,
+            0,
+            "{method:?}: interrupts are off"
+        );
         assert_eq!((probe.hits(), orphans_told()), (1, told + 1), "{method:?}");
         drop(probe);
         assert!(!percpu::in_probe_handler(), "{method:?}");
     }
     let status = run_program("/bin/exercise", &["identity"]).expect("the program starts");
     assert_eq!(status.code(), Some(0));
+    drop(end);
 }
 
 #[guest_test(should_panic = "kretprobe BUG!: Processing kretprobe ")]

@@ -3,6 +3,7 @@
 //! [`hits`](crate::hits) has those that need no more than a register. QEMU raises neither #XF nor,
 //! for a stack address, #SS; #TS and #AC do not come in ring 0.
 
+use crate::suite::flags::DF;
 use alloc::boxed::Box;
 use core::{
     arch::{asm, naked_asm},
@@ -10,14 +11,20 @@ use core::{
     mem::transmute,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
-use kernel::probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs, register};
+use kernel::{
+    arch::traps::{self, Exception},
+    probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs, register},
+};
 use x86_64::{
     VirtAddr,
     instructions::{
         interrupts::without_interrupts,
         tables::{lgdt, sgdt},
     },
-    registers::control::{Cr0, Cr0Flags},
+    registers::{
+        control::{Cr0, Cr0Flags},
+        rflags,
+    },
     structures::DescriptorTablePointer,
 };
 
@@ -51,6 +58,42 @@ fn skip(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
     regs.ip += LEN.load(SeqCst);
     regs.ax = 0xbad;
     FaultVerdict::Handled
+}
+
+/// Raises #UD with DF set. Returns the flags behind it.
+#[unsafe(naked)]
+extern "C" fn faults_backwards() -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "std",
+        "ud2",
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "cld",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Code that the compiler made expects DF to be clear, whatever an exception has interrupted.
+#[guest_test]
+fn handlers_of_exceptions_run_with_df_clear() {
+    static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+    static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+    const UD2_BYTES: u64 = 2;
+    fn skip_ud2(regs: &mut PtRegs, _: &Exception) -> bool {
+        IN_HANDLER.store(rflags::read_raw() | 1 << 63, SeqCst);
+        INTERRUPTED.store(regs.flags, SeqCst);
+        regs.ip += UD2_BYTES;
+        true
+    }
+    traps::set_exception_handler(Some(skip_ud2));
+    let behind = faults_backwards();
+    traps::set_exception_handler(None);
+    assert_eq!(IN_HANDLER.load(SeqCst) & (DF | 1 << 63), 1 << 63);
+    assert_eq!((INTERRUPTED.load(SeqCst) & DF, behind & DF), (DF, DF));
 }
 
 /// Executes the instruction of `len` bytes at `offset` with probes of both shapes. `prepared` runs

@@ -16,19 +16,28 @@ use crate::{tree::Tree, trial::Change};
 const VERSION: &str = "27.1.0";
 
 /// Packages that run on the host, so that its tests can notice.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 22] = [
     "abi",
     "block_heap",
-    "hit_path",
+    "bpf",
+    "bpf_compiler",
     "executable",
     "file_tree",
     "frame_bitmap",
+    "hit_path",
     "intrusive_queue",
     "kallsyms",
     "log_ring",
     "params",
     "probes",
     "prompt",
+    "trace_events",
+    "trace_language",
+    "trace_maps",
+    "trace_model",
+    "trace_ring",
+    "trace_script",
+    "trace_wire",
     "unwind",
 ];
 
@@ -101,41 +110,62 @@ impl Drawn {
         }
     }
 
+    /// Whether its tests take a minute. Those of the other packages take seconds.
+    pub fn takes_a_minute(&self) -> bool {
+        self.package == "probes"
+    }
+
     /// Arguments of `cargo test` for the tests that may notice, the most likely first. `thorough`
     /// includes those that take minutes.
-    pub fn commands(&self, thorough: bool) -> Vec<&'static str> {
+    pub fn commands(&self, thorough: bool) -> Vec<String> {
+        const GUEST: &str = "-p tests --test suite";
+        let package = &*self.package;
+        let mut commands = match package {
+            "probes" => self.commands_of_probes(thorough),
+            _ => vec![format!("-p {package} --tests")],
+        };
+        // Their nouns are shared, so the tests are those of the parts that use them.
+        let users: &[&str] = match package {
+            "bpf" => &["-p bpf_compiler --tests", "-p trace_events --tests"],
+            "trace_language" | "trace_model" => &["-p trace_script --tests"],
+            _ => &[],
+        };
+        commands.extend(users.iter().map(|command| (*command).into()));
+        if thorough {
+            commands.push(match package {
+                "hit_path" => "-p tests --test kernel_text".into(),
+                "prompt" => "-p tests --test prompt".into(),
+                _ if package.starts_with("trace_") => format!("{GUEST} -- trace_"),
+                _ => GUEST.into(),
+            });
+        }
+        commands
+    }
+
+    fn commands_of_probes(&self, thorough: bool) -> Vec<String> {
         const LIB: &str = "-p probes --lib";
         const INSTRUCTIONS: &str = "-p probes --test insn";
         const TRANSLATE: &str = "-p probes --test translate";
         const TRAP_FLAG: &str = "-p probes --test trap_flag";
         const TRAPS: &str = "-p probes --test trap3 --test trap4";
-        const GUEST: &str = "-p tests --test suite";
         const JUMPS: &str = "-p tests --test suite -- optimization::";
         // No jumps are made in a process, so only the kernel can notice.
         let is_of_jumps = ["detour.rs", "optimize.rs", "templates.rs", "asm/detours.rs"]
             .iter()
             .any(|file| self.file.ends_with(file));
-        let (quick, more): (&[&str], &[&str]) = match &*self.package {
-            "abi" => (&["-p abi --tests"], &[GUEST]),
-            "block_heap" => (&["-p block_heap --tests"], &[GUEST]),
-            "hit_path" => (&["-p hit_path --tests"], &["-p tests --test kernel_text"]),
-            "executable" => (&["-p executable --tests"], &[GUEST]),
-            "file_tree" => (&["-p file_tree --tests"], &[GUEST]),
-            "frame_bitmap" => (&["-p frame_bitmap --tests"], &[GUEST]),
-            "intrusive_queue" => (&["-p intrusive_queue --tests"], &[GUEST]),
-            "kallsyms" => (&["-p kallsyms --tests"], &[GUEST]),
-            "log_ring" => (&["-p log_ring --tests"], &[GUEST]),
-            "params" => (&["-p params --tests"], &[GUEST]),
-            "prompt" => (&["-p prompt --tests"], &["-p tests --test prompt"]),
-            "unwind" => (&["-p unwind --tests"], &[GUEST]),
-            _ if self.file.contains("/insn/") => {
-                (&[LIB, INSTRUCTIONS], &[TRANSLATE, TRAP_FLAG, GUEST])
-            }
-            _ if is_of_jumps => (&[LIB, JUMPS], &[GUEST]),
-            _ => (&[LIB, TRANSLATE], &[TRAP_FLAG, TRAPS, INSTRUCTIONS, GUEST]),
+        let (quick, more): (&[&str], &[&str]) = if self.file.contains("/insn/") {
+            (&[LIB, INSTRUCTIONS], &[TRANSLATE, TRAP_FLAG])
+        } else if is_of_jumps {
+            (&[LIB, JUMPS], &[])
+        } else {
+            (&[LIB, TRANSLATE], &[TRAP_FLAG, TRAPS, INSTRUCTIONS])
         };
         let more = if thorough { more } else { &[] };
-        [quick, more].concat()
+        quick
+            .iter()
+            .chain(more)
+            .map(|command| (*command).into())
+            .collect()
     }
 }
 

@@ -126,16 +126,20 @@ impl Sample {
         Some(Instant::now() + Duration::from_secs(60 * minutes))
     }
 
-    /// The sample of `all`, from each `part` as many, and of that what `choice` includes.
+    /// The sample of `all`, from each `part` as many, the `slow` ones last, and of that what
+    /// `choice` includes.
     fn of<T, P: PartialEq>(
         &self,
         all: Vec<T>,
         part: impl Fn(&T) -> P,
+        slow: impl Fn(&T) -> bool,
         name: impl Fn(&T) -> &str,
         choice: &Choice,
     ) -> Vec<T> {
-        let sample = sample::draw(all, part, self.seed, self.count).into_iter();
+        let mut sample = sample::draw(all, part, self.seed, self.count);
+        sample.sort_by_key(slow);
         sample
+            .into_iter()
             .skip(self.skip)
             .filter(|mutant| choice.includes(name(mutant)))
             .collect()
@@ -187,7 +191,13 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             let target = machine_code::Target::build(kernel.as_deref())?;
             let all = target.mutants()?;
             println!("{} mutants by the rules", all.len());
-            let chosen = sample.of(all, |mutant| mutant.kind(), |mutant| &mutant.name, choice);
+            let chosen = sample.of(
+                all,
+                |mutant| mutant.kind(),
+                |_| false,
+                |mutant| &mutant.name,
+                choice,
+            );
             if choice.list {
                 return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
             }
@@ -242,7 +252,13 @@ fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Resul
     }
     let all = Drawn::all(tree)?;
     println!("{} mutants of cargo-mutants", all.len());
-    let chosen = sample.of(all, |_| (), |mutant| &mutant.name, choice);
+    let chosen = sample.of(
+        all,
+        |_| (),
+        Drawn::takes_a_minute,
+        |mutant| &mutant.name,
+        choice,
+    );
     if choice.list {
         return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
     }
@@ -257,7 +273,9 @@ fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Resul
         |mutant| &mutant.name,
         |mutant| {
             let text = mutant.text(&tree.read(&mutant.file)?)?;
-            trials.run(&mutant.change(&text), &mutant.commands(thorough))
+            let commands = mutant.commands(thorough);
+            let commands = Vec::from_iter(commands.iter().map(String::as_str));
+            trials.run(&mutant.change(&text), &commands)
         },
     )
 }

@@ -1385,6 +1385,7 @@ fn branches_in_a_row_are_walked_once() {
         for _ in 0..64 {
             let over = b.label();
             b.load(R2, R6, 0, Size::B8)
+                .mov(R3, 2)
                 .branch(Condition::Equal, R2, 0, over)
                 .mov(R3, 1)
                 .place(over);

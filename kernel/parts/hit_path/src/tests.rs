@@ -191,6 +191,14 @@ fn bytes_that_are_no_instruction_are_violations() {
 }
 
 #[test]
+fn code_that_the_image_lacks_is_a_violation_at_its_start() {
+    let mut image = Small::new(&[("root", &[0xc3])], &[]);
+    image.text.clear();
+    let place = "root+0x0".into();
+    assert_eq!(image.violations(), [Violation::Undecodable { place }]);
+}
+
+#[test]
 fn writes_to_the_stack_pointer_are_told_from_frames() {
     for (code, switches) in [
         (vec![0x48, 0x8b, 0x26], true),              // mov rsp, [rsi]

@@ -48,7 +48,9 @@ unsized_end_of_section:
     ret
     .popsection
 
+    # Behind a gap, so that the end of the section before it is no symbol.
     .pushsection .init.text, "ax", @progbits
+    .balign 64
     .globl init_routine
     .type init_routine, @function
 init_routine:
@@ -221,6 +223,19 @@ fn label_without_size_reaches_to_the_next_symbol() {
         TABLE.symbol_at(routine.start + 3),
         Some(lookup("unsized_neighbour"))
     );
+}
+
+#[test]
+fn a_file_without_a_table_says_why() {
+    let says = |file: &[u8], text: &str| {
+        assert_eq!(Table::read(file).err().unwrap().to_string(), text);
+    };
+    says(&FILE[..100], "not a whole 64-bit little-endian ELF file");
+    // Without its section headers it is whole, but has no symbols.
+    let mut bare = FILE[..64].to_vec();
+    bare[0x20..0x30].fill(0); // e_phoff, e_shoff
+    bare[0x36..0x40].fill(0); // their sizes and numbers
+    says(&bare, "no symbol table; strip debug information only");
 }
 
 #[test]

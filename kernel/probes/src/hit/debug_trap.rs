@@ -176,9 +176,7 @@ impl<P: Platform> Hits<P> {
         if let Some((detour, offset)) = self.detours.owner(regs.ip, self.no_grace()) {
             let site = detour.site();
             if regs.ip == detour.enter() {
-                regs.ip = site.key.0;
-                self.serve(cpu, site, regs);
-                return in_slot_region::<P>(regs.ip);
+                return self.serve_stepped(cpu, site, regs);
             }
             if let Some(addr) = detour.address_of(offset)
                 && addr != site.addr()
@@ -208,10 +206,19 @@ impl<P: Platform> Hits<P> {
         if self.entry.is_trampoline(regs.ip)
             && let Some(site) = self.table.find(TrapIp::of(regs.ip), self.no_grace())
         {
-            regs.ip = site.key.0;
-            self.serve(cpu, site, regs);
-            return in_slot_region::<P>(regs.ip);
+            return self.serve_stepped(cpu, site, regs);
         }
         false
+    }
+
+    /// Serves a hit that a step has ended at. Returns whether nobody is to be told: the displaced
+    /// instruction is still to be stepped. One copy, because [`Hits::serve`] is long and steps are
+    /// rare.
+    #[cold]
+    #[inline(never)]
+    fn serve_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
+        regs.ip = site.key.0;
+        self.serve(cpu, site, regs);
+        in_slot_region::<P>(regs.ip)
     }
 }

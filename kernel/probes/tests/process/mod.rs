@@ -42,6 +42,7 @@ pub mod cpu;
 pub mod symbols;
 pub mod task;
 pub mod text;
+mod time_limit;
 pub mod traps;
 
 use std::{
@@ -235,6 +236,7 @@ pub fn boot() -> Machine {
     static SET_UP: Once = Once::new();
     let turn = TURN.lock();
     SET_UP.call_once(|| {
+        time_limit::set_up();
         text::set_up();
         cpu::set_up();
         traps::set_up();
@@ -250,6 +252,7 @@ pub fn boot() -> Machine {
         }
         TEXT.get_or_init(text::image);
     });
+    time_limit::begin();
     for count in [&TEXT_WRITES, &HIT_SYNCS, &CORE_SYNCS] {
         count.store(0, Relaxed);
     }
@@ -277,6 +280,7 @@ static CLEAN_UPS: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        time_limit::end();
         let clean_ups = std::mem::take(&mut *CLEAN_UPS.lock());
         if std::thread::panicking() {
             for clean_up in clean_ups {

@@ -13,7 +13,7 @@ pub struct Part {
 }
 
 /// See the module's text.
-pub const PARTS: [Part; 16] = [
+pub const PARTS: [Part; 22] = [
     Part {
         name: "breakpoint",
         functions: &[
@@ -126,6 +126,7 @@ pub const PARTS: [Part; 16] = [
             "interrupts_and_nmis::",
             "programs::",
             "protection::",
+            "rare_exceptions::",
             "tasks::",
         ],
         steps: false,
@@ -265,6 +266,61 @@ pub const PARTS: [Part; 16] = [
             "<kernel::probes::running_handler::",
         ],
         tests: &["handler_rules::", "printk::", "suite::handlers::"],
+        steps: false,
+    },
+    Part {
+        name: "records",
+        functions: &[
+            "kernel::trace::records::",
+            "trace_event_of_size",
+            "trace_event_reserve",
+            "trace_event_slowly",
+            "trace_publish_slowly",
+            "trace_record_of_size",
+            "trace_reserve_slowly",
+            "trace_ring_",
+        ],
+        tests: &[
+            "trace_files::",
+            "trace_programs::",
+            "trace_stress::interrupts::",
+            "trace_stress::rings::",
+        ],
+        steps: false,
+    },
+    Part {
+        name: "reads of actions",
+        functions: &["trace_append_", "trace_copy", "trace_read_", "trace_text"],
+        tests: &[
+            "trace_files::arguments::",
+            "trace_programs::",
+            "trace_scripts::",
+            "trace_stress::interrupts::",
+        ],
+        steps: false,
+    },
+    Part {
+        name: "maps of actions",
+        functions: &["trace_add_by_", "trace_map_", "trace_maps::compiled::"],
+        tests: &["trace_programs::", "trace_scripts::", "trace_stress::"],
+        steps: false,
+    },
+    Part {
+        name: "stacks of actions",
+        functions: &["kernel::trace::stacks::", "trace_stack_id"],
+        tests: &["trace_programs::", "trace_scripts::", "trace_stacks::"],
+        steps: false,
+    },
+    Part {
+        name: "events",
+        functions: &["kernel::trace::buffer::", "kernel::trace::event::Event::"],
+        tests: &["trace_files::", "trace_stress::rings::"],
+        steps: false,
+    },
+    Part {
+        name: "script",
+        functions: &["kernel::trace::script::", "kernel::trace::sources::"],
+        tests: &["trace_scripts::", "trace_sources::"],
         steps: false,
     },
 ];

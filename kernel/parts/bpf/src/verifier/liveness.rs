@@ -74,6 +74,10 @@ pub(super) fn live(insns: &[Insn]) -> Result<Vec<u16>, TryReserveError> {
             };
             let (reads, writes) = reads_and_writes(insn);
             let now = always | reads | (behind & !writes);
+            debug_assert!(
+                live[at] & !now == 0,
+                "a set has shrunk, so there may be no end"
+            );
             changed |= now != live[at];
             live[at] = now;
         }

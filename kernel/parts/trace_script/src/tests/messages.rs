@@ -204,3 +204,29 @@ fn types_must_fit() {
          `for ($i : 0..64) { if (!(CONDITION)) { break; } … }`"
     );
 }
+
+/// Not the message about a function that nobody knows.
+#[test]
+fn a_function_with_other_arguments_is_shown_with_its_own() {
+    for (call, usage) in [
+        ("printf()", "printf(\"format\", value)"),
+        ("print()", "print(@map)"),
+        ("print(1, 2)", "print(value) or print(@map, top, div)"),
+        ("print(@a[1], 2)", "print(@map[key]) or print(@map, top)"),
+        ("clear()", "clear(@map)"),
+        ("clear(1)", "clear(@map), with the whole map"),
+        ("delete()", "delete(@map[key])"),
+        ("delete(1)", "delete(@map[key])"),
+        ("delete(1, 2)", "delete(@map, key)"),
+        ("exit(1, 2)", "exit() or exit(status)"),
+        ("str()", "str(address) or str(address, bytes)"),
+        ("buf()", "buf(address, bytes)"),
+    ] {
+        let name = call.split('(').next().unwrap();
+        assert_eq!(
+            short(&format!("kprobe:vfs_write {{ @a[1] = 1; {call}; }}")),
+            format!("`{name}` does not take these arguments | write {usage}"),
+            "{call}"
+        );
+    }
+}

@@ -293,7 +293,7 @@ fn static_variables_casts_and_texts_of_tasks() {
 #[test]
 fn statements_choose_and_repeat() {
     let mut world = World::new(
-        "kprobe:vfs_write { $s = 0; for ($i : 0..5) { if ($i == 1) { continue; } \
+        "kprobe:vfs_write { $s = 0; for ($i : 0..6) { if ($i == 1) { continue; } \
          if ($i == 4) { break; } $s += $i; } print($s); unroll (3) { $s++; } print($s); \
          if ($s > 100) { print(\"no\"); } else if (arg0 == 5) { $t = \"five\"; print($t); } \
          else { print(\"other\"); } print(arg0 == 5 ? \"yes\" : \"no\"); \
