@@ -38,6 +38,9 @@ pub struct Entry {
     pub reason: &'static str,
 }
 
+/// The reason of functions that are refused only because of a clone.
+pub const HAS_CLONE: &str = "a hit runs through a clone of it";
+
 static ENTRIES: Once<Vec<Entry>> = Once::new();
 
 /// The list, sorted by address. Empty before [`init`].
@@ -103,7 +106,7 @@ fn add_clones(list: &mut Vec<Entry>) {
     names.sort_unstable();
     for symbol in symbols::functions() {
         if names.binary_search(&symbol.name_of_all_clones()).is_ok() {
-            add(list, &symbol, "a hit runs through a clone of it");
+            add(list, &symbol, HAS_CLONE);
         }
     }
 }

@@ -51,6 +51,7 @@ pub use ::probes::{
     PreVerdict, ProbeError, PtRegs, jprobe, kprobe,
     registry::{Owner, Probe, ReturnMethod, StepMethod},
 };
+pub use blacklist::HAS_CLONE;
 pub use hooks::borrowed_return_address;
 pub use linux_api::*;
 pub use platform::Kernel;
