@@ -15,7 +15,7 @@ use boot::{
 };
 use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
-use tests::{Session, boots::one_guest};
+use tests::{Session, processors::take_all};
 use trace_model::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
@@ -51,7 +51,7 @@ fn run_request(
     cmdline: &str,
     mut meanwhile: impl FnMut(&Trace, &Frame),
 ) -> Run {
-    let _one = one_guest();
+    let _taken = take_all();
     let machine = Machine {
         cmdline: cmdline.into(),
         ..Machine::new(kernel.image(Firmware::Bios).unwrap())

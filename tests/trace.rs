@@ -10,7 +10,7 @@ use boot::{
     cargo,
     prerequisites::{self, Install},
 };
-use tests::boots::one_guest;
+use tests::processors::take_all;
 
 /// The tracer's program.
 fn tracer() -> &'static PathBuf {
@@ -22,7 +22,7 @@ fn tracer() -> &'static PathBuf {
 }
 
 fn trace(arguments: &[&str]) -> Output {
-    let _one = one_guest();
+    let _taken = take_all();
     let mut command = Command::new(tracer());
     command.args(["--timeout", "120"]).args(arguments);
     command.output().unwrap()

@@ -20,7 +20,7 @@ use boot::{
     prerequisites::{self, Install},
 };
 use regex::Regex;
-use tests::boots::one_guest;
+use tests::processors::take_all;
 
 /// The beginning of commands.
 const TRACE: &str = "cargo run -- trace ";
@@ -71,7 +71,7 @@ fn words(line: &str) -> Vec<String> {
 
 /// The output of a command, run in `directory`.
 fn answer(tracer: &Path, command: &str, directory: &Path) -> String {
-    let _one = one_guest();
+    let _taken = take_all();
     let arguments = command
         .strip_prefix(TRACE)
         .expect("a command of the tracer");

@@ -1,14 +1,19 @@
 //! Boots the test kernel until each test of a list has its verdict.
 //!
-//! There is one guest at a time. A guest uses all of the machine that it gets, and time limits hold
-//! only for a guest that has all of it.
+//! Guests run side by side as far as this machine has processors ([`crate::processors`]). A list of
+//! tests is divided into parts that agree in their boot options, and each part is run by one thread.
 
 use std::{
     cmp::Reverse,
     env, fmt,
     io::Write,
     ops::ControlFlow,
-    sync::{Mutex, MutexGuard, PoisonError},
+    path::PathBuf,
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, Sender},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,6 +29,7 @@ use test_protocol::{PARAMETER, Ranges};
 
 use crate::{
     catalogue::GuestTest,
+    processors,
     transcript::{Expected, Over, Transcript, Verdict},
 };
 
@@ -33,14 +39,6 @@ pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// How much longer than a test's time limit the host waits. The guest ends the test itself, and
 /// needs this time to say so. Only a guest that lets no interrupt in is ended by the host.
 const LAST_WORDS: Duration = Duration::from_secs(15);
-
-pub(crate) static ONE_GUEST: Mutex<()> = Mutex::new(());
-
-/// Waits until no other guest runs. None starts while the value exists.
-pub fn one_guest() -> MutexGuard<'static, ()> {
-    // A panic in another test leaves nothing behind that concerns us.
-    ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The emulator that runs the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +56,31 @@ impl Emulator {
             Self::Bochs => 10,
         }
     }
+}
+
+/// Starts machines with a kernel.
+struct Starter<'k> {
+    emulator: Emulator,
+    kernel: &'k Kernel,
+    /// The disk of all machines in QEMU. A disk for Bochs has the command line in it.
+    disk: PathBuf,
+}
+
+impl<'k> Starter<'k> {
+    fn new(emulator: Emulator, kernel: &'k Kernel) -> Result<Self> {
+        let disk = match emulator {
+            Emulator::Qemu => kernel.image(Firmware::Bios)?,
+            Emulator::Bochs => PathBuf::new(),
+        };
+        Ok(Self {
+            emulator,
+            kernel,
+            disk,
+        })
+    }
 
     /// Starts a machine for `tests`, which have the same boot options.
-    fn start(self, kernel: &Kernel, tests: &[&GuestTest]) -> Result<Guest> {
+    fn start(&self, tests: &[&GuestTest]) -> Result<Guest> {
         let options = &tests[0].boot;
         let indices: Vec<usize> = tests.iter().map(|test| test.index).collect();
         let selection = format!("{PARAMETER}={}", Ranges(&indices));
@@ -68,23 +88,23 @@ impl Emulator {
         let appended = env::var("GUEST_APPEND").unwrap_or_default();
         let cmdline = format!("{selection} {} {appended}", options.cmdline);
         let cmdline = cmdline.trim_end().into();
-        match self {
-            Self::Qemu => {
+        match self.emulator {
+            Emulator::Qemu => {
                 let machine = Machine {
                     cpus: options.smp,
                     memory_mib: options.memory_mib,
                     icount: options.icount,
                     cmdline,
-                    ..Machine::new(kernel.image(Firmware::Bios)?)
+                    ..Machine::new(self.disk.clone())
                 };
                 Guest::start(&machine, Install::Allowed)
             }
-            Self::Bochs => {
+            Emulator::Bochs => {
                 // Its time is always counted in instructions.
                 let machine = bochs::Machine {
                     cpus: options.smp,
                     memory_mib: options.memory_mib,
-                    disk: kernel.bochs_image(&cmdline)?,
+                    disk: self.kernel.bochs_image(&cmdline)?,
                 };
                 Guest::start_in_bochs(&machine, Install::Allowed)
             }
@@ -101,6 +121,15 @@ pub struct Times {
     /// Tests and how long they ran; several that begin in one piece of the log count as one.
     tests: Vec<(String, Duration)>,
     judged: usize,
+}
+
+impl Times {
+    fn add(&mut self, other: Self) {
+        self.boots += other.boots;
+        self.booting += other.booting;
+        self.tests.extend(other.tests);
+        self.judged += other.judged;
+    }
 }
 
 impl fmt::Display for Times {
@@ -126,75 +155,154 @@ impl fmt::Display for Times {
 }
 
 /// Runs `tests` and reports each verdict as soon as it is due, in any order. `echo` shows the
-/// guests' logs.
-pub fn run(
+/// guests' logs, and then there is one guest at a time.
+pub fn run<'t>(
     emulator: Emulator,
     kernel: &Kernel,
-    tests: &[&GuestTest],
+    tests: &[&'t GuestTest],
     echo: bool,
-    mut report: impl FnMut(&GuestTest, Verdict),
+    mut report: impl FnMut(&'t GuestTest, Verdict),
 ) -> Times {
-    run_until(
-        emulator,
-        kernel,
-        tests,
-        BOOT_TIMEOUT,
-        echo,
-        |test, verdict| {
+    // Bochs's guests share a file, the disk with the command line in it.
+    if echo || emulator == Emulator::Bochs || processors::all() == 1 {
+        return run_until(
+            emulator,
+            kernel,
+            tests,
+            BOOT_TIMEOUT,
+            echo,
+            |test, verdict| {
+                report(test, verdict);
+                ControlFlow::Continue(())
+            },
+        );
+    }
+    let starter = match Starter::new(emulator, kernel) {
+        Ok(starter) => starter,
+        Err(error) => {
+            for test in tests {
+                report(test, Err(format!("{error:#}")));
+            }
+            return Times::default();
+        }
+    };
+    // The longest begin first, and those that take all processors when the others are over.
+    let mut parts: Vec<_> = parts(tests).collect();
+    parts.sort_by_key(|part| {
+        let longest = part.iter().map(|test| test.timeout).max();
+        let processors = processors::wanted(part[0].boot.smp);
+        (processors, Reverse((longest, part.len())))
+    });
+    let drivers = processors::all().min(parts.len());
+    let queue = Mutex::new(parts.into_iter());
+    let (sender, verdicts) = mpsc::channel();
+    let drive = |sender: Sender<_>| {
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let mut times = Times::default();
+        let mut report = |test, verdict| match sender.send((test, verdict)) {
+            Ok(()) => ControlFlow::Continue(()),
+            // Nobody listens.
+            Err(_) => ControlFlow::Break(()),
+        };
+        while let Some(part) = next() {
+            if run_part(&starter, part, BOOT_TIMEOUT, echo, &mut report, &mut times).is_break() {
+                break;
+            }
+        }
+        times
+    };
+    thread::scope(|scope| {
+        let drivers: Vec<_> = (0..drivers)
+            .map(|_| {
+                let (drive, sender) = (&drive, sender.clone());
+                scope.spawn(move || drive(sender))
+            })
+            .collect();
+        drop(sender);
+        for (test, verdict) in verdicts {
             report(test, verdict);
-            ControlFlow::Continue(())
-        },
-    )
+        }
+        let mut times = Times::default();
+        for driver in drivers {
+            times.add(driver.join().expect("a driver of guests panicked"));
+        }
+        times
+    })
 }
 
-/// Does the same until `report` wants no more, with `booting` as the time that a boot has until its
-/// first test.
-pub fn run_until(
+/// Does the same, one guest after the other, until `report` wants no more. `booting` is the time that
+/// a boot has until its first test.
+pub fn run_until<'t>(
     emulator: Emulator,
     kernel: &Kernel,
-    tests: &[&GuestTest],
+    tests: &[&'t GuestTest],
     booting: Duration,
     echo: bool,
-    mut report: impl FnMut(&GuestTest, Verdict) -> ControlFlow<()>,
+    mut report: impl FnMut(&'t GuestTest, Verdict) -> ControlFlow<()>,
 ) -> Times {
     let mut times = Times::default();
-    // Tests with equal options share boots; the catalogue has them side by side.
-    for group in tests.chunk_by(|a, b| a.boot == b.boot) {
-        let mut rest = group.to_vec();
-        while !rest.is_empty() {
-            let mut judged = vec![false; rest.len()];
-            let mut judged_now = 0;
-            let mut judge = |test: usize, verdict| {
-                judged[test] = true;
-                judged_now += 1;
-                report(rest[test], verdict)
-            };
-            let booted = boot(
-                emulator, kernel, &rest, booting, echo, &mut judge, &mut times,
-            );
-            times.judged += judged_now;
-            let mut judged = judged.into_iter();
-            rest.retain(|_| !judged.next().unwrap_or(false));
-            match booted {
-                Ok(ControlFlow::Continue(())) => {}
-                Ok(ControlFlow::Break(())) => return times,
-                // Nothing in the guest: another boot would do no better.
-                Err(error) => {
-                    for test in rest.drain(..) {
-                        if report(test, Err(format!("{error:#}"))).is_break() {
-                            return times;
-                        }
-                    }
+    match Starter::new(emulator, kernel) {
+        Ok(starter) => {
+            for part in parts(tests) {
+                if run_part(&starter, part, booting, echo, &mut report, &mut times).is_break() {
+                    break;
                 }
             }
+        }
+        // No test can do without.
+        Err(error) => {
+            let _ = tests
+                .iter()
+                .try_for_each(|test| report(test, Err(format!("{error:#}"))));
         }
     }
     times
 }
 
+/// The tests with equal options, which share boots. The catalogue has them side by side.
+fn parts<'a, 't>(tests: &'a [&'t GuestTest]) -> impl Iterator<Item = &'a [&'t GuestTest]> {
+    tests.chunk_by(|a, b| a.boot == b.boot)
+}
+
+/// Boots until each of `tests`, which have the same boot options, has its verdict, or `report` wants
+/// no more.
+fn run_part<'t>(
+    starter: &Starter<'_>,
+    tests: &[&'t GuestTest],
+    booting: Duration,
+    echo: bool,
+    report: &mut impl FnMut(&'t GuestTest, Verdict) -> ControlFlow<()>,
+    times: &mut Times,
+) -> ControlFlow<()> {
+    let mut rest = tests.to_vec();
+    while !rest.is_empty() {
+        let mut judged = vec![false; rest.len()];
+        let mut judged_now = 0;
+        let mut judge = |test: usize, verdict| {
+            judged[test] = true;
+            judged_now += 1;
+            report(rest[test], verdict)
+        };
+        let booted = boot(starter, &rest, booting, echo, &mut judge, times);
+        times.judged += judged_now;
+        let mut judged = judged.into_iter();
+        rest.retain(|_| !judged.next().unwrap_or(false));
+        match booted {
+            Ok(over) => over?,
+            // Nothing in the guest: another boot would do no better.
+            Err(error) => {
+                for test in rest.drain(..) {
+                    report(test, Err(format!("{error:#}")))?;
+                }
+            }
+        }
+    }
+    ControlFlow::Continue(())
+}
+
 /// Runs `machine` until it ends or `limit` is over. Returns how it ended and its log.
 pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
-    let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let _taken = processors::take_all();
     let mut guest = Guest::start(machine, Install::Allowed)?;
     let deadline = Instant::now() + limit;
     let mut log = Vec::new();
@@ -211,23 +319,22 @@ pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
 /// Boots once and judges at least one of `tests`, all of which have the same boot options. Ends
 /// early if `judge` wants no more.
 fn boot(
-    emulator: Emulator,
-    kernel: &Kernel,
+    starter: &Starter<'_>,
     tests: &[&GuestTest],
     booting: Duration,
     echo: bool,
     judge: &mut dyn FnMut(usize, Verdict) -> ControlFlow<()>,
     times: &mut Times,
 ) -> Result<ControlFlow<()>> {
-    // A panic in another test leaves nothing behind that concerns us.
-    let _one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut guest = emulator.start(kernel, tests)?;
+    let _taken = processors::take(processors::wanted(tests[0].boot.smp));
+    let mut guest = starter.start(tests)?;
     let expected = tests.iter().map(|test| Expected {
         name: test.full_name.clone(),
         should_panic: test.should_panic.clone(),
     });
     let mut transcript = Transcript::new(expected.collect());
-    let mut limit = booting * emulator.patience();
+    let patience = starter.emulator.patience();
+    let mut limit = booting * patience;
     let mut since = Instant::now();
     let mut passed = |current: Option<usize>, since: &mut Instant| {
         let time = since.elapsed();
@@ -257,7 +364,7 @@ fn boot(
                     && before != Some(current)
                 {
                     passed(before, &mut since);
-                    limit = (tests[current].timeout + LAST_WORDS) * emulator.patience();
+                    limit = (tests[current].timeout + LAST_WORDS) * patience;
                 }
             }
             Event::End(end) => break Over::Ended(end),

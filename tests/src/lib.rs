@@ -4,6 +4,7 @@
 //! ```text
 //!   catalogue    the tests, read from the test kernel's ELF: listing them needs no boot
 //!   boots        boots the kernel as often as needed for a verdict on each test of a group
+//!   processors   shares the machine's processors among guests
 //!   transcript   follows one boot's serial line: which test runs, its output, how it ended
 //!   trials       lists the tests and their verdicts, as an ordinary test binary does
 //!   session      types at the kernel's prompt and reads its answers
@@ -15,6 +16,7 @@
 pub mod bench;
 pub mod boots;
 pub mod catalogue;
+pub mod processors;
 pub mod session;
 pub mod transcript;
 pub mod trials;

@@ -5,7 +5,6 @@
 
 use std::{
     fmt,
-    sync::{MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -16,7 +15,7 @@ use boot::{
     qemu::Machine,
 };
 
-use crate::boots::ONE_GUEST;
+use crate::processors::{self, Taken};
 
 /// The kernel's prompt: it waits for a line.
 const PROMPT: &[u8] = b"# ";
@@ -32,7 +31,7 @@ pub struct Session {
     /// How much of the screen's text has been read.
     read: usize,
     end: Option<End>,
-    _one: MutexGuard<'static, ()>,
+    _taken: Taken,
 }
 
 impl Session {
@@ -56,13 +55,13 @@ impl Session {
 
     /// Boots `machine`, whose command line holds `interactive`, and waits for the prompt.
     pub fn start(machine: &Machine) -> Self {
-        let one = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = processors::take_all();
         let mut session = Self {
             guest: Guest::start(machine, Install::Allowed).unwrap(),
             screen: Screen::default(),
             read: 0,
             end: None,
-            _one: one,
+            _taken: taken,
         };
         session.answer("");
         session

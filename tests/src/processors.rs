@@ -1,0 +1,61 @@
+//! The processors of this machine, which guests share.
+//!
+//! A guest takes one processor for two of its CPUs, because in most tests all but one of them are
+//! idle. A guest that wants more than there are takes all. So time limits hold for a guest that has
+//! the machine for itself, or half of its CPUs.
+//!
+//! Guests get processors in the order in which they ask. Otherwise small ones could keep a large one
+//! waiting for ever.
+//!
+//! # Locking
+//! [`QUEUE`] is taken before [`FREE`], and held while its holder waits for processors to become free.
+
+use std::{
+    sync::{Condvar, LazyLock, Mutex, PoisonError},
+    thread,
+};
+
+/// How many processors no guest has.
+static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| Mutex::new(all()));
+/// Some more are free.
+static FREED: Condvar = Condvar::new();
+/// The holder is the next to get processors.
+static QUEUE: Mutex<()> = Mutex::new(());
+
+/// How many processors this machine has.
+pub(crate) fn all() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many processors a guest with `cpus` CPUs takes.
+pub(crate) fn wanted(cpus: u32) -> usize {
+    (cpus as usize).div_ceil(2).min(all())
+}
+
+/// Processors that are taken until this value is dropped.
+#[derive(Debug)]
+pub struct Taken(usize);
+
+/// Waits until no other guest runs. None starts while the value exists.
+pub fn take_all() -> Taken {
+    take(all())
+}
+
+/// Waits until so many processors are free, and takes them. A panic of another holder leaves nothing
+/// behind that concerns us.
+pub(crate) fn take(count: usize) -> Taken {
+    let _next = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut free = FREED
+        .wait_while(free, |free| *free < count)
+        .unwrap_or_else(PoisonError::into_inner);
+    *free -= count;
+    Taken(count)
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        *FREE.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        FREED.notify_all();
+    }
+}
