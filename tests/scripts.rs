@@ -15,7 +15,7 @@ use boot::{
 };
 use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
-use tests::{Session, processors::take_all};
+use tests::{Session, processors::for_guest};
 use trace_model::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
@@ -51,11 +51,11 @@ fn run_request(
     cmdline: &str,
     mut meanwhile: impl FnMut(&Trace, &Frame),
 ) -> Run {
-    let _taken = take_all();
     let machine = Machine {
         cmdline: cmdline.into(),
         ..Machine::new(kernel.image(Firmware::Bios).unwrap())
     };
+    let _taken = for_guest(machine.cpus);
     let mut trace = Trace::start(&machine, Install::Allowed, request).unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
     let (mut frames, mut log, mut hung) = (Vec::new(), Vec::new(), false);

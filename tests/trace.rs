@@ -9,8 +9,9 @@ use std::{
 use boot::{
     cargo,
     prerequisites::{self, Install},
+    qemu::Machine,
 };
-use tests::processors::take_all;
+use tests::processors::for_guest;
 
 /// The tracer's program.
 fn tracer() -> &'static PathBuf {
@@ -22,7 +23,7 @@ fn tracer() -> &'static PathBuf {
 }
 
 fn trace(arguments: &[&str]) -> Output {
-    let _taken = take_all();
+    let _taken = for_guest(Machine::CPUS);
     let mut command = Command::new(tracer());
     command.args(["--timeout", "120"]).args(arguments);
     command.output().unwrap()

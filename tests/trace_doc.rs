@@ -18,9 +18,10 @@ use std::{
 use boot::{
     cargo,
     prerequisites::{self, Install},
+    qemu::Machine,
 };
 use regex::Regex;
-use tests::processors::take_all;
+use tests::processors::for_guest;
 
 /// The beginning of commands.
 const TRACE: &str = "cargo run -- trace ";
@@ -71,7 +72,7 @@ fn words(line: &str) -> Vec<String> {
 
 /// The output of a command, run in `directory`.
 fn answer(tracer: &Path, command: &str, directory: &Path) -> String {
-    let _taken = take_all();
+    let _taken = for_guest(Machine::CPUS);
     let arguments = command
         .strip_prefix(TRACE)
         .expect("a command of the tracer");

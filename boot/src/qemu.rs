@@ -74,12 +74,15 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// CPUs of a machine for which nobody says how many.
+    pub const CPUS: u32 = 2;
+
     /// Returns the machine that the kernel is developed on, with `disk` to boot from.
     pub fn new(disk: PathBuf) -> Self {
         Self {
             firmware: Firmware::Bios,
             accelerator: Accelerator::Tcg,
-            cpus: 2,
+            cpus: Self::CPUS,
             memory_mib: 256,
             icount: false,
             gdb: false,

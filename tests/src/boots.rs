@@ -302,7 +302,7 @@ fn run_part<'t>(
 
 /// Runs `machine` until it ends or `limit` is over. Returns how it ended and its log.
 pub fn record(machine: &Machine, limit: Duration) -> Result<(Over, String)> {
-    let _taken = processors::take_all();
+    let _taken = processors::for_guest(machine.cpus);
     let mut guest = Guest::start(machine, Install::Allowed)?;
     let deadline = Instant::now() + limit;
     let mut log = Vec::new();
@@ -326,7 +326,7 @@ fn boot(
     judge: &mut dyn FnMut(usize, Verdict) -> ControlFlow<()>,
     times: &mut Times,
 ) -> Result<ControlFlow<()>> {
-    let _taken = processors::take(processors::wanted(tests[0].boot.smp));
+    let _taken = processors::for_guest(tests[0].boot.smp);
     let mut guest = starter.start(tests)?;
     let expected = tests.iter().map(|test| Expected {
         name: test.full_name.clone(),

@@ -36,14 +36,14 @@ pub(crate) fn wanted(cpus: u32) -> usize {
 #[derive(Debug)]
 pub struct Taken(usize);
 
-/// Waits until no other guest runs. None starts while the value exists.
-pub fn take_all() -> Taken {
-    take(all())
+/// Waits until there is room for a guest with `cpus` CPUs. The room is its own while the value exists.
+pub fn for_guest(cpus: u32) -> Taken {
+    take(wanted(cpus))
 }
 
 /// Waits until so many processors are free, and takes them. A panic of another holder leaves nothing
 /// behind that concerns us.
-pub(crate) fn take(count: usize) -> Taken {
+fn take(count: usize) -> Taken {
     let _next = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
     let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut free = FREED

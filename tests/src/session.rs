@@ -55,7 +55,7 @@ impl Session {
 
     /// Boots `machine`, whose command line holds `interactive`, and waits for the prompt.
     pub fn start(machine: &Machine) -> Self {
-        let taken = processors::take_all();
+        let taken = processors::for_guest(machine.cpus);
         let mut session = Self {
             guest: Guest::start(machine, Install::Allowed).unwrap(),
             screen: Screen::default(),
