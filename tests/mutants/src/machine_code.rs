@@ -183,6 +183,7 @@ impl Target {
             target: self,
             effort,
             passed: Passed::read(&self.elf)?,
+            left_out: Vec::new(),
         };
         // All in one run, because they share their boots.
         let is_needed = |part: &&Part| mutants.iter().any(|mutant| mutant.part.name == part.name);
@@ -223,9 +224,8 @@ impl Passed {
         self.lines[1..].contains(&test.name)
     }
 
-    fn add(&mut self, tests: &[&GuestTest]) -> Result<()> {
-        self.lines
-            .extend(tests.iter().map(|test| test.name.clone()));
+    fn add(&mut self, tests: &[String]) -> Result<()> {
+        self.lines.extend_from_slice(tests);
         layout::write_if_changed(&self.path, self.lines.join("\n").as_bytes())
     }
 }
@@ -235,6 +235,8 @@ pub struct Trials<'a> {
     target: &'a Target,
     effort: Effort,
     passed: Passed,
+    /// Tests that take too long here without a mutant. They would end each mutant's trial.
+    left_out: Vec<String>,
 }
 
 impl<'a> Trials<'a> {
@@ -254,7 +256,9 @@ impl<'a> Trials<'a> {
         fs::write(&kernel.elf, elf)?;
         for tests in self.stages(mutant.part) {
             self.baseline(&tests)?;
-            let verdict = self.target.boot(&kernel, &tests);
+            let usable = |test: &&GuestTest| !self.left_out.contains(&test.name);
+            let tests: Vec<_> = tests.into_iter().filter(usable).collect();
+            let (verdict, _) = self.target.boot(&kernel, &tests);
             if verdict != Verdict::Survived {
                 return Ok(verdict);
             }
@@ -262,13 +266,23 @@ impl<'a> Trials<'a> {
         Ok(Verdict::Survived)
     }
 
-    /// Sees to it that `tests` pass without a mutant.
+    /// Sees to it that `tests` pass without a mutant. Leaves out those that take too long on this
+    /// machine.
     fn baseline(&mut self, tests: &[&GuestTest]) -> Result<()> {
-        let untried = |test: &&&GuestTest| !self.passed.has(test);
-        let tests: Vec<_> = tests.iter().filter(untried).copied().collect();
-        match self.target.boot(&self.target.catalogue.kernel, &tests) {
-            Verdict::Survived => self.passed.add(&tests),
-            verdict => bail!("the unchanged kernel: {verdict}"),
+        loop {
+            let untried =
+                |test: &&&GuestTest| !self.passed.has(test) && !self.left_out.contains(&test.name);
+            let tests: Vec<_> = tests.iter().filter(untried).copied().collect();
+            let (verdict, passed) = self.target.boot(&self.target.catalogue.kernel, &tests);
+            self.passed.add(&passed)?;
+            match verdict {
+                Verdict::Survived => return Ok(()),
+                Verdict::TakesTooLong(test) | Verdict::Hangs(test) => {
+                    println!("left out, because it takes too long without a mutant: {test}");
+                    self.left_out.push(test);
+                }
+                verdict => bail!("the unchanged kernel: {verdict}"),
+            }
         }
     }
 
@@ -341,8 +355,9 @@ fn has_usual_machine(test: &GuestTest) -> bool {
 }
 
 impl Target {
-    /// Boots `kernel` with `tests` until one fails.
-    fn boot(&self, kernel: &Kernel, tests: &[&GuestTest]) -> Verdict {
+    /// Boots `kernel` with `tests` until one fails. Returns the names of those that passed, too.
+    fn boot(&self, kernel: &Kernel, tests: &[&GuestTest]) -> (Verdict, Vec<String>) {
+        let mut passed = Vec::new();
         let mut verdict = Verdict::Survived;
         boots::run_until(
             Emulator::Qemu,
@@ -352,6 +367,7 @@ impl Target {
             false,
             |test, result| {
                 let Err(failure) = result else {
+                    passed.push(test.name.clone());
                     return ControlFlow::Continue(());
                 };
                 verdict =
@@ -359,6 +375,6 @@ impl Target {
                 ControlFlow::Break(())
             },
         );
-        verdict
+        (verdict, passed)
     }
 }

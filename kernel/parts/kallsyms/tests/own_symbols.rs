@@ -48,6 +48,15 @@ unsized_end_of_section:
     ret
     .popsection
 
+    # Not loaded.
+    .pushsection .only_in_the_file, "", @progbits
+    .globl word_in_the_file
+    .type word_in_the_file, @object
+word_in_the_file:
+    .quad 0
+    .size word_in_the_file, 8
+    .popsection
+
     # Behind a gap, so that the end of the section before it is no symbol.
     .pushsection .init.text, "ax", @progbits
     .balign 64
@@ -237,6 +246,22 @@ fn a_file_without_a_table_says_why() {
     bare[0x36..0x40].fill(0); // their sizes and numbers
     says(&bare, "no symbol table; strip debug information only");
 }
+
+#[test]
+fn what_is_not_loaded_has_no_symbol() {
+    load_bias();
+    let is_in_file = FILE
+        .windows(WORD_IN_THE_FILE.len())
+        .any(|name| name == WORD_IN_THE_FILE.as_bytes());
+    assert!(is_in_file, "the linker keeps it");
+    assert!(matches!(
+        TABLE.lookup("word_in_the_file"),
+        Err(LookupError::Unknown { .. })
+    ));
+}
+
+/// As the table of names has it, between two NULs.
+const WORD_IN_THE_FILE: &str = concat!("\0word_in", "_the_file\0");
 
 #[test]
 fn label_without_size_ends_with_its_section() {

@@ -133,7 +133,7 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "hooks",
-        functions: &["kernel::probes::hooks::"],
+        functions: &["kernel::probes::hooks::", "probes::hit::debug_trap::"],
         tests: &[
             "debugger::",
             "disturbed_hits::",
