@@ -1,6 +1,6 @@
 //! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
 
-use crate::optimization::Optimization;
+use crate::optimization::{Optimization, byte_at};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -463,7 +463,8 @@ extern "C" fn call_below(leave: u64, below: u64) -> u64 {
     )
 }
 
-/// Returns 6, or jumps to r9 if `leave` is not 0.
+/// Returns 6, or goes on at r9 if `leave` is not 0. By `ret`, because code that jumps anywhere has
+/// no probe with a jump.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn left_or_returning(leave: u64) -> u64 {
@@ -472,7 +473,10 @@ extern "C" fn left_or_returning(leave: u64) -> u64 {
         "mov eax, 6",
         "test rdi, rdi",
         "jz 2f",
-        "jmp r9",
+        "push r9",
+        ".cfi_adjust_cfa_offset 8",
+        "ret",
+        ".cfi_adjust_cfa_offset -8",
         "2: ret",
         ".cfi_endproc",
     )
@@ -511,13 +515,15 @@ fn calls_that_never_return_cost_no_instance() {
         (plain().entry(enter), true),
     ] {
         let _knob = Optimization::set(jumps);
-        calls_are_left(probe);
+        calls_are_left(probe, jumps);
     }
 }
 
-fn calls_are_left(probe: Kretprobe<()>) {
+fn calls_are_left(probe: Kretprobe<()>, jumps: bool) {
     let probe = probe.symbol("left_or_returning").maxactive(64);
     let probe = register(Box::new(probe)).unwrap();
+    let entry = symbols::lookup_name("left_or_returning").unwrap().start;
+    assert_eq!(byte_at(entry) == 0xe9, jumps, "a jump");
     for (abandoned, returning) in [(8, 8), (72, 8)] {
         seen();
         let (hits, stale) = (probe.hits(), PROBES.stale_instances());

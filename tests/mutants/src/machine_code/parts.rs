@@ -24,6 +24,8 @@ pub const PARTS: [Part; 22] = [
             "kprobe_kretprobes",
             "kprobe_run_posts",
             "kprobe_post_stub",
+            "probes::asm::serve",
+            "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::serve",
         ],
         tests: &[
             "between_instructions::",
@@ -133,7 +135,7 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "hooks",
-        functions: &["kernel::probes::hooks::", "probes::hit::debug_trap::"],
+        functions: &["kernel::probes::hooks::"],
         tests: &[
             "debugger::",
             "disturbed_hits::",
