@@ -10,7 +10,10 @@
 //! For example, they copy by volatile words, because the compiler would make plain loops a call of
 //! `memcpy`.
 
-use core::arch::naked_asm;
+use core::{
+    arch::naked_asm,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use bpf::Helper;
 use bpf_compiler::{Constants, Given, Routine};
@@ -50,6 +53,10 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::AppendUserStr => trace_append_user_text as *const () as u64,
         Helper::AppendBytes => trace_append_bytes as *const () as u64,
         Helper::Trigger => super::triggers::trace_trigger as *const () as u64,
+        Helper::SumOfCpus => trace_sum_of_cpus as *const () as u64,
+        Helper::MostOfCpus => trace_most_of_cpus as *const () as u64,
+        Helper::DeleteOfCpus => trace_delete_of_cpus as *const () as u64,
+        Helper::NextKey => trace_next_key as *const () as u64,
         Helper::StackId => stacks::trace_stack_id as *const () as u64,
         Helper::CpuId
         | Helper::FuncIp
@@ -102,6 +109,8 @@ unsafe extern "C" fn trace_add_by_word() {
 #[repr(C)]
 pub struct Tables {
     pub tables: [*const Table; percpu::MAX_CPUS],
+    /// How many CPUs have a part of their own: 1 if all share one.
+    pub cpus: usize,
     /// Of an array: where its values are, and the bytes of one. The tables are null then.
     pub array: Option<(ArrayPlace, usize)>,
 }
@@ -163,19 +172,117 @@ unsafe fn array_update(
         compiled::NO_EXIST => return compiled::PRESENT,
         _ => return compiled::NO_SUCH_FLAGS,
     }
-    let part = match place.cpu_shift {
-        Some(shift) => percpu::cpu_id() << (shift & 63),
-        None if place.is_lent => percpu::cpu_id().wrapping_mul(size_of::<percpu::PerCpu>()),
-        None => 0,
-    };
-    let offset = part.wrapping_add(index.wrapping_mul(place.stride as usize));
-    let to = core::ptr::with_exposed_provenance_mut::<u8>(place.base as usize).wrapping_add(offset);
+    let to = array_value(place, percpu::cpu_id(), index).cast::<u8>();
     for at in 0..bytes {
         // SAFETY: inside the value of an index that the array has. Volatile, so that it is no call
         // of `memcpy`.
         unsafe { to.add(at).write_volatile(value.add(at).read_volatile()) };
     }
     0
+}
+
+/// The value of an index that the array has, as the CPU sees it.
+#[inline(always)]
+fn array_value(place: &ArrayPlace, cpu: usize, index: usize) -> *mut u64 {
+    let part = match place.cpu_shift {
+        Some(shift) => cpu << (shift & 63),
+        None if place.is_lent => cpu.wrapping_mul(size_of::<percpu::PerCpu>()),
+        None => 0,
+    };
+    let offset = part.wrapping_add(index.wrapping_mul(place.stride as usize));
+    core::ptr::with_exposed_provenance_mut::<u8>(place.base as usize)
+        .wrapping_add(offset)
+        .cast()
+}
+
+/// Word `word` of the value of `key` on a CPU; 0 if it is not there.
+///
+/// # Safety
+/// The map is live, has a part of that CPU, and its key can be read at `key`.
+#[inline(always)]
+unsafe fn word_on(map: &Tables, cpu: usize, key: *const u8, word: u64) -> u64 {
+    let Some((place, bytes)) = &map.array else {
+        // SAFETY: CPU numbers are below MAX_CPUS; the rest is the contract.
+        return unsafe { compiled::hash_word(*map.tables.get_unchecked(cpu), key, word) };
+    };
+    // SAFETY: the key of an array is an index of 4 bytes.
+    let index = unsafe { key.cast::<u32>().read_unaligned() } as usize;
+    if index >= place.entries as usize || word >= (*bytes as u64).wrapping_add(7) / 8 {
+        return 0;
+    }
+    let value = array_value(place, cpu, index).wrapping_add(word as usize);
+    // SAFETY: a word of a value of the array. Words of values are aligned.
+    unsafe { AtomicU64::from_ptr(value) }.load(Ordering::Relaxed)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_sum_of_cpus(map: *const Tables, key: *const u8, word: u64) -> u64 {
+    // SAFETY: the map is live, and the verifier has seen the key.
+    let map = unsafe { &*map };
+    let mut sum = 0_u64;
+    for cpu in 0..map.cpus {
+        // SAFETY: as above.
+        sum = sum.wrapping_add(unsafe { word_on(map, cpu, key, word) });
+    }
+    sum
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_most_of_cpus(map: *const Tables, key: *const u8, word: u64) -> u64 {
+    // SAFETY: the map is live, and the verifier has seen the key.
+    let map = unsafe { &*map };
+    let mut most = 0_u64;
+    for cpu in 0..map.cpus {
+        // SAFETY: as above.
+        most = most.max(unsafe { word_on(map, cpu, key, word) });
+    }
+    most
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_delete_of_cpus(map: *const Tables, key: *const u8) -> i64 {
+    // SAFETY: the map is live.
+    let map = unsafe { &*map };
+    let Some((place, bytes)) = &map.array else {
+        let mut result = compiled::ABSENT;
+        for cpu in 0..map.cpus {
+            // SAFETY: the verifier has seen the key; CPU numbers are below MAX_CPUS.
+            if unsafe { compiled::hash_delete(*map.tables.get_unchecked(cpu), key) } == 0 {
+                result = 0;
+            }
+        }
+        return result;
+    };
+    // SAFETY: the key of an array is an index of 4 bytes.
+    let index = unsafe { key.cast::<u32>().read_unaligned() } as usize;
+    if index >= place.entries as usize {
+        return compiled::ABSENT;
+    }
+    for cpu in 0..map.cpus {
+        for word in 0..bytes.wrapping_add(7) / 8 {
+            let value = array_value(place, cpu, index).wrapping_add(word);
+            // SAFETY: a word of a value of the array. Words of values are aligned.
+            unsafe { AtomicU64::from_ptr(value) }.store(0, Ordering::Relaxed);
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_next_key(
+    map: *const Tables,
+    place: u64,
+    buffer: *mut u8,
+    size: u64,
+) -> u64 {
+    // SAFETY: the map is live.
+    let map = unsafe { &*map };
+    let table = |cpu: usize| match cpu < map.cpus {
+        true => map.tables.get(cpu).copied(),
+        false => None,
+    };
+    // SAFETY: the tables live as long as the map, and the program may write `size` bytes there.
+    unsafe { compiled::hash_next_key(table, place, buffer, size) }
 }
 
 #[unsafe(no_mangle)]

@@ -203,6 +203,7 @@ impl LoadedMap {
             Map::Hash(hash) => Some(tables(hash)?),
             Map::Array(array) => Some(try_box(Tables {
                 tables: [core::ptr::null(); percpu::MAX_CPUS],
+                cpus: array.cpus(),
                 array: Some((array.place(), def.value_size as usize)),
             })?),
             Map::Stacks(_) => None,
@@ -419,6 +420,7 @@ fn tables(hash: &trace_maps::Hash) -> Result<Box<Tables>, LoadError> {
     let count = if hash.is_shared() { 1 } else { hash.cpus() };
     let mut tables = try_box(Tables {
         tables: [first; percpu::MAX_CPUS],
+        cpus: count,
         array: None,
     })?;
     for (cpu, table) in tables.tables.iter_mut().enumerate().take(count) {

@@ -719,6 +719,24 @@ impl Writer<'_> {
         self.alu(AluOp::Add, dst, i32::from(offset));
     }
 
+    /// The key that is next from some place on.
+    fn next_key(&mut self) {
+        let Some(map) = self.map_of(&[MapKind::Hash, MapKind::PerCpuHash]) else {
+            return;
+        };
+        let size = 8 * (1 + self.random.below(4) as u32);
+        let Some(offset) = self.buffer(size) else {
+            return;
+        };
+        self.stack_pointer(R3, offset);
+        let place = self.random.below(4) as i32;
+        self.mov(R2, place);
+        self.mov(R4, size as i32);
+        self.insns.push(Insn::LoadMap { dst: R1, map });
+        self.call(Helper::NextKey, Holds::Number);
+        self.keep_result();
+    }
+
     /// A helper that fills memory: the stack, or what a pointer points to.
     fn fill_buffer(&mut self) {
         let helper = self.random.of(&[
@@ -727,7 +745,12 @@ impl Writer<'_> {
             Helper::ReadKernel,
             Helper::ReadUserStr,
             Helper::ReadKernelStr,
+            Helper::NextKey,
         ]);
+        if helper == Helper::NextKey {
+            self.next_key();
+            return;
+        }
         let pointer = SAVED
             .into_iter()
             .find(|reg| matches!(self.holds(*reg), Holds::Value(_) | Holds::Record(_)));
@@ -892,6 +915,9 @@ impl Writer<'_> {
             Helper::AddByKey,
             Helper::MapUpdate,
             Helper::MapDelete,
+            Helper::DeleteOfCpus,
+            Helper::SumOfCpus,
+            Helper::MostOfCpus,
         ]);
         if helper == Helper::MapUpdate {
             let bytes = self.maps[usize::from(map.0)].value_size;
@@ -912,7 +938,7 @@ impl Writer<'_> {
             return;
         }
         match helper {
-            Helper::AddByKey => self.number_argument(R3),
+            Helper::AddByKey | Helper::SumOfCpus | Helper::MostOfCpus => self.number_argument(R3),
             Helper::MapUpdate => {
                 let flags = self.random.below(3) as i32;
                 self.mov(R4, flags);

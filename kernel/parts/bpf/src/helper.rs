@@ -101,6 +101,20 @@ pub enum Helper {
     /// `()`: 0 while the trace buffer takes records, a number up to 2^32 - 1 while it takes none.
     /// So a program that would only record can end early.
     NotRecording,
+    /// `(map, &key, word)`: the sum over all CPUs of a word (8 bytes) of the key's value. A key or a
+    /// word that is not there counts as 0. A value that changes meanwhile is seen as it was or as
+    /// it is.
+    SumOfCpus,
+    /// `(map, &key, word)`: the greatest, as unsigned numbers. 0 if the key is nowhere.
+    MostOfCpus,
+    /// `(map, &key)`: takes the key away on all CPUs; of an array, sets its value to zero there. 0,
+    /// or `ENOENT`, negated, if it was nowhere.
+    DeleteOfCpus,
+    /// `(map, place, &buffer, size)`: copies the key that is next from a place on, as far as it
+    /// fits; the rest of the buffer is zero. Returns the place behind it, never 0, or 0 if there is
+    /// no further key. The first place is 0, and only places that it has returned mean something.
+    /// Each key that is there all the while comes once, whatever CPUs have it.
+    NextKey,
 }
 
 /// The errors that helpers return, negated as they return them.
@@ -178,7 +192,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 33] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -208,6 +222,10 @@ impl Helper {
         Self::ReturnAddress,
         Self::Trigger,
         Self::NotRecording,
+        Self::SumOfCpus,
+        Self::MostOfCpus,
+        Self::DeleteOfCpus,
+        Self::NextKey,
     ];
 
     /// Its number in the wire form.
@@ -250,6 +268,9 @@ impl Helper {
             Self::StrLen | Self::UserStrLen => &[A::Scalar, A::Scalar],
             Self::AppendStr | Self::AppendUserStr => &[A::Record, A::Scalar, A::Scalar],
             Self::AppendBytes => &[A::Record, A::Readable, A::SizeOfIt],
+            Self::SumOfCpus | Self::MostOfCpus => &[A::Map(WITH_KEYS), A::Key, A::Scalar],
+            Self::DeleteOfCpus => &[A::Map(WITH_KEYS), A::Key],
+            Self::NextKey => &[A::Map(HASHES), A::Scalar, A::Writable, A::SizeOfIt],
         }
     }
 

@@ -51,6 +51,10 @@ impl Display for Helper {
             Self::ReturnAddress => "return_address",
             Self::Trigger => "trigger",
             Self::NotRecording => "not_recording",
+            Self::SumOfCpus => "sum_of_cpus",
+            Self::MostOfCpus => "most_of_cpus",
+            Self::DeleteOfCpus => "delete_of_cpus",
+            Self::NextKey => "next_key",
         })
     }
 }

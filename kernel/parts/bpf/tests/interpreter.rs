@@ -1001,6 +1001,87 @@ fn a_hash_takes_and_gives_values_by_key() {
 }
 
 #[test]
+fn a_key_is_read_and_taken_away_on_all_cpus() {
+    let by_cpu = MapDef {
+        kind: MapKind::PerCpuHash,
+        ..hash(4)
+    };
+    let call = |machine: &mut TestMachine, helper, word: i32| {
+        let program = probe(core::slice::from_ref(&by_cpu), |b| {
+            b.store(R10, -8, Size::B8, 1)
+                .load_map(R1, MapIndex(0))
+                .mov(R2, R10)
+                .alu(AluOp::Add, R2, -8)
+                .mov(R3, word)
+                .call(helper)
+                .push(Insn::Exit);
+        });
+        run(&program, machine, LIMIT).unwrap() as i64
+    };
+    let program = probe(core::slice::from_ref(&by_cpu), |b| {
+        b.mov(R0, 0).push(Insn::Exit);
+    });
+    let mut machine = TestMachine::new(&program);
+    let value = |first: u64, second: u64| [first.to_le_bytes(), second.to_le_bytes()].concat();
+    machine.set_value(MapIndex(0), 0, &1_u64.to_le_bytes(), &value(5, 1));
+    machine.set_value(MapIndex(0), 3, &1_u64.to_le_bytes(), &value(7, 9));
+    machine.set_value(MapIndex(0), 3, &2_u64.to_le_bytes(), &value(100, 100));
+    // It runs on another CPU than those that have the key.
+    machine.cpu = 1;
+    use Helper as H;
+    assert_eq!(call(&mut machine, H::SumOfCpus, 0), 12);
+    assert_eq!(call(&mut machine, H::SumOfCpus, 1), 10);
+    assert_eq!(call(&mut machine, H::SumOfCpus, 2), 0);
+    assert_eq!(call(&mut machine, H::SumOfCpus, -1), 0);
+    assert_eq!(call(&mut machine, H::MostOfCpus, 0), 7);
+    assert_eq!(call(&mut machine, H::MostOfCpus, 1), 9);
+    assert_eq!(call(&mut machine, H::DeleteOfCpus, 0), 0);
+    assert_eq!(call(&mut machine, H::DeleteOfCpus, 0), errno::ENOENT);
+    assert_eq!(call(&mut machine, H::SumOfCpus, 0), 0);
+    let left: Vec<_> = machine.values(MapIndex(0)).into_keys().collect();
+    assert_eq!(left, [(3, 2_u64.to_le_bytes().to_vec())]);
+}
+
+#[test]
+fn keys_come_one_by_one_each_once() {
+    let by_cpu = MapDef {
+        kind: MapKind::PerCpuHash,
+        ..hash(4)
+    };
+    let next = |place: i32| {
+        probe(core::slice::from_ref(&by_cpu), |b| {
+            b.load_map(R1, MapIndex(0))
+                .mov(R2, place)
+                .mov(R3, R10)
+                .alu(AluOp::Add, R3, -8)
+                .mov(R4, 8)
+                .call(Helper::NextKey)
+                .load(R1, R10, -8, Size::B8)
+                .alu(AluOp::ShiftLeft, R1, 32)
+                .alu(AluOp::Or, R0, R1)
+                .push(Insn::Exit);
+        })
+    };
+    let mut machine = TestMachine::new(&next(0));
+    for (cpu, key) in [(0, 1_u64), (1, 1), (1, 2), (0, 3)] {
+        machine.set_value(MapIndex(0), cpu, &key.to_le_bytes(), &[1]);
+    }
+    let mut keys = Vec::new();
+    let mut place = 0;
+    loop {
+        let found = run(&next(place), &mut machine, LIMIT).unwrap();
+        place = found as i32;
+        if place == 0 {
+            assert_eq!(found, 0);
+            break;
+        }
+        keys.push(found >> 32);
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, [1, 2, 3]);
+}
+
+#[test]
 fn an_array_updates_only_values_that_it_has() {
     let update = |index: i32, flags| {
         let program = probe(&[array(8)], |b| {

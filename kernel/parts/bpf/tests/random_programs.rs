@@ -270,6 +270,18 @@ impl Environment for Spy {
         self.machine.remove(map, key)
     }
 
+    fn word_on(&mut self, map: MapIndex, cpu: u32, key: &[u8], word: u64) -> Option<u64> {
+        self.machine.word_on(map, cpu, key, word)
+    }
+
+    fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool {
+        self.machine.remove_everywhere(map, key)
+    }
+
+    fn next_key(&mut self, map: MapIndex, place: u64) -> Option<(Vec<u8>, u64)> {
+        self.machine.next_key(map, place)
+    }
+
     fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64 {
         self.machine.stack_id(map, skip)
     }

@@ -9,7 +9,7 @@ use core::{arch::naked_asm, mem::offset_of};
 use crate::{
     stacks::Stacks,
     steps::NoSteps,
-    table::{Bytes, LIVE, Lost, MULTIPLIER, NotUpdated, PIN, TURNED, Table, VALUE, When},
+    table::{Bytes, KeyWords, LIVE, Lost, MULTIPLIER, NotUpdated, PIN, TURNED, Table, VALUE, When},
 };
 
 /// Lost: there is no room for another key (E2BIG).
@@ -97,10 +97,81 @@ pub unsafe extern "C" fn hash_update(
     }
 }
 
+/// Word `index` of the value of the key at `key`; 0 if the key or the word is not there.
+///
+/// # Safety
+/// `table` is a table of a hash that lives, of whichever CPU; and (2) of [`hash_lookup`].
+pub unsafe extern "C" fn hash_word(table: *const Table, key: *const u8, index: u64) -> u64 {
+    // SAFETY: by the contract.
+    let table = unsafe { &*table };
+    // SAFETY: by the contract.
+    let key = unsafe { Bytes::at(key, table.shape().key_bytes) };
+    table.word::<NoSteps>(&table.key(key), index as usize)
+}
+
+/// Copies the key that is next from `place` on, as far as it fits into the `size` bytes at `to`,
+/// and sets the rest of them to zero. Returns the place behind it, or 0 if there is no further key.
+/// The first place is 0. A key that several CPUs have comes once: at the first of them.
+///
+/// # Safety
+/// `table` gives a hash's tables, which live, by the numbers of the CPUs; and `size` bytes can be
+/// written at `to`.
+pub unsafe fn hash_next_key(
+    table: impl Fn(usize) -> Option<*const Table>,
+    place: u64,
+    to: *mut u8,
+    size: u64,
+) -> u64 {
+    let mut key: KeyWords = [0; _];
+    let (mut cpu, mut slot) = ((place >> 32) as usize, place as u32 as usize);
+    let mut found = None;
+    // SAFETY: by the contract.
+    while let Some(in_table) = table(cpu).map(|table| unsafe { &*table }) {
+        while slot < in_table.places() && found.is_none() {
+            let is_key = in_table.copy_key::<NoSteps>(slot, &mut key);
+            slot = slot.wrapping_add(1);
+            if !is_key {
+                continue;
+            }
+            let is_known = (0..cpu).any(|earlier| {
+                table(earlier).is_some_and(|earlier| {
+                    // SAFETY: by the contract; the words are more bytes than the longest key has.
+                    unsafe {
+                        let earlier = &*earlier;
+                        let bytes = Bytes::at(key.as_ptr().cast(), earlier.shape().key_bytes);
+                        !earlier.lookup::<NoSteps>(&earlier.key(bytes)).is_null()
+                    }
+                })
+            });
+            if !is_known {
+                found = Some(in_table.shape().key_bytes);
+            }
+        }
+        if found.is_some() {
+            break;
+        }
+        cpu = cpu.wrapping_add(1);
+        slot = 0;
+    }
+    let key_bytes = found.unwrap_or(0);
+    for at in 0..size as usize {
+        let byte = match key.get(at / 8) {
+            Some(word) if at < key_bytes => (word >> (at % 8 * 8)) as u8,
+            _ => 0,
+        };
+        // SAFETY: by the contract. Volatile, so that it is no call of `memcpy`.
+        unsafe { to.add(at).write_volatile(byte) };
+    }
+    match found {
+        Some(_) => (cpu as u64) << 32 | slot as u64,
+        None => 0,
+    }
+}
+
 /// Deletes the key at `key`.
 ///
 /// # Safety
-/// As for [`hash_lookup`].
+/// `table` is a table of a hash that lives, of whichever CPU; and (2) of [`hash_lookup`].
 pub unsafe extern "C" fn hash_delete(table: *const Table, key: *const u8) -> i64 {
     // SAFETY: by the contract.
     let table = unsafe { &*table };

@@ -380,9 +380,12 @@ pub(super) enum Read {
     Unsettled,
 }
 
+/// The words of a key, as long as the longest one.
+pub(super) type KeyWords = [u64; MAX_KEY_WORDS];
+
 /// An entry, copied.
 pub(super) struct Copied {
-    pub(super) key: [u64; MAX_KEY_WORDS],
+    pub(super) key: KeyWords,
     pub(super) value: [u64; MAX_VALUE_WORDS],
 }
 
@@ -630,6 +633,56 @@ impl Table {
         } else {
             core::ptr::null_mut()
         }
+    }
+
+    /// Word `index` of the value of `key`; 0 if the key or the word is not there. Any CPU.
+    pub(super) fn word<S: Steps>(&self, key: &Key<'_>, index: usize) -> u64 {
+        let Place::Taken(slot) = self.search::<S>(key) else {
+            return 0;
+        };
+        if index >= self.value_words {
+            return 0;
+        }
+        for _ in 0..ATTEMPTS {
+            let before = load::<S>(slot.state(), Acquire);
+            if before & LIVE == 0 || !self.holds::<S>(slot, key) {
+                return 0;
+            }
+            let word = load::<S>(self.value_word(slot, index), Relaxed);
+            // As in `read`: if another key took the slot over, the version tells.
+            fence(Acquire);
+            let after = load::<S>(slot.state(), Relaxed);
+            if (before ^ after) & !PINS & !USED == 0 {
+                return word;
+            }
+        }
+        0
+    }
+
+    /// Copies the key of the entry in slot `index`. False if there is none, or if it does not keep
+    /// still.
+    pub(super) fn copy_key<S: Steps>(&self, index: usize, to: &mut KeyWords) -> bool {
+        let slot = self.slot(index);
+        for _ in 0..ATTEMPTS {
+            let before = load::<S>(slot.state(), Acquire);
+            if before & LIVE == 0 {
+                return false;
+            }
+            if self.key_words == 0
+                && let Some(word) = to.first_mut()
+            {
+                *word = load::<S>(slot.tag(), Relaxed) ^ TURNED;
+            }
+            for (index, word) in to.iter_mut().enumerate().take(self.key_words) {
+                *word = load::<S>(self.key_word(slot, index), Relaxed);
+            }
+            fence(Acquire);
+            let after = load::<S>(slot.state(), Relaxed);
+            if before & OWNED == 0 && (before ^ after) & !PINS & !USED == 0 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Adds `delta` to the first word of the value of the key `word`, which is inserted with zeros

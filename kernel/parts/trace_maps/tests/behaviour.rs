@@ -569,3 +569,53 @@ proptest! {
         prop_assert_eq!(content(&at_home), content(&plain));
     }
 }
+
+/// Keys of one word and of more, those that two CPUs have among them.
+#[test]
+fn compiled_code_goes_through_all_keys_and_reads_words_of_any_cpu() {
+    for key_size in [3, 8, 12, 64] {
+        let hash = hash(Kind::PerCpuHash, key_size, 16, 64, 3);
+        let key = |number: u8| vec![number; key_size];
+        for number in 0..40_u8 {
+            let cpu = usize::from(number % 3);
+            let value = [u64::from(number).to_le_bytes(), 7_u64.to_le_bytes()].concat();
+            hash.update(cpu, &key(number), &value, When::Any)
+                .unwrap()
+                .unwrap();
+            hash.update(2, &key(number), &value, When::Any)
+                .unwrap()
+                .unwrap();
+        }
+        hash.delete(0, &key(3));
+        hash.delete(2, &key(3));
+        // SAFETY: one table behind the other.
+        let table =
+            |cpu: usize| (cpu < 3).then(|| unsafe { hash.tables().byte_add(cpu << TABLE_SHIFT) });
+        let mut found = Vec::new();
+        let mut place = 0;
+        loop {
+            let mut buffer = [0xff_u8; 72];
+            // SAFETY: the tables live, and there are as many bytes.
+            place = unsafe {
+                compiled::hash_next_key(table, place, buffer.as_mut_ptr(), buffer.len() as u64)
+            };
+            let (of_key, behind) = buffer.split_at(key_size);
+            assert!(behind.iter().all(|byte| *byte == 0));
+            if place == 0 {
+                assert!(of_key.iter().all(|byte| *byte == 0));
+                break;
+            }
+            assert!(of_key.iter().all(|byte| *byte == of_key[0]));
+            found.push(of_key[0]);
+        }
+        found.sort_unstable();
+        let expected: Vec<u8> = (0..40).filter(|number| *number != 3).collect();
+        assert_eq!(found, expected);
+        let word = |cpu, number, index| {
+            // SAFETY: a table of the hash, and a key of its size.
+            unsafe { compiled::hash_word(table(cpu).unwrap(), key(number).as_ptr(), index) }
+        };
+        assert_eq!([word(1, 4, 0), word(1, 4, 1), word(1, 4, 2)], [4, 7, 0]);
+        assert_eq!([word(0, 4, 0), word(2, 4, 0), word(2, 3, 0)], [0, 4, 0]);
+    }
+}

@@ -68,6 +68,18 @@ pub(crate) enum Number {
         map: u32,
         key: Box<Key>,
     },
+    /// A word of a key's value on all CPUs: the greatest, or the sum. 0 if the key is nowhere.
+    OfCpus {
+        map: u32,
+        key: Box<Key>,
+        word: u32,
+        greatest: bool,
+    },
+    /// 1 if a map has the key, else 0.
+    HasKey {
+        map: u32,
+        key: Box<Key>,
+    },
     /// Adds to a place, and gives the value before or after.
     Step {
         place: Place,
@@ -358,6 +370,32 @@ pub(crate) trait Stores {
                 asm.branch(Condition::Equal, Reg::R0, 0, end);
                 let base = Reg::R0;
                 asm.load(Reg::R0, Place { base, offset: 0 }, 8, false);
+                asm.place(end);
+            }
+            Number::OfCpus {
+                map,
+                key,
+                word,
+                greatest,
+            } => {
+                let mark = asm.mark();
+                let place = self.store_key(key.stored);
+                let asm = self.asm();
+                asm.map(Reg::R1, *map);
+                asm.address(Reg::R2, place);
+                asm.set(Reg::R3, (*word).into());
+                asm.call(match greatest {
+                    true => Helper::MostOfCpus,
+                    false => Helper::SumOfCpus,
+                });
+                asm.release(mark);
+            }
+            Number::HasKey { map, key } => {
+                self.look_up(*map, key);
+                let asm = self.asm();
+                let end = asm.label();
+                asm.branch(Condition::Equal, Reg::R0, 0, end);
+                asm.mov(Reg::R0, 1);
                 asm.place(end);
             }
             Number::Step {

@@ -3,6 +3,7 @@
 mod arithmetic;
 mod fake;
 mod fuzz;
+mod maps;
 mod messages;
 mod rendering;
 mod values;

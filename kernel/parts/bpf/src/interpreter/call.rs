@@ -120,6 +120,29 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 0
             }
             Helper::NotRecording => self.environment.not_recording().into(),
+            Helper::SumOfCpus => {
+                let words = self.words_of_cpus(map, &arguments.key, third);
+                words.fold(0, u64::wrapping_add)
+            }
+            Helper::MostOfCpus => {
+                let words = self.words_of_cpus(map, &arguments.key, third);
+                words.max().unwrap_or(0)
+            }
+            Helper::DeleteOfCpus => match self.environment.remove_everywhere(map, &arguments.key) {
+                true => 0,
+                false => ENOENT as u64,
+            },
+            Helper::NextKey => {
+                let (buffer, size) = arguments.writable.unwrap_or((Value::number(0), 0));
+                let mut bytes = zeros(size)?;
+                let next = self.environment.next_key(map, second);
+                if let Some((key, _)) = &next {
+                    let fitting = key.len().min(size);
+                    bytes[..fitting].copy_from_slice(&key[..fitting]);
+                }
+                self.write(buffer, &bytes)?;
+                next.map_or(0, |(_, place)| place)
+            }
         };
         Ok(Value::number(number))
     }
@@ -272,6 +295,11 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
         let bytes = self.environment.bytes(Object::Value { map, number });
         bytes[..arguments.value.len()].copy_from_slice(&arguments.value);
         0
+    }
+
+    /// A word of a key's value on each CPU.
+    fn words_of_cpus(&mut self, map: MapIndex, key: &[u8], word: u64) -> impl Iterator<Item = u64> {
+        (0..).map_while(move |cpu| self.environment.word_on(map, cpu, key, word))
     }
 
     fn add(&mut self, object: Object, delta: u64) {

@@ -1,5 +1,7 @@
 //! The world around a program, as the interpreter asks for it.
 
+use alloc::vec::Vec;
+
 use crate::{MapIndex, Size, context::Register};
 
 /// Memory of the environment that a program can hold a pointer to.
@@ -59,6 +61,17 @@ pub trait Environment {
 
     /// Takes `key` out of a hash. Whether it was there.
     fn remove(&mut self, map: MapIndex, key: &[u8]) -> bool;
+
+    /// A word of the value of `key` on the CPU `cpu`; 0 if the value or the word is not there.
+    /// `None` behind the last CPU. Of a map that all share, there is one.
+    fn word_on(&mut self, map: MapIndex, cpu: u32, key: &[u8], word: u64) -> Option<u64>;
+
+    /// Takes `key` away on all CPUs; of an array, sets its value to zero there. Whether it was
+    /// anywhere.
+    fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool;
+
+    /// The key from `place` on that no earlier place had, and the place behind it.
+    fn next_key(&mut self, map: MapIndex, place: u64) -> Option<(Vec<u8>, u64)>;
 
     /// The number of the call stack without its first `skip` frames, or a negated errno.
     fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64;

@@ -30,6 +30,8 @@ struct Map {
     values: Vec<Box<[u8]>>,
     /// Values whose keys were taken out.
     free: Vec<u32>,
+    /// All keys that ever were there, so that a key keeps its place.
+    known: Vec<Vec<u8>>,
     stacks: Vec<Vec<u64>>,
 }
 
@@ -81,6 +83,8 @@ const MAPS: u64 = 0xffff_fd00_0000_0000;
 const VALUES: u64 = 0xffff_fd10_0000_0000;
 const RECORDS: u64 = 0xffff_fd20_0000_0000;
 const ENTRY_DATA: u64 = 0xffff_fd30_0000_0000;
+/// The CPUs that a key is looked for on.
+const CPUS: u32 = 8;
 /// Bytes from one object to the next one, more than the largest one has.
 const STRIDE: u64 = 0x2000;
 
@@ -92,6 +96,7 @@ impl TestMachine {
             numbers: BTreeMap::new(),
             values: Vec::new(),
             free: Vec::new(),
+            known: Vec::new(),
             stacks: Vec::new(),
         };
         Self {
@@ -205,6 +210,9 @@ impl Map {
         });
         self.values[number as usize].fill(0);
         self.numbers.insert((table, key.to_vec()), number);
+        if !self.known.iter().any(|known| known == key) {
+            self.known.push(key.to_vec());
+        }
         number
     }
 }
@@ -295,6 +303,47 @@ impl Environment for TestMachine {
         let removed = map.numbers.remove(&(map.table(cpu), key.to_vec()));
         map.free.extend(removed);
         removed.is_some()
+    }
+
+    fn word_on(&mut self, map: MapIndex, cpu: u32, key: &[u8], word: u64) -> Option<u64> {
+        let map = self.map(map);
+        if cpu >= CPUS || (cpu > 0 && map.table(cpu) == map.table(0)) {
+            return None;
+        }
+        let number = map.numbers.get(&(map.table(cpu), key.to_vec()));
+        let value = number.map_or(&[][..], |number| &map.values[*number as usize]);
+        // A value whose bytes are no whole words is followed by zeros.
+        let word = usize::try_from(word).ok()?.saturating_mul(8);
+        let bytes = value.iter().skip(word).take(8).rev();
+        Some(bytes.fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    }
+
+    fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool {
+        let map = self.map(map);
+        let mut numbers = Vec::new();
+        map.numbers.retain(|(_, of), number| {
+            let is_other = of != key;
+            if !is_other {
+                numbers.push(*number);
+            }
+            is_other
+        });
+        let index = key.first_chunk().map(|index| u32::from_le_bytes(*index));
+        let was_there = match map.is_array() {
+            true => index.is_some_and(|index| index < map.def.entries),
+            false => !numbers.is_empty(),
+        };
+        map.free.extend(numbers);
+        was_there
+    }
+
+    fn next_key(&mut self, map: MapIndex, place: u64) -> Option<(Vec<u8>, u64)> {
+        let map = self.map(map);
+        let is_there = |key: &Vec<u8>| map.numbers.keys().any(|(_, known)| known == key);
+        let from = usize::try_from(place).ok()?;
+        let mut further = map.known.iter().enumerate().skip(from);
+        let (place, key) = further.find(|(_, key)| is_there(key))?;
+        Some((key.clone(), place as u64 + 1))
     }
 
     fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64 {

@@ -126,6 +126,38 @@ impl World {
                 self.machine.trigger(a);
                 0
             }
+            Helper::SumOfCpus => self
+                .words(a, b, c)
+                .fold(0, |sum, word| sum.wrapping_add(word)),
+            Helper::MostOfCpus => self.words(a, b, c).max().unwrap_or(0),
+            Helper::DeleteOfCpus => {
+                let (map, key) = self.key(a, b);
+                let was_there = match self.values_of_array(map, key) {
+                    Some(values) => {
+                        for value in &values {
+                            own(*value, self.maps[usize::from(map.0)].value_size as usize).fill(0);
+                        }
+                        !values.is_empty()
+                    }
+                    None => self.machine.remove_everywhere(map, key),
+                };
+                match was_there {
+                    true => 0,
+                    false => errno::ENOENT as u64,
+                }
+            }
+            Helper::NextKey => {
+                let buffer = own(c, d as usize);
+                buffer.fill(0);
+                match self.machine.next_key(map(a), b) {
+                    Some((key, place)) => {
+                        let fitting = key.len().min(buffer.len());
+                        buffer[..fitting].copy_from_slice(&key[..fitting]);
+                        place
+                    }
+                    None => 0,
+                }
+            }
             Helper::CpuId
             | Helper::FuncIp
             | Helper::Tsc
@@ -143,6 +175,47 @@ impl World {
         let map = map(handle);
         let size = self.maps[usize::from(map.0)].key_size;
         (map, own(key, size as usize))
+    }
+
+    /// Where the values of an index are on all CPUs. None: the map is no array.
+    fn values_of_array(&self, map: MapIndex, key: &[u8]) -> Option<Vec<u64>> {
+        let array = self.arrays[usize::from(map.0)].as_ref()?;
+        let def = &self.maps[usize::from(map.0)];
+        let index = u32::from_le_bytes(*key.first_chunk().unwrap());
+        if index >= def.entries {
+            return Some(Vec::new());
+        }
+        let parts = match def.kind {
+            MapKind::PerCpuArray => &array.parts[..],
+            _ => &array.parts[..1],
+        };
+        let at = |part: &_| *part as u64 + u64::from(index * array.array.stride);
+        Some(parts.iter().map(at).collect())
+    }
+
+    /// A word of a key's value on all CPUs.
+    fn words(&mut self, handle: u64, key: u64, word: u64) -> std::vec::IntoIter<u64> {
+        let (map, key) = self.key(handle, key);
+        let values = self.values_of_array(map, key);
+        let size = u64::from(self.maps[usize::from(map.0)].value_size);
+        let words: Vec<u64> = match values {
+            Some(values) => values
+                .into_iter()
+                .map(|value| {
+                    let bytes = size.saturating_sub(word.saturating_mul(8)).min(8);
+                    let bytes = match bytes {
+                        0 => &[][..],
+                        _ => own(value + word * 8, bytes as usize),
+                    };
+                    let bytes = bytes.iter().rev();
+                    bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+                })
+                .collect(),
+            None => (0..)
+                .map_while(|cpu| self.machine.word_on(map, cpu, key, word))
+                .collect(),
+        };
+        words.into_iter()
     }
 
     fn update(&mut self, handle: u64, key: u64, value: u64, flags: u64) -> i64 {

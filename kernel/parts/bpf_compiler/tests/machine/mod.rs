@@ -244,8 +244,8 @@ impl Place {
         let code = map_memory(CODE_BYTES, 0);
         let mut thunks = BTreeMap::new();
         let mut routines = BTreeMap::new();
-        let mut at = CODE_BYTES - 0x1000;
-        let mut routine_at = CODE_BYTES - 0x800;
+        let mut at = CODE_BYTES - 0x2000;
+        let mut routine_at = CODE_BYTES - 0x1000;
         for helper in Helper::ALL {
             // mov eax, number; jmp [rip]; address
             let mut thunk = vec![0xb8];

@@ -463,7 +463,13 @@ fn call(random: &mut Random, insns: &mut Vec<Insn>, out: bool, offset: i16) {
         (true, 1) => {
             map(insns, 2);
             key(insns, Reg::R2);
-            Helper::MapDelete
+            insns.push(set(Reg::R3, (random.below(3) as i32).into()));
+            random.of(&[
+                Helper::MapDelete,
+                Helper::DeleteOfCpus,
+                Helper::SumOfCpus,
+                Helper::MostOfCpus,
+            ])
         }
         (true, 2) => {
             insns.push(set(Reg::R3, scalar.into()));

@@ -209,7 +209,8 @@ impl Body<'_, '_> {
                 Kind::Literal => Kind::SIGNED,
                 ref kind => kind.clone(),
             };
-            if self.c.maps[number as usize].class.is_none() {
+            let class = &self.c.maps[number as usize].class;
+            if !matches!(class, Some(Class::Plain(_))) {
                 self.set_class(number, Class::Plain(kind.shape()), value.span)?;
             }
             let old = self.count(&old)?;
@@ -610,25 +611,179 @@ impl Body<'_, '_> {
     pub(super) fn delete(&mut self, map: &MapName) -> Lowered<()> {
         let number = self.c.map(&map.name);
         let key = self.key(number, map)?;
-        match &self.c.maps[number as usize].class {
-            Some(Class::Plain(_)) | None => {}
-            Some(class) => {
-                let message = format!(
-                    "a single key of a map of {} cannot be taken away, because each CPU has it",
-                    class_name(class)
-                );
-                return Err(Diagnostic::new(
-                    map.span,
-                    message,
-                    format!("clear(@{}) takes all of them", map.name.text),
-                ));
+        let skip = self.asm.label();
+        let present = self.keys_present(key);
+        self.branch_on(&present, false, skip);
+        match self.c.maps[number as usize].class.clone() {
+            Some(Class::Histogram(scale)) => self.delete_buckets(number, scale, key, map.span)?,
+            class => {
+                let place = self.store_key(key);
+                self.asm.map(Reg::R1, number);
+                self.asm.address(Reg::R2, place);
+                self.asm.call(match class {
+                    Some(Class::Plain(_)) | None => Helper::MapDelete,
+                    Some(_) => Helper::DeleteOfCpus,
+                });
             }
         }
+        self.asm.place(skip);
+        Ok(())
+    }
+
+    /// Takes a histogram away: each of its buckets is a key, or an index.
+    fn delete_buckets(&mut self, map: u32, scale: Scale, key: usize, span: Span) -> Lowered<()> {
+        const MOST: u32 = 256;
+        let buckets = scale.buckets();
+        if buckets > MOST {
+            return Err(Diagnostic::new(
+                span,
+                format!(
+                    "this histogram has {buckets} buckets; one of at most {MOST} can be deleted \
+                     by its key"
+                ),
+                "use a larger step, or clear the whole map: clear(@name)",
+            ));
+        }
+        let (_, values, key_span) = self.keys[key].clone();
+        let place = self.key_in_stack(map, &values, 2, key_span)?;
+        let shapes = self.c.maps[map as usize].keys.iter().flatten();
+        let bytes: u32 = shapes.map(Shape::bytes).sum();
+        let counter = Place::stack(self.asm.take(8));
+        let next = self.asm.label();
+        // The verifier sees the count, so that it sees the end.
+        self.asm.store_plain(counter, 0);
+        self.asm.place(next);
+        self.asm.load(Reg::R0, counter, 8, false);
+        match values.is_empty() {
+            true => self.asm.store(place, 8, Reg::R0),
+            false => self.asm.store(place.at(bytes), 2, Reg::R0),
+        }
+        self.asm.map(Reg::R1, map);
+        self.asm.address(Reg::R2, place);
+        self.asm.call(Helper::DeleteOfCpus);
+        self.asm.load(Reg::R0, counter, 8, false);
+        self.asm.alu(AluOp::Add, Reg::R0, 1);
+        self.asm.store_register_plain(counter, Reg::R0);
+        self.asm
+            .branch(Condition::Below, Reg::R0, buckets as i32, next);
+        Ok(())
+    }
+
+    /// `zero(@map[key])`.
+    pub(super) fn zero_key(&mut self, map: &MapName) -> Lowered<()> {
+        let number = self.c.map(&map.name);
+        let Some(Class::Plain(shape)) = self.c.maps[number as usize].class.clone() else {
+            // A count that is zero is one that nothing was counted in.
+            return self.delete(map);
+        };
+        let key = self.key(number, map)?;
+        let skip = self.asm.label();
+        let present = self.keys_present(key);
+        self.branch_on(&present, false, skip);
+        let bytes = shape.bytes().max(1).next_multiple_of(8);
+        let zeros = Place::stack(self.asm.take(bytes));
+        self.asm.zero(zeros, bytes);
         let place = self.store_key(key);
         self.asm.map(Reg::R1, number);
         self.asm.address(Reg::R2, place);
-        self.asm.call(Helper::MapDelete);
+        self.asm.address(Reg::R3, zeros);
+        // Only if the key is there.
+        self.asm.mov(Reg::R4, 2);
+        self.asm.call(Helper::MapUpdate);
+        self.asm.place(skip);
         Ok(())
+    }
+
+    /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
+    /// nothing was counted.
+    pub(super) fn gathered(
+        &self,
+        map: u32,
+        class: &Class,
+        key: usize,
+        name: &MapName,
+    ) -> Lowered<Val> {
+        let word = |word, greatest| Number::OfCpus {
+            map,
+            key: Box::new(Key { stored: key }),
+            word,
+            greatest,
+        };
+        let of_sign = |signed| match signed {
+            true => Kind::SIGNED,
+            false => Kind::UNSIGNED,
+        };
+        let (number, kind) = match class {
+            Class::Count => (word(0, false), Kind::UNSIGNED),
+            Class::Sum { signed } => (word(1, false), of_sign(*signed)),
+            Class::Average { signed } => {
+                let op = match signed {
+                    true => AluOp::SignedDiv,
+                    false => AluOp::Div,
+                };
+                let average = Number::alu(op, word(1, false), word(0, false));
+                (average, of_sign(*signed))
+            }
+            Class::Most { signed } | Class::Least { signed } => {
+                let mut number = word(1, true);
+                // Turned back: see `gather`.
+                if matches!(class, Class::Least { .. }) {
+                    number = Number::alu(AluOp::Xor, number, Number::Constant(u64::MAX));
+                }
+                if *signed {
+                    number = Number::alu(AluOp::Xor, number, Number::Constant(1 << 63));
+                }
+                let is_there = Test::not_zero(word(0, false));
+                let number = Number::select(is_there, number, Number::Constant(0));
+                (number, of_sign(*signed))
+            }
+            Class::Statistics { .. } => {
+                return Err(Diagnostic::new(
+                    name.span,
+                    format!("`@{}` is of stats(), which is three values", name.name.text),
+                    "print it, or keep the one that you need: count(), avg() or sum()",
+                ));
+            }
+            Class::Histogram(_) | Class::Plain(_) => {
+                return Err(Diagnostic::new(
+                    name.span,
+                    format!(
+                        "`@{}` is a histogram, which is no value to calculate with",
+                        name.name.text
+                    ),
+                    "print it, or count in another map: `@n = count();`",
+                ));
+            }
+        };
+        Ok(Val::number(number, kind))
+    }
+
+    /// Whether a map has a key.
+    pub(super) fn has_key(&mut self, map: &MapName) -> Lowered<Test> {
+        let number = self.c.map(&map.name);
+        let class = self.c.maps[number as usize].class.clone();
+        let key = self.key(number, map)?;
+        let stored = Box::new(Key { stored: key });
+        let is_there = match class {
+            Some(Class::Histogram(_)) => {
+                return Err(Diagnostic::new(
+                    map.span,
+                    "a histogram is kept by buckets, so there is no key by itself",
+                    "count in another map by the same key: `@n[KEY] = count();`",
+                ));
+            }
+            Some(Class::Plain(_)) | None => Number::HasKey {
+                map: number,
+                key: stored,
+            },
+            Some(_) => Number::OfCpus {
+                map: number,
+                key: stored,
+                word: 0,
+                greatest: false,
+            },
+        };
+        Ok(self.keys_present(key).and(Test::not_zero(is_there)))
     }
 
     /// A value of a map, for `print(@map[key])`.

@@ -42,10 +42,10 @@ const WORDS: [&str; 16] = [
 ];
 
 /// The functions that give values, and those that do something.
-const FUNCTIONS: [&str; 24] = [
-    "printf", "print", "clear", "zero", "delete", "exit", "time", "str", "ksym", "kaddr", "buf",
-    "kstack", "reg", "strftime", "strncmp", "nsecs", "count", "sum", "min", "max", "avg", "stats",
-    "hist", "lhist",
+const FUNCTIONS: [&str; 25] = [
+    "has_key", "printf", "print", "clear", "zero", "delete", "exit", "time", "str", "ksym",
+    "kaddr", "buf", "kstack", "reg", "strftime", "strncmp", "nsecs", "count", "sum", "min", "max",
+    "avg", "stats", "hist", "lhist",
 ];
 
 /// Names of other tracers, and why they are not here.
@@ -443,6 +443,11 @@ impl Body<'_, '_> {
                 })
             }
             ("nsecs", _) => return self.name("nsecs", span),
+            ("has_key", [of, keys @ ..]) => match map_and_key(of, keys) {
+                Some(map) => Val::number(Number::test(self.has_key(&map)?), Kind::Boolean),
+                None => return Err(self.wrong_count(name, span, "has_key(@map, key)")),
+            },
+            ("has_key", []) => return Err(self.wrong_count(name, span, "has_key(@map, key)")),
             ("strncmp", [left, right, length]) => {
                 let (left_value, right_value) = (self.value(left)?, self.value(right)?);
                 let most = self.constant(length, MOST_TEXT)?;
@@ -573,24 +578,16 @@ impl Body<'_, '_> {
                     };
                     self.ask(request, Record::Silent, 0)
                 }
-                _ => Err(self.wrong_count(name, span, "clear(@map), with the whole map")),
+                Some(map) if name.text == "clear" => self.delete(&map),
+                Some(map) => self.zero_key(&map),
+                None => Err(self.wrong_count(name, span, "clear(@map) or clear(@map[key])")),
             },
             ("clear" | "zero", _) => Err(self.wrong_count(name, span, "clear(@map)")),
-            ("delete", [of]) => match map_of(of) {
+            ("delete", [of, key @ ..]) => match map_and_key(of, key) {
                 Some(map) => self.delete(&map),
-                None => Err(self.wrong_count(name, span, "delete(@map[key])")),
+                None => Err(self.wrong_count(name, span, "delete(@map[key]) or delete(@map, key)")),
             },
-            ("delete", [of, key]) => match map_of(of) {
-                Some(map) if map.keys.is_empty() => {
-                    let keys = match &key.kind {
-                        ExpressionKind::Tuple(keys) => keys.clone(),
-                        _ => alloc::vec![key.clone()],
-                    };
-                    self.delete(&MapName { keys, ..map })
-                }
-                _ => Err(self.wrong_count(name, span, "delete(@map, key)")),
-            },
-            ("delete", _) => Err(self.wrong_count(name, span, "delete(@map[key])")),
+            ("delete", []) => Err(self.wrong_count(name, span, "delete(@map[key])")),
             ("exit", []) => self.ask(Request::Exit, Record::Exit, 0),
             ("exit", [status]) => {
                 let status = self.count(status)?;
@@ -865,6 +862,24 @@ impl Body<'_, '_> {
             ));
         }
         Ok(test)
+    }
+}
+
+/// `@map[key]`, or `@map, key`, of which the key is a tuple if there are several.
+fn map_and_key(of: &Expression, key: &[Expression]) -> Option<MapName> {
+    let ExpressionKind::Map(map) = &of.kind else {
+        return None;
+    };
+    match key {
+        [] => Some(map.clone()),
+        [key] if map.keys.is_empty() => Some(MapName {
+            keys: match &key.kind {
+                ExpressionKind::Tuple(keys) => keys.clone(),
+                _ => alloc::vec![key.clone()],
+            },
+            ..map.clone()
+        }),
+        _ => None,
     }
 }
 

@@ -332,16 +332,7 @@ impl Body<'_, '_> {
         let key = self.key(number, map)?;
         let shape = match class {
             Some(Class::Plain(shape)) => shape,
-            Some(_) => {
-                return Err(Diagnostic::new(
-                    map.span,
-                    format!(
-                        "`@{}` is kept for each CPU, so a program cannot read its value",
-                        map.name.text
-                    ),
-                    "print it, or count with `@name++`, which all CPUs share",
-                ));
-            }
+            Some(class) => return self.gathered(number, &class, key, map),
             // It is not known yet.
             None => Shape::Unsigned(8),
         };

@@ -6,6 +6,11 @@ use super::{
 };
 use crate::Options;
 
+/// Assigns to each map that programs read, so that none is without a type.
+const ASSIGNED: &str = " kprobe:vfs_read { @c0 = count(); @sum = sum(1); @min = min(1); \
+     @avg = avg(1); @maxk[tid] = max(1); @avgk[tid] = avg(1); @sumk[tid] = sum(1); \
+     @histk[tid] = hist(1); @l[cpu] = lhist(1, -10, 1000, 7); @plain[1] = 1; @one = 1; }";
+
 /// A program's statements, in which names of all kinds are used.
 struct Writer<'r> {
     random: &'r mut Random,
@@ -22,7 +27,23 @@ impl Writer<'_> {
             }
             1 => self
                 .random
-                .of(&["pid", "tid", "cpu", "nsecs", "elapsed", "@plain[1]", "@one"])
+                .of(&[
+                    "pid",
+                    "tid",
+                    "cpu",
+                    "nsecs",
+                    "elapsed",
+                    "@plain[1]",
+                    "@one",
+                    "@c0",
+                    "@sum",
+                    "@min",
+                    "@avg",
+                    "@maxk[tid]",
+                    "@avgk[3]",
+                    "has_key(@sumk, 7)",
+                    "has_key(@plain, 2)",
+                ])
                 .into(),
             2 => self
                 .random
@@ -111,6 +132,11 @@ impl Writer<'_> {
                 .random
                 .of(&[
                     "delete(@plain[1]);",
+                    "delete(@c0);",
+                    "delete(@maxk[tid]);",
+                    "clear(@histk[tid]);",
+                    "zero(@plain[2]);",
+                    "zero(@l[cpu]);",
                     "clear(@c0);",
                     "print(@plain);",
                     "@plain[2]++;",
@@ -216,7 +242,7 @@ fn what_compiles_is_verified_and_ends() {
                 )
             }
         };
-        let text = format!("{probe} /{predicate}/ {{ {body} }}{ending}");
+        let text = format!("{probe} /{predicate}/ {{ {body} }}{ending}{ASSIGNED}");
         match compiled_with(&text, &Fake::new(), &Options::default()) {
             Ok(compiled) => {
                 good += 1;

@@ -189,9 +189,23 @@ fn types_must_fit() {
         "the format shows 2 values, and there are 1 | give one value for each conversion"
     );
     assert_eq!(
-        short("kprobe:vfs_write { @c = count(); print(@c + 1); }"),
-        "`@c` is kept for each CPU, so a program cannot read its value | print it, or count with \
-         `@name++`, which all CPUs share"
+        short("kprobe:vfs_write { @c = count(); @c += 1; }"),
+        "`@c` is assigned count() elsewhere, and a value here | use another map"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @c = hist(arg0); print(@c + 1); }"),
+        "`@c` is a histogram, which is no value to calculate with | print it, or count in another \
+         map: `@n = count();`"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @c = stats(arg0); print(@c + 1); }"),
+        "`@c` is of stats(), which is three values | print it, or keep the one that you need: \
+         count(), avg() or sum()"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @c[1] = lhist(arg0, 0, 1000, 1); delete(@c[1]); }"),
+        "this histogram has 1002 buckets; one of at most 256 can be deleted by its key | use a \
+         larger step, or clear the whole map: clear(@name)"
     );
     assert_eq!(
         short("kprobe:vfs_write { @[args.file.name, comm, 1] = count(); }"),

@@ -1,0 +1,75 @@
+//! Maps of counts and the like, read and changed by programs.
+
+use bpf::context::Register::{Di, Si};
+
+use super::fake::{Hit, World};
+
+/// A hit on a CPU, with two arguments.
+fn hit(cpu: u32, first: u64, second: u64) -> Hit {
+    Hit {
+        registers: vec![(Di, first), (Si, second)],
+        cpu,
+        tid: 7,
+        ..Hit::default()
+    }
+}
+
+#[test]
+fn a_program_reads_what_all_cpus_have_counted() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @n = count(); @k[arg0] = count(); @sum[arg0] = sum((int64)arg1); \
+         @min[arg0] = min((int64)arg1); @max[arg0] = max((int64)arg1); @avg[arg0] = \
+         avg((int64)arg1); @least = min(arg1); @most = max(arg1); @mean = avg(arg1); @all = \
+         sum(arg1); } \
+         interval:s:1 { printf(\"%d %d %d %d %d %d %d %d %d %d\\n\", @n, @k[1], @sum[1], \
+         @min[1], @max[1], @avg[1], @least, @most, @mean, @all); \
+         printf(\"%d %d %d %d %d %d\\n\", @k[2], @sum[2], @min[2], @max[2], @avg[2], (int64)@n - 5); \
+         if (@n > 2 && @k[1] == 3) { @seen = @n; print(@max[1] < 0 ? \"below\" : \"above\"); } }",
+    );
+    world.tick();
+    assert_eq!(world.out, "0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 -5\n");
+    world.out.clear();
+    for (cpu, value) in [(0, -7_i64), (1, -3), (3, -20)] {
+        world.hit(&hit(cpu, 1, value as u64));
+    }
+    world.tick();
+    let (least, most) = (-20_i64 as u64, -3_i64 as u64);
+    let mean = (-30_i64 as u64) / 3;
+    assert_eq!(
+        world.out,
+        format!(
+            "3 3 -30 -20 -3 -10 {least} {most} {mean} {}\n0 0 0 0 0 -2\nbelow\n",
+            -30_i64 as u64
+        )
+    );
+    world.out.clear();
+    assert!(world.maps().contains("@seen: 3\n"));
+}
+
+#[test]
+fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @c[arg0] = count(); @s[arg0, comm] = stats(arg1); @h[arg0] = \
+         hist(arg1); @l = lhist(arg1, 0, 10, 5); @n = count(); @p[arg0] = arg1; @z[arg0] = arg1; } \
+         kprobe:vfs_read { delete(@c[arg0]); delete(@s, (arg0, comm)); clear(@h[arg0]); \
+         delete(@l); zero(@n); delete(@p, arg0); zero(@z[arg0]); zero(@z[99]); \
+         print(has_key(@c, arg0)); print(has_key(@c, 2)); print(has_key(@p, 2)); \
+         print(has_key(@p[arg0]) || @c[2] != 1); }",
+    );
+    for cpu in [0, 2] {
+        world.hit(&hit(cpu, 1, 5));
+    }
+    world.hit(&hit(1, 2, 6));
+    world.hit(&Hit {
+        address: super::fake::READ,
+        ..hit(1, 1, 0)
+    });
+    assert_eq!(world.out, "false\ntrue\ntrue\nfalse\n");
+    world.out.clear();
+    assert_eq!(
+        world.maps(),
+        "@c[2]: 1\n\n@h[2]: \n[4, 8)                 1 \
+         |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n\n@p[2]: 6\n\n\
+         @s[2, cat]: count 1, average 6, total 6\n\n@z[1]: 0\n@z[2]: 6\n\n"
+    );
+}
