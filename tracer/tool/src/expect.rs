@@ -406,6 +406,7 @@ mod tests {
             missed: 1,
             lost: vec![("no room".into(), 2)],
             bad_loads: 0,
+            stopped: Vec::new(),
         };
         let end = End {
             maps: &maps,

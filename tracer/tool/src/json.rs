@@ -39,12 +39,19 @@ pub fn books(totals: &Totals) -> String {
     let dropped: Map<String, Json> = dropped
         .map(|(reason, count)| (reason.clone(), json!(count)))
         .collect();
-    let data = json!({
+    let mut data = json!({
         "hits": totals.hits,
         "missed": totals.missed,
         "dropped": dropped,
         "bad_loads": totals.bad_loads,
     });
+    if !totals.stopped.is_empty() {
+        let stopped = totals.stopped.iter();
+        let stopped: Map<String, Json> = stopped
+            .map(|(what, count)| (what.clone(), json!(count)))
+            .collect();
+        data["loops_ended_early"] = Json::Object(stopped);
+    }
     line("books", data)
 }
 

@@ -49,7 +49,7 @@ pub use insn::{
 };
 pub use map::{MapDef, MapError, MapKind};
 pub use program::{Kind, Program};
-pub use verified::{Fact, Memory, Verified};
+pub use verified::{Cost, Fact, Memory, Verified};
 
 /// Bytes of a program's stack, below `r10`.
 pub const STACK_BYTES: usize = 512;

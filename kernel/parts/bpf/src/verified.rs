@@ -33,21 +33,32 @@ pub struct Fact {
     pub most_index: Option<u64>,
 }
 
+/// How much there was to see of a program, to be compared with what the verifier allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// The steps of the longest path: at most [`verifier::MOST_PATH`](crate::verifier::MOST_PATH).
+    pub path: u32,
+    /// The steps of the walk: at most [`verifier::MOST_WALK`](crate::verifier::MOST_WALK).
+    pub walk: u32,
+}
+
 /// See the module's text. Only the verifier makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     program: Program,
     facts: Vec<Fact>,
     stack_bytes: u16,
+    cost: Cost,
 }
 
 impl Verified {
     /// `facts` are those of `program`, one for each instruction.
-    pub(crate) fn new(program: Program, facts: Vec<Fact>, stack_bytes: u16) -> Self {
+    pub(crate) fn new(program: Program, facts: Vec<Fact>, stack_bytes: u16, cost: Cost) -> Self {
         Self {
             program,
             facts,
             stack_bytes,
+            cost,
         }
     }
 
@@ -58,6 +69,11 @@ impl Verified {
     /// One for each instruction.
     pub fn facts(&self) -> &[Fact] {
         &self.facts
+    }
+
+    /// How much there was to see.
+    pub fn cost(&self) -> Cost {
+        self.cost
     }
 
     /// Bytes of the stack that the program uses, a multiple of 8.

@@ -79,8 +79,8 @@ pub const MOST_DISTANCE: i64 = 1 << 29;
 /// [`Refusal`], the first reason that was found.
 pub fn verify(program: Program) -> Result<Verified, Refusal> {
     check_form(&program)?;
-    let (facts, stack_bytes) = walk::walk(&program)?;
-    Ok(Verified::new(program, facts, stack_bytes))
+    let (facts, stack_bytes, cost) = walk::walk(&program)?;
+    Ok(Verified::new(program, facts, stack_bytes, cost))
 }
 
 /// The checks that need no walk. Code that no path reaches must be well-formed, too.

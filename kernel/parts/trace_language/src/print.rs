@@ -168,6 +168,11 @@ impl Display for Statement {
                 to,
                 body,
             } => write!(f, "for (${} : {from}..{to}) {body}", variable.text),
+            StatementKind::ForEach {
+                variable,
+                map,
+                body,
+            } => write!(f, "for (${} : @{}) {body}", variable.text, map.text),
             StatementKind::While { condition, body } => write!(f, "while ({condition}) {body}"),
             StatementKind::Match { value, arms } => {
                 write!(f, "match {value} {{ ")?;

@@ -154,6 +154,12 @@ pub enum StatementKind {
         to: Expression,
         body: Block,
     },
+    /// `for ($variable : @map) { … }`: the variable is a tuple of a key and its value.
+    ForEach {
+        variable: Name,
+        map: Name,
+        body: Block,
+    },
     While {
         condition: Expression,
         body: Block,

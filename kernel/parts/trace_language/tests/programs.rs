@@ -105,7 +105,9 @@ fn expressions(block: &Block, see: &mut impl FnMut(&Expression)) {
                 expressions(then, see);
                 otherwise.iter().for_each(|block| expressions(block, see));
             }
-            StatementKind::Unroll { body, .. } => expressions(body, see),
+            StatementKind::Unroll { body, .. } | StatementKind::ForEach { body, .. } => {
+                expressions(body, see);
+            }
             StatementKind::For { from, to, body, .. } => {
                 inner(from, see);
                 inner(to, see);
@@ -600,10 +602,10 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "unroll (5)",
     ),
     (
-        "kprobe:f { for ($k : @m) { } }",
-        "@m",
-        "there is no loop over the keys of a map",
-        "print",
+        "kprobe:f { for ($k : @m[1]) { } }",
+        "@m[1]",
+        "a loop goes over a whole map, and this is the value of one key",
+        "@m)",
     ),
     (
         "kprobe:f { for ($k : 0..=2) { } }",

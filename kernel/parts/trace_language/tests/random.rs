@@ -227,6 +227,13 @@ fn block() -> BoxedStrategy<Block> {
                     body
                 }
             ),
+            (any_name(), any_name(), block.clone()).prop_map(|(variable, map, body)| {
+                StatementKind::ForEach {
+                    variable,
+                    map,
+                    body,
+                }
+            }),
             (expression(), block)
                 .prop_map(|(condition, body)| StatementKind::While { condition, body }),
             (expression(), vec(arm, 0..3))

@@ -88,11 +88,23 @@ pub(crate) enum Record {
     },
 }
 
+/// The loops that are ended after so many turns.
+#[derive(Debug, Default)]
+pub(crate) struct Loops {
+    /// The map that counts how often each was.
+    pub(crate) counters: Option<u32>,
+    /// As in the text, and the most turns.
+    pub(crate) loops: Vec<(Rc<str>, u32)>,
+}
+
 /// See the module's text. It is fed with all frames, in their order.
 #[derive(Default)]
 pub struct Presentation {
     maps: Vec<MapView>,
     records: Vec<Record>,
+    loops: Loops,
+    /// By their numbers: how often they were ended.
+    stopped: Vec<u64>,
     context: Context,
     /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
     waiting: Vec<(u32, u64, u64, Option<Vec<u8>>)>,
@@ -148,11 +160,14 @@ pub struct Totals {
     pub missed: u64,
     pub lost: Vec<(String, u64)>,
     pub bad_loads: u64,
+    /// Loops that were ended because they had too many turns, and how often.
+    pub stopped: Vec<(String, u64)>,
 }
 
 impl Totals {
     fn of(books: &[Books], lost: &[(String, u64)], bad_loads: u64) -> Self {
         Self {
+            stopped: Vec::new(),
             hits: books.iter().map(|books| books.hits).sum(),
             missed: books.iter().map(|books| books.missed).sum(),
             lost: lost.to_vec(),
@@ -182,15 +197,24 @@ impl fmt::Display for Totals {
         if self.bad_loads != 0 {
             write!(f, "; {} found nothing", plural(self.bad_loads, "load"))?;
         }
+        for (what, count) in &self.stopped {
+            write!(f, "; ended early: {what} ({})", plural(*count, "time"))?;
+        }
         Ok(())
     }
 }
 
 impl Presentation {
-    pub(crate) fn new(maps: Vec<MapView>, records: Vec<Record>, context: Context) -> Self {
+    pub(crate) fn new(
+        maps: Vec<MapView>,
+        records: Vec<Record>,
+        loops: Loops,
+        context: Context,
+    ) -> Self {
         Self {
             maps,
             records,
+            loops,
             context,
             ..Self::default()
         }
@@ -252,7 +276,14 @@ impl Presentation {
                         self.write_map(map, entries, (0, 1), symbols, out)?;
                     }
                 }
-                let totals = Totals::of(books, lost, *bad_loads);
+                let mut totals = Totals::of(books, lost, *bad_loads);
+                let loops = self.loops.loops.iter().zip(&self.stopped);
+                totals.stopped = loops
+                    .filter(|(_, count)| **count != 0)
+                    .map(|((text, turns), count)| {
+                        (alloc::format!("{text} after {turns} turns"), *count)
+                    })
+                    .collect();
                 writeln!(out, "{totals}")?;
                 Ok(Event::Ended {
                     status: *status,
@@ -361,6 +392,17 @@ impl Presentation {
         symbols: &dyn Symbolize,
         out: &mut dyn Write,
     ) -> Result<Event, fmt::Error> {
+        if self.loops.counters == Some(map) {
+            self.stopped = alloc::vec![0; self.loops.loops.len()];
+            for entry in entries {
+                let index = entry.key.first_chunk().copied().map(u32::from_le_bytes);
+                let count = entry.value.first_chunk().copied().map(u64::from_le_bytes);
+                let of_loop = index.and_then(|index| self.stopped.get_mut(index as usize));
+                if let (Some(of_loop), Some(count)) = (of_loop, count) {
+                    *of_loop = of_loop.saturating_add(count);
+                }
+            }
+        }
         let Some(name) = self.maps.get(map as usize).and_then(|map| map.name.clone()) else {
             return Ok(Event::Nothing);
         };

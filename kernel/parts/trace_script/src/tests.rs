@@ -3,6 +3,7 @@
 mod arithmetic;
 mod fake;
 mod fuzz;
+mod loops;
 mod maps;
 mod messages;
 mod rendering;

@@ -25,7 +25,7 @@ use super::{
     state::State,
     step::{Next, Stepper},
 };
-use crate::{Fact, Insn, Program};
+use crate::{Cost, Fact, Insn, Program};
 
 /// The most states that are kept for one instruction. Each arrival is compared with them.
 const MOST_KEPT: usize = 128;
@@ -42,6 +42,8 @@ struct Node {
     open: u32,
     /// The steps of the longest way from here to an end.
     remaining: u32,
+    /// When it was closed: how many nodes were before it.
+    closed: u32,
 }
 
 struct Kept {
@@ -73,11 +75,27 @@ struct Walk<'a> {
     bytes: usize,
     walked: u32,
     compared: u32,
+    /// How many nodes were closed.
+    closed: u32,
+    /// The steps of the longest path so far.
+    longest: u32,
+}
+
+/// The kept states that are least wanted come first: those that were closed longest ago. A loop is
+/// walked to its last turn first, and then back from turn to turn. So the states that the next way
+/// meets are those of the turn that was closed last. The open ones are wanted when they are closed,
+/// the latest of them first.
+fn age(nodes: &[Node], known: &Kept) -> (bool, u32) {
+    let node = &nodes[known.node as usize];
+    match node.open > 0 {
+        true => (true, known.node),
+        false => (false, node.closed),
+    }
 }
 
 /// The facts about each instruction, and the bytes of stack that are used. The jumps of `program`
 /// lead into it, and its maps are there.
-pub(super) fn walk(program: &Program) -> Result<(Vec<Fact>, u16), Refusal> {
+pub(super) fn walk(program: &Program) -> Result<(Vec<Fact>, u16, Cost), Refusal> {
     let out_of_memory = |_| Refusal {
         at: None,
         cause: Cause::OutOfMemory,
@@ -101,6 +119,8 @@ pub(super) fn walk(program: &Program) -> Result<(Vec<Fact>, u16), Refusal> {
         bytes: 0,
         walked: 0,
         compared: 0,
+        closed: 0,
+        longest: 0,
     };
     let mut next = Some(Path {
         state: State::at_entry(),
@@ -119,7 +139,12 @@ pub(super) fn walk(program: &Program) -> Result<(Vec<Fact>, u16), Refusal> {
             walk.bytes -= path.state.bytes();
         }
     }
-    walk.stepper.finish().map_err(out_of_memory)
+    let cost = Cost {
+        path: walk.longest,
+        walk: walk.walked + walk.compared / COMPARISONS_OF_STEP,
+    };
+    let (facts, stack_bytes) = walk.stepper.finish().map_err(out_of_memory)?;
+    Ok((facts, stack_bytes, cost))
 }
 
 impl Walk<'_> {
@@ -145,6 +170,7 @@ impl Walk<'_> {
             if path.steps > MOST_PATH {
                 return Err(Cause::PathTooLong);
             }
+            self.longest = self.longest.max(path.steps);
             let on = at + 1;
             let goes_on = !matches!(
                 next,
@@ -242,7 +268,11 @@ impl Walk<'_> {
             return Ok(false);
         };
         let mut latest_open: Option<&Kept> = None;
-        for known in kept.iter() {
+        // The one that was closed last is most like what comes now.
+        let closed = |known: &&Kept| self.nodes[known.node as usize].open == 0;
+        let latest_closed = kept.iter().filter(closed);
+        let latest_closed = latest_closed.max_by_key(|known| age(&self.nodes, known));
+        for known in latest_closed.into_iter().chain(kept.iter()) {
             let node = &self.nodes[known.node as usize];
             if node.open > 0 {
                 if latest_open.is_none_or(|latest| latest.node < known.node) {
@@ -253,6 +283,7 @@ impl Walk<'_> {
             self.compared += 1;
             if known.state.includes(&path.state) {
                 let remaining = node.remaining;
+                self.longest = self.longest.max(path.steps + remaining);
                 if path.steps + remaining > MOST_PATH {
                     return Err(Cause::PathTooLong);
                 }
@@ -278,8 +309,7 @@ impl Walk<'_> {
             return Ok(false);
         };
         if kept.len() == MOST_KEPT {
-            // The oldest closed one, or else the oldest.
-            let age = |known: &Kept| (self.nodes[known.node as usize].open > 0, known.node);
+            let age = |known: &Kept| age(&self.nodes, known);
             if let Some(oldest) = (0..kept.len()).min_by_key(|number| age(&kept[*number])) {
                 self.bytes -= kept.swap_remove(oldest).state.bytes();
             }
@@ -292,6 +322,7 @@ impl Walk<'_> {
             steps: path.since,
             open: 1,
             remaining: 0,
+            closed: 0,
         });
         kept.push(Kept { state, node });
         self.bytes += bytes;
@@ -300,10 +331,11 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// Makes room: paths that come now are mostly like those that came lately.
+    /// Makes room.
     fn forget_older_half(&mut self) {
+        let nodes = &self.nodes;
         for kept in self.kept.iter_mut().flatten() {
-            kept.sort_unstable_by_key(|known| known.node);
+            kept.sort_unstable_by_key(|known| age(nodes, known));
             for known in kept.drain(..kept.len().div_ceil(2)) {
                 self.bytes -= known.state.bytes();
             }
@@ -319,6 +351,8 @@ impl Walk<'_> {
             if node.open > 0 {
                 return;
             }
+            self.closed += 1;
+            node.closed = self.closed;
             steps = node.steps + node.remaining;
             last = node.before;
         }

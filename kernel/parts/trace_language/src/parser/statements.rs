@@ -223,7 +223,7 @@ impl Parser<'_> {
     }
 
     fn range(&mut self) -> Parsed<StatementKind> {
-        const HELP: &str = "write `for ($i : 0..10) { … }`";
+        const HELP: &str = "write `for ($i : 0..10) { … }`, or `for ($kv : @map) { … }`";
         self.take()?;
         self.expect("(", HELP)?;
         let variable = self.variable()?;
@@ -238,12 +238,8 @@ impl Parser<'_> {
                     "the end of `..` is not reached: for 1, 2 and 3 write `1..4`",
                 ));
             }
-            _ if matches!(from.kind, ExpressionKind::Map(_)) => {
-                return Err(Diagnostic::new(
-                    from.span,
-                    "there is no loop over the keys of a map",
-                    "`print(@map)` shows all of them, in the order of their values",
-                ));
+            Token::Sign(")") if matches!(from.kind, ExpressionKind::Map(_)) => {
+                return self.for_each(variable, from);
             }
             _ => return Err(self.unexpected("`..`", HELP)),
         };
@@ -254,6 +250,30 @@ impl Parser<'_> {
             variable,
             from,
             to,
+            body,
+        })
+    }
+
+    /// The rest of `for ($kv : @map) { … }`.
+    fn for_each(&mut self, variable: Name, of: Expression) -> Parsed<StatementKind> {
+        let ExpressionKind::Map(map) = of.kind else {
+            return Err(self.unexpected("`..`", "write `for ($i : 0..10) { … }`"));
+        };
+        if !map.keys.is_empty() {
+            return Err(Diagnostic::new(
+                map.span,
+                "a loop goes over a whole map, and this is the value of one key",
+                format!(
+                    "write `for (${} : @{}) {{ … }}`",
+                    variable.text, map.name.text
+                ),
+            ));
+        }
+        self.expect(")", "")?;
+        let body = self.block()?;
+        Ok(StatementKind::ForEach {
+            variable,
+            map: map.name,
             body,
         })
     }

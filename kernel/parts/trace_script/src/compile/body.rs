@@ -7,11 +7,11 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{Condition, Reg};
+use bpf::{Condition, Helper, Reg};
 use trace_language::{
     Diagnostic,
     tree::{
-        Arm, Block, Expression, ExpressionKind, Name, Pattern, PatternKind, Span, Statement,
+        self, Arm, Block, Expression, ExpressionKind, Name, Pattern, PatternKind, Span, Statement,
         StatementKind, Target,
     },
 };
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     asm::{Asm, Label, Place},
     number::{Number, Test},
+    presentation::Class,
     shape::Shape,
 };
 
@@ -54,6 +55,8 @@ pub(super) struct Site {
     /// The number of the probe's name.
     pub(super) probe: u16,
     pub(super) forgetful: bool,
+    /// The most turns of a loop whose end the text does not tell.
+    pub(super) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(super) source: Option<Rc<EventSource>>,
 }
@@ -109,6 +112,17 @@ pub(super) struct Parts {
     pub(super) depends_on_place: bool,
     /// Where an entry goes whose call is not followed.
     declined: Option<Label>,
+}
+
+/// See [`Body::begin_loop`].
+struct OpenLoop {
+    /// Its number among all of the script.
+    number: u32,
+    counter: Place,
+    top: Label,
+    leave: Label,
+    /// Where it is ended.
+    over: Label,
 }
 
 /// See the module's text.
@@ -510,25 +524,31 @@ impl<'c, 'a> Body<'c, 'a> {
                 to,
                 body,
             } => {
-                let bound = |this: &mut Self, of: &Expression| {
-                    let counted = this.count(of)?;
-                    counted.number.constant().ok_or_else(|| {
-                        Diagnostic::new(
-                            of.span,
-                            "the bounds of a loop must be numbers of the text, so that it ends",
-                            "write `for ($i : 0..16) { if ($i >= LIMIT) { break; } … }`",
-                        )
-                    })
-                };
-                let from = bound(self, from)?;
-                let to = bound(self, to)?;
-                self.turns(Some(variable), from, to, body, span)
+                let (first, last) = (self.count(from)?, self.count(to)?);
+                match (first.number.constant(), last.number.constant()) {
+                    (Some(first), Some(last)) => {
+                        self.turns(Some(variable), first, last, body, span)
+                    }
+                    _ => {
+                        let text = format!("for (${} : {from}..{to})", variable.text);
+                        self.range(variable, first, last, body, text)
+                    }
+                }
             }
-            StatementKind::While { .. } => Err(Diagnostic::new(
-                span,
-                "nobody knows how often this loop goes round, and a program must end",
-                "write `for ($i : 0..64) { if (!(CONDITION)) { break; } … }`",
-            )),
+            StatementKind::ForEach {
+                variable,
+                map,
+                body,
+            } => self.for_each(variable, map, body, span),
+            StatementKind::While { condition, body } => {
+                let open = self.begin_loop(format!("while ({condition})"));
+                let test = self.test(condition)?;
+                self.branch_on(&test, false, open.leave);
+                self.count_turn(&open);
+                self.loop_body(&open, open.top, None, body)?;
+                self.end_loop(&open);
+                Ok(())
+            }
             StatementKind::Match { value, arms } => self.match_arms(value, arms),
             StatementKind::Return(_) => {
                 self.asm.jump(self.end);
@@ -599,6 +619,194 @@ impl<'c, 'a> Body<'c, 'a> {
             }
         }
         self.asm.place(end);
+        self.forget_turns(counter);
+        Ok(())
+    }
+
+    /// A loop whose end the text does not tell: it has so many turns at most
+    /// ([`Site::turns`]), and the one that wants more is ended, and counted.
+    fn begin_loop(&mut self, text: String) -> OpenLoop {
+        self.c.has_open_loop = true;
+        let number = self.c.open_loop(text, self.site.turns);
+        let counter = Place::stack(self.asm.take(8));
+        self.asm.keep_all();
+        self.asm.store_plain(counter, 0);
+        let open = OpenLoop {
+            number,
+            counter,
+            top: self.asm.label(),
+            leave: self.asm.label(),
+            over: self.asm.label(),
+        };
+        self.asm.place(open.top);
+        open
+    }
+
+    /// Counts a turn, and leaves the loop if it is one too many.
+    fn count_turn(&mut self, open: &OpenLoop) {
+        let most = self.site.turns.min(u32::from(u16::MAX)) as i32;
+        self.asm.load(Reg::R0, open.counter, 8, false);
+        self.asm
+            .branch(Condition::AboveOrEqual, Reg::R0, most, open.over);
+        self.asm.alu(bpf::AluOp::Add, Reg::R0, 1);
+        self.asm.store_register_plain(open.counter, Reg::R0);
+    }
+
+    /// The statements of a turn, which may have a variable. `next` is where `continue` leads to.
+    fn loop_body(
+        &mut self,
+        open: &OpenLoop,
+        next: Label,
+        variable: Option<Variable>,
+        body: &Block,
+    ) -> Lowered<()> {
+        self.scopes.push(variable.into_iter().collect());
+        self.loops.push((open.leave, next));
+        for statement in &body.statements {
+            self.statement(statement);
+        }
+        self.loops.pop();
+        self.scopes.pop();
+        Ok(())
+    }
+
+    fn end_loop(&mut self, open: &OpenLoop) {
+        self.asm.jump(open.top);
+        self.asm.place(open.over);
+        let map = self.c.loop_counters();
+        self.asm.map(Reg::R1, map);
+        self.asm.set(Reg::R2, open.number.into());
+        self.asm.mov(Reg::R3, 1);
+        self.asm.call(Helper::Add);
+        self.asm.place(open.leave);
+        self.forget_turns(open.counter);
+    }
+
+    /// Behind a loop the verifier need not know how often it went round. If it did, it would walk
+    /// all that follows once for each number of turns.
+    fn forget_turns(&mut self, counter: Place) {
+        let behind = self.asm.label();
+        self.asm.opaque_zero(Reg::R4);
+        self.asm.store_register_plain(counter, Reg::R4);
+        // The verifier compares states where jumps lead to.
+        self.asm.jump(behind);
+        self.asm.place(behind);
+    }
+
+    /// `for ($variable : from..to)`, of which only the hit tells the bounds.
+    fn range(
+        &mut self,
+        variable: &Name,
+        from: Counted,
+        to: Counted,
+        body: &Block,
+        text: String,
+    ) -> Lowered<()> {
+        let whole =
+            |counted: Counted| Number::select(counted.present, counted.number, Number::Constant(0));
+        let [at, end] = [from, to].map(|bound| {
+            let place = Place::stack(self.asm.take(8));
+            self.asm.keep_all();
+            self.store_number(&whole(bound), place, 8);
+            place
+        });
+        let open = self.begin_loop(text);
+        self.asm.load(Reg::R0, at, 8, false);
+        self.asm.load(Reg::R1, end, 8, false);
+        self.asm
+            .branch(Condition::GreaterOrEqual, Reg::R0, Reg::R1, open.leave);
+        self.count_turn(&open);
+        // A turn has a number of its own, so that it may change it.
+        let place = self.room(8, true);
+        self.store_number(&Number::Own(at), place, 8);
+        let variable = Variable {
+            name: variable.text.clone(),
+            place,
+            holds: Holds::Number(Kind::SIGNED),
+        };
+        let next = self.asm.label();
+        self.loop_body(&open, next, Some(variable), body)?;
+        self.asm.place(next);
+        self.asm.load(Reg::R0, at, 8, false);
+        self.asm.alu(bpf::AluOp::Add, Reg::R0, 1);
+        self.asm.store(at, 8, Reg::R0);
+        self.end_loop(&open);
+        Ok(())
+    }
+
+    /// `for ($kv : @map)`.
+    fn for_each(&mut self, variable: &Name, map: &Name, body: &Block, span: Span) -> Lowered<()> {
+        if !matches!(
+            self.site.kind,
+            SiteKind::Begin | SiteKind::End | SiteKind::Interval
+        ) {
+            return Err(Diagnostic::new(
+                span,
+                "a loop over a map takes long, and the code that hits this probe would wait for it",
+                "use it in interval:, begin or end; a single key is read as @map[key] anywhere",
+            ));
+        }
+        let number = self.c.map(map);
+        let known = &self.c.maps[number as usize];
+        let (Some(class), Some(shapes)) = (known.class.clone(), known.keys.clone()) else {
+            // They are known the next time.
+            return Ok(());
+        };
+        if shapes.is_empty() {
+            return Err(Diagnostic::new(
+                map.span,
+                format!("`@{}` has no keys to loop over", map.text),
+                format!("it is one value: @{}", map.text),
+            ));
+        }
+        let key_bytes: u32 = shapes.iter().map(Shape::bytes).sum();
+        let name = tree::Map {
+            name: map.clone(),
+            keys: Vec::new(),
+            span: map.span,
+        };
+        // The variable is a pair. Its key is the one that the value is looked up by.
+        let slot = Place::stack(self.asm.take(8));
+        let bytes = match class {
+            Class::Plain(ref shape) => shape.bytes(),
+            _ => 8,
+        };
+        let pair = self.room(key_bytes + bytes, true);
+        let mut parts = Vec::new();
+        let mut place = pair;
+        for shape in &shapes {
+            parts.push(Val::Stored {
+                place,
+                shape: shape.clone(),
+            });
+            place = place.at(shape.bytes());
+        }
+        self.keys.push((number, parts, map.span));
+        let key = self.keys.len() - 1;
+        let value = self.value_of(number, &class, key, &name)?;
+        let value_shape = self.shape(&value, false);
+        self.asm.store_plain(slot, 0);
+        let open = self.begin_loop(format!("for (${} : @{})", variable.text, map.text));
+        self.asm.map(Reg::R1, number);
+        self.asm.load(Reg::R2, slot, 8, false);
+        self.asm.address(Reg::R3, pair);
+        self.asm.set(Reg::R4, key_bytes.into());
+        self.asm.call(Helper::NextKey);
+        self.asm.branch(Condition::Equal, Reg::R0, 0, open.leave);
+        self.asm.store_register_plain(slot, Reg::R0);
+        self.count_turn(&open);
+        self.store(&value, pair.at(key_bytes), &value_shape, span)?;
+        let key_shape = match &shapes[..] {
+            [only] => only.clone(),
+            _ => Shape::Tuple(shapes),
+        };
+        let variable = Variable {
+            name: variable.text.clone(),
+            place: pair,
+            holds: Holds::Stored(Shape::Tuple(alloc::vec![key_shape, value_shape])),
+        };
+        self.loop_body(&open, open.top, Some(variable), body)?;
+        self.end_loop(&open);
         Ok(())
     }
 

@@ -330,11 +330,22 @@ impl Body<'_, '_> {
         let number = self.c.map(&map.name);
         let class = self.c.maps[number as usize].class.clone();
         let key = self.key(number, map)?;
+        // If it is not known yet, it is a number for now.
+        let class = class.unwrap_or(Class::Plain(Shape::Unsigned(8)));
+        self.value_of(number, &class, key, map)
+    }
+
+    /// The same for a key that is stored already.
+    pub(super) fn value_of(
+        &mut self,
+        number: u32,
+        class: &Class,
+        key: usize,
+        map: &MapName,
+    ) -> Lowered<Val> {
         let shape = match class {
-            Some(Class::Plain(shape)) => shape,
-            Some(class) => return self.gathered(number, &class, key, map),
-            // It is not known yet.
-            None => Shape::Unsigned(8),
+            Class::Plain(shape) => shape.clone(),
+            class => return self.gathered(number, class, key, map),
         };
         let kind = self.c.maps[number as usize].kind.clone();
         Ok(match kind.or_else(|| Self::number_kind(&shape)) {

@@ -25,7 +25,7 @@ mod store;
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
 use core::cell::RefCell;
 
-use bpf::{MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, MapKind, verifier};
+use bpf::{Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, MapKind, verifier};
 use trace_language::{
     Diagnostic,
     tree::{self, Clause, Probe, ProbeKind, Span},
@@ -37,7 +37,7 @@ use trace_model::{
 
 use self::body::{Body, Parts, Shared, Site, SiteKind};
 use crate::{
-    presentation::{Class, MapView, Presentation, Record},
+    presentation::{Class, Loops, MapView, Presentation, Record},
     shape::{Context, Shape},
 };
 
@@ -131,11 +131,50 @@ struct Compiler<'a> {
     records: Vec<Record>,
     /// The names of probes, for `probe`.
     probes: Vec<(Rc<str>, bool)>,
+    /// Loops that are ended after so many turns.
+    loops: Vec<(Rc<str>, u32)>,
+    /// The program that is being made has such a loop.
+    has_open_loop: bool,
+    /// By the beginning of a clause: how its programs were made last.
+    ways: BTreeMap<usize, Way>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
     /// Types that the text makes, such as a variant's content.
     types: RefCell<Vec<Rc<Type>>>,
 }
+
+/// A loop whose end the text does not tell has a number of turns at most, because a program must
+/// end. A program is made with the least of them first. What the verifier has to see then tells how
+/// many it would take: the more a turn does, the fewer.
+const LEAST_TURNS: u32 = 16;
+const MOST_TURNS: u32 = 1024;
+
+/// A power of two of turns that the verifier takes, most likely, of a program whose loops had
+/// [`LEAST_TURNS`] and so much to see.
+fn turns_that_fit(cost: Cost) -> u32 {
+    // Of the walk a part only, so that a script compiles soon.
+    let path = verifier::MOST_PATH * 3 / 4 / cost.path.max(1);
+    let walk = verifier::MOST_WALK / 4 / cost.walk.max(1);
+    let times = path.min(walk).clamp(1, MOST_TURNS / LEAST_TURNS);
+    LEAST_TURNS << times.ilog2()
+}
+
+/// How a program is made.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// See [`LEAST_TURNS`].
+    turns: u32,
+    /// The turns were estimated from what the verifier saw.
+    is_estimated: bool,
+    /// See [`crate::asm`].
+    forgetful: bool,
+}
+
+/// The name of the map of their counters. No script has such a map, because it is no name of the
+/// language.
+const LOOPS: &str = "(loops)";
+/// The most such loops of a script.
+const MOST_OPEN_LOOPS: u32 = 256;
 
 /// Numbers of types from here on are the compiler's own.
 const OWN_TYPES: u64 = 1 << 63;
@@ -165,6 +204,9 @@ impl<'a> Compiler<'a> {
             requests: Vec::new(),
             records: Vec::new(),
             probes: Vec::new(),
+            loops: Vec::new(),
+            has_open_loop: false,
+            ways: BTreeMap::new(),
             functions: BTreeMap::new(),
             types: RefCell::new(Vec::new()),
         }
@@ -196,6 +238,22 @@ impl<'a> Compiler<'a> {
         self.requests.clear();
         self.records.clear();
         self.probes.clear();
+        self.loops.clear();
+    }
+
+    /// The number of a loop that is ended after so many turns; an equal one is used again.
+    fn open_loop(&mut self, text: String, turns: u32) -> u32 {
+        let mut known = self.loops.iter();
+        if let Some(known) = known.position(|(known, of)| **known == *text && *of == turns) {
+            return known as u32;
+        }
+        self.loops.push((text.into(), turns));
+        self.loops.len() as u32 - 1
+    }
+
+    /// The counters of loops that were ended.
+    fn loop_counters(&mut self) -> u32 {
+        self.own_map(MapDef::counters(LOOPS, MOST_OPEN_LOOPS))
     }
 
     fn error(&mut self, error: Diagnostic) {
@@ -579,7 +637,15 @@ impl<'a> Compiler<'a> {
             self.probes.push(group.name.clone());
             self.probes.len() - 1
         });
-        for forgetful in [false, true] {
+        // The way that was found before, for other types of maps or at another place, comes first.
+        let before = self.ways.get(&clause.span.start).copied();
+        let mut way = before.unwrap_or(Way {
+            turns: LEAST_TURNS,
+            forgetful: false,
+            is_estimated: false,
+        });
+        loop {
+            self.has_open_loop = false;
             let errors = self.errors.len();
             let mut shared = Shared::default();
             let mut depends = false;
@@ -587,7 +653,8 @@ impl<'a> Compiler<'a> {
                 kind,
                 address,
                 probe: probe as u16,
-                forgetful,
+                forgetful: way.forgetful,
+                turns: way.turns,
                 source: group.source.clone(),
             };
             let mut parts: Vec<Parts> = Vec::new();
@@ -649,26 +716,42 @@ impl<'a> Compiler<'a> {
                 ));
                 return (Vec::new(), false);
             }
-            match self.check(clause, group, parts, data, forgetful) {
-                Some(programs) => return (programs, depends),
+            if self.has_open_loop && !way.forgetful {
+                way.forgetful = true;
+                continue;
+            }
+            let is_last = way.forgetful && way.turns == LEAST_TURNS;
+            match self.check(clause, group, parts, data, is_last) {
+                // Maps are not known yet.
+                Some((programs, None)) => return (programs, depends),
+                Some((programs, Some(cost))) => {
+                    let turns = turns_that_fit(cost);
+                    if !self.has_open_loop || way.is_estimated || turns <= way.turns {
+                        self.ways.insert(clause.span.start, way);
+                        return (programs, depends);
+                    }
+                    way.turns = turns;
+                    way.is_estimated = true;
+                }
                 None if self.errors.len() > errors => return (Vec::new(), false),
-                None => {}
+                None if !way.forgetful => way.forgetful = true,
+                None => way.turns = (way.turns / 2).max(LEAST_TURNS),
             }
         }
-        (Vec::new(), false)
     }
 
-    /// The programs, verified. None: an error was noted, or they shall be made in the forgetful
-    /// way.
+    /// The programs, verified. None: an error was noted, or, if it is not the last attempt, they
+    /// shall be made in another way.
     fn check(
         &mut self,
         clause: &Clause,
         group: &Group,
         parts: Vec<Parts>,
         data: u32,
-        forgetful: bool,
-    ) -> Option<Vec<Program>> {
+        is_last_attempt: bool,
+    ) -> Option<(Vec<Program>, Option<Cost>)> {
         let mut programs = Vec::new();
+        let mut most = Some(Cost::default());
         let count = parts.len();
         for (number, part) in parts.into_iter().enumerate() {
             let is_last = number + 1 == count;
@@ -718,6 +801,7 @@ impl<'a> Compiler<'a> {
             // The types of maps may not be known yet. Then this is not the last time.
             let defs: Option<Vec<MapDef>> = maps.iter().map(|map| self.def(*map)).collect();
             let Some(defs) = defs else {
+                most = None;
                 programs.push(Program {
                     kind,
                     code: Vec::new(),
@@ -732,8 +816,15 @@ impl<'a> Compiler<'a> {
                 maps: defs,
             };
             match (verifier::verify(program), code) {
-                (Ok(_), Ok(code)) => programs.push(Program { kind, code, maps }),
-                (Err(_), _) if !forgetful => return None,
+                (Ok(verified), Ok(code)) => {
+                    let cost = verified.cost();
+                    most = most.map(|most| Cost {
+                        path: most.path.max(cost.path),
+                        walk: most.walk.max(cost.walk),
+                    });
+                    programs.push(Program { kind, code, maps });
+                }
+                (Err(_), _) if !is_last_attempt => return None,
                 (Err(refusal), _) => {
                     self.error(Diagnostic::new(
                         clause.span,
@@ -752,7 +843,7 @@ impl<'a> Compiler<'a> {
                 }
             }
         }
-        Some(programs)
+        Some((programs, most))
     }
 
     /// The definition of a map. None: it is not known yet.
@@ -874,6 +965,17 @@ impl<'a> Compiler<'a> {
                 .sort_by_key(|error| (error.span.start, error.span.end));
             return Err(self.errors);
         }
+        if self.loops.len() > MOST_OPEN_LOOPS as usize {
+            return Err(alloc::vec![Diagnostic::new(
+                Span::default(),
+                format!("there are more than {MOST_OPEN_LOOPS} loops whose ends are not known"),
+                "make several scripts of it",
+            )]);
+        }
+        let counters = self.maps.iter().position(|map| {
+            let def = map.def.as_ref();
+            def.is_some_and(|def| def.name == LOOPS)
+        });
         let mut maps = Vec::new();
         let mut views = Vec::new();
         for (number, map) in (0..).zip(&self.maps) {
@@ -921,6 +1023,10 @@ impl<'a> Compiler<'a> {
             presentation: Presentation::new(
                 views,
                 self.records,
+                Loops {
+                    counters: counters.map(|number| number as u32),
+                    loops: self.loops,
+                },
                 Context {
                     probes: self.probes,
                     ..Context::default()

@@ -213,9 +213,23 @@ fn types_must_fit() {
          shorter text: str(address, 16)"
     );
     assert_eq!(
-        short("kprobe:vfs_write { while (1) { print(1); } }"),
-        "nobody knows how often this loop goes round, and a program must end | write \
-         `for ($i : 0..64) { if (!(CONDITION)) { break; } … }`"
+        short("kprobe:vfs_write { @a[1] = 1; for ($kv : @a) { print($kv); } }"),
+        "a loop over a map takes long, and the code that hits this probe would wait for it | use \
+         it in interval:, begin or end; a single key is read as @map[key] anywhere"
+    );
+    assert_eq!(
+        short("begin { @a = 1; for ($kv : @a) { print($kv); } }"),
+        "`@a` has no keys to loop over | it is one value: @a"
+    );
+    assert_eq!(
+        short("begin { @a[1] = 1; for ($kv : @a[1]) { print($kv); } }"),
+        "a loop goes over a whole map, and this is the value of one key | write \
+         `for ($kv : @a) { … }`"
+    );
+    assert_eq!(
+        short("begin { @a[1] = hist(1); for ($kv : @a) { print($kv); } }"),
+        "`@a` is a histogram, which is no value to calculate with | print it, or count in another \
+         map: `@n = count();`"
     );
 }
 
