@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel
-/// mode. True: resume with `regs`.
+/// mode. True: resume with `regs`. Not inlined, because the list of code that may not be probed is
+/// tested with a clone of it.
+#[inline(never)]
 pub fn on_debug(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();
     let ours = PROBES.on_debug(regs, status);
