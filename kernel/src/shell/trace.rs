@@ -9,12 +9,13 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use trace_language::Diagnostic;
+use trace_language::{BYTES_OF_LEVEL, Diagnostic};
 use trace_model::Frame;
 use trace_script::{Event, Options, Presentation, compile};
 
 use super::command::{Failure, Next};
 use crate::{
+    mm::kernel_stack,
     task::WaitQueue,
     terminal::Command as Running,
     time::{NSEC_PER_MSEC, ktime_get},
@@ -56,6 +57,13 @@ fn refused(text: &str, errors: &[Diagnostic]) -> Failure {
     Failure::Script(shown)
 }
 
+/// Whether the stack has room for another level of a program.
+fn has_room() -> bool {
+    let here = 0_u8;
+    let here = (&raw const here).addr() as u64;
+    here - kernel_stack::bounds(here).start >= BYTES_OF_LEVEL as u64
+}
+
 /// Runs a script until it asks for the end, or Ctrl-C does.
 pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     if arguments.is_empty() {
@@ -64,9 +72,11 @@ pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         ));
     }
     let text = arguments.join(" ");
-    let tree = trace_language::parse(&text).map_err(|errors| refused(&text, &errors))?;
+    let tree = trace_language::parse_with_room(&text, &[], has_room)
+        .map_err(|errors| refused(&text, &errors))?;
     let options = Options {
         debug_info: false,
+        has_room,
         ..Options::default()
     };
     let compiled =

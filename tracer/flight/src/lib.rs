@@ -20,7 +20,7 @@ use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, MapDef,
     Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
     Size::B8,
-    context::Register,
+    context::{self, Register},
 };
 use pictures::{Builder as Pictures, Timeline};
 use trace_model::script::{
@@ -34,8 +34,8 @@ const RETURN: i32 = 1;
 
 /// Bytes that the kernel keeps in front of each record: how many of it are used, in 4 bytes.
 const PREFIX_BYTES: usize = 8;
-/// The arguments that an entry records: registers, in the order of the ABI.
-const ARGUMENTS: [Register; 3] = [Register::Di, Register::Si, Register::Dx];
+/// The arguments that an entry records: the first ones.
+const ARGUMENTS: [Register; 3] = *context::ARGUMENTS.first_chunk().unwrap();
 /// Where the parts of a record are: the function, then the arguments or the result.
 const FUNCTION: usize = 16;
 const VALUES: usize = 24;

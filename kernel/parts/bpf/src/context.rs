@@ -73,5 +73,15 @@ impl Register {
     }
 }
 
+/// The registers that hold the first arguments of a function, in the order of the C ABI.
+pub const ARGUMENTS: [Register; 6] = [
+    Register::Di,
+    Register::Si,
+    Register::Dx,
+    Register::Cx,
+    Register::R8,
+    Register::R9,
+];
+
 /// Bytes of the context.
 pub const BYTES: i16 = Register::ALL.len() as i16 * 8;

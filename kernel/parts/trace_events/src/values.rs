@@ -18,17 +18,10 @@ use crate::{
     record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
 };
 use alloc::vec::Vec;
-use bpf::{AluOp, Builder, Helper, Reg, Size, context::Register};
-
-/// The registers that hold the first arguments of a function.
-const ARGUMENT_REGISTERS: [Register; 6] = [
-    Register::Di,
-    Register::Si,
-    Register::Dx,
-    Register::Cx,
-    Register::R8,
-    Register::R9,
-];
+use bpf::{
+    AluOp, Builder, Helper, Reg, Size,
+    context::{ARGUMENTS, Register},
+};
 
 /// See the module's text.
 pub struct Values<'a> {
@@ -328,11 +321,11 @@ pub(crate) fn extract(builder: &mut Builder, value_type: ValueType, dst: Reg) {
 /// `dst = ` the argument of the function, at its entry. The first six are in registers, the others
 /// on the stack, behind the return address.
 fn argument(builder: &mut Builder, number: u32, dst: Reg) {
-    match ARGUMENT_REGISTERS.get(number.saturating_sub(1) as usize) {
+    match ARGUMENTS.get(number.saturating_sub(1) as usize) {
         Some(register) => drop(builder.load(dst, Values::CONTEXT, register.offset(), Size::B8)),
         None => {
             builder.load(dst, Values::CONTEXT, Register::Sp.offset(), Size::B8);
-            let word = i64::from(number) - ARGUMENT_REGISTERS.len() as i64;
+            let word = i64::from(number) - ARGUMENTS.len() as i64;
             read(builder, dst, word * 8, Size::B8);
         }
     }

@@ -24,4 +24,6 @@ mod print;
 pub mod tree;
 
 pub use diagnostic::Diagnostic;
-pub use parser::{MAX_DEPTH, parse, parse_expression, parse_with};
+pub use parser::{
+    BYTES_OF_LEVEL, MAX_DEPTH, no_room, parse, parse_expression, parse_with, parse_with_room,
+};

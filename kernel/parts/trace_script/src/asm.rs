@@ -342,8 +342,8 @@ impl Asm {
 }
 
 /// The largest step of a copy.
-fn step(left: u32) -> u8 {
-    match left {
+pub(crate) fn step(left: impl Into<u64>) -> u8 {
+    match left.into() {
         8.. => 8,
         4.. => 4,
         2.. => 2,

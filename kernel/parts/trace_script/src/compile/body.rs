@@ -453,6 +453,7 @@ impl<'c, 'a> Body<'c, 'a> {
 
     fn try_statement(&mut self, statement: &Statement) -> Lowered<()> {
         let span = statement.span;
+        self.check_room(span)?;
         match &statement.kind {
             StatementKind::Assign {
                 target,

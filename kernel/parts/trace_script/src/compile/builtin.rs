@@ -2,7 +2,7 @@
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
 
-use bpf::{AluOp, Condition, Helper, MOST_RECORD_BYTES, Reg};
+use bpf::{AluOp, Condition, Helper, MOST_RECORD_BYTES, Reg, context::ARGUMENTS};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
@@ -24,16 +24,6 @@ use crate::{
     presentation::{Class, HEADER, Record, VALUES},
     shape::Shape,
 };
-
-/// The registers of arguments, in their order.
-const ARGUMENTS: [Register; 6] = [
-    Register::Di,
-    Register::Si,
-    Register::Dx,
-    Register::Cx,
-    Register::R8,
-    Register::R9,
-];
 
 /// The words that are always there.
 const WORDS: [&str; 16] = [

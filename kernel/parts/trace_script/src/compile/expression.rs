@@ -158,6 +158,7 @@ impl Body<'_, '_> {
     /// The value of an expression.
     pub(super) fn value(&mut self, expression: &Expression) -> Lowered<Val> {
         let span = expression.span;
+        self.check_room(span)?;
         Ok(match &expression.kind {
             ExpressionKind::Integer(number) => {
                 let kind = match i64::try_from(*number) {
@@ -204,6 +205,14 @@ impl Body<'_, '_> {
                 value_before,
             } => self.step(target, *up, *value_before, span)?,
         })
+    }
+
+    /// Whether the stack has room for what comes next.
+    pub(super) fn check_room(&self, span: Span) -> Lowered<()> {
+        match (self.c.options.has_room)() {
+            true => Ok(()),
+            false => Err(trace_language::no_room(span)),
+        }
     }
 
     /// An expression as a number.
@@ -266,6 +275,7 @@ impl Body<'_, '_> {
 
     /// An expression as a condition.
     pub(super) fn test(&mut self, expression: &Expression) -> Lowered<Test> {
+        self.check_room(expression.span)?;
         match &expression.kind {
             ExpressionKind::Unary {
                 operation: Unary::Not,

@@ -58,6 +58,9 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// Whether the stack has room for another level of the text
+    /// ([`trace_language::BYTES_OF_LEVEL`]).
+    pub has_room: fn() -> bool,
 }
 
 impl Default for Options {
@@ -70,6 +73,7 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            has_room: || true,
         }
     }
 }

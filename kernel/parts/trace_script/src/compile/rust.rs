@@ -5,7 +5,7 @@ use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 use bpf::{AluOp, Condition, Reg};
 use trace_language::{
     Diagnostic,
-    tree::{Name, Span, TypeKind, TypeName},
+    tree::{self, ExpressionKind, Name, Span, StatementKind, TypeKind, TypeName},
 };
 use trace_model::symbols::{
     Enum, Expression, Field, Moment, Operation, Place as ProbedPlace, Register, Source, Struct,
@@ -18,7 +18,7 @@ use super::{
     names,
 };
 use crate::{
-    asm::Place,
+    asm::{Place, step},
     number::{Number, Test},
     shape::Shape,
 };
@@ -349,12 +349,7 @@ impl Body<'_, '_> {
                     // the bytes are kept, not the address.
                     let mut at = 0;
                     while at < bytes {
-                        let step = match bytes - at {
-                            8.. => 8,
-                            4.. => 4,
-                            2.. => 2,
-                            _ => 1,
-                        };
+                        let step = step(bytes - at);
                         let number = Number::load(address.clone(), at as i64, step, false);
                         pieces.push(Piece {
                             bytes: step.into(),
@@ -924,6 +919,18 @@ impl Body<'_, '_> {
                     ),
                 };
             }
+            Type::Struct(vec) if plain_name(&vec.name) == "Vec" => {
+                let of = self.element_type(&vec.name, span)?;
+                let name = Name {
+                    text: "len".into(),
+                    span,
+                };
+                let count = self.object_field(&object, &name)?;
+                let count = self.as_number(count, span)?.number;
+                let pointer = self.pointer_in(&object, MOST_DEPTH);
+                let first = pointer.and_then(|(pointer, _)| pointer.read(0, 8, false));
+                (of, first.ok_or_else(|| self.missing(span))?, count)
+            }
             other => {
                 return Err(Diagnostic::new(
                     span,
@@ -938,6 +945,49 @@ impl Body<'_, '_> {
         let inside = Test::compare(Condition::Below, index.number, count);
         let present = object.present.and(index.present).and(inside);
         Ok(Val::Object(Object::in_memory(of, address, present)))
+    }
+
+    /// The type of the elements of a `Vec<T, A>`. Its pointer leads to bytes, so the name tells.
+    fn element_type(&mut self, name: &str, span: Span) -> Lowered<TypeId> {
+        let parameter = name
+            .split_once('<')
+            .map_or("", |(_, parameters)| parameters);
+        let mut depth = 0_u32;
+        let end = parameter.find(|letter| {
+            match letter {
+                '<' | '(' | '[' => depth += 1,
+                '>' | ')' | ']' if depth > 0 => depth -= 1,
+                ',' | '>' => return depth == 0,
+                _ => {}
+            }
+            false
+        });
+        let parameter = &parameter[..end.unwrap_or(parameter.len())];
+        let text = format!("kprobe:f {{ print((&{parameter})0); }}");
+        // As in a cast.
+        let parsed = trace_language::parse_with_room(&text, &[], self.c.options.has_room);
+        let statement = parsed.ok().and_then(|script| {
+            let body = script.clauses.into_iter().next()?.body;
+            body.statements.into_iter().next()
+        });
+        if let Some(StatementKind::Expression(tree::Expression {
+            kind: ExpressionKind::Call { arguments, .. },
+            ..
+        })) = statement.map(|statement| statement.kind)
+            && let Some(tree::Expression {
+                kind: ExpressionKind::Cast { to, .. },
+                ..
+            }) = arguments.first()
+            && let TypeKind::Pointer(of) = &to.kind
+            && let Ok(Some(id)) = self.type_named(of)
+        {
+            return Ok(id);
+        }
+        Err(Diagnostic::new(
+            span,
+            format!("the type of the elements, `{parameter}`, is not found by that name"),
+            "cast the pointer: ((&PATH::TYPE)value.buf.inner.ptr)[0]",
+        ))
     }
 
     /// The type that a cast names. None: it is one of plain integers or of nothing in particular.
@@ -1240,12 +1290,7 @@ impl Body<'_, '_> {
     ) -> Lowered<()> {
         let mut at = 0;
         while at < bytes {
-            let step = match bytes - at {
-                8.. => 8,
-                4.. => 4,
-                2.. => 2,
-                _ => 1,
-            };
+            let step = step(bytes - at);
             let number = object
                 .read(from + at, step, false)
                 .ok_or_else(|| self.missing(span))?;

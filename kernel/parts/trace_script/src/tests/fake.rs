@@ -55,6 +55,7 @@ pub(super) const ARC_INNER: TypeId = TypeId(28);
 pub(super) const ATOMIC: TypeId = TypeId(29);
 pub(super) const TASK: TypeId = TypeId(30);
 pub(super) const TASK_REF: TypeId = TypeId(31);
+pub(super) const LIST: TypeId = TypeId(32);
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -288,15 +289,24 @@ impl Fake {
                 TASK,
                 structure(
                     "Task",
-                    40,
+                    64,
                     vec![
                         field("name", 0, STRING),
                         field("inode", 24, ARC),
                         field("pid", 32, ATOMIC),
+                        field("list", 40, LIST),
                     ],
                 ),
             ),
             (TASK_REF, pointer("&Task", TASK)),
+            (
+                LIST,
+                structure(
+                    "alloc::vec::Vec<File, alloc::alloc::Global>",
+                    24,
+                    vec![field("buf", 0, BUF), field("len", 16, USIZE)],
+                ),
+            ),
         ];
         let types = types.into_iter().chain(library);
         let function = |path: &str, address| Function {

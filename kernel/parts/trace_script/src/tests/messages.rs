@@ -148,6 +148,29 @@ fn the_prompt_points_at_the_host() {
 }
 
 #[test]
+fn a_small_stack_refuses_what_is_nested_too_deep() {
+    use core::cell::Cell;
+    std::thread_local! {
+        static LEVELS: Cell<i32> = const { Cell::new(0) };
+    }
+    fn has_room() -> bool {
+        LEVELS.set(LEVELS.get() - 1);
+        LEVELS.get() >= 0
+    }
+    let options = Options {
+        has_room,
+        ..Options::default()
+    };
+    let text = "kprobe:vfs_write { print(arg0 + 1); }";
+    LEVELS.set(1000);
+    assert!(compiled_with(text, &Fake::new(), &options).is_ok());
+    LEVELS.set(1);
+    assert!(brief(&refusal_with(text, &options)).starts_with(
+        "this is nested too deep for the stack of the kernel's own prompt | keep a part of it"
+    ));
+}
+
+#[test]
 fn types_must_fit() {
     assert_eq!(
         short("kprobe:vfs_write { @ = count(); @ = sum(arg0); }"),
@@ -242,10 +265,11 @@ fn a_function_with_other_arguments_is_shown_with_its_own() {
         ("print(1, 2)", "print(value) or print(@map, top, div)"),
         ("print(@a[1], 2)", "print(@map[key]) or print(@map, top)"),
         ("clear()", "clear(@map)"),
-        ("clear(1)", "clear(@map), with the whole map"),
+        ("clear(1)", "clear(@map) or clear(@map[key])"),
         ("delete()", "delete(@map[key])"),
-        ("delete(1)", "delete(@map[key])"),
-        ("delete(1, 2)", "delete(@map, key)"),
+        ("delete(1)", "delete(@map[key]) or delete(@map, key)"),
+        ("delete(1, 2)", "delete(@map[key]) or delete(@map, key)"),
+        ("has_key(1, 2)", "has_key(@map, key)"),
         ("exit(1, 2)", "exit() or exit(status)"),
         ("str()", "str(address) or str(address, bytes)"),
         ("buf()", "buf(address, bytes)"),

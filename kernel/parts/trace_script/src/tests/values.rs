@@ -351,6 +351,7 @@ fn types_of_the_library_are_shown_as_what_they_hold() {
     task.extend(2_u64.to_le_bytes());
     task.extend((INODE_AT - 16).to_le_bytes());
     task.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+    task.extend([0; 24]);
     world.memory.push((FILE_AT, task));
     world.memory.push((NAME_AT, b"sh".to_vec()));
     let mut inode = 42_u64.to_le_bytes().to_vec();
@@ -359,10 +360,34 @@ fn types_of_the_library_are_shown_as_what_they_hold() {
     world.hit(&write_hit());
     assert_eq!(
         world.out,
-        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7 }\n1\n"
+        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7, list: Vec { buf: RawVec { cap: 0, ptr: 0x0 }, len: 0 } }\n1\n"
     );
     world.out.clear();
     assert_eq!(world.maps(), "@[sh]: 7\n\n");
+}
+
+#[test]
+fn elements_of_a_vector_are_values_within_its_length() {
+    let mut world = World::new(
+        "kprobe:vfs_write { printf(\"%d %d %s %d\\n\", args.task.list.len, args.task.list[0].pos, \
+         args.task.list[1].mode, args.task.list[arg1].pos); }",
+    );
+    let mut task = vec![0; 48];
+    task.extend(NAME_AT.to_le_bytes());
+    task.extend(2_u64.to_le_bytes());
+    world.memory.push((FILE_AT, task));
+    let mut files = vec![0; 80];
+    files[8] = 7;
+    files[48] = 9;
+    files[40 + 17] = 1;
+    world.memory.push((NAME_AT, files));
+    for index in [1, 2] {
+        world.hit(&Hit {
+            registers: vec![(Di, FILE_AT), (Si, index)],
+            ..Hit::default()
+        });
+    }
+    assert_eq!(world.out, "2 7 Write 9\n2 7 Write -\n");
 }
 
 #[test]
