@@ -24,7 +24,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use bpf::{Condition, Helper, Reg, Size};
+use bpf::{Condition, Helper, Label, Reg, Size};
 use trace_events::{
     compile::{self, EventProgram, HITS},
     definition::{Definition, EventKind},
@@ -264,6 +264,18 @@ fn is_hist_map(name: &str) -> bool {
 }
 
 impl ActiveTrigger {
+    /// Has the program call the trigger, whose answer is in `r0` then. Returns the label where it
+    /// goes on at a hit that the filter does not match.
+    fn act(&self, program: &mut EventProgram<'_>) -> Result<Label, compile::CompileError> {
+        let end = program.builder.label();
+        if let Some(filter) = &self.trigger.filter {
+            program.filter(filter, end)?;
+        }
+        let number = self.slot.as_ref().map_or(i32::MAX, Taken::number);
+        program.builder.mov(Reg::R1, number).call(Helper::Trigger);
+        Ok(end)
+    }
+
     /// Whether a map with that name is one of its histogram.
     fn owns(&self, map: &str) -> bool {
         map.strip_prefix(&*self.name)
@@ -372,21 +384,15 @@ impl Event {
         definition: &Definition,
     ) -> Result<compile::Programs, compile::CompileError> {
         let mut program = EventProgram::new(definition, self.id, &KernelSymbols);
-        for active in &self.triggers {
+        let (after, before): (Vec<_>, Vec<_>) =
+            (self.triggers.iter()).partition(|active| active.trigger.action.is_after_the_record());
+        for active in before {
             match &active.trigger.action {
                 Action::Hist(_) if active.paused => {}
                 Action::Hist(hist) => program.count(hist, &active.name)?,
                 _ => {
-                    let end = program.builder.label();
-                    if let Some(filter) = &active.trigger.filter {
-                        program.filter(filter, end)?;
-                    }
-                    let number = active.slot.as_ref().map_or(i32::MAX, Taken::number);
-                    program
-                        .builder
-                        .mov(Reg::R1, number)
-                        .call(Helper::Trigger)
-                        .place(end);
+                    let end = active.act(&mut program)?;
+                    program.builder.place(end);
                 }
             }
         }
@@ -401,6 +407,12 @@ impl Event {
                     .branch(Condition::Equal, Reg::R0, 0, end);
             }
             program.record(self.filter.as_ref())?;
+            program.builder.place(end);
+        }
+        for active in after {
+            let end = active.act(&mut program)?;
+            program.builder.branch(Condition::Equal, Reg::R0, 0, end);
+            program.record_stack();
             program.builder.place(end);
         }
         program.finish()

@@ -15,6 +15,7 @@ use trace_events::{
     event::check_append,
     fetch::Grammar,
     filter::FilterError,
+    line::stack,
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger},
@@ -45,6 +46,10 @@ pub struct Events {
 
 /// The number of the first event; those below are the kernel's own on Linux.
 const FIRST_ID: u16 = 1024;
+/// The number of the first event of the kernel's own. Those below are of records that belong to no
+/// event, as in Linux.
+const FIRST_FIXED_ID: u16 = 32;
+const _: () = assert!(stack::ID < FIRST_FIXED_ID);
 
 pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     list: BTreeMap::new(),
@@ -350,7 +355,8 @@ impl Events {
                 };
                 Taken::new(deed, count, Some(other.switch()))
             }
-            Action::Snapshot | Action::StackTrace => return Err(Errno::EINVAL),
+            Action::StackTrace => Taken::new(Deed::StackTrace, count, None),
+            Action::Snapshot => return Err(Errno::EINVAL),
         };
         let result = match taken {
             Some(taken) => {
@@ -402,7 +408,7 @@ fn check_program(definition: &Definition) -> Result<(), Refusal> {
 /// ENOMEM.
 pub fn define_fixed() -> Result<(), Errno> {
     let mut events = EVENTS.lock();
-    for (definition, id) in sources::definitions().into_iter().zip(1..) {
+    for (definition, id) in sources::definitions().into_iter().zip(FIRST_FIXED_ID..) {
         let name = (definition.group.clone(), definition.event.clone());
         let mut event = Event::new(id, Layout::of(&definition));
         event.probes.push(Probe::fixed(definition));

@@ -533,6 +533,7 @@ const EVENT_FILES: [(&str, u32, EventFileKind); 6] = [
 const TRIGGERS: &[Command] = &[
     Command::TraceOn,
     Command::TraceOff,
+    Command::StackTrace,
     Command::EnableEvent,
     Command::DisableEvent,
     Command::Hist,

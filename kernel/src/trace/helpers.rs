@@ -58,6 +58,7 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::DeleteOfCpus => trace_delete_of_cpus as *const () as u64,
         Helper::NextKey => trace_next_key as *const () as u64,
         Helper::StackId => stacks::trace_stack_id as *const () as u64,
+        Helper::RecordStack => stacks::trace_record_stack as *const () as u64,
         Helper::CpuId
         | Helper::FuncIp
         | Helper::Tsc

@@ -7,7 +7,7 @@ use alloc::{collections::BTreeMap, string::String, sync::Arc};
 use core::fmt::{self, Write};
 
 use trace_events::{
-    line::{self, Origin},
+    line::{self, Origin, stack},
     record::Layout,
 };
 
@@ -62,6 +62,9 @@ impl Printer {
         let text = &mut self.line;
         text.clear();
         match self.layouts.get(&id) {
+            _ if id == stack::ID => {
+                line::write_stack(record, &origin, &KernelSymbols, text)?;
+            }
             Some((name, layout)) => {
                 line::write_line(name, layout, record, &origin, &KernelSymbols, text)?;
             }

@@ -274,10 +274,9 @@ impl Program {
         program: bpf::Program,
         maps: Vec<Shared<LoadedMap>>,
     ) -> Result<Shared<Self>, LoadError> {
-        let takes_stacks = Insn::Call {
-            helper: Helper::StackId,
-        };
-        if program.insns.contains(&takes_stacks) {
+        let takes_stack =
+            |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.walks_the_stack());
+        if program.insns.iter().any(takes_stack) {
             stacks::ready()?;
         }
         let verified = verify(program)?;

@@ -33,6 +33,7 @@ use core::{
 
 use bpf::{Helper, MOST_RECORD_BYTES};
 use bpf_compiler::{Constants, Given, Routine};
+use trace_events::line::stack;
 use trace_ring::{
     Ring,
     layout::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES, Writing, record_bytes, state},
@@ -469,6 +470,38 @@ pub extern "C" fn trace_ring_reserve(_: u64, size: u64, _: u64) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn trace_event_slowly(kind: u64, size: u64, room: u64) -> *mut u8 {
+    reserve_event(kind, size, room)
+}
+
+/// Writes the record of a call stack. `flags` are added to those of the header.
+#[inline(always)]
+pub(super) fn write_stack(frames: &[u64], flags: u8) {
+    let header = stack::HEADER_BYTES as usize;
+    let bytes = frames.len().wrapping_mul(8);
+    let record = reserve_event(stack::ID.into(), header.wrapping_add(bytes) as u64, 0);
+    if record.is_null() {
+        return;
+    }
+    // SAFETY: the record has the header and so many bytes behind it, and is aligned to 8. It is
+    // this hit's. Volatile, so that the compiler makes it no call of `memcpy`.
+    unsafe {
+        let with_flags = record.add(2).read() | flags;
+        record.add(2).write(with_flags);
+        record.add(8).cast::<u64>().write(bytes as u64);
+        for (at, frame) in frames.iter().enumerate() {
+            let to = record.add(header).cast::<u64>().wrapping_add(at);
+            to.write_volatile(*frame);
+        }
+    }
+    if let Some(ring) = ring() {
+        // SAFETY: reserved above, on this CPU, with its prefix in front of it.
+        unsafe { ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
+    }
+}
+
+/// Reserves the record of an event, and fills in the common header.
+#[inline(always)]
+fn reserve_event(kind: u64, size: u64, room: u64) -> *mut u8 {
     let record = reserve(size, room);
     if !record.is_null() {
         let cpu = percpu::this();

@@ -34,7 +34,10 @@ use ::unwind::fast::{FastTable, Found, Walker};
 use bpf_compiler::Sample;
 use trace_maps::{MAX_FRAMES, Stacks};
 
-use super::shared::{OutOfMemory, try_box};
+use super::{
+    records,
+    shared::{OutOfMemory, try_box},
+};
 use crate::{
     arch::percpu,
     backtrace,
@@ -86,6 +89,26 @@ pub(super) unsafe extern "C" fn trace_stack_id(
         Ok(number) => number as i64,
         Err(_) => -(Errno::E2BIG as i64),
     }
+}
+
+/// [`bpf::Helper::RecordStack`].
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn trace_record_stack(
+    sample: *const Sample,
+    _ring: u64,
+    flags: u64,
+) -> i64 {
+    // SAFETY: a program passes its sample.
+    let sample = unsafe { &*sample };
+    let mut frames = MaybeUninit::<[u64; MAX_FRAMES]>::uninit();
+    let first = frames.as_mut_ptr().cast();
+    // SAFETY: there is room for so many words, and those that are counted are written.
+    let taken = unsafe {
+        let count = walk(sample, 0, first, MAX_FRAMES);
+        slice::from_raw_parts(first, count)
+    };
+    records::write_stack(taken, flags as u8);
+    0
 }
 
 /// Writes the frames from `sample` on to `to`, as a program takes them. Returns how many. 0 before

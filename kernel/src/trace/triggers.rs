@@ -32,6 +32,8 @@ pub enum Deed {
     TraceOff,
     EnableEvent,
     DisableEvent,
+    /// The program does it, if the helper says so.
+    StackTrace,
 }
 
 struct Slot {
@@ -88,13 +90,16 @@ impl Drop for Taken {
     }
 }
 
-/// The helper `Trigger`.
+/// The helper `Trigger`. Returns whether the trigger acts.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     let Some(slot) = SLOTS.get(number as usize) else {
         return 0;
     };
     let deed = slot.deed.load(Acquire);
+    if deed == Deed::Nothing as u64 {
+        return 0;
+    }
     let mut left = slot.left.load(Relaxed);
     loop {
         if left == 0 {
@@ -126,5 +131,5 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     } else if deed == Deed::DisableEvent as u64 {
         set(0);
     }
-    0
+    1
 }

@@ -669,6 +669,7 @@ impl Writer<'_> {
             Helper::UserStrLen,
             Helper::ReturnAddress,
             Helper::StackId,
+            Helper::RecordStack,
             Helper::NotRecording,
             Helper::Trigger,
         ]);
@@ -681,8 +682,12 @@ impl Writer<'_> {
                 let most = self.random.below(40) as i32;
                 self.mov(R2, most);
             }
-            Helper::StackId => {
-                let Some(map) = self.map_of(&[MapKind::Stacks]) else {
+            Helper::StackId | Helper::RecordStack => {
+                let kind = match helper {
+                    Helper::StackId => MapKind::Stacks,
+                    _ => MapKind::Ring,
+                };
+                let Some(map) = self.map_of(&[kind]) else {
                     return;
                 };
                 let flags = self.random.below(4) as i32;

@@ -6,6 +6,7 @@
 mod arguments;
 mod definitions;
 mod reading;
+mod triggers;
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};

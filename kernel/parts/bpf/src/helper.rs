@@ -95,8 +95,8 @@ pub enum Helper {
     /// `()`: where the call of a return program returns to. For a
     /// [`Return`](crate::Kind::Return) only.
     ReturnAddress,
-    /// `(number)`: acts as the trigger of that number says, for example switches recording off. A
-    /// number that no trigger has does nothing. 0.
+    /// `(number)`: acts as the trigger of that number says, for example switches recording off. 1,
+    /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it may.
     Trigger,
     /// `()`: 0 while the trace buffer takes records, a number up to 2^32 - 1 while it takes none.
     /// So a program that would only record can end early.
@@ -115,6 +115,9 @@ pub enum Helper {
     /// no further key. The first place is 0, and only places that it has returned mean something.
     /// Each key that is there all the while comes once, whatever CPUs have it.
     NextKey,
+    /// `(context, ring, flags)`: records the call stack, with the common header. The low 8 bits of
+    /// flags are added to those of the header; the others mean nothing. 0.
+    RecordStack,
 }
 
 /// The errors that helpers return, negated as they return them.
@@ -192,7 +195,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -226,6 +229,7 @@ impl Helper {
         Self::MostOfCpus,
         Self::DeleteOfCpus,
         Self::NextKey,
+        Self::RecordStack,
     ];
 
     /// Its number in the wire form.
@@ -249,6 +253,7 @@ impl Helper {
             Self::MapDelete => &[A::Map(HASHES), A::Key],
             Self::Comm => &[A::Writable, A::SizeOfIt],
             Self::StackId => &[A::Context, A::Map(STACKS), A::Scalar],
+            Self::RecordStack => &[A::Context, A::Map(RING), A::Scalar],
             Self::ReadUser | Self::ReadKernel | Self::ReadUserStr | Self::ReadKernelStr => {
                 &[A::Writable, A::SizeOfIt, A::Scalar]
             }
@@ -282,8 +287,14 @@ impl Helper {
             Self::EntryData => Returns::EntryData,
             Self::Log2 => Returns::AtMost(64),
             Self::CpuId | Self::NotRecording => Returns::AtMost(u32::MAX as u64),
+            Self::Trigger => Returns::AtMost(1),
             _ => Returns::Scalar,
         }
+    }
+
+    /// Whether it gets the registers of the probe, so that it can walk up the stack.
+    pub const fn walks_the_stack(self) -> bool {
+        matches!(self, Self::StackId | Self::RecordStack)
     }
 
     /// The registers that a call of it reads.

@@ -55,6 +55,7 @@ impl Display for Helper {
             Self::MostOfCpus => "most_of_cpus",
             Self::DeleteOfCpus => "delete_of_cpus",
             Self::NextKey => "next_key",
+            Self::RecordStack => "record_stack",
         })
     }
 }

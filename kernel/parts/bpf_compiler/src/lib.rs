@@ -131,7 +131,8 @@ pub enum MapRuntime {
     Handle(u64),
 }
 
-/// The meaning of the pointer to the context, as helpers get it: [`Helper::StackId`].
+/// The meaning of the pointer to the context, as helpers get it for which
+/// [`Helper::walks_the_stack`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {

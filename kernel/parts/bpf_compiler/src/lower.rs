@@ -300,7 +300,7 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
                 Helper::ReturnAddress if handler => asked.arguments.add(RETURN_ADDRESS),
                 Helper::FuncIp if handler && env.kind() == Kind::Probe => asked.context = true,
                 Helper::FuncIp if handler => asked.arguments.add(FUNCTION),
-                Helper::StackId => {
+                helper if helper.walks_the_stack() => {
                     asked.sample = true;
                     asked.context = true;
                     if handler && matches!(env.kind(), Kind::Entry { .. }) {
@@ -1744,7 +1744,7 @@ impl Lower<'_> {
         for argument in [asm::RDI, asm::RSI, asm::RDX, asm::RCX, asm::R8] {
             self.taken.add(argument);
         }
-        if helper == Helper::StackId {
+        if helper.walks_the_stack() {
             self.sample();
         }
         let target = match routine(self.env, self.flow, self.machine, self.at) {

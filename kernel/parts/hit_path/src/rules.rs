@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 62] = [
+pub const ROOTS: [(&str, &str); 63] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -97,6 +97,7 @@ pub const ROOTS: [(&str, &str); 62] = [
     ("trace_pid_tgid", "actions call it"),
     ("trace_comm", "actions call it"),
     ("trace_stack_id", "actions call it"),
+    ("trace_record_stack", "actions call it"),
     ("trace_read_user", "actions call it"),
     ("trace_read_kernel", "actions call it"),
     ("trace_read_user_text", "actions call it"),

@@ -334,17 +334,32 @@ impl<'a> EventProgram<'a> {
         self.note_interrupts_off();
     }
 
-    /// Adds to the flags of the record whether interrupts were off at the probe. The helper that
-    /// began the record cannot know, because a breakpoint turns them off.
-    fn note_interrupts_off(&mut self) {
+    /// Writes a record of the call stack.
+    pub fn record_stack(&mut self) {
+        self.interrupts_off(Reg::R3);
+        self.builder
+            .mov(Reg::R1, Values::CONTEXT)
+            .load_map(Reg::R2, RING)
+            .call(Helper::RecordStack);
+    }
+
+    /// `dst = ` the flag of a record that says whether interrupts were off at the probe. The helper
+    /// that begins a record cannot know, because a breakpoint turns them off.
+    fn interrupts_off(&mut self, dst: Reg) {
         const INTERRUPT_FLAG: i32 = 9;
         const _: () = assert!(flags::IRQS_OFF == 1);
         let register = Register::Flags.offset();
         self.builder
-            .load(Reg::R0, Values::CONTEXT, register, Size::B8)
-            .alu(AluOp::ShiftRight, Reg::R0, INTERRUPT_FLAG)
-            .alu(AluOp::And, Reg::R0, i32::from(flags::IRQS_OFF))
-            .alu(AluOp::Xor, Reg::R0, i32::from(flags::IRQS_OFF))
+            .load(dst, Values::CONTEXT, register, Size::B8)
+            .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
+            .alu(AluOp::And, dst, i32::from(flags::IRQS_OFF))
+            .alu(AluOp::Xor, dst, i32::from(flags::IRQS_OFF));
+    }
+
+    /// Adds [`Self::interrupts_off`] to the flags of the record.
+    fn note_interrupts_off(&mut self) {
+        self.interrupts_off(Reg::R0);
+        self.builder
             .load(Reg::R1, RECORD, COMMON_FLAGS, Size::B1)
             .alu(AluOp::Or, Reg::R1, Reg::R0)
             .store(RECORD, COMMON_FLAGS, Size::B1, Reg::R1);

@@ -29,6 +29,19 @@ pub mod flags {
     pub const BH_OFF: u8 = 0x80;
 }
 
+/// The records of call stacks, which are of no event. Linux has the same, `ftrace:kernel_stack`.
+///
+/// ```text
+///   0      8             16
+///   |common| bytes, 8    | addresses of 8 bytes, the innermost first ...
+/// ```
+pub mod stack {
+    /// Their type in the common header.
+    pub const ID: u16 = 4;
+    /// The bytes before the addresses.
+    pub const HEADER_BYTES: u32 = 16;
+}
+
 /// Where and when a record was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
@@ -73,6 +86,27 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     out.write_str(core::str::from_utf8(&text).unwrap_or("....."))?;
     let micros = time_ns.saturating_add(500) / 1000;
     write!(out, " {:5}.{:06}: ", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// Writes the lines of a record of a call stack.
+pub fn write_stack(
+    record: &[u8],
+    origin: &Origin<'_>,
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    write_prefix(record, origin, out)?;
+    out.write_str("<stack trace>\n")?;
+    let frames = record.get(stack::HEADER_BYTES as usize..).unwrap_or(&[]);
+    let (frames, _) = frames.as_chunks::<8>();
+    for frame in frames {
+        let frame = u64::from_le_bytes(*frame);
+        match symbols.symbol(frame) {
+            Some(SymbolAt { name, .. }) => writeln!(out, " => {name}")?,
+            None => writeln!(out, " => {frame:#x}")?,
+        }
+    }
+    Ok(())
 }
 
 /// Writes `(PLACE) NAME=VALUE …`, as it stands behind the name of the event.

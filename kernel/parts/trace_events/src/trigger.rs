@@ -90,6 +90,7 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	   trigger: traceon, traceoff
 	            enable_event:<system>:<event>
 	            disable_event:<system>:<event>
+		    stacktrace
 		    hist (see below)
 	   example: echo traceoff:1 > events/kprobes/myprobe/trigger
 	            echo 'enable_event:kprobes:other:3 if size > 1' > \
@@ -149,6 +150,13 @@ impl Action {
             Self::SetEvent { enable: false, .. } => Command::DisableEvent,
             Self::Hist(_) => Command::Hist,
         }
+    }
+}
+
+impl Action {
+    /// Whether it is done when the hit has been recorded, and not before.
+    pub const fn is_after_the_record(&self) -> bool {
+        matches!(self, Self::StackTrace)
     }
 }
 

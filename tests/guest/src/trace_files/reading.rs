@@ -13,7 +13,7 @@ fn define(line: &str) {
 }
 
 /// The hits and the misses of an event, from `kprobe_profile`.
-fn profile(event: &str) -> (u64, u64) {
+pub fn profile(event: &str) -> (u64, u64) {
     let text = show("kprobe_profile");
     let words = text
         .lines()
@@ -24,7 +24,7 @@ fn profile(event: &str) -> (u64, u64) {
 }
 
 /// A line of a file `stats`, by the text before its colon.
-fn stat(cpu: usize, name: &str) -> u64 {
+pub fn stat(cpu: usize, name: &str) -> u64 {
     let text = show(&format!("per_cpu/cpu{cpu}/stats"));
     let line = text
         .lines()
@@ -33,7 +33,7 @@ fn stat(cpu: usize, name: &str) -> u64 {
 }
 
 /// Runs `body` on a CPU and waits for its end.
-fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
+pub fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
     spawn_kthread_on(1 << cpu, "caller", body)
         .unwrap()
         .wait_released();

@@ -115,8 +115,9 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
             }
             Helper::EntryData => return Ok(self.pointer(Object::EntryData)),
             Helper::ReturnAddress => self.environment.return_address(),
-            Helper::Trigger => {
-                self.environment.trigger(arguments.numbers[0]);
+            Helper::Trigger => self.environment.trigger(arguments.numbers[0]).into(),
+            Helper::RecordStack => {
+                self.environment.record_stack(third as u8);
                 0
             }
             Helper::NotRecording => self.environment.not_recording().into(),

@@ -101,9 +101,15 @@ pub trait Environment {
     /// Where the call of a return program returns to.
     fn return_address(&mut self) -> u64;
 
-    /// Acts as the trigger of that number says, if there is one.
-    fn trigger(&mut self, number: u64) {
+    /// Acts as the trigger of that number says, if there is one. Whether it did.
+    fn trigger(&mut self, number: u64) -> bool {
         let _ = number;
+        false
+    }
+
+    /// Records the call stack.
+    fn record_stack(&mut self, flags: u8) {
+        let _ = flags;
     }
 
     /// 0 while the trace buffer takes records.

@@ -58,6 +58,8 @@ pub struct TestMachine {
     pub return_address: u64,
     pub not_recording: u32,
     pub call_stack: Vec<u64>,
+    /// The flags of each call stack that was recorded.
+    pub recorded_stacks: Vec<u8>,
     /// The flags and the preemption count in the header of an event.
     pub event_flags: u8,
     pub preempt_count: u8,
@@ -110,6 +112,7 @@ impl TestMachine {
             func_ip: 0,
             return_address: 0,
             not_recording: 0,
+            recorded_stacks: Vec::new(),
             call_stack: Vec::new(),
             event_flags: 0,
             preempt_count: 0,
@@ -424,6 +427,14 @@ impl Environment for TestMachine {
 
     fn return_address(&mut self) -> u64 {
         self.return_address
+    }
+
+    fn trigger(&mut self, number: u64) -> bool {
+        number % 2 == 1
+    }
+
+    fn record_stack(&mut self, flags: u8) {
+        self.recorded_stacks.push(flags);
     }
 
     fn not_recording(&mut self) -> u32 {

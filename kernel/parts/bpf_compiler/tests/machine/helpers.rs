@@ -84,13 +84,7 @@ impl World {
                 0
             }
             Helper::StackId => {
-                // SAFETY: that is what the code passes.
-                let sample = unsafe { *(a as *const Sample) };
-                if sample != self.sample {
-                    let expected = self.sample;
-                    self.errors
-                        .push(format!("sample {sample:x?}, expected {expected:x?}"));
-                }
+                self.check_sample(a);
                 self.machine.stack_id(map(b), c as u8) as u64
             }
             Helper::ReadUser => self.copy(a, b, c, Space::User, false),
@@ -122,8 +116,10 @@ impl World {
                 let bytes = own(b, c as usize).to_vec();
                 self.append(a, &bytes)
             }
-            Helper::Trigger => {
-                self.machine.trigger(a);
+            Helper::Trigger => self.machine.trigger(a).into(),
+            Helper::RecordStack => {
+                self.check_sample(a);
+                self.machine.record_stack(c as u8);
                 0
             }
             Helper::SumOfCpus => self
@@ -168,6 +164,16 @@ impl World {
                 self.errors.push(format!("{helper:?} was called"));
                 0
             }
+        }
+    }
+
+    fn check_sample(&mut self, sample: u64) {
+        // SAFETY: that is what the code passes.
+        let sample = unsafe { *(sample as *const Sample) };
+        if sample != self.sample {
+            let expected = self.sample;
+            self.errors
+                .push(format!("sample {sample:x?}, expected {expected:x?}"));
         }
     }
 

@@ -556,7 +556,7 @@ fn compile_for(
                 _ => helper.number() % 2 == 0,
             };
             // The address of the sample is no argument that a routine can have.
-            (is_one && helper != Helper::StackId).then(|| Routine {
+            (is_one && !helper.walks_the_stack()).then(|| Routine {
                 address: routines[&helper.number()],
                 arguments: [0, 1, 2, 3].map(|number| match constants[number] {
                     Some(value) if variant.pick(24, 2) == 1 => Given::Constant(value),

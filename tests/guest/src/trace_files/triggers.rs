@@ -1,0 +1,114 @@
+//! Triggers that record call stacks.
+
+use super::{
+    reading::{on_cpu, profile, stat},
+    *,
+};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn traced_caller(number: u64) -> u64 {
+    traced_function(black_box(number), c"a text".as_ptr().cast()) + black_box(1)
+}
+
+fn call_deep(number: u64) {
+    assert_eq!(traced_caller(number), number + 2);
+}
+
+/// What `trace` shows: an event from its name on, or `stack` and the two innermost functions.
+fn records() -> Vec<String> {
+    let text = show("trace");
+    let mut records = Vec::new();
+    let mut lines = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .peekable();
+    while let Some(line) = lines.next() {
+        let record = line.splitn(3, ": ").skip(1).collect::<Vec<_>>().join(": ");
+        if record != "<stack trace>" {
+            records.push(record.split(": ").next().unwrap().into());
+            continue;
+        }
+        let mut frames = Vec::new();
+        while let Some(frame) = lines.peek().and_then(|line| line.strip_prefix(" => ")) {
+            frames.push(frame);
+            lines.next();
+        }
+        // A task's stack has more than these.
+        assert!(frames.len() > 2, "{text}");
+        records.push(format!("stack {} {}", frames[0], frames[1]));
+    }
+    records
+}
+
+const TRIGGER: &str = "events/kprobes/deep/trigger";
+const STACK: &str = "stack traced_function traced_caller";
+
+#[guest_test]
+fn a_stack_is_recorded_behind_its_hit_as_often_as_the_trigger_says() {
+    clean_up();
+    echo("p:deep traced_function number=%di:u64", "kprobe_events").unwrap();
+    assert_eq!(
+        show(TRIGGER),
+        "# Available triggers:\n\
+         # traceon traceoff stacktrace enable_event disable_event hist\n"
+    );
+    echo("stacktrace:2 if number > 4", TRIGGER).unwrap();
+    assert_eq!(show(TRIGGER), "stacktrace:count=2 if number > 4\n");
+    assert_eq!(append("stacktrace", TRIGGER), Err(Errno::EEXIST));
+    echo("1", "events/kprobes/deep/enable").unwrap();
+    for number in 4..8 {
+        on_cpu(number as usize % 2, move || call_deep(number));
+    }
+    assert_eq!(records(), ["deep", "deep", STACK, "deep", STACK, "deep"]);
+    // A stack is a record of its own.
+    assert!(show("trace").contains("entries-in-buffer/entries-written: 6/6 "));
+    assert_eq!((stat(0, "entries"), stat(1, "entries")), (3, 3));
+    assert_eq!(profile("deep"), (4, 0));
+    assert_eq!(show(TRIGGER), "stacktrace:count=0 if number > 4\n");
+    append("!stacktrace", TRIGGER).unwrap();
+    assert!(show(TRIGGER).starts_with("# Available triggers:"));
+    clean_up();
+}
+
+/// A filter of the event keeps the record away, and not the stack; nor does the event have to be on.
+/// Without recording there is no stack either.
+#[guest_test]
+fn a_stack_is_recorded_also_where_its_hit_is_not() {
+    clean_up();
+    echo("p:deep traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("stacktrace", TRIGGER).unwrap();
+    assert_eq!(show(TRIGGER), "stacktrace:unlimited\n");
+    call_deep(1);
+    assert_eq!(records(), [STACK]);
+    echo("number == 3", "events/kprobes/deep/filter").unwrap();
+    echo("1", "events/kprobes/deep/enable").unwrap();
+    call_deep(2);
+    call_deep(3);
+    assert_eq!(records(), [STACK, STACK, "deep", STACK]);
+    echo("0", "tracing_on").unwrap();
+    call_deep(3);
+    assert_eq!(records().len(), 4);
+    echo("1", "tracing_on").unwrap();
+    echo("!stacktrace", TRIGGER).unwrap();
+    call_deep(3);
+    assert_eq!(records().len(), 5);
+    assert_eq!(profile("deep"), (5, 0));
+    clean_up();
+}
+
+/// The stack of a return begins where the function returns to.
+#[guest_test]
+fn a_return_has_the_stack_of_the_caller() {
+    clean_up();
+    echo("r:deep traced_function", "kprobe_events").unwrap();
+    echo("stacktrace", TRIGGER).unwrap();
+    call_deep(1);
+    let records = records();
+    assert_eq!(records.len(), 1);
+    assert!(
+        records[0].starts_with("stack traced_caller "),
+        "{records:?}"
+    );
+    clean_up();
+}
