@@ -21,12 +21,13 @@
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 use core::{
     fmt::{self, Write},
+    ops::AddAssign,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use bpf::{Condition, Helper, Label, Reg, Size};
 use trace_events::{
-    compile::{self, EventProgram, HITS},
+    compile::{self, EventProgram, FILTERED, HITS, UNASKED},
     definition::{Definition, EventKind},
     filter::Filter,
     hist::{self, Hist},
@@ -89,11 +90,43 @@ pub struct Probe {
     before: Profile,
 }
 
-/// How often a probe was hit, and how often that could not be handled.
+/// How often a probe was hit, and what became of the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
+    /// Hits that were handled. Those that are not counted below were to be recorded.
     pub hits: u64,
+    /// Hits that the filter has rejected.
+    pub filtered: u64,
+    /// Hits at which the event was off, so that only triggers acted.
+    pub unasked: u64,
+    /// Hits that were not handled. They are not among `hits`.
     pub misses: u64,
+}
+
+impl Profile {
+    /// The counts of a program.
+    fn of(program: &Program, misses: u64) -> Self {
+        let counts = |name: &str| match program.maps().find(|(known, _)| *known == name) {
+            Some((_, map)) => map.counter(0),
+            None => 0,
+        };
+        let (filtered, unasked) = (counts(FILTERED), counts(UNASKED));
+        Self {
+            hits: program.counter(HITS, 0) + filtered + unasked,
+            filtered,
+            unasked,
+            misses,
+        }
+    }
+}
+
+impl AddAssign for Profile {
+    fn add_assign(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.filtered += other.filtered;
+        self.unasked += other.unasked;
+        self.misses += other.misses;
+    }
 }
 
 /// The probe itself.
@@ -177,21 +210,13 @@ impl Probe {
 
     /// Hits and misses so far.
     pub fn profile(&self) -> Profile {
-        let now = match &self.state {
-            State::Idle(_) | State::Absent => Profile::default(),
-            State::Armed(probe) => Profile {
-                hits: probe.program().counter(HITS, 0),
-                misses: probe.misses(),
-            },
-            State::ArmedCall(call) => Profile {
-                hits: call.program().counter(HITS, 0),
-                misses: call.misses(),
-            },
-        };
-        Profile {
-            hits: self.before.hits + now.hits,
-            misses: self.before.misses + now.misses,
+        let mut profile = self.before;
+        match &self.state {
+            State::Idle(_) | State::Absent => {}
+            State::Armed(probe) => profile += Profile::of(probe.program(), probe.misses()),
+            State::ArmedCall(call) => profile += Profile::of(call.program(), call.misses()),
         }
+        profile
     }
 
     /// The number of return instances in force, of a return probe that is armed.
@@ -212,8 +237,9 @@ impl Probe {
         };
         // This waits until nobody is in the old program any more. Then its count is final.
         self.state = next;
-        self.before.hits += program.map_or(0, |program| program.counter(HITS, 0));
-        self.before.misses += misses;
+        if let Some(program) = program {
+            self.before += Profile::of(&program, misses);
+        }
         match &self.state {
             State::Armed(probe) => probe.start(),
             State::ArmedCall(call) => call.start(),
@@ -383,7 +409,7 @@ impl Event {
         &self,
         definition: &Definition,
     ) -> Result<compile::Programs, compile::CompileError> {
-        let mut program = EventProgram::new(definition, self.id, &KernelSymbols);
+        let mut program = EventProgram::new(definition, self.id, &KernelSymbols)?;
         let (after, before): (Vec<_>, Vec<_>) =
             (self.triggers.iter()).partition(|active| active.trigger.action.is_after_the_record());
         for active in before {
@@ -396,18 +422,22 @@ impl Event {
                 }
             }
         }
-        if self.enabled || self.switch_users > 0 {
-            let end = program.builder.label();
-            if self.switch_users > 0 {
-                let switch = core::ptr::from_ref(&*self.switch).addr() as i64;
-                program
-                    .builder
-                    .set(Reg::R0, switch)
-                    .load(Reg::R0, Reg::R0, 0, Size::B8)
-                    .branch(Condition::Equal, Reg::R0, 0, end);
-            }
+        if self.switch_users > 0 {
+            let (off, end) = (program.builder.label(), program.builder.label());
+            let switch = core::ptr::from_ref(&*self.switch).addr() as i64;
+            program
+                .builder
+                .set(Reg::R0, switch)
+                .load(Reg::R0, Reg::R0, 0, Size::B8)
+                .branch(Condition::Equal, Reg::R0, 0, off);
             program.record(self.filter.as_ref())?;
+            program.builder.jump(end).place(off);
+            program.count_unasked();
             program.builder.place(end);
+        } else if self.enabled {
+            program.record(self.filter.as_ref())?;
+        } else {
+            program.count_unasked();
         }
         for active in after {
             let end = active.act(&mut program)?;
@@ -520,6 +550,15 @@ impl Event {
             (false, true) => "0*",
             (true, true) => "1*",
         }
+    }
+
+    /// The hits and misses of all its probes.
+    pub fn profile(&self) -> Profile {
+        let mut sum = Profile::default();
+        for probe in &self.probes {
+            sum += probe.profile();
+        }
+        sum
     }
 
     /// Writes the lines of `trigger`.

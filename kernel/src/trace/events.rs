@@ -7,15 +7,17 @@
 use alloc::{collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 use core::fmt::Write;
 
+use bpf::verifier::{Cause, verify};
 use trace_events::{
     commands::{Commands, Words},
-    compile::EventProgram,
+    compile::compile,
     definition::{Command, Definition, Deletion, File},
     error_log::ErrorLog,
     event::check_append,
     fetch::Grammar,
     filter::FilterError,
     line::stack,
+    memory::copied,
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger},
@@ -28,7 +30,7 @@ use super::{
     sources,
     triggers::{Deed, Taken},
 };
-use crate::{errno::Errno, sync::Mutex, time::ktime_get};
+use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex, time::ktime_get};
 
 /// Group and name.
 pub type Name = (String, String);
@@ -105,6 +107,10 @@ impl Events {
     /// Obeys the commands that were written to `file`, one by one. The first one that is refused
     /// ends it; those before it stay.
     ///
+    /// A line has at most 4,094 bytes. What the reading of it takes may be refused at any place.
+    /// The lists and the files of an event may not, and take less than 256 KiB. So a line is refused
+    /// while less than the kernel's reserve is free, which is much more.
+    ///
     /// # Errors
     /// That of the refusal, which is in `error_log` then.
     pub fn obey(&mut self, file: File, text: &[u8]) -> Result<(), Errno> {
@@ -125,6 +131,9 @@ impl Events {
     }
 
     fn obey_one(&mut self, file: File, words: &Words<'_>) -> Result<(), Refusal> {
+        if is_memory_short() {
+            return Err(Refusal::line(Reason::OutOfMemory));
+        }
         match Command::parse(words, file, &KernelSymbols, &Grammar::default())? {
             Command::Create(definition) => self.create(definition),
             Command::Delete(deletion) => self.delete(&deletion),
@@ -133,7 +142,7 @@ impl Events {
 
     /// Defines an event, or adds a probe to one that is there.
     fn create(&mut self, definition: Definition) -> Result<(), Refusal> {
-        let name = (definition.group.clone(), definition.event.clone());
+        let name = (copied(&definition.group)?, copied(&definition.event)?);
         check_program(&definition)?;
         let order = self.next_order;
         self.next_order += 1;
@@ -156,7 +165,7 @@ impl Events {
         let id = self
             .free_id()
             .ok_or_else(|| Refusal::line(Reason::OutOfMemory))?;
-        let mut event = Event::new(id, Layout::of(&definition));
+        let mut event = Event::new(id, Layout::of(&definition)?);
         event.probes.push(Probe::new(definition, order)?);
         files::create_event(&name, id).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
         self.next_id = id.checked_add(1).unwrap_or(FIRST_ID);
@@ -393,11 +402,16 @@ impl Events {
 /// Checks that the definition has a program that can be loaded. So a definition that is too long is
 /// refused when it is written, and not when it is enabled.
 fn check_program(definition: &Definition) -> Result<(), Refusal> {
-    let mut program = EventProgram::new(definition, 0, &KernelSymbols);
-    let built = program.record(None).and_then(|()| program.finish());
-    let programs = built.map_err(|_| Refusal::line(Reason::EventTooBig))?;
+    let refusal = |is_out_of_memory| {
+        Refusal::line(match is_out_of_memory {
+            true => Reason::OutOfMemory,
+            false => Reason::EventTooBig,
+        })
+    };
+    let built = compile(definition, 0, &KernelSymbols, None);
+    let programs = built.map_err(|error| refusal(error.is_out_of_memory()))?;
     for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
-        bpf::verifier::verify(program).map_err(|_| Refusal::line(Reason::EventTooBig))?;
+        verify(program).map_err(|error| refusal(error.cause == Cause::OutOfMemory))?;
     }
     Ok(())
 }
@@ -410,7 +424,8 @@ pub fn define_fixed() -> Result<(), Errno> {
     let mut events = EVENTS.lock();
     for (definition, id) in sources::definitions().into_iter().zip(FIRST_FIXED_ID..) {
         let name = (definition.group.clone(), definition.event.clone());
-        let mut event = Event::new(id, Layout::of(&definition));
+        let layout = Layout::of(&definition).map_err(|_| Errno::ENOMEM)?;
+        let mut event = Event::new(id, layout);
         event.probes.push(Probe::fixed(definition));
         files::create_event(&name, id)?;
         events.list.insert(name, event);

@@ -7,7 +7,7 @@
 //!   options/{overwrite, pause-on-trace}
 //!   per_cpu/cpuN/{trace, trace_pipe, stats}
 //!   events/enable, events/GROUP/enable
-//!   events/GROUP/EVENT/{enable, filter, format, hist, id, trigger}
+//!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
 //! ```
 //!
 //! Names, formats and errnos are those of Linux. `docs/tracing.md` tells the differences.
@@ -518,15 +518,17 @@ enum EventFileKind {
     Id,
     Trigger,
     Hist,
+    Profile,
 }
 
-const EVENT_FILES: [(&str, u32, EventFileKind); 6] = [
+const EVENT_FILES: [(&str, u32, EventFileKind); 7] = [
     ("enable", READ | WRITE, EventFileKind::Enable),
     ("filter", READ | WRITE, EventFileKind::Filter),
     ("format", READ, EventFileKind::Format),
     ("id", READ, EventFileKind::Id),
     ("trigger", READ | WRITE, EventFileKind::Trigger),
     ("hist", READ, EventFileKind::Hist),
+    ("profile", READ, EventFileKind::Profile),
 ];
 
 /// The triggers that there are.
@@ -557,6 +559,14 @@ impl VirtualFile for EventFile {
             }
             EventFileKind::Trigger => event.show_triggers(out)?,
             EventFileKind::Hist => event.show_histograms(out)?,
+            // Not a file of Linux, whose `kprobe_profile` has no column for what a filter rejects.
+            EventFileKind::Profile => {
+                let profile = event.profile();
+                writeln!(out, "hits: {}", profile.hits)?;
+                writeln!(out, "filtered: {}", profile.filtered)?;
+                writeln!(out, "unasked: {}", profile.unasked)?;
+                writeln!(out, "missed: {}", profile.misses)?;
+            }
         }
         Ok(())
     }
@@ -596,7 +606,10 @@ impl VirtualFile for EventFile {
                 }
                 Ok(())
             }
-            EventFileKind::Format | EventFileKind::Id | EventFileKind::Hist => Err(Errno::EINVAL),
+            EventFileKind::Format
+            | EventFileKind::Id
+            | EventFileKind::Hist
+            | EventFileKind::Profile => Err(Errno::EINVAL),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! Task context; the table is made at the first question and stays.
 
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
-use core::fmt::Write;
+use core::{cell::Cell, fmt::Write};
 
 use spin::Once;
 use trace_events::field::{LookupError, SymbolAt, Symbols};
@@ -101,20 +101,25 @@ impl Names {
 /// The symbols of this kernel, for the files of tracing.
 pub struct KernelSymbols;
 
+/// The symbol at an address.
+pub fn symbol_at(address: u64) -> Option<SymbolAt<'static>> {
+    let symbol = symbols::lookup_addr(address)?;
+    let names = names();
+    let index = names
+        .by_address
+        .partition_point(|named| named.start < symbol.start);
+    let named = names.by_address.get(index)?;
+    Some(SymbolAt {
+        name: &named.name,
+        offset: address.wrapping_sub(symbol.start),
+        size: symbol.size,
+        module: None,
+    })
+}
+
 impl Symbols for KernelSymbols {
     fn symbol(&self, address: u64) -> Option<SymbolAt<'_>> {
-        let symbol = symbols::lookup_addr(address)?;
-        let names = names();
-        let index = names
-            .by_address
-            .partition_point(|named| named.start < symbol.start);
-        let named = names.by_address.get(index)?;
-        Some(SymbolAt {
-            name: &named.name,
-            offset: address.wrapping_sub(symbol.start),
-            size: symbol.size,
-            module: None,
-        })
+        symbol_at(address)
     }
 
     fn address(&self, name: &str) -> Result<u64, LookupError> {
@@ -142,6 +147,44 @@ impl Symbols for KernelSymbols {
         } else {
             Ok(None)
         }
+    }
+}
+
+/// The same for a reader of many addresses, most of which it has met before: for example, all lines
+/// of an event have its place.
+pub struct CachedSymbols([Cell<Cached>; Self::PLACES]);
+
+/// An address, and the answer.
+type Cached = Option<(u64, Option<SymbolAt<'static>>)>;
+
+impl CachedSymbols {
+    const PLACES: usize = 64;
+
+    pub const fn new() -> Self {
+        Self([const { Cell::new(None) }; Self::PLACES])
+    }
+}
+
+impl Symbols for CachedSymbols {
+    fn symbol(&self, address: u64) -> Option<SymbolAt<'_>> {
+        // Functions begin at multiples of 16.
+        let place = &self.0[(address ^ address >> 4) as usize % Self::PLACES];
+        match place.get() {
+            Some((known, symbol)) if known == address => symbol,
+            _ => {
+                let symbol = symbol_at(address);
+                place.set(Some((address, symbol)));
+                symbol
+            }
+        }
+    }
+
+    fn address(&self, name: &str) -> Result<u64, LookupError> {
+        KernelSymbols.address(name)
+    }
+
+    fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {
+        KernelSymbols.address_in_module(module, name)
     }
 }
 

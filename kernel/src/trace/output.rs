@@ -15,7 +15,7 @@ use super::{
     buffer::{self, Item},
     comms,
     events::EVENTS,
-    names::KernelSymbols,
+    names::CachedSymbols,
 };
 use crate::{arch::smp, task::Pid, time};
 
@@ -23,6 +23,7 @@ use crate::{arch::smp, task::Pid, time};
 pub struct Printer {
     layouts: BTreeMap<u16, (String, Arc<Layout>)>,
     comms: BTreeMap<Pid, String>,
+    symbols: CachedSymbols,
     /// The line that is being made. It is written at once, because its many pieces are short.
     line: String,
 }
@@ -33,6 +34,7 @@ impl Printer {
         Self {
             layouts: EVENTS.lock().layouts(),
             comms: BTreeMap::new(),
+            symbols: CachedSymbols::new(),
             line: String::new(),
         }
     }
@@ -63,10 +65,10 @@ impl Printer {
         text.clear();
         match self.layouts.get(&id) {
             _ if id == stack::ID => {
-                line::write_stack(record, &origin, &KernelSymbols, text)?;
+                line::write_stack(record, &origin, &self.symbols, text)?;
             }
             Some((name, layout)) => {
-                line::write_line(name, layout, record, &origin, &KernelSymbols, text)?;
+                line::write_line(name, layout, record, &origin, &self.symbols, text)?;
             }
             None => {
                 line::write_prefix(record, &origin, text)?;

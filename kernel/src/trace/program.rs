@@ -21,7 +21,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 use bpf::{
-    BuildError, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Verified,
+    BuildError, Insn, Kind, MapDef, MapIndex, MapKind, Verified,
     verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
@@ -100,18 +100,19 @@ impl core::error::Error for LoadError {}
 impl LoadError {
     /// Whether memory was short, so that it may work later.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::OutOfMemory
-                | Self::Build(BuildError::OutOfMemory)
-                | Self::Refused(Refusal {
-                    cause: Cause::OutOfMemory,
-                    ..
-                })
-                | Self::Map(MapError::OutOfMemory(_))
-                | Self::Compile(CompileError::OutOfMemory)
-                | Self::Probe(ProbeError::OutOfMemory)
-        )
+        matches!(self, Self::Event(error) if error.is_out_of_memory())
+            || matches!(
+                self,
+                Self::OutOfMemory
+                    | Self::Build(BuildError::OutOfMemory)
+                    | Self::Refused(Refusal {
+                        cause: Cause::OutOfMemory,
+                        ..
+                    })
+                    | Self::Map(MapError::OutOfMemory(_))
+                    | Self::Compile(CompileError::OutOfMemory)
+                    | Self::Probe(ProbeError::OutOfMemory)
+            )
     }
 }
 
@@ -209,6 +210,16 @@ impl LoadedMap {
             Map::Stacks(_) => None,
         };
         Ok(Shared::try_new(Self::Own(map, tables))?)
+    }
+
+    /// The sum of a counter over all CPUs, of an array. 0 if there is none.
+    pub fn counter(&self, index: usize) -> u64 {
+        let mut sum = [0; 1];
+        match self.own() {
+            Some(Map::Array(array)) => array.read_sum(index, &mut sum),
+            _ => false,
+        };
+        sum[0]
     }
 
     /// The map, if it has memory of its own.
@@ -376,12 +387,8 @@ impl Program {
 
     /// The sum of a counter over all CPUs, of an array. 0 if there is none.
     pub fn counter(&self, map: MapIndex, index: usize) -> u64 {
-        let mut sum = [0; 1];
-        match self.map(map) {
-            Some(Map::Array(array)) => array.read_sum(index, &mut sum),
-            _ => false,
-        };
-        sum[0]
+        let map = self.maps.get(usize::from(map.0));
+        map.map_or(0, |map| map.counter(index))
     }
 
     /// The sum of the counters of a key over all CPUs, of a hash. 0 if it is not there.
@@ -478,7 +485,9 @@ fn machine() -> Machine<'static> {
         }),
         clears_ac: cpu::has_smap(),
         calls: Calls::Near,
+        // The kernel is in the upper 2 GiB, so this is there: the routines rely on it.
         not_recording: i32::try_from(records::not_recording() as i64).ok(),
+        records_off: Some(percpu::RECORDS_OFF as i32),
         helper: &|helper| helpers::address(helper).unwrap_or_default(),
         routine: &helpers::routine,
     }

@@ -150,14 +150,12 @@ pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
     })
 }
 
-/// Reserves, or goes to label 7 if nothing is recorded, and to 8 if this is not the usual case.
-/// `rdx`: the record's bytes, and 1 << 32 for its number. Then `rdi` is the program's record, and
+/// Reserves, or goes to label 8 if this is not the usual case. Compiled code has asked whether
+/// records are taken ([`bpf_compiler::Machine::records_off`]). `rdx`: the record's bytes, and 1 << 32 for its number. Then `rdi` is the program's record, and
 /// the header of the ring's record has its time and its number. Changes `rax`, `rcx` and `rdx`.
 macro_rules! reserve {
     () => {
         "
-    cmp dword ptr [rip + {not_recording}], 0
-    jne 7f
     mov rdi, gs:[{ring}]
     mov rax, [rdi + {reserved}]
     add rdx, rax
@@ -215,18 +213,6 @@ macro_rules! common_header {
     };
 }
 
-/// The ends of the ways that are not usual. In Rust, the same is done again from the beginning.
-macro_rules! unusual {
-    () => {
-        "
-7:  inc qword ptr gs:[{records_off}]
-    xor eax, eax
-    ret
-8:
-    "
-    };
-}
-
 /// Calls a C function from a routine.
 macro_rules! call_slowly {
     ($function:literal) => {
@@ -276,11 +262,10 @@ unsafe extern "C" fn trace_record_of_size() {
         begin_of_size!(),
         "mov rax, rdi",
         "ret",
-        unusual!(),
+        // The ways that are not usual: in Rust, the same is done again from the beginning.
+        "8:",
         "mov rdi, rsi",
         call_slowly!("{slowly}"),
-        not_recording = sym NOT_RECORDING,
-        records_off = const percpu::RECORDS_OFF,
         ring = const percpu::TRACE_RING,
         reserved = const RESERVED,
         page_mask = const PAGE_BYTES - 1,
@@ -303,14 +288,13 @@ unsafe extern "C" fn trace_event_of_size() {
         "shr rsi, 32",
         "mov [rdi], si",
         common_header!(),
-        unusual!(),
+        // The ways that are not usual: in Rust, the same is done again from the beginning.
+        "8:",
         "mov edx, 0",
         "mov rdi, rsi",
         "shr rdi, 32",
         "mov esi, esi",
         call_slowly!("{slowly}"),
-        not_recording = sym NOT_RECORDING,
-        records_off = const percpu::RECORDS_OFF,
         ring = const percpu::TRACE_RING,
         reserved = const RESERVED,
         page_mask = const PAGE_BYTES - 1,
@@ -358,15 +342,14 @@ pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind:
         "mov [rdi - {prefix} + 4], r10d",
         "mov [rdi], r8w",
         common_header!(),
-        unusual!(),
+        // The ways that are not usual: in Rust, the same is done again from the beginning.
+        "8:",
         "mov rdi, r8",
         "mov rdx, r9",
         "jmp {slowly}",
         ".cfi_endproc",
         most = const MOST_RECORD_BYTES,
         around = const IN_FRONT + layout::ALIGNMENT - 1,
-        not_recording = sym NOT_RECORDING,
-        records_off = const percpu::RECORDS_OFF,
         ring = const percpu::TRACE_RING,
         reserved = const RESERVED,
         page_mask = const PAGE_BYTES - 1,

@@ -80,7 +80,7 @@ pub(crate) fn draw(random: &mut Random, program: &Program) -> TestMachine {
     machine.tsc_step = random.below(1000);
     machine.func_ip = number(random);
     machine.return_address = number(random);
-    machine.not_recording = random.below(2) as u32;
+    machine.not_recording = u32::from(random.one_in(4));
     machine.call_stack = (0..random.below(8)).map(|_| number(random)).collect();
     machine.event_flags = random.byte();
     machine.preempt_count = random.byte();

@@ -1,7 +1,7 @@
 //! The files of tracing: events are defined, enabled, hit, read and deleted through them.
 //!
-//! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], and
-//! those of the files that are read in [`reading`].
+//! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
+//! of the files that are read in [`reading`], and those of call stacks in [`triggers`].
 
 mod arguments;
 mod definitions;

@@ -44,8 +44,8 @@ pub enum Helper {
     ReadUserStr = 114,
     /// The same for kernel memory.
     ReadKernelStr = 115,
-    /// `(ring, size, 0)`: a record of constant size, or null if there is no room. It must be
-    /// submitted or discarded. Its bytes are not cleared; they may be read and mean nothing.
+    /// `(ring, size, 0)`: a record of constant size, or null if there is no room, or if no records
+    /// are taken ([`Helper::NotRecording`]), which is counted. It must be submitted or discarded. Its bytes are not cleared; they may be read and mean nothing.
     RingReserve = 131,
     /// `(record, 0)`: gives the record to the reader.
     RingSubmit = 132,

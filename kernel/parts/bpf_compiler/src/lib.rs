@@ -198,6 +198,11 @@ pub struct Machine<'a> {
     pub calls: Calls,
     /// The address of 4 bytes for [`Helper::NotRecording`]. None: the helper is called.
     pub not_recording: Option<i32>,
+    /// Records that were not begun because none are taken, 8 bytes. If this and `not_recording` are
+    /// given, code asks that word before it calls a helper or routine that reserves a record, and
+    /// counts here. So these need not ask, and a hit saves no register for a record that is not
+    /// taken. None: they ask and count.
+    pub records_off: Option<i32>,
     /// The addresses of the helpers: C functions of `r1` to `r5` with a result of 64 bits.
     pub helper: &'a dyn Fn(Helper) -> u64,
     /// The routine that is called in place of the helper, if there is one for these constants.

@@ -131,6 +131,15 @@ enum After {
     End,
 }
 
+/// Work out of line: a record is not taken. The code goes on behind the call that would have
+/// reserved it.
+struct Untaken {
+    hole: Hole,
+    /// The call.
+    at: usize,
+    level: usize,
+}
+
 /// Work out of line: a load that found that its base is not the kernel's.
 struct Refused {
     hole: Hole,
@@ -164,6 +173,9 @@ struct Lower<'a> {
     holes: Vec<(Hole, usize, usize)>,
     queue: Vec<(usize, usize)>,
     refused: Vec<Refused>,
+    untaken: Vec<Untaken>,
+    /// The call of this instruction has been asked whether records are taken.
+    asked_at: Option<usize>,
     relocations: Vec<Relocation>,
     depth: Vec<Depth>,
     calls_helpers: bool,
@@ -200,6 +212,8 @@ pub fn lower(env: &Env, flow: &Flow, machine: &Machine) -> Result<Code, CompileE
             holes: Vec::new(),
             queue: Vec::new(),
             refused: Vec::new(),
+            untaken: Vec::new(),
+            asked_at: None,
             relocations: Vec::new(),
             depth: Vec::new(),
             calls_helpers: false,
@@ -382,6 +396,16 @@ const fn condition(condition: Condition) -> Cc {
         Condition::Less => Cc::Less,
         Condition::LessOrEqual => Cc::LessOrEqual,
     }
+}
+
+/// The memory at an address.
+fn absolute(address: i32) -> Rm {
+    Rm::Mem(Mem {
+        gs: false,
+        base: None,
+        index: None,
+        disp: address,
+    })
 }
 
 fn push<T>(vec: &mut Vec<T>, item: T) -> Result<(), CompileError> {
@@ -660,11 +684,17 @@ impl Lower<'_> {
     fn all(&mut self) -> Result<(), CompileError> {
         self.enter(LIGHT);
         push(&mut self.queue, (0, LIGHT))?;
-        while let Some((at, level)) = self.queue.pop() {
-            if self.placed[at][level].is_none() {
-                self.level = level;
-                self.trace(at)?;
+        loop {
+            while let Some((at, level)) = self.queue.pop() {
+                if self.placed[at][level].is_none() {
+                    self.level = level;
+                    self.trace(at)?;
+                }
             }
+            let Some(untaken) = self.untaken.pop() else {
+                break;
+            };
+            self.count_untaken(&untaken)?;
         }
         for Refused {
             hole,
@@ -702,8 +732,15 @@ impl Lower<'_> {
             }
             self.placed[at][self.level] = Some(self.asm.here());
             if self.level == LIGHT && self.env.is_call_out(at) {
-                self.enter(HEAVY);
-                continue;
+                if self.ask_whether_taken(at)? {
+                    // Another way that comes here on the heavy level has not asked. So this place
+                    // is none for it.
+                    self.asked_at = Some(at);
+                    self.enter(HEAVY);
+                } else {
+                    self.enter(HEAVY);
+                    continue;
+                }
             }
             self.at = at;
             let Some(before) = self.flow.before[at] else {
@@ -721,6 +758,59 @@ impl Lower<'_> {
                 After::End => return Ok(()),
             }
         }
+    }
+
+    /// Has the code ask whether records are taken, if the call at `at` would reserve one. False: it
+    /// need not.
+    fn ask_whether_taken(&mut self, at: usize) -> Result<bool, CompileError> {
+        let reserves = matches!(
+            self.env.insns()[at],
+            Insn::Call {
+                helper: Helper::RingReserve | Helper::EventReserve
+            }
+        );
+        let (Some(word), Some(_)) = (self.machine.not_recording, self.machine.records_off) else {
+            return Ok(false);
+        };
+        if !reserves || self.asked_at.take() == Some(at) {
+            return Ok(false);
+        }
+        self.asm.op(Op::Cmp, Bytes::B4, absolute(word), Src::Imm(0));
+        let hole = self.asm.jcc(Cc::NotEqual);
+        let level = self.level;
+        push(&mut self.untaken, Untaken { hole, at, level })?;
+        self.book_writes();
+        Ok(true)
+    }
+
+    /// Counts a record that is not taken, and goes on with the answer null.
+    fn count_untaken(&mut self, untaken: &Untaken) -> Result<(), CompileError> {
+        self.level = untaken.level;
+        self.note_level();
+        self.asm.fill_here(untaken.hole);
+        let off = Mem::gs(self.machine.records_off.unwrap_or_default());
+        self.asm.step(Bytes::B8, off, false, false);
+        let next = untaken.at + 1;
+        let is_null = match self.env.insns().get(next) {
+            Some(Insn::Branch {
+                condition: Condition::Equal,
+                dst: Reg::R0,
+                operand: Operand::Imm(0),
+                target,
+                ..
+            }) => Some(usize::from(target.0)),
+            _ => None,
+        };
+        // Most programs branch on the answer at once, and do not need it where they go then.
+        let goes_on = match is_null {
+            Some(target) if !self.flow.live_in[target].has(Reg::R0) => target,
+            _ => {
+                self.asm.mov_imm(self.phys(Reg::R0), 0);
+                next
+            }
+        };
+        self.book_writes();
+        self.trace(goes_on)
     }
 
     fn out(&self) -> RegSet {
@@ -803,7 +893,7 @@ impl Lower<'_> {
                 operand,
                 ..
             } => return self.branch(width, condition, dst, operand),
-            Insn::Call { helper } => self.call(helper),
+            Insn::Call { helper } => self.call(helper)?,
             Insn::Exit => return Ok(self.end()),
         }
         // Instructions with an effect beside their result, which is known.
@@ -1457,12 +1547,12 @@ impl Lower<'_> {
 
     // ---- Calls ----
 
-    fn call(&mut self, helper: Helper) {
+    fn call(&mut self, helper: Helper) -> Result<(), CompileError> {
         let to = self.phys(Reg::R0);
         match (helper, self.env.call(self.at, helper)) {
             (Helper::Add, Call::Array(array)) => self.add(array),
             (_, Call::Array(array)) => self.lookup(array),
-            (helper, Call::Out) => self.call_out(helper),
+            (helper, Call::Out) => return self.call_out(helper),
             (Helper::CpuId, _) => {
                 let number = Mem::gs(self.machine.cpu_number);
                 self.asm.mov(Bytes::B4, to, Rm::Mem(number));
@@ -1498,6 +1588,7 @@ impl Lower<'_> {
                 _ => self.load_ip(to),
             },
         }
+        Ok(())
     }
 
     fn pid_tgid(&mut self, to: Gpr) {
@@ -1517,12 +1608,7 @@ impl Lower<'_> {
     }
 
     fn not_recording(&mut self, to: Gpr) {
-        let word = Rm::Mem(Mem {
-            gs: false,
-            base: None,
-            index: None,
-            disp: self.machine.not_recording.unwrap_or_default(),
-        });
+        let word = absolute(self.machine.not_recording.unwrap_or_default());
         if self.is_only_compared() {
             self.asm.op(Op::Cmp, Bytes::B4, word, Src::Imm(0));
             self.compared = true;
@@ -1739,8 +1825,9 @@ impl Lower<'_> {
         }
     }
 
-    fn call_out(&mut self, helper: Helper) {
+    fn call_out(&mut self, helper: Helper) -> Result<(), CompileError> {
         self.calls_helpers = true;
+        self.ask_whether_taken(self.at)?;
         for argument in [asm::RDI, asm::RSI, asm::RDX, asm::RCX, asm::R8] {
             self.taken.add(argument);
         }
@@ -1799,6 +1886,7 @@ impl Lower<'_> {
         }
         self.asm.written = self.asm.written.or(self.calls_change());
         self.asm.flags_written = true;
+        Ok(())
     }
 
     /// Writes the [`Sample`].

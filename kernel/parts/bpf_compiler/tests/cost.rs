@@ -50,6 +50,7 @@ fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
         clears_ac: true,
         calls: Calls::Near,
         not_recording: Some(0x28),
+        records_off: Some(0x30),
         helper: &|_| 0xffff_ffff_8000_0000,
         routine: &|_, _| None,
     };
@@ -172,15 +173,15 @@ fn a_hit_executes_no_more_instructions_than_this() {
             "event, 1",
             event(&[Di], false),
             PER_CPU,
-            &[false],
-            [38, 46, 28, 20],
+            &[false, false],
+            [40, 48, 30, 22],
         ),
         (
             "event, 3",
             event(&[Di, Si, Dx], false),
             PER_CPU,
-            &[false],
-            [42, 50, 32, 24],
+            &[false, false],
+            [44, 52, 34, 26],
         ),
         ("reject", event(&[Di], true), PER_CPU, &[true], [3, 5, 3, 4]),
     ];
@@ -209,6 +210,30 @@ fn asking_whether_records_are_taken_is_a_comparison_in_memory() {
     for form in [DEAD, Form::Breakpoint] {
         // cmp, jne, ret
         assert_eq!(executed(&compiled(program.clone(), form, GS), &[true]), 3);
+    }
+}
+
+/// A record that is not taken costs a hit no register, and no call.
+#[test]
+fn a_record_that_is_not_taken_is_only_counted() {
+    let mut b = Builder::new(Kind::Probe);
+    let ring = b.map(MapDef::ring("ring"));
+    let end = b.label();
+    b.load_map(bpf::Reg::R1, ring)
+        .mov(bpf::Reg::R2, 8)
+        .mov(bpf::Reg::R3, 0)
+        .call(Helper::RingReserve)
+        .branch(Condition::Equal, bpf::Reg::R0, 0, end)
+        .store(bpf::Reg::R0, 0, bpf::Size::B8, 1)
+        .mov(bpf::Reg::R1, bpf::Reg::R0)
+        .mov(bpf::Reg::R2, 0)
+        .call(Helper::RingSubmit)
+        .place(end)
+        .exit(0);
+    let program = b.finish().unwrap();
+    for form in [DEAD, Form::Breakpoint] {
+        // cmp, jne, inc, ret
+        assert_eq!(executed(&compiled(program.clone(), form, GS), &[true]), 4);
     }
 }
 

@@ -69,7 +69,8 @@ fn each_allocation_may_fail() {
             pid_tgid: None,
             clears_ac: true,
             calls: Calls::Near,
-            not_recording: None,
+            not_recording: Some(12),
+            records_off: Some(16),
             helper: &|_| 1 << 42,
             routine: &|_, _| None,
         };

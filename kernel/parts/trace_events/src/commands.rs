@@ -4,52 +4,52 @@
 //! is nothing. Lines run in order. The first that fails ends the write, and those before it stay.
 
 use crate::refusal::{Reason, Refusal};
-use alloc::{string::String, vec::Vec};
+use alloc::string::String;
 use core::fmt;
 
 /// The most bytes of a line, without the newline.
 pub const MOST_LINE_BYTES: usize = 4094;
 
-/// The words of one command; at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Words<'a>(Vec<&'a str>);
+/// The words of one command; at least one. They are found anew each time, so they take no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
     /// The words of `line`, which holds no comment. `None` if it is blank.
     pub fn of(line: &'a str) -> Option<Self> {
-        let words: Vec<_> = line.split_ascii_whitespace().collect();
-        (!words.is_empty()).then_some(Self(words))
+        let line = line.trim_ascii();
+        (!line.is_empty()).then_some(Self(line))
     }
 
     /// The word with this number, from 0 on.
     pub fn get(&self, number: usize) -> Option<&'a str> {
-        self.0.get(number).copied()
+        self.from(number).next()
     }
 
     /// The first word: command and name.
     pub fn first(&self) -> &'a str {
-        self.0[0]
+        self.get(0).unwrap_or_default()
     }
 
     /// The words from number `from` on.
-    pub fn from(&self, from: usize) -> &[&'a str] {
-        self.0.get(from..).unwrap_or(&[])
+    pub fn from(&self, from: usize) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
+        self.0.split_ascii_whitespace().skip(from)
     }
 
     /// The column of a refusal in the words with single spaces between them.
     pub fn column(&self, refusal: &Refusal) -> usize {
-        let before = |words: &[&str]| words.iter().map(|word| word.len() + 1).sum::<usize>();
-        if refusal.word < self.0.len() {
-            before(&self.0[..refusal.word]) + refusal.offset
-        } else {
-            before(&self.0)
+        let before = self.from(0).take(refusal.word);
+        let column = before.map(|word| word.len() + 1).sum();
+        match self.get(refusal.word) {
+            Some(_) => column + refusal.offset,
+            None => column,
         }
     }
 }
 
 impl fmt::Display for Words<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, word) in self.0.iter().enumerate() {
+        for (number, word) in self.from(0).enumerate() {
             if number > 0 {
                 f.write_str(" ")?;
             }
@@ -164,7 +164,7 @@ pub fn boot_lines(value: &str) -> impl Iterator<Item = String> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString;
+    use alloc::{string::ToString, vec::Vec};
     use std::vec;
 
     fn commands(written: &[u8]) -> Vec<Result<String, Reason>> {

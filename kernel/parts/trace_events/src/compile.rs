@@ -1,10 +1,10 @@
 //! Programs of events: what a hit of one probe does.
 //!
 //! ```text
-//!   count the hit
-//!   are records taken? ── no ──────────────┐
-//!   filter ── does not match ──────────────┤
+//!   filter ── does not match ── count it ──┐
+//!   count the hit                          │
 //!   measure the strings                    │
+//!   are records taken? ── no ──────────────┤
 //!   reserve a record ── no room ───────────┤
 //!   store the addresses and the values     │
 //!   append the strings                     │
@@ -18,7 +18,10 @@
 //! # Invariants
 //! C1. Every byte of the fixed part is stored, also where a value cannot be read. So nothing of an
 //!     older record is shown.
-//! C2. A hit is counted whether or not it is recorded.
+//! C2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to be recorded
+//!     (whether or not there is room, and whether or not records are taken), [`FILTERED`] if the
+//!     filter does not match, [`UNASKED`] if the event is off and only triggers act. So a filter
+//!     costs nothing but itself.
 //! C3. A string is measured before the record is reserved and copied afterwards. If it has grown in
 //!     between, it is cut; it never takes the room of the next one.
 //! C4. The verifier takes every program, unless it is too long. A longer one is refused here.
@@ -34,6 +37,7 @@ use crate::{
     filter::{self, Filter, Frame},
     hist::Hist,
     line::flags,
+    memory::{OutOfMemory, push},
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
@@ -43,8 +47,14 @@ use bpf::{
 };
 use core::{error::Error, fmt};
 
-/// The map that counts hits: one counter for each CPU.
+/// The map that counts the hits that are to be recorded: one counter for each CPU.
 pub const HITS: MapIndex = MapIndex(0);
+/// The name of the map that counts hits that the filter has rejected. A program without a filter
+/// has none.
+pub const FILTERED: &str = "filtered";
+/// The name of the map that counts hits at which the event was off, and only triggers acted. A
+/// program has it if that may be.
+pub const UNASKED: &str = "unasked";
 /// The trace buffer.
 pub const RING: MapIndex = MapIndex(1);
 
@@ -70,7 +80,7 @@ const _: () = assert!(Frame::TEXT_BYTES <= TEXT_BYTES);
 pub struct Programs {
     /// For the entry of a function whose arguments the return records.
     pub entry: Option<Program>,
-    /// For the probed instruction, or for the return. It counts a hit in [`HITS`].
+    /// For the probed instruction, or for the return. It counts hits as C2 says.
     pub hit: Program,
 }
 
@@ -87,6 +97,18 @@ pub enum CompileError {
     Filter(filter::CompileError),
     /// The program cannot be built.
     Build(BuildError),
+    /// There is no memory.
+    OutOfMemory,
+}
+
+impl CompileError {
+    /// Whether memory was short, so that it may work later.
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::OutOfMemory | Self::Build(BuildError::OutOfMemory)
+        )
+    }
 }
 
 impl fmt::Display for CompileError {
@@ -104,6 +126,7 @@ impl fmt::Display for CompileError {
             }
             Self::Filter(error) => error.fmt(f),
             Self::Build(error) => error.fmt(f),
+            Self::OutOfMemory => f.write_str("there is no memory for the program"),
         }
     }
 }
@@ -113,6 +136,12 @@ impl Error for CompileError {}
 impl From<LookupError> for CompileError {
     fn from(error: LookupError) -> Self {
         Self::Symbol(error)
+    }
+}
+
+impl From<OutOfMemory> for CompileError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
     }
 }
 
@@ -139,7 +168,7 @@ pub fn compile(
     symbols: &dyn Symbols,
     filter: Option<&Filter>,
 ) -> Result<Programs, CompileError> {
-    let mut program = EventProgram::new(definition, event, symbols);
+    let mut program = EventProgram::new(definition, event, symbols)?;
     program.record(filter)?;
     program.finish()
 }
@@ -155,9 +184,16 @@ pub struct EventProgram<'a> {
 }
 
 impl<'a> EventProgram<'a> {
-    /// A program that counts the hit.
-    pub fn new(definition: &'a Definition, event: u16, symbols: &'a dyn Symbols) -> Self {
-        let values = Values::new(definition, event, symbols);
+    /// A program that does nothing yet, and does not count the hit.
+    ///
+    /// # Errors
+    /// [`CompileError::OutOfMemory`].
+    pub fn new(
+        definition: &'a Definition,
+        event: u16,
+        symbols: &'a dyn Symbols,
+    ) -> Result<Self, CompileError> {
+        let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
             EventKind::Probe => Kind::Probe,
             EventKind::Return => Kind::Return {
@@ -168,8 +204,7 @@ impl<'a> EventProgram<'a> {
         builder.map(MapDef::counters("hits", 1));
         builder.map(MapDef::ring("trace"));
         values.begin(&mut builder);
-        builder.add(HITS, 0, 1);
-        Self { builder, values }
+        Ok(Self { builder, values })
     }
 
     /// Goes on only if the filter matches, and to `reject` otherwise.
@@ -209,18 +244,42 @@ impl<'a> EventProgram<'a> {
         Ok(())
     }
 
-    /// Writes a record if the filter matches.
+    /// Counts a hit at which the event is off.
+    pub fn count_unasked(&mut self) {
+        let unasked = self.builder.map(MapDef::counters(UNASKED, 1));
+        self.builder.add(unasked, 0, 1);
+    }
+
+    /// Counts the hit, and writes a record if the filter matches.
     ///
     /// # Errors
     /// [`CompileError`].
     pub fn record(&mut self, filter: Option<&Filter>) -> Result<(), CompileError> {
-        let end = self.builder.label();
+        let (end, reject) = (self.builder.label(), self.builder.label());
         if let Some(filter) = filter {
-            self.filter(filter, end)?;
+            self.filter(filter, reject)?;
         }
+        self.builder.add(HITS, 0, 1);
         let strings = self.measure()?;
         self.reserve(&strings, end);
-        let fields = self.values.layout().fields.clone();
+        let fields = self.values.take_fields();
+        let stored = self.store(&fields, &strings);
+        self.values.put_fields(fields);
+        stored?;
+        self.builder
+            .mov(Reg::R1, RECORD)
+            .mov(Reg::R2, 0)
+            .call(Helper::RingSubmit);
+        if filter.is_some() {
+            let filtered = self.builder.map(MapDef::counters(FILTERED, 1));
+            self.builder.jump(end).place(reject).add(filtered, 0, 1);
+        }
+        self.builder.place(end);
+        Ok(())
+    }
+
+    /// Stores the addresses and the values into the record.
+    fn store(&mut self, fields: &[Field], strings: &Strings) -> Result<(), CompileError> {
         let definition = self.values.definition();
         let header = fields.len() - definition.arguments.len();
         for field in &fields[Field::common().len()..header] {
@@ -236,11 +295,6 @@ impl<'a> EventProgram<'a> {
                 self.append_strings(argument, field, &mut slots)?;
             }
         }
-        self.builder
-            .mov(Reg::R1, RECORD)
-            .mov(Reg::R2, 0)
-            .call(Helper::RingSubmit)
-            .place(end);
         Ok(())
     }
 
@@ -290,7 +344,7 @@ impl<'a> EventProgram<'a> {
         for argument in definition.arguments.iter().filter(is_measured) {
             for index in 0..argument.kind().count() as u8 {
                 let slot = Values::SCRATCH - 2 * (slots.len() as i16 + 1);
-                slots.push(slot);
+                push(&mut slots, slot)?;
                 self.values
                     .text(&mut self.builder, argument, index, Reg::R1)?;
                 self.builder
@@ -406,12 +460,14 @@ impl<'a> EventProgram<'a> {
                 self.append_bytes(COMM_BYTES, offset);
             }
             (Fetch::Text(text), _) => {
-                let mut bytes = text.as_bytes().to_vec();
-                bytes.push(0);
-                if bytes.len() > TEXT_BYTES as usize {
+                let bytes = text.len() + 1;
+                if bytes > TEXT_BYTES as usize {
                     return Err(CompileError::TooLongText(text.len()));
                 }
-                for (index, word) in (0..).zip(bytes.chunks(8)) {
+                // The text, and the byte 0 that ends it.
+                for index in 0..bytes.div_ceil(8) as i16 {
+                    let rest = &text.as_bytes()[8 * index as usize..];
+                    let word = &rest[..rest.len().min(8)];
                     let mut whole = [0; 8];
                     whole[..word.len()].copy_from_slice(word);
                     self.builder.set(Reg::R1, i64::from_le_bytes(whole)).store(
@@ -421,7 +477,7 @@ impl<'a> EventProgram<'a> {
                         Reg::R1,
                     );
                 }
-                self.append_bytes(bytes.len() as i16, offset);
+                self.append_bytes(bytes as i16, offset);
             }
             _ => {
                 for (index, slot) in (0..argument.kind().count() as u8).zip(slots) {

@@ -19,11 +19,12 @@ use crate::{
     commands::Words,
     fetch::{Argument, Grammar, Parser, Site, is_identifier},
     field::{Field, LookupError, Symbols},
+    memory::{OutOfMemory, copied, push, written},
     number,
     record::Layout,
     refusal::{Reason, Refusal},
 };
-use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 /// The group of an event that names none.
@@ -123,7 +124,7 @@ impl Place {
         let offset = number::signed(offset).and_then(|offset| u32::try_from(offset).ok());
         let offset = offset.ok_or((Reason::BadProbeAddress, 0))?;
         let (module, name) = match symbol.split_once(':') {
-            Some((module, name)) => (Some(module.to_owned()), name),
+            Some((module, name)) => (Some(copied(module)?), name),
             None => (None, symbol),
         };
         if name.is_empty() || module.as_ref().is_some_and(String::is_empty) {
@@ -132,7 +133,7 @@ impl Place {
         Ok((
             Self::Symbol {
                 module,
-                name: name.to_owned(),
+                name: copied(name)?,
                 offset,
             },
             is_return,
@@ -292,20 +293,19 @@ impl Deletion {
             }
             None => None,
         };
-        let argument = |(number, word): (usize, &&str)| match word.split_once('=') {
-            Some((name, text)) => (name.to_owned(), text.to_owned()),
-            None => (format!("arg{}", number + 1), (*word).to_owned()),
-        };
+        let mut arguments = Vec::new();
+        for (number, word) in words.from(Refusal::ARGUMENTS).enumerate() {
+            let argument = match word.split_once('=') {
+                Some((name, text)) => (copied(name)?, copied(text)?),
+                None => (automatic_argument_name(number)?, copied(word)?),
+            };
+            push(&mut arguments, argument)?;
+        }
         Ok(Self {
-            group: group.map(ToOwned::to_owned),
-            event: (!event.is_empty()).then(|| event.to_owned()),
+            group: group.map(copied).transpose()?,
+            event: (!event.is_empty()).then(|| copied(event)).transpose()?,
             place,
-            arguments: words
-                .from(Refusal::ARGUMENTS)
-                .iter()
-                .enumerate()
-                .map(argument)
-                .collect(),
+            arguments,
         })
     }
 }
@@ -358,14 +358,14 @@ impl Definition {
         let (group, event) = names
             .map_err(|(reason, offset)| Refusal::new(reason, Refusal::NAME, name_start + offset))?;
         let event = match event {
-            Some(event) => event.to_owned(),
-            None => automatic_name(kind, &place),
+            Some(event) => copied(event)?,
+            None => automatic_name(kind, &place)?,
         };
 
         let mut definition = Self {
             kind,
             maxactive,
-            group: group.unwrap_or(DEFAULT_GROUP).to_owned(),
+            group: copied(group.unwrap_or(DEFAULT_GROUP))?,
             event,
             place,
             site,
@@ -376,14 +376,14 @@ impl Definition {
         Ok(definition)
     }
 
-    fn parse_arguments(
+    fn parse_arguments<'w>(
         &mut self,
-        words: &[&str],
+        words: impl Iterator<Item = &'w str> + Clone,
         symbols: &dyn Symbols,
         grammar: &Grammar,
     ) -> Result<(), Refusal> {
         let first = |reason| Refusal::new(reason, Refusal::ARGUMENTS, 0);
-        if words.len() > MOST_ARGUMENTS {
+        if words.clone().count() > MOST_ARGUMENTS {
             return Err(first(Reason::TooManyArguments));
         }
         let parser = Parser {
@@ -392,7 +392,7 @@ impl Definition {
             symbols,
         };
         let mut size = Layout::header_size(self.kind);
-        for (number, word) in words.iter().enumerate() {
+        for (number, word) in words.enumerate() {
             let used = |name: &str| self.arguments.iter().any(|argument| argument.name == name);
             let refuse =
                 |(reason, offset)| Refusal::new(reason, Refusal::ARGUMENTS + number, offset);
@@ -401,9 +401,9 @@ impl Definition {
             if size > bpf::MOST_RECORD_BYTES {
                 return Err(refuse((Reason::EventTooBig, 0)));
             }
-            self.arguments.push(argument);
+            push(&mut self.arguments, argument)?;
         }
-        if self.entry_arguments().len() > MOST_ENTRY_ARGUMENTS {
+        if self.entry_arguments()?.len() > MOST_ENTRY_ARGUMENTS {
             return Err(first(Reason::TooManyEntryArguments));
         }
         Ok(())
@@ -411,7 +411,10 @@ impl Definition {
 
     /// The arguments of the function that a return event keeps from the entry, each once, in the
     /// order of their places in the data that entry and return share.
-    pub fn entry_arguments(&self) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn entry_arguments(&self) -> Result<Vec<u32>, OutOfMemory> {
         let mut kept = Vec::new();
         if self.site == Site::Return {
             for number in self
@@ -420,16 +423,19 @@ impl Definition {
                 .filter_map(|argument| argument.fetch.argument())
             {
                 if !kept.contains(&number) {
-                    kept.push(number);
+                    push(&mut kept, number)?;
                 }
             }
         }
-        kept
+        Ok(kept)
     }
 
     /// Its fields in a record.
-    pub fn fields(&self) -> Vec<Field> {
-        Layout::of(self).fields
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn fields(&self) -> Result<Vec<Field>, OutOfMemory> {
+        Ok(Layout::of(self)?.fields)
     }
 }
 
@@ -498,33 +504,41 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
 /// Every letter that no identifier has becomes `_`, because the name has to be read back. A name
 /// that is too long ends in a hash of all of it. Otherwise two long symbols with the same beginning
 /// would share one event in silence.
-fn automatic_name(kind: EventKind, place: &Place) -> String {
+fn automatic_name(kind: EventKind, place: &Place) -> Result<String, OutOfMemory> {
     let letter = kind.letter();
     let full = match place {
-        Place::Address(address) => format!("{letter}_{address:#x}"),
+        Place::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
         Place::Symbol {
             module: Some(module),
             name,
             offset,
-        } => {
-            format!("{letter}_{module}:{name}_{offset}")
-        }
+        } => written(&format_args!("{letter}_{module}:{name}_{offset}"))?,
         Place::Symbol {
             module: None,
             name,
             offset,
-        } => format!("{letter}_{name}_{offset}"),
+        } => written(&format_args!("{letter}_{name}_{offset}"))?,
     };
-    let mut name: String = full
+    let letters = full
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-        .collect();
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    let mut name = String::new();
+    // A letter that is not ASCII has more bytes than the one that takes its place.
+    let room = name.try_reserve_exact(full.len());
+    room.map_err(|_| OutOfMemory)?;
+    name.extend(letters);
     if name.len() > MOST_NAME_BYTES {
-        let hash = format!("_{:08x}", hash(&full));
+        let hash = written(&format_args!("_{:08x}", hash(&full)))?;
         name.truncate(MOST_NAME_BYTES - hash.len());
+        // There is room for it, because more has been cut off.
         name.push_str(&hash);
     }
-    name
+    Ok(name)
+}
+
+/// The name of the argument with this number, from 0 on, if the definition gives none.
+pub(crate) fn automatic_argument_name(number: usize) -> Result<String, OutOfMemory> {
+    written(&format_args!("arg{}", number + 1))
 }
 
 /// The hash FNV-1a, 32 bits.

@@ -11,6 +11,7 @@
 
 use crate::{
     commands::{BadLine, Words},
+    memory::written,
     refusal::Refusal,
 };
 use alloc::{collections::VecDeque, string::String};
@@ -61,9 +62,9 @@ impl ErrorLog {
         let entry = || {
             Some(Entry {
                 time_ns,
-                source: written(&source)?,
-                text: written(text)?,
-                command: written(command)?,
+                source: written(&source).ok()?,
+                text: written(text).ok()?,
+                command: written(command).ok()?,
                 column,
             })
         };
@@ -94,21 +95,6 @@ impl ErrorLog {
     pub fn clear(&mut self) {
         self.entries.clear();
     }
-}
-
-/// The text of `value`; `None` if there is no memory for it.
-fn written(value: &dyn fmt::Display) -> Option<String> {
-    struct Writer(String);
-    impl fmt::Write for Writer {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
-            self.0.push_str(text);
-            Ok(())
-        }
-    }
-    let mut writer = Writer(String::new());
-    fmt::write(&mut writer, format_args!("{value}")).ok()?;
-    Some(writer.0)
 }
 
 impl fmt::Display for ErrorLog {

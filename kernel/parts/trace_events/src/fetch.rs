@@ -18,11 +18,13 @@
 //!     probe, and its type fits the value.
 
 use crate::{
+    definition::automatic_argument_name,
     field::{Element, FieldKind, LookupError, Symbols, Width},
+    memory::{Boxed, copied},
     number,
     refusal::Reason,
 };
-use alloc::{borrow::ToOwned, boxed::Box, string::String};
+use alloc::string::String;
 use bpf::context::Register;
 
 /// The limits of the syntax, which differ between releases of Linux.
@@ -118,7 +120,7 @@ pub enum Fetch {
         /// The distance in bytes.
         offset: i64,
         /// The value.
-        of: Box<Self>,
+        of: Boxed<Self>,
     },
 }
 
@@ -331,8 +333,8 @@ impl Parser<'_> {
                 return Err((Reason::ArgumentNameTooLong, 0));
             }
             Some(("", _)) => return Err((Reason::NoArgumentName, 0)),
-            Some((name, body)) => (name.to_owned(), body),
-            None => (alloc::format!("arg{}", number + 1), word),
+            Some((name, body)) => (copied(name)?, body),
+            None => (automatic_argument_name(number)?, word),
         };
         if !is_identifier(&name) {
             return Err((Reason::BadArgumentName, 0));
@@ -346,7 +348,7 @@ impl Parser<'_> {
             .map_err(|(reason, offset)| (reason, start + offset))?;
         Ok(Argument {
             name,
-            text: body.to_owned(),
+            text: copied(body)?,
             fetch,
             value_type,
             count,
@@ -465,7 +467,7 @@ impl Parser<'_> {
         let offset = number::signed(offset).ok_or(Reason::BadMemoryAddress)?;
         match self.symbols.address(name) {
             Ok(_) => Ok(Location::Symbol {
-                name: name.to_owned(),
+                name: copied(name)?,
                 offset,
             }),
             Err(LookupError::NotFound) => Err(Reason::BadMemoryAddress),
@@ -507,7 +509,7 @@ impl Parser<'_> {
         Ok(Fetch::Dereference {
             user,
             offset,
-            of: Box::new(of),
+            of: Boxed::new(of)?,
         })
     }
 }
@@ -570,7 +572,7 @@ fn split_array(text: &str) -> Result<(&str, Option<u8>), At> {
 fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
     if let Some(string) = text.strip_prefix('"') {
         return match string.strip_suffix('"') {
-            Some(string) => Ok(Fetch::Text(string.to_owned())),
+            Some(string) => Ok(Fetch::Text(copied(string)?)),
             None => Err((Reason::StringNotClosed, at + text.len())),
         };
     }

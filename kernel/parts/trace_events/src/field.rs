@@ -15,11 +15,13 @@
 //! F1. Nothing outside the given bytes is read: a field beyond their end has no value.
 //! F2. A value is never invented: what is not in the record prints as `(fault)`.
 
-use alloc::{borrow::ToOwned, string::String};
+use alloc::borrow::Cow;
 use core::{
     error::Error,
     fmt::{self, Write},
 };
+
+use crate::digits::{write_decimal, write_hex, write_signed};
 
 /// The text that stands for a value that could not be read.
 pub const FAULT: &str = "(fault)";
@@ -250,9 +252,9 @@ impl Element {
             return out.write_str(FAULT);
         };
         match self {
-            Self::Unsigned(_) => write!(out, "{value}"),
-            Self::Signed(_) => write!(out, "{}", value as i64),
-            Self::Hex(_) => write!(out, "{value:#x}"),
+            Self::Unsigned(_) => write_decimal(value, b' ', 0, out),
+            Self::Signed(_) => write_signed(value as i64, out),
+            Self::Hex(_) => write_hex(value, out),
             Self::Char => {
                 out.write_char('\'')?;
                 print_bytes(&[value as u8], out)?;
@@ -300,13 +302,17 @@ pub fn print_symbol(address: u64, symbols: &dyn Symbols, out: &mut dyn Write) ->
             size,
             module,
         }) => {
-            write!(out, "{name}+{offset:#x}/{size:#x}")?;
+            out.write_str(name)?;
+            out.write_str("+")?;
+            write_hex(offset, out)?;
+            out.write_str("/")?;
+            write_hex(size, out)?;
             match module {
                 Some(module) => write!(out, " [{module}]"),
                 None => Ok(()),
             }
         }
-        None => write!(out, "{address:#x}"),
+        None => write_hex(address, out),
     }
 }
 
@@ -350,7 +356,7 @@ impl FieldKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// Its offset from the start of the record.
     pub offset: u32,
     /// Its type.
@@ -366,9 +372,9 @@ impl Field {
     pub const COMMON_SIZE: u32 = 8;
 
     /// The field `name` at `offset`.
-    pub fn new(name: &str, offset: u32, kind: FieldKind) -> Self {
+    pub fn new(name: impl Into<Cow<'static, str>>, offset: u32, kind: FieldKind) -> Self {
         Self {
-            name: name.to_owned(),
+            name: name.into(),
             offset,
             kind,
             c_type: kind.element().c_type(),
@@ -379,7 +385,7 @@ impl Field {
     /// The string `name` at `offset`, whose text is the symbol of an address. A hit stores the
     /// address, 8 bytes, where other strings have their text. The symbol is looked up when the
     /// string is printed, because a hit should not wait for that.
-    pub fn symbol_string(name: &str, offset: u32) -> Self {
+    pub fn symbol_string(name: impl Into<Cow<'static, str>>, offset: u32) -> Self {
         let kind = FieldKind::One(Element::String);
         Self {
             is_symbol: true,
@@ -388,7 +394,7 @@ impl Field {
     }
 
     /// The address `name` at `offset`, as each event has one or two before its arguments.
-    pub fn address(name: &str, offset: u32) -> Self {
+    pub fn address(name: &'static str, offset: u32) -> Self {
         Self {
             c_type: "unsigned long",
             ..Self::new(name, offset, FieldKind::One(Element::Hex(Width::W64)))
@@ -530,7 +536,11 @@ impl fmt::Display for Declaration<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{format, string::ToString, vec::Vec};
+    use alloc::{
+        format,
+        string::{String, ToString},
+        vec::Vec,
+    };
 
     struct Main;
 

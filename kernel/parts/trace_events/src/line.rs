@@ -6,8 +6,9 @@
 
 use crate::{
     definition::EventKind,
+    digits::{write_decimal, write_signed},
     field::{FAULT, SymbolAt, Symbols, print_symbol},
-    record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
+    record::Layout,
 };
 use core::fmt::{self, Write};
 
@@ -63,7 +64,8 @@ pub fn write_line(
     out: &mut dyn Write,
 ) -> fmt::Result {
     write_prefix(record, origin, out)?;
-    write!(out, "{name}: ")?;
+    out.write_str(name)?;
+    out.write_str(": ")?;
     write_body(layout, record, symbols, out)?;
     out.write_char('\n')
 }
@@ -78,14 +80,27 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     const BLANKS: &str = "                ";
     let missing = BLANKS.len().saturating_sub(comm.chars().count());
     out.write_str(&BLANKS[..missing])?;
-    write!(out, "{comm}-{pid:<7} [{cpu:03}] ")?;
-    let mut text = [0; 5];
-    for (byte, letter) in text.iter_mut().zip(state(byte(2), byte(3))) {
+    out.write_str(comm)?;
+    out.write_str("-")?;
+    write_signed(pid.into(), out)?;
+    // The number and the blanks behind it have 7 letters at least.
+    let digits = match pid {
+        0.. => pid.checked_ilog10().unwrap_or(0) as usize + 1,
+        _ => pid.unsigned_abs().ilog10() as usize + 2,
+    };
+    out.write_str(&BLANKS[..7_usize.saturating_sub(digits)])?;
+    out.write_str(" [")?;
+    write_decimal((*cpu).into(), b'0', 3, out)?;
+    let mut text = *b"] ..... ";
+    for (byte, letter) in text[2..].iter_mut().zip(state(byte(2), byte(3))) {
         *byte = letter as u8;
     }
-    out.write_str(core::str::from_utf8(&text).unwrap_or("....."))?;
+    out.write_str(core::str::from_utf8(&text).unwrap_or("] ..... "))?;
     let micros = time_ns.saturating_add(500) / 1000;
-    write!(out, " {:5}.{:06}: ", micros / 1_000_000, micros % 1_000_000)
+    write_decimal(micros / 1_000_000, b' ', 5, out)?;
+    out.write_str(".")?;
+    write_decimal(micros % 1_000_000, b'0', 6, out)?;
+    out.write_str(": ")
 }
 
 /// Writes the lines of a record of a call stack.
@@ -116,27 +131,34 @@ pub fn write_body(
     symbols: &dyn Symbols,
     out: &mut dyn Write,
 ) -> fmt::Result {
-    let address = |name| layout.field(name).and_then(|field| field.number(record));
+    let address = |number: usize| {
+        let field = layout.own_fields().get(number)?;
+        field.number(record)
+    };
     if layout.fixed {
         for (number, field) in layout.arguments().iter().enumerate() {
             let space = if number == 0 { "" } else { " " };
-            write!(out, "{space}{}=", field.name)?;
+            out.write_str(space)?;
+            out.write_str(&field.name)?;
+            out.write_str("=")?;
             field.print(record, symbols, out)?;
         }
         return Ok(());
     }
-    out.write_char('(')?;
+    out.write_str("(")?;
     match layout.kind {
-        EventKind::Probe => write_address(address(PROBE_IP), true, symbols, out)?,
+        EventKind::Probe => write_address(address(0), true, symbols, out)?,
         EventKind::Return => {
-            write_address(address(PROBE_RET_IP), true, symbols, out)?;
+            write_address(address(1), true, symbols, out)?;
             out.write_str(" <- ")?;
-            write_address(address(PROBE_FUNC), false, symbols, out)?;
+            write_address(address(0), false, symbols, out)?;
         }
     }
     out.write_char(')')?;
     for field in layout.arguments() {
-        write!(out, " {}=", field.name)?;
+        out.write_str(" ")?;
+        out.write_str(&field.name)?;
+        out.write_str("=")?;
         field.print(record, symbols, out)?;
     }
     Ok(())

@@ -12,6 +12,7 @@ use crate::{
     definition::{Definition, EventKind},
     fetch::{Argument, ValueType},
     field::{Element, Field},
+    memory::{OutOfMemory, copied},
 };
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -47,8 +48,15 @@ impl Layout {
     }
 
     /// The layout of the event of `definition`.
-    pub fn of(definition: &Definition) -> Self {
-        let mut fields = Vec::from(Field::common());
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn of(definition: &Definition) -> Result<Self, OutOfMemory> {
+        let common = Field::common();
+        let mut fields = Vec::new();
+        let most = common.len() + 2 + definition.arguments.len();
+        fields.try_reserve_exact(most).map_err(|_| OutOfMemory)?;
+        fields.extend(common);
         match definition.kind {
             _ if definition.fixed => {}
             EventKind::Probe => fields.push(Field::address(PROBE_IP, 8)),
@@ -62,18 +70,19 @@ impl Layout {
             false => Self::header_size(definition.kind),
         };
         for argument in &definition.arguments {
+            let name = copied(&argument.name)?;
             fields.push(match argument.value_type {
-                ValueType::SymbolString => Field::symbol_string(&argument.name, offset),
-                _ => Field::new(&argument.name, offset, argument.kind()),
+                ValueType::SymbolString => Field::symbol_string(name, offset),
+                _ => Field::new(name, offset, argument.kind()),
             });
             offset += argument.kind().size();
         }
-        Self {
+        Ok(Self {
             kind: definition.kind,
             fixed: definition.fixed,
             fields,
             fixed_size: offset,
-        }
+        })
     }
 
     /// The number of fields before the arguments.

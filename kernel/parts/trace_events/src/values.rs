@@ -15,6 +15,7 @@ use crate::{
     fetch::{Argument, Fetch, Site, ValueType},
     field::{Element, Field, FieldKind, LookupError, Symbols, Width},
     filter::{LoadError, Loaded},
+    memory::OutOfMemory,
     record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
 };
 use alloc::vec::Vec;
@@ -42,20 +43,36 @@ impl<'a> Values<'a> {
     pub const SCRATCH: i16 = -8;
 
     /// The values of the event with the number `event`.
-    pub fn new(definition: &'a Definition, event: u16, symbols: &'a dyn Symbols) -> Self {
-        let layout = Layout::of(definition);
-        Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(
+        definition: &'a Definition,
+        event: u16,
+        symbols: &'a dyn Symbols,
+    ) -> Result<Self, OutOfMemory> {
+        Ok(Self {
             definition,
-            layout,
+            layout: Layout::of(definition)?,
             symbols,
-            kept: definition.entry_arguments(),
+            kept: definition.entry_arguments()?,
             event,
-        }
+        })
     }
 
     /// The layout of the record.
     pub const fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The fields of the record, taken out.
+    pub(crate) fn take_fields(&mut self) -> Vec<Field> {
+        core::mem::take(&mut self.layout.fields)
+    }
+
+    /// Puts them back.
+    pub(crate) fn put_fields(&mut self, fields: Vec<Field>) {
+        self.layout.fields = fields;
     }
 
     /// The definition that names the values.
@@ -106,7 +123,7 @@ impl<'a> Values<'a> {
         if let Some(argument) = self.definition.arguments.iter().find(named) {
             return self.load_argument(builder, argument, dst);
         }
-        match field.name.as_str() {
+        match &*field.name {
             PROBE_IP | PROBE_FUNC | PROBE_RET_IP => self.address(builder, &field.name, dst),
             "common_type" => drop(builder.mov(dst, i32::from(self.event))),
             _ => {

@@ -3,7 +3,7 @@
 mod common;
 
 use bpf::{
-    Program,
+    MapIndex, Program,
     context::Register,
     interpreter::{Space, TestMachine, run},
     verifier::verify,
@@ -12,7 +12,7 @@ use common::{Kernel, VFS_READ, generate};
 use proptest::prelude::*;
 use trace_events::{
     commands::Words,
-    compile::{CompileError, HITS, MOST_STRINGS, Programs, compile},
+    compile::{CompileError, FILTERED, HITS, MOST_STRINGS, Programs, compile},
     definition::Definition,
     fetch::Grammar,
     filter::Filter,
@@ -111,7 +111,7 @@ fn hit(programs: &Programs, prepare: impl Fn(&mut TestMachine)) -> TestMachine {
 
 fn body(definition: &Definition, record: &[u8]) -> String {
     let mut out = String::new();
-    write_body(&Layout::of(definition), record, &Kernel, &mut out).unwrap();
+    write_body(&Layout::of(definition).unwrap(), record, &Kernel, &mut out).unwrap();
     out
 }
 
@@ -296,8 +296,20 @@ fn return_without_arguments_needs_no_entry() {
 }
 
 fn hits(machine: &TestMachine) -> u64 {
-    let counter = machine.value(HITS, 0, &[0; 4]).unwrap();
-    u64::from_le_bytes(counter.try_into().unwrap())
+    count_in(machine, HITS)
+}
+
+/// The hits that the filter has rejected, if there is one.
+fn filtered(programs: &Programs, machine: &TestMachine) -> Option<u64> {
+    let mut maps = programs.hit.maps.iter();
+    let at = maps.position(|map| map.name == FILTERED)?;
+    Some(count_in(machine, MapIndex(at as u16)))
+}
+
+fn count_in(machine: &TestMachine, map: MapIndex) -> u64 {
+    // A counter that nobody has counted in is not there.
+    let counter = machine.value(map, 0, &[0; 4]);
+    counter.map_or(0, |counter| u64::from_le_bytes(counter.try_into().unwrap()))
 }
 
 #[test]
@@ -311,12 +323,18 @@ fn hit_is_counted_even_if_it_is_not_recorded() {
         (Some("s ~ \"*tex\""), 0),
         (Some("common_pid == 77 && __probe_ip > 0"), 1),
     ] {
-        let layout = Layout::of(&definition);
+        let layout = Layout::of(&definition).unwrap();
         let filter = filter.map(|text| Filter::parse(text, layout.own_fields(), &Kernel).unwrap());
-        let machine = hit(&compiled(&definition, filter.as_ref()), |_| ());
+        let programs = compiled(&definition, filter.as_ref());
+        let machine = hit(&programs, |_| ());
+        let counts = (hits(&machine), filtered(&programs, &machine));
+        let expected = match &filter {
+            None => (1, None),
+            Some(_) => (records as u64, Some(1 - records as u64)),
+        };
         assert_eq!(
-            (hits(&machine), machine.published.len()),
-            (1, records),
+            (counts, machine.published.len()),
+            (expected, records),
             "{filter:?}"
         );
         assert_eq!(machine.discarded, 0);

@@ -7,14 +7,14 @@ use trace_events::{
     commands::Words,
     definition::Definition,
     fetch::Grammar,
-    line::{Origin, flags, state, write_header, write_line, write_lost},
+    line::{Origin, flags, state, write_header, write_line, write_lost, write_stack},
     readme,
     record::Layout,
 };
 
 fn layout(line: &str) -> Layout {
     let words = Words::of(line).unwrap();
-    Layout::of(&Definition::parse(&words, &Kernel, &Grammar::default()).unwrap())
+    Layout::of(&Definition::parse(&words, &Kernel, &Grammar::default()).unwrap()).unwrap()
 }
 
 fn format(layout: &Layout) -> String {
@@ -230,4 +230,26 @@ fn readme_lists_what_selftests_search_for() {
     for piece in ["<argname>", "%pd/%pD", "$current", "uprobe", "trigger"] {
         assert!(!text.contains(piece), "{piece}");
     }
+}
+
+#[test]
+fn stack_is_shown_as_linux_shows_it() {
+    let mut record = vec![4, 0, flags::IRQS_OFF, 2];
+    record.extend(1234_i32.to_le_bytes());
+    record.extend(24_u64.to_le_bytes());
+    for frame in [VFS_READ, VFS_READ + 0x2010, 0x1234] {
+        record.extend(frame.to_le_bytes());
+    }
+    let origin = Origin {
+        comm: "bash",
+        cpu: 2,
+        time_ns: 12_345_678_000,
+    };
+    let mut text = String::new();
+    write_stack(&record, &origin, &Kernel, &mut text).unwrap();
+    assert_eq!(
+        text,
+        "            bash-1234    [002] d..2.    12.345678: <stack trace>\n \
+         => vfs_read\n => do_exit\n => 0x1234\n"
+    );
 }

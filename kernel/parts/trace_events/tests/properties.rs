@@ -63,7 +63,7 @@ proptest! {
         if let Some(Command::Create(definition)) = parse(&line) {
             let origin = Origin { comm: "x", cpu: 0, time_ns: u64::MAX };
             let mut out = String::new();
-            let layout = Layout::of(&definition);
+            let layout = Layout::of(&definition).unwrap();
             write_line("e", &layout, &record, &origin, &Kernel, &mut out).unwrap();
         }
     }

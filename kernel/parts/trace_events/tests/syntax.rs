@@ -9,6 +9,7 @@ use trace_events::{
     event::check_append,
     fetch::{Fetch, Grammar, Location, Site, ValueType},
     field::Width,
+    memory::Boxed,
     refusal::{Reason, Refusal},
 };
 
@@ -517,12 +518,12 @@ fn fetches_become_trees() {
     let inner = Fetch::Dereference {
         user: false,
         offset: 8,
-        of: Box::new(banner),
+        of: Boxed::new(banner).unwrap(),
     };
     let outer = Fetch::Dereference {
         user: true,
         offset: -16,
-        of: Box::new(inner),
+        of: Boxed::new(inner).unwrap(),
     };
     let [a, b] = &definition.arguments[..] else {
         panic!("two arguments")
@@ -576,10 +577,15 @@ fn events_have_their_limits() {
         Reason::TooManyEntryArguments,
     );
     assert_eq!(
-        definition("r vfs_read $arg3 +0($arg1) $arg3:u8").entry_arguments(),
+        definition("r vfs_read $arg3 +0($arg1) $arg3:u8")
+            .entry_arguments()
+            .unwrap(),
         [3, 1]
     );
-    assert_eq!(definition("p vfs_read $arg3").entry_arguments(), [0_u32; 0]);
+    assert_eq!(
+        definition("p vfs_read $arg3").entry_arguments().unwrap(),
+        [0_u32; 0]
+    );
 }
 
 #[test]

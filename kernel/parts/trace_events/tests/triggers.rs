@@ -28,7 +28,7 @@ const TEXT: u64 = 0xffff_c000_0000_0000;
 fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
     let words = Words::of(event).unwrap();
     let definition = Definition::parse(&words, &Kernel, &Grammar::default()).unwrap();
-    let mut program = EventProgram::new(&definition, 7, &Kernel);
+    let mut program = EventProgram::new(&definition, 7, &Kernel).unwrap();
     let line = Line::parse(trigger, &program.values.layout().fields, &Kernel).unwrap();
     let Action::Hist(hist) = &line.trigger.action else {
         panic!("{trigger} is no histogram");

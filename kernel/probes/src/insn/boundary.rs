@@ -1,22 +1,28 @@
 //! Where instructions start: linear decoding from a function's first byte.
 
-use iced_x86::Code;
+use iced_x86::{Code, Decoder};
 
-use super::decode::{DecodeError, Insn, decode};
+use super::decode::{DecodeError, Insn, decode, decode_by, decoder};
 
 /// The instructions of a piece of code, in order. It ends after the last byte, or after the first
 /// error.
-#[derive(Clone, Debug)]
 pub struct Instructions<'a> {
+    /// The code that is left, and its address.
     bytes: &'a [u8],
     ip: u64,
+    /// Of all of the code.
+    decoder: Decoder<'a>,
 }
 
 impl<'a> Instructions<'a> {
     /// Decodes `bytes`, the original code at `start`. Breakpoints and jumps of probes must have
     /// been undone.
-    pub const fn new(bytes: &'a [u8], start: u64) -> Self {
-        Self { bytes, ip: start }
+    pub fn new(bytes: &'a [u8], start: u64) -> Self {
+        Self {
+            bytes,
+            ip: start,
+            decoder: decoder(bytes, start),
+        }
     }
 }
 
@@ -27,15 +33,26 @@ impl Iterator for Instructions<'_> {
         if self.bytes.is_empty() {
             return None;
         }
-        let insn = decode(self.bytes, self.ip);
-        match &insn {
+        match decode_by(&mut self.decoder, self.bytes, self.ip) {
             Ok(insn) => {
                 self.bytes = &self.bytes[insn.len()..];
                 self.ip = insn.next_ip();
+                // What counts as one instruction may be more than the decoder has taken.
+                let behind = self.decoder.max_position() - self.bytes.len();
+                if self.decoder.position() != behind {
+                    let is_set = self.decoder.set_position(behind);
+                    debug_assert!(is_set.is_ok(), "inside the code");
+                    self.decoder.set_ip(self.ip);
+                }
+                Some(Ok(insn))
             }
-            Err(_) => self.bytes = &[],
+            Err(_) => {
+                // The decoder sees more than an instruction may have, so its reason may be another.
+                let insn = decode(self.bytes, self.ip);
+                self.bytes = &[];
+                Some(insn)
+            }
         }
-        Some(insn)
     }
 }
 

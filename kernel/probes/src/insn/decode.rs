@@ -148,13 +148,30 @@ impl core::error::Error for DecodeError {}
 /// [`DecodeError`], which says why.
 pub fn decode(bytes: &[u8], ip: u64) -> Result<Insn, DecodeError> {
     let window = &bytes[..bytes.len().min(MAX_INSN_BYTES)];
+    decode_by(&mut decoder(window, ip), window, ip)
+}
+
+/// A decoder of the code `bytes` at `ip`. It has 450 bytes, so who decodes much makes one only.
+pub(super) fn decoder(bytes: &[u8], ip: u64) -> Decoder<'_> {
+    Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE)
+}
+
+/// Decodes the instruction at the start of `bytes`, whose address is `ip`, and where `decoder` is.
+///
+/// # Errors
+/// [`DecodeError`]. It is that of [`decode`] if `decoder` sees no more than [`MAX_INSN_BYTES`].
+pub(super) fn decode_by(
+    decoder: &mut Decoder<'_>,
+    bytes: &[u8],
+    ip: u64,
+) -> Result<Insn, DecodeError> {
+    let window = &bytes[..bytes.len().min(MAX_INSN_BYTES)];
     let prefixes = Prefixes::scan(window);
     match window.get(usize::from(prefixes.len)..) {
         Some([0xd5, ..]) => return Err(DecodeError::Apx { ip }),
         Some([0x62, payload, ..]) if payload & 7 == 4 => return Err(DecodeError::Apx { ip }),
         _ => {}
     }
-    let mut decoder = Decoder::with_ip(64, window, ip, DecoderOptions::NONE);
     let mut insn = Insn {
         bytes: [0; MAX_INSN_BYTES],
         displacement_offset: 0,

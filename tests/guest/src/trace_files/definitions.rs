@@ -252,7 +252,9 @@ fn a_new_event_has_its_files_and_is_off() {
     clean_up();
     append("p:m/new traced_function", "kprobe_events").unwrap();
     append("p:m/other traced_other", "kprobe_events").unwrap();
-    for file in ["enable", "filter", "format", "hist", "id", "trigger"] {
+    for file in [
+        "enable", "filter", "format", "hist", "id", "profile", "trigger",
+    ] {
         assert!(exists(&format!("events/m/new/{file}")), "{file}");
     }
     assert_eq!(show("events/m/new/enable"), "0\n");

@@ -252,6 +252,66 @@ fn the_profile_has_a_line_for_each_probe_until_it_is_deleted() {
     assert_eq!(show("kprobe_profile"), "");
 }
 
+/// The sum over the CPUs of a line of their files `stats`.
+fn stats(name: &str) -> u64 {
+    (0..smp::online_cpus()).map(|cpu| stat(cpu, name)).sum()
+}
+
+/// On all CPUs at once, calls the function with these numbers.
+fn call_everywhere(numbers: core::ops::Range<u64>) {
+    let calls = |cpu: usize| {
+        let numbers = numbers.clone();
+        spawn_kthread_on(1 << cpu, "caller", move || numbers.for_each(call)).unwrap()
+    };
+    let threads: Vec<_> = (0..smp::online_cpus()).map(calls).collect();
+    threads.iter().for_each(|thread| thread.wait_released());
+}
+
+/// Each hit is counted once: rejected by the filter, while recording was off, while the event was
+/// off, recorded, or dropped. The counts stay when other programs take the place of the old ones.
+#[guest_test(smp = 4)]
+fn each_hit_is_in_one_place_of_the_books() {
+    clean_up();
+    let cpus = smp::online_cpus() as u64;
+    echo("4", "buffer_size_kb").unwrap();
+    echo("nooverwrite", "trace_options").unwrap();
+    append("p:booked traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("number < 300", "events/kprobes/booked/filter").unwrap();
+    echo("1", "events/kprobes/booked/enable").unwrap();
+    let off = stats("events while off");
+    // A page has room for less than 300 records.
+    call_everywhere(0..1000);
+    let (entries, dropped) = (stats("entries"), stats("dropped events"));
+    assert!(dropped > 0);
+    assert_eq!(entries + dropped, 300 * cpus);
+    echo("0", "tracing_on").unwrap();
+    call_everywhere(250..310);
+    echo("1", "tracing_on").unwrap();
+    assert_eq!(stats("events while off") - off, 50 * cpus);
+    // Only a trigger acts.
+    echo("hist:keys=number", "events/kprobes/booked/trigger").unwrap();
+    echo("0", "events/kprobes/booked/enable").unwrap();
+    call_everywhere(290..307);
+    append("!hist:keys=number", "events/kprobes/booked/trigger").unwrap();
+    assert_eq!(
+        show("events/kprobes/booked/profile"),
+        format!(
+            "hits: {}\nfiltered: {}\nunasked: {}\nmissed: 0\n",
+            (1000 + 60 + 17) * cpus,
+            (700 + 10) * cpus,
+            17 * cpus,
+        )
+    );
+    assert_eq!(profile("booked"), (1077 * cpus, 0));
+    assert_eq!(
+        (stats("entries"), stats("dropped events")),
+        (entries, dropped)
+    );
+    echo("1", "options/overwrite").unwrap();
+    echo("256", "buffer_size_kb").unwrap();
+    clean_up();
+}
+
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn traced_recursion(depth: u64) -> u64 {

@@ -110,5 +110,6 @@ fn a_return_has_the_stack_of_the_caller() {
         records[0].starts_with("stack traced_caller "),
         "{records:?}"
     );
+    append("!stacktrace", TRIGGER).unwrap();
     clean_up();
 }

@@ -57,6 +57,8 @@ pub struct TestMachine {
     pub func_ip: u64,
     pub return_address: u64,
     pub not_recording: u32,
+    /// Records that were not begun because of that.
+    pub records_off: u64,
     pub call_stack: Vec<u64>,
     /// The flags of each call stack that was recorded.
     pub recorded_stacks: Vec<u8>,
@@ -112,6 +114,7 @@ impl TestMachine {
             func_ip: 0,
             return_address: 0,
             not_recording: 0,
+            records_off: 0,
             recorded_stacks: Vec::new(),
             call_stack: Vec::new(),
             event_flags: 0,
@@ -369,6 +372,10 @@ impl Environment for TestMachine {
     }
 
     fn reserve(&mut self, ring: MapIndex, size: u32, room: u32, event: Option<u16>) -> Option<u32> {
+        if self.not_recording != 0 {
+            self.records_off += 1;
+            return None;
+        }
         if self.room_for_records == 0 {
             self.refused += 1;
             return None;

@@ -186,6 +186,7 @@ struct Cpu {
     number: u32,
     preempt_count: u32,
     faults: u64,
+    records_off: u64,
     pid: u32,
     between: u32,
     tgid: u32,
@@ -548,6 +549,8 @@ fn compile_for(
             _ => Calls::Far,
         },
         not_recording: (variant.pick(22, 2) == 1).then_some(not_recording as i32),
+        records_off: (variant.pick(25, 2) == 1)
+            .then_some(offset(std::mem::offset_of!(Cpu, records_off))),
         helper: &|helper| thunks[&helper.number()],
         routine: &|helper, constants| {
             let is_one = match variant.pick(23, 3) {
@@ -586,6 +589,7 @@ pub fn run(
     place.cpu.number = world.cpu;
     place.cpu.preempt_count = 7;
     place.cpu.faults = 0;
+    place.cpu.records_off = 0;
     place.cpu.pid = world.pid_tgid as u32;
     place.cpu.tgid = (world.pid_tgid >> 32) as u32;
     place.cpu.pid_of_both = place.cpu.pid;
@@ -641,6 +645,7 @@ pub fn run(
     assert_eq!(above_stack(&registers), above, "memory above rsp is kept");
     assert_eq!(place.cpu.preempt_count, 7, "preemption is as before");
     run.machine.faults += place.cpu.faults;
+    run.machine.records_off += place.cpu.records_off;
     for array in run.arrays.iter_mut().flatten() {
         let contents = |part: &*mut u8| {
             // SAFETY: the part has so many bytes.
@@ -836,6 +841,18 @@ impl World {
         compare(&mut found, "records", &own.published, &expected.published);
         compare(&mut found, "discarded", &own.discarded, &expected.discarded);
         compare(&mut found, "refused", &own.refused, &expected.refused);
+        compare(
+            &mut found,
+            "records off",
+            &own.records_off,
+            &expected.records_off,
+        );
+        compare(
+            &mut found,
+            "recorded stacks",
+            &own.recorded_stacks,
+            &expected.recorded_stacks,
+        );
         compare(&mut found, "held", &own.held(), &expected.held());
         compare(&mut found, "faults", &own.faults, &expected.faults);
         compare(&mut found, "readings", &own.tsc, &expected.tsc);

@@ -37,7 +37,7 @@ fn compile(filter: &Filter) -> Program {
         for scratch in [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5] {
             builder.mov(scratch, -1);
         }
-        Ok(match field.name.as_str() {
+        Ok(match &*field.name {
             "name" => {
                 builder.set(dst, NAME as i64);
                 Loaded::KernelText

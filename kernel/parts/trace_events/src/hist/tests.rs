@@ -432,7 +432,7 @@ fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded, LoadEr
     for scratch in [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5] {
         builder.mov(scratch, -1);
     }
-    Ok(match field.name.as_str() {
+    Ok(match &*field.name {
         "name" => {
             builder.load(dst, Reg::R6, Register::Si.offset(), Size::B8);
             Loaded::KernelText
@@ -512,7 +512,7 @@ impl Sample {
     fn value(&self, column: &Column) -> String {
         let number = match &column.source {
             Source::Field(field) if field.name == "common_pid" => self.pid.into(),
-            Source::Field(field) => match field.name.as_str() {
+            Source::Field(field) => match &*field.name {
                 "name" => return self.name.unwrap_or("(fault)").into(),
                 "path" => return self.path.unwrap_or("(fault)").into(),
                 _ => field.number(&self.record()).unwrap(),

@@ -40,11 +40,11 @@ impl Symbols for Kernel {
     }
 
     fn address(&self, name: &str) -> Result<u64, LookupError> {
-        let found: Vec<_> = SYMBOLS.iter().filter(|symbol| symbol.0 == name).collect();
-        match found[..] {
-            [] => Err(LookupError::NotFound),
-            [&(_, address, _)] => Ok(address),
-            _ => Err(LookupError::NotUnique(found.len())),
+        let mut found = SYMBOLS.iter().filter(|symbol| symbol.0 == name);
+        match (found.next(), found.count()) {
+            (None, _) => Err(LookupError::NotFound),
+            (Some((_, address, _)), 0) => Ok(*address),
+            (Some(_), more) => Err(LookupError::NotUnique(more + 1)),
         }
     }
 

@@ -1,0 +1,93 @@
+//! Memory that may be refused: what a written line takes is an error then, where the collections of
+//! `alloc` would end the kernel.
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::{fmt, ops::Deref};
+
+use crate::refusal::{Reason, Refusal};
+
+/// There is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl From<OutOfMemory> for Reason {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<OutOfMemory> for (Reason, usize) {
+    fn from(_: OutOfMemory) -> Self {
+        (Reason::OutOfMemory, 0)
+    }
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(_: OutOfMemory) -> Self {
+        Self::line(Reason::OutOfMemory)
+    }
+}
+
+/// A copy of `text`.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn copied(text: &str) -> Result<String, OutOfMemory> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len())
+        .map_err(|_| OutOfMemory)?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+/// The text of `value`.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn written(value: &dyn fmt::Display) -> Result<String, OutOfMemory> {
+    struct Writer(String);
+    impl fmt::Write for Writer {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+            self.0.push_str(text);
+            Ok(())
+        }
+    }
+    let mut writer = Writer(String::new());
+    fmt::write(&mut writer, format_args!("{value}")).map_err(|_| OutOfMemory)?;
+    Ok(writer.0)
+}
+
+/// Appends `item`.
+///
+/// # Errors
+/// [`OutOfMemory`]; then it is as it was.
+pub fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), OutOfMemory> {
+    items.try_reserve(1).map_err(|_| OutOfMemory)?;
+    items.push(item);
+    Ok(())
+}
+
+/// A value in memory of its own, as in a [`Box`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boxed<T>(Box<[T]>);
+
+impl<T> Boxed<T> {
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(value: T) -> Result<Self, OutOfMemory> {
+        let mut one = Vec::new();
+        one.try_reserve_exact(1).map_err(|_| OutOfMemory)?;
+        one.push(value);
+        // No bytes are to spare, so this needs no memory.
+        Ok(Self(one.into_boxed_slice()))
+    }
+}
+
+impl<T> Deref for Boxed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0[0]
+    }
+}

@@ -1,0 +1,131 @@
+//! Without memory a line is refused with ENOMEM, whichever allocation fails, and keeps nothing.
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, System},
+    cell::Cell,
+    ptr::null_mut,
+};
+
+use common::{Kernel, LONG};
+use trace_events::{
+    commands::{MOST_LINE_BYTES, Words},
+    definition::{Command, File},
+    fetch::Grammar,
+    record::Layout,
+    refusal::{Reason, Refusal},
+};
+
+thread_local! {
+    /// How many more allocations of this thread succeed; None: all.
+    static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Blocks and bytes of this thread that are not freed.
+    static BLOCKS: Cell<isize> = const { Cell::new(0) };
+    static BYTES: Cell<isize> = const { Cell::new(0) };
+    /// The most bytes at once.
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+struct Failing;
+
+// SAFETY: the system's allocator, or null, which says that there is no memory.
+unsafe impl GlobalAlloc for Failing {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        match LEFT.get() {
+            Some(0) => return null_mut(),
+            left => LEFT.set(left.map(|left| left - 1)),
+        }
+        BLOCKS.set(BLOCKS.get() + 1);
+        BYTES.set(BYTES.get() + layout.size() as isize);
+        MOST.set(MOST.get().max(BYTES.get()));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: std::alloc::Layout) {
+        BLOCKS.set(BLOCKS.get() - 1);
+        BYTES.set(BYTES.get() - layout.size() as isize);
+        // SAFETY: the block is the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Failing = Failing;
+
+/// Reads a line, and lays out the records of what it defines.
+fn read(words: &Words<'_>) -> Result<(), Refusal> {
+    let command = Command::parse(words, File::DynamicEvents, &Kernel, &Grammar::default())?;
+    if let Command::Create(definition) = &command {
+        Layout::of(definition)?;
+        definition.entry_arguments()?;
+    }
+    Ok(())
+}
+
+/// Reads `line` while its first allocation fails, then its second, and so on. Returns how many
+/// there are.
+fn each_allocation_fails(line: &str) -> usize {
+    let words = Words::of(line).unwrap();
+    for number in 0.. {
+        let before = BLOCKS.get();
+        LEFT.set(Some(number));
+        let result = read(&words);
+        LEFT.set(None);
+        assert_eq!(BLOCKS.get(), before, "{line}: all is given back");
+        match result {
+            Ok(()) => return number,
+            Err(refusal) => {
+                assert_eq!(refusal.reason, Reason::OutOfMemory, "{line}: {refusal:?}");
+                assert_eq!(refusal.reason.errno(), 12);
+            }
+        }
+    }
+    unreachable!("the loop ends by itself")
+}
+
+/// A line with as many arguments as there may be, and with a name and a fetch as long.
+fn longest() -> String {
+    let mut line = "r:group/name vfs_read".to_owned();
+    for number in 0..127 {
+        let argument = format!(" a{number}=+{}(+8($arg{}))", number * 8, number % 6 + 1);
+        line += &argument;
+    }
+    line += &format!(" {}=+0x{}8(%ax)", "n".repeat(32), "0".repeat(240));
+    assert!(line.len() <= MOST_LINE_BYTES);
+    line
+}
+
+#[test]
+fn each_allocation_of_a_line_may_fail() {
+    for (line, least) in [
+        ("p vfs_read", 4),
+        ("p:group/name vfs_read+8 %di $comm", 10),
+        ("r7:name vfs_read r=$retval $arg3 s=+0($arg1):string", 12),
+        (
+            "p vfs_read a=+8(+u16(%si)):u8[4] \\\"text\" b=@vfs_read+8:x32",
+            14,
+        ),
+        // Its automatic name has to be cut.
+        (&format!("p {LONG}"), 5),
+        ("-:group/name vfs_read a=%di %si", 8),
+        ("!p:group/name", 2),
+        (&longest(), 512),
+    ] {
+        let allocations = each_allocation_fails(line);
+        assert!(allocations >= least, "{line}: {allocations}");
+    }
+}
+
+/// A line is bounded, and so is what it takes.
+#[test]
+fn longest_line_takes_less_than_this() {
+    let line = longest();
+    let words = Words::of(&line).unwrap();
+    let before = BYTES.get();
+    MOST.set(before);
+    read(&words).unwrap();
+    let most = MOST.get() - before;
+    assert!(most < 64 << 10, "{most} bytes");
+}
