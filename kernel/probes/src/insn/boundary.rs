@@ -56,6 +56,32 @@ impl Iterator for Instructions<'_> {
     }
 }
 
+/// The same for a walk that ends soon: each instruction has a decoder of its own. To make one costs
+/// as much as to move it, and these are not moved.
+struct FewInstructions<'a> {
+    bytes: &'a [u8],
+    ip: u64,
+}
+
+impl Iterator for FewInstructions<'_> {
+    type Item = Result<Insn, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let insn = decode(self.bytes, self.ip);
+        match &insn {
+            Ok(insn) => {
+                self.bytes = &self.bytes[insn.len()..];
+                self.ip = insn.next_ip();
+            }
+            Err(_) => self.bytes = &[],
+        }
+        Some(insn)
+    }
+}
+
 /// Why an address is not the start of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryError {
@@ -118,11 +144,10 @@ impl BoundaryWalk {
         let undecoded = ahead.as_ref().map_or(from, Insn::next_ip);
         let rest = &function_bytes[undecoded.wrapping_sub(function_start) as usize..];
         let mut prefix_start = None;
-        for insn in ahead
-            .map(Ok)
-            .into_iter()
-            .chain(Instructions::new(rest, undecoded))
-        {
+        for insn in ahead.map(Ok).into_iter().chain(FewInstructions {
+            bytes: rest,
+            ip: undecoded,
+        }) {
             let insn = insn.map_err(BoundaryError::Undecodable)?;
             let start = prefix_start.take().unwrap_or(insn.ip());
             if insn.is_forced_emulation_prefix() {
@@ -149,7 +174,7 @@ impl BoundaryWalk {
         let rest = function_bytes
             .get(next_ip.wrapping_sub(function_start) as usize..)
             .unwrap_or_default();
-        self.following = Instructions::new(rest, next_ip).next().and_then(Result::ok);
+        self.following = decode(rest, next_ip).ok();
         Some((found, self.following.as_ref()))
     }
 }
