@@ -28,8 +28,9 @@
 //! | `hidden` | not in the ordinary list: a test for the harness itself | off |
 //!
 //! Tests with the same machine and command line share a boot, in the order of their names; a test
-//! that needs a boot of its own gets one by a command line of its own. After a test that panics,
-//! which it also does when its time is over, resets the machine or hangs, the harness boots again and goes on with the rest.
+//! that needs a boot of its own gets one by a command line of its own. After a test that panics or
+//! resets the machine, the harness boots again and goes on with the rest. A test whose time is over
+//! is ended by a panic, too: any CPU's tick sees to it.
 //!
 //! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this
 //! crate: `platform` has what it needs.
