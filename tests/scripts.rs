@@ -450,6 +450,123 @@ fn requests_are_served_between_the_records() {
     assert_eq!(maps, [vec![5], vec![0], vec![], vec![]], "{:?}", run.frames);
 }
 
+/// Nanoseconds between two ticks of a CPU.
+const TICK: u64 = 4_000_000;
+
+#[test]
+fn a_profile_that_the_ticks_cannot_keep_is_refused() {
+    let mut w = Writer::new();
+    let tick = w.program(Kind::Probe, |_| {});
+    w.script.attachments = vec![Attachment::Profile {
+        program: tick,
+        nanoseconds: TICK - 1,
+    }];
+    let run = run(&kernel(), &w.script);
+    let [Frame::Refused { program, text }] = &run.frames[..] else {
+        panic!("{:?}", run.frames);
+    };
+    assert_eq!(*program, Some(tick));
+    assert!(text.contains("ask for profile:hz:250 or less"), "{text}");
+}
+
+/// The host reads the maps while the guest runs, and sees what the guest itself sends at the end.
+/// `pairs` has two words that each hit sets to the same number, so a torn value shows.
+#[test]
+fn maps_are_read_in_memory_while_the_script_runs() {
+    let kernel = kernel();
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let counters = w.map(MapDef::counters("counters", 3));
+    let one = w.map(MapDef::counters("one", 1));
+    let hash = w.map(MapDef::counters_by_key("hash", 24, 16));
+    let pairs = w.map(MapDef {
+        name: "pairs".into(),
+        kind: bpf::MapKind::Hash,
+        key_size: 8,
+        value_size: 16,
+        entries: 4,
+    });
+    let begin = w.program(Kind::Probe, |b| {
+        b.add(MapIndex(counters as u16), 2, 5)
+            .add(MapIndex(one as u16), 0, 6);
+        for (at, word) in [(-24, 7), (-16, 8), (-8, 9)] {
+            b.store(R10, at, Size::B8, word);
+        }
+        b.load_map(R1, MapIndex(hash as u16))
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -24)
+            .mov(R3, 5)
+            .call(Helper::AddByKey)
+            .mov(R7, 0);
+        record(b, ring, 0);
+    });
+    let hit = w.program(Kind::Probe, |b| {
+        b.call(Helper::Tsc)
+            .store(R10, -24, Size::B8, R0)
+            .store(R10, -16, Size::B8, R0)
+            .store(R10, -8, Size::B8, 3)
+            .load_map(R1, MapIndex(pairs as u16))
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .mov(R3, R10)
+            .alu(AluOp::Add, R3, -24)
+            .mov(R4, 0)
+            .call(Helper::MapUpdate);
+    });
+    w.script.requests = vec![Request::Forward];
+    w.script.attachments = vec![
+        Attachment::Begin { program: begin },
+        Attachment::Probe {
+            program: hit,
+            addresses: vec![address(&kernel, "timer_interrupt")],
+        },
+    ];
+    let request = TraceRequest {
+        script: w.script.encode(),
+        run: Some("exercise spin".into()),
+        maps: true,
+        ..TraceRequest::default()
+    };
+    let mut seen = Vec::new();
+    let run = run_request(&kernel, &request, "", |trace, frame| {
+        if !matches!(frame, Frame::Record { .. }) {
+            return;
+        }
+        // The guest spins until it is told to end, and its ticks change `pairs` meanwhile.
+        let mut values = std::collections::BTreeSet::new();
+        while values.len() < 20 {
+            let maps = trace.maps().expect("the guest has told where the maps are");
+            let part = maps.iter().find(|part| part.map == pairs).unwrap();
+            if let [(key, value)] = &part.entries[..] {
+                assert_eq!(key[..], 3_u64.to_le_bytes());
+                assert_eq!(value[0], value[1], "torn");
+                values.insert(value[0]);
+            }
+            seen = maps;
+        }
+        trace.end();
+    });
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    let live = |map: u32| {
+        let parts = seen.iter().filter(|part| part.map == map);
+        let entries = parts.flat_map(|part| &part.entries).cloned();
+        entries.collect::<Vec<(Vec<u8>, Vec<u64>)>>()
+    };
+    let key = |number: u32| number.to_le_bytes().to_vec();
+    assert_eq!(live(counters), [(key(2), vec![5])]);
+    assert_eq!(live(one), [(key(0), vec![6])]);
+    let words: Vec<u8> = [7_u64, 8, 9]
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    assert_eq!(live(hash), [(words, vec![5])]);
+    assert_eq!(
+        (run.sums(counters), run.sums(one)),
+        (vec![(2, 5)], vec![(0, 6)])
+    );
+    assert_eq!(run.sums(hash), [(7, 5)]);
+}
+
 #[test]
 fn sources_stacks_and_profiles() {
     let kernel = kernel();
@@ -489,7 +606,7 @@ fn sources_stacks_and_profiles() {
         },
         Attachment::Profile {
             program: tick,
-            nanoseconds: 1,
+            nanoseconds: TICK,
         },
     ];
     let run = run(&kernel, &w.script);

@@ -175,3 +175,42 @@ fn functions_are_listed_with_their_signatures() {
     );
     assert!(line.contains("paths.rs:"), "{said}");
 }
+
+/// With --top the maps are shown before the end, too, though the program prints none.
+#[test]
+fn live_maps_are_shown_while_the_trace_runs() {
+    let program = "begin { @[\"key\"] = count(); } kprobe:sys_mkdir { @n = count(); }";
+    let run = "exercise sleep 1000000000";
+    let said = answer(&[
+        program,
+        "--top",
+        "--duration",
+        "3",
+        "--run",
+        run,
+        "--timing",
+    ]);
+    let shown = said.lines().filter(|line| *line == "@[key]: 1").count();
+    assert!(shown >= 2, "{said}");
+}
+
+#[test]
+fn a_page_names_the_probes_and_has_the_calls_as_heat_maps() {
+    let file = std::env::temp_dir().join(format!("page.{}.html", std::process::id()));
+    let path = file.to_str().unwrap();
+    let program = "kprobe:sys_mkdir { @ = count(); } tracepoint:sched:sched_process_exit { @x = \
+                   count(); }";
+    answer(&[program, "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    for part in [
+        "<code>kprobe:sys_mkdir</code>",
+        "<code>tracepoint:sched:sched_process_exit</code>",
+        "<code>for the pictures: session:",
+        "<section id=\"heat\">",
+        "sys_mkdir: nanoseconds over time",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("<code>probe "), "a probe has no name");
+}

@@ -78,10 +78,10 @@ pub fn build_minimal_kernel() -> Result<PathBuf> {
         .context("cargo named no executable for the minimal kernel")
 }
 
-/// Builds the program of the package `package` for this machine, optimised.
+/// Builds the program of the package `package` for this machine, in the time that its user waits.
 pub fn build_tool(package: &str) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--release", "--package", package]);
+    command.args(["build", "--profile", "tool", "--package", package]);
     run(Nested::Tool, &mut command, &format!("building {package}"))?
         .pop()
         .with_context(|| format!("cargo named no executable for {package}"))

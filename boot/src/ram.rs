@@ -122,6 +122,43 @@ impl Drop for Ram {
     }
 }
 
+/// Words that lie in several extents, one behind the other.
+#[derive(Debug)]
+pub struct Words {
+    /// The first byte behind each extent, counted from the first one of all.
+    ends: Vec<u64>,
+    extents: Vec<Extent>,
+}
+
+impl Words {
+    /// Those of `extents`.
+    pub fn new(extents: Vec<Extent>) -> Self {
+        let mut end = 0_u64;
+        let ends = extents.iter().map(|extent| {
+            end = end.saturating_add(extent.bytes);
+            end
+        });
+        Self {
+            ends: ends.collect(),
+            extents,
+        }
+    }
+
+    /// How many bytes they are.
+    pub fn bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Word `index`, if it is in memory.
+    pub fn word<'r>(&self, ram: &'r Ram, index: usize) -> Option<&'r AtomicU64> {
+        let at = (index as u64).checked_mul(8)?;
+        let number = self.ends.partition_point(|end| *end <= at);
+        let extent = self.extents.get(number)?;
+        let before = self.ends.get(number)?.checked_sub(extent.bytes)?;
+        ram.word(extent.start.wrapping_add(at - before))
+    }
+}
+
 /// The reading end of an outbox (`trace_wire::outbox`).
 #[derive(Debug)]
 pub struct Inbox {
@@ -201,6 +238,30 @@ mod tests {
         assert_eq!(large.offset(FOUR_GIB), Some(LOW_BYTES));
         // So many bytes are not mapped.
         std::mem::forget(large);
+    }
+
+    #[test]
+    fn words_are_found_in_their_extents() {
+        let file = memory_file(&[]).unwrap();
+        let ram = Ram::new(&file, 1 << 20).unwrap();
+        let extent = |start, bytes| Extent { start, bytes };
+        let words = Words::new(vec![
+            extent(0x8ff0, 16),
+            extent(0x1000, 8),
+            extent(0xf_fff8, 16),
+        ]);
+        for (value, place) in [0x8ff0, 0x8ff8, 0x1000, 0xf_fff8].into_iter().enumerate() {
+            let word = ram.word(place).unwrap();
+            word.store(value as u64, Ordering::Relaxed);
+        }
+        assert_eq!(words.bytes(), 40);
+        let found = |index| Some(words.word(&ram, index)?.load(Ordering::Relaxed));
+        assert_eq!(
+            [0, 1, 2, 3].map(found),
+            [Some(0), Some(1), Some(2), Some(3)]
+        );
+        // The end of the memory, and of the words.
+        assert_eq!([4, 5, usize::MAX].map(found), [None; 3]);
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //!
 //! The memory is shared unless the request says otherwise. Then all messages go through the outbox
 //! there, which costs the kernel a copy, and the serial port only tells of them. The memory stays
-//! when the guest is dead: [`Trace::rings`] are its last records then.
+//! when the guest is dead: [`Trace::rings`] are its last records then. The script's maps are there,
+//! too, and are read while the guest runs ([`Trace::maps`]).
 //!
 //! The messages are `trace_model`'s frames, as bytes: this crate does not look into them.
 //!
@@ -30,7 +31,7 @@ use std::{
     },
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::Ordering,
+        atomic::{Ordering, fence},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -38,8 +39,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use trace_maps::image::Layout;
 use trace_wire::{
-    Control, Extent, OPTIONS_FILE, Options, Place, Reader, SCRIPT_FILE, WireError, outbox::FED,
+    Control, Extent, MapPart, OPTIONS_FILE, Options, Place, Reader, SCRIPT_FILE, WireError,
+    outbox::{FED, MAPS},
 };
 
 use crate::{
@@ -47,7 +50,7 @@ use crate::{
     guest::{self, Guest},
     prerequisites::Install,
     qemu::Machine,
-    ram::{Inbox, Ram},
+    ram::{Inbox, Ram, Words},
 };
 
 /// How often a watchdog looks.
@@ -74,6 +77,8 @@ pub struct Request {
     pub overwrite: bool,
     /// A guest that does not get on for so long is taken for hanging ([`Event::Hung`]).
     pub watchdog: Option<Duration>,
+    /// Maps are to be read while the script runs ([`Trace::maps`]).
+    pub maps: bool,
 }
 
 /// How the kernel's messages come.
@@ -112,12 +117,85 @@ struct Shared {
     inbox: OnceLock<Inbox>,
     /// By CPU.
     rings: Mutex<Vec<Vec<Extent>>>,
+    maps: Mutex<Vec<MapPlace>>,
+}
+
+/// A part of a map, in memory.
+#[derive(Debug)]
+struct MapPlace {
+    map: u32,
+    cpu: u32,
+    layout: Layout,
+    words: Words,
+}
+
+impl MapPlace {
+    /// None: it is no part of a map.
+    fn new(part: MapPart) -> Option<Self> {
+        let layout = Layout::decode(part.layout)?;
+        let words = Words::new(part.extents);
+        let fits = words.bytes() >= layout.bytes() as u64;
+        fits.then_some(Self {
+            map: part.map,
+            cpu: part.cpu,
+            layout,
+            words,
+        })
+    }
+
+    /// Copies what is there now. Nothing is written, so the guest does not notice.
+    fn read(&self, ram: &Ram) -> LiveMap {
+        let mut live = LiveMap {
+            map: self.map,
+            cpu: self.cpu,
+            is_stacks: matches!(self.layout, Layout::Stacks { .. }),
+            entries: Vec::new(),
+            left_out: 0,
+        };
+        let load = |index, order| {
+            let word = self.words.word(ram, index);
+            word.map_or(0, |word| word.load(order))
+        };
+        live.left_out = self.layout.for_each(load, |key, value| {
+            live.entries.push((key.to_vec(), value.to_vec()));
+        });
+        live
+    }
+}
+
+/// The content of a part of a map at about one moment: each entry is as it was at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveMap {
+    /// The map's number in the script.
+    pub map: u32,
+    /// The CPU whose part it is; 0 if all CPUs share the map.
+    pub cpu: u32,
+    /// It has call stacks by their numbers (8 bytes).
+    pub is_stacks: bool,
+    /// Keys and values. An array has those that are not zero, by index (4 bytes).
+    pub entries: Vec<(Vec<u8>, Vec<u64>)>,
+    /// Entries that changed while they were looked at.
+    pub left_out: usize,
 }
 
 impl Shared {
     fn rings(&self) -> MutexGuard<'_, Vec<Vec<Extent>>> {
         // A list is as good as it was, whoever panicked.
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn map_places(&self) -> MutexGuard<'_, Vec<MapPlace>> {
+        // As above.
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// OUTBOX-2.
+    fn has_maps(&self) -> bool {
+        let word = self
+            .inbox
+            .get()
+            .and_then(|inbox| inbox.word(&self.ram, MAPS));
+        word.is_some_and(|word| word.load(Ordering::Acquire) == 1)
     }
 
     fn fed(&self) -> Option<u64> {
@@ -209,6 +287,7 @@ impl Trace {
             ring_kib: request.ring_kib,
             overwrite: request.overwrite,
             watchdog: request.watchdog.is_some(),
+            maps: request.maps,
         };
         let script = memory_file(&request.script)?;
         let options = memory_file(options.to_string().as_bytes())?;
@@ -319,6 +398,20 @@ impl Trace {
         shared.rings().iter().filter_map(copy).collect()
     }
 
+    /// The maps as they are now, while the guest runs and without its help. None: they are not
+    /// there yet, or not any more, or the request did not ask for them.
+    pub fn maps(&self) -> Option<Vec<LiveMap>> {
+        let shared = self.shared.as_ref()?;
+        if !shared.has_maps() {
+            return None;
+        }
+        let places = shared.map_places();
+        let maps = places.iter().map(|place| place.read(&shared.ram)).collect();
+        // All loads above come before the next look.
+        fence(Ordering::Acquire);
+        shared.has_maps().then_some(maps)
+    }
+
     /// Kills the guest.
     pub fn kill(&self) {
         if let Some(killer) = &self.killer {
@@ -385,6 +478,7 @@ fn share_memory(machine: &mut Machine) -> Result<Shared> {
         ram,
         inbox: OnceLock::new(),
         rings: Mutex::new(Vec::new()),
+        maps: Mutex::new(Vec::new()),
     })
 }
 
@@ -462,6 +556,9 @@ impl Source {
                     }
                 }
                 (Some(Place::Ring(extents)), Some(shared)) => shared.rings().push(extents),
+                (Some(Place::Map(part)), Some(shared)) => {
+                    shared.map_places().extend(MapPlace::new(part));
+                }
                 (Some(_), None) => {}
                 (None, _) => {
                     let event = Event::Message(message.to_vec());

@@ -610,6 +610,15 @@ impl Session {
         }
     }
 
+    /// Visits the parts of all maps that have memory of their own, with the number of the map.
+    pub fn for_each_map_part(&self, mut visit: impl FnMut(u32, trace_maps::image::Part)) {
+        for (number, map) in (0..).zip(&self.maps) {
+            if let Some(map) = map.own() {
+                map.for_each_part(|part| visit(number, part));
+            }
+        }
+    }
+
     /// Detaches all, sends the records that are left, runs END, sends all maps, and closes the
     /// books. Returns the status of the script.
     pub fn end(mut self, out: &mut dyn Outlet) -> i32 {

@@ -176,6 +176,7 @@ fn run(options: &Options) -> Result<u8> {
         ring_kib: Some(options.ring),
         overwrite: true,
         watchdog: Some(Duration::from_secs(options.watchdog.max(1))),
+        maps: false,
     };
     let trace = Trace::start(&machine, install, &request)?;
     let ran = follow(trace, options.machine.timeout())?;

@@ -277,6 +277,45 @@ impl Timeline {
         )
     }
 
+    /// [`Timeline::latency_map`] of the functions with the most time, the longest first. If there
+    /// are several, a map of all calls stands in front.
+    pub fn latency_maps(&self, columns: usize, most: usize) -> Vec<HeatMap> {
+        let functions = self.functions_by_time();
+        let shown = functions.iter().take(most);
+        let mut maps: Vec<HeatMap> = shown
+            .map(|function| self.latency_map(function, columns))
+            .collect();
+        if functions.len() > 1 {
+            let whole = self.calls.iter().filter(|call| call.seen == Seen::Whole);
+            let points: Vec<_> = whole.map(|call| (call.end, call.nanoseconds())).collect();
+            let title = "All calls: nanoseconds over time";
+            maps.insert(0, HeatMap::powers_of_two(title, &points, columns));
+        }
+        maps
+    }
+
+    /// [`Timeline::latencies`] of the functions with the most time, the longest first.
+    pub fn all_latencies(&self, most: usize) -> Vec<Histogram> {
+        let functions = self.functions_by_time();
+        let shown = functions.iter().take(most);
+        shown.map(|function| self.latencies(function)).collect()
+    }
+
+    /// The functions that have whole calls, by the time of these.
+    fn functions_by_time(&self) -> Vec<&str> {
+        let mut times: BTreeMap<&str, u64> = BTreeMap::new();
+        for call in self.calls.iter().filter(|call| call.seen == Seen::Whole) {
+            let time = times.entry(&call.function).or_default();
+            *time = time.saturating_add(call.nanoseconds());
+        }
+        let mut functions: Vec<(&str, u64)> = times.into_iter().collect();
+        functions.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        functions
+            .into_iter()
+            .map(|(function, _)| function)
+            .collect()
+    }
+
     /// The calls of a function whose entry and return are known.
     fn whole<'a>(&'a self, function: &'a str) -> impl Iterator<Item = &'a Call> {
         self.calls
@@ -422,6 +461,32 @@ mod tests {
             result: None,
             depth,
         }
+    }
+
+    #[test]
+    fn heat_maps_are_those_of_all_calls_and_of_the_functions_with_the_most_time() {
+        let mut timeline = Timeline {
+            calls: vec![
+                call("short", 100, 101, 0),
+                call("long", 200, 900, 0),
+                call("middle", 1000, 1040, 0),
+                call("middle", 1050, 1090, 0),
+            ],
+            ..Timeline::default()
+        };
+        timeline.calls[0].seen = Seen::Open;
+        let maps = timeline.latency_maps(10, 1);
+        let titles: Vec<_> = maps.iter().map(|map| map.title.as_str()).collect();
+        let all = "All calls: nanoseconds over time";
+        assert_eq!(titles, [all, "long: nanoseconds over time"]);
+        let total = |map: &HeatMap| map.counts.iter().flatten().sum::<u64>();
+        assert_eq!(maps.iter().map(total).collect::<Vec<_>>(), [3, 1]);
+        let histograms = timeline.all_latencies(9);
+        let totals: Vec<_> = histograms.iter().map(Histogram::total).collect();
+        assert_eq!(totals, [1, 2]);
+        // One function needs no map of all.
+        timeline.calls.truncate(2);
+        assert_eq!(timeline.latency_maps(10, 9).len(), 1);
     }
 
     #[test]

@@ -22,7 +22,7 @@ static LEFT_OUT: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 type Test = fn(&Browser) -> Result<(), Failed>;
 
 fn main() -> ExitCode {
-    let tests: [(&'static str, Test); 5] = [
+    let tests: [(&'static str, Test); 6] = [
         (
             "the_page_counts_calls_exactly",
             the_page_counts_calls_exactly,
@@ -34,6 +34,10 @@ fn main() -> ExitCode {
         (
             "a_click_on_a_call_shows_its_values",
             a_click_on_a_call_shows_its_values,
+        ),
+        (
+            "the_heat_map_shows_each_call_at_its_place",
+            the_heat_map_shows_each_call_at_its_place,
         ),
         (
             "text_of_the_trace_is_no_markup",
@@ -236,6 +240,41 @@ fn a_click_on_a_call_shows_its_values(browser: &Browser) -> Result<(), Failed> {
                     began at 500 ns task writer (7) CPU 0";
     if found != expected {
         return Err(format!("{found} instead of {expected}").into());
+    }
+    Ok(())
+}
+
+/// 1000 calls that become slower: the cells have all of them, later ones are to the right, slower
+/// ones above.
+fn the_heat_map_shows_each_call_at_its_place(browser: &Browser) -> Result<(), Failed> {
+    let mut builder = Builder::new();
+    for number in 0..1000_u64 {
+        let time = number * 1_000_000;
+        let length = if number < 900 { 100 } else { 500_000 };
+        builder.entry(time, 1, 0, "f", Vec::new());
+        builder.exit(time + length, 1, 0, "f", None);
+    }
+    let timeline = builder.finish();
+    let html = html::page(&Page {
+        heat_maps: timeline.latency_maps(100, 8),
+        timeline: Some(timeline),
+        ..Page::default()
+    });
+    let script = "
+        const cells = Array.from(document.querySelectorAll('#heat svg rect'));
+        const shown = cells.filter((cell) => cell.querySelector('title'));
+        const count = (cell) => parseInt(cell.querySelector('title').textContent);
+        const all = shown.reduce((sum, cell) => sum + count(cell), 0);
+        const box = (cell) => cell.getBoundingClientRect();
+        const [first, last] = [box(shown[0]), box(shown[shown.length - 1])];
+        const right = last.left > first.left, above = last.bottom <= first.top;
+        const seen = shown.every((cell) => box(cell).width > 1 && box(cell).height > 5);
+        document.body.dataset.found = [shown.length, all, right, above, seen].join(' ');";
+    let document = browser.document("heat", &html, script)?;
+    let found = between(&document, "data-found=\"", "\"")?;
+    // The 90 columns of the fast calls, and the 10 of the slow ones.
+    if found != "100 1000 true true true" && found != "101 1000 true true true" {
+        return Err(format!("{found}: cells, calls, right, above, visible").into());
     }
     Ok(())
 }

@@ -27,8 +27,8 @@ pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<
             nearest.join(", ")
         );
     }
-    for function in functions {
-        let signature = symbols.signature(&function);
+    let signatures = symbols.signatures(&functions);
+    for (function, signature) in functions.iter().zip(signatures) {
         writeln!(out, "kprobe:{}  {signature}", function.path)
             .context("cannot write the list to standard output")?;
     }

@@ -58,10 +58,11 @@ pub struct Options {
     /// 'dropped == 0'; may be given several times
     #[arg(long, value_name = "EXPR")]
     pub expect: Vec<String>,
-    /// Say how long each step took
+    /// Say how long each step took, and the time from the command to the first answer
     #[arg(long)]
     pub timing: bool,
-    /// Print all maps each second, in place on a terminal
+    /// Print all maps each second, in place on a terminal; they are read in the guest's memory,
+    /// so the guest does nothing for it
     #[arg(long)]
     pub top: bool,
     /// Show the guest's log on standard error

@@ -10,7 +10,7 @@ use pictures::{
     model::{Books, Histogram, HistogramRow, Stacks, Unit, WallClock},
     perfetto,
 };
-use trace_model::Frame;
+use trace_model::{Frame, frame};
 use trace_script::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
 
 use crate::{options::Options, source::Source};
@@ -19,11 +19,19 @@ use crate::{options::Options, source::Source};
 /// the function, the nanoseconds, the result or an empty text, and names and values of arguments.
 pub const CALL: &str = "\u{1}call";
 
+/// The beginning of the names of probes that the pictures have added to the program.
+pub const ADDED: &str = "for the pictures: session:";
+
+/// How many columns a heat map has, and of how many functions there are heat maps and histograms.
+const COLUMNS: usize = 120;
+const MOST_FUNCTIONS: usize = 8;
+
 /// The material of pictures, which grows while a trace runs.
 #[derive(Default)]
 pub struct Gathered {
     builder: Builder,
-    books: Vec<Books>,
+    /// By attachment.
+    books: Vec<frame::Books>,
     output: String,
 }
 
@@ -55,13 +63,7 @@ impl Gathered {
             }
             (Frame::Comm { tid, name }, _) => self.builder.task(*tid, *tid, name),
             (Frame::Ended { books, .. }, _) => {
-                let books = books.iter().enumerate().map(|(index, of)| Books {
-                    probe: format!("probe {}", index + 1),
-                    hits: of.hits,
-                    missed: of.missed,
-                    ..Books::default()
-                });
-                self.books = books.collect();
+                self.books.clone_from(books);
             }
             (_, Event::Record(record)) => {
                 let time = presentation.nanoseconds_since_start(record.tsc);
@@ -125,6 +127,7 @@ impl Gathered {
         options: &Options,
         source: &Source,
         presentation: &Presentation,
+        probes: &[String],
         symbols: &dyn Symbolize,
     ) -> Result<()> {
         let timeline = self.builder.finish();
@@ -150,17 +153,32 @@ impl Gathered {
                 title: source.name.clone(),
                 program: source.text.clone(),
                 facts: vec![("ran meanwhile".into(), run.into())],
-                books: self.books,
+                books: books(&self.books, probes),
                 output: self.output,
+                histograms: histograms(presentation, symbols)
+                    .into_iter()
+                    .chain(timeline.all_latencies(MOST_FUNCTIONS))
+                    .collect(),
+                heat_maps: timeline.latency_maps(COLUMNS, MOST_FUNCTIONS),
                 timeline: Some(timeline),
-                histograms: histograms(presentation, symbols),
                 stacks,
-                heat_maps: Vec::new(),
             });
             fs::write(path, page).with_context(|| cannot_write(path))?;
         }
         Ok(())
     }
+}
+
+/// The books by probe. Those of the pictures' own probes are left out if they have nothing.
+fn books(books: &[frame::Books], probes: &[String]) -> Vec<Books> {
+    let rows = books.iter().zip(probes).map(|(of, probe)| Books {
+        probe: probe.clone(),
+        hits: of.hits,
+        missed: of.missed,
+        ..Books::default()
+    });
+    rows.filter(|row| row.hits > 0 || !row.probe.starts_with(ADDED))
+        .collect()
 }
 
 fn cannot_write(path: &Path) -> String {
@@ -245,5 +263,30 @@ fn row(bucket: &Bucket) -> HistogramRow {
         low: bucket.low.unwrap_or(i128::MIN),
         high: bucket.end.unwrap_or(i128::MAX),
         count: bucket.count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_have_the_names_of_their_probes_and_none_of_the_pictures_own_without_hits() {
+        let hits = |hits| frame::Books { hits, missed: 0 };
+        let probes = [
+            "kprobe:f",
+            "begin",
+            "for the pictures: session:f",
+            &format!("{ADDED}g"),
+        ];
+        let probes = probes.map(String::from);
+        let books = books(&[hits(2), hits(0), hits(3), hits(0)], &probes);
+        let rows = books.iter().map(|row| (&*row.probe, row.hits));
+        let expected = [
+            ("kprobe:f", 2),
+            ("begin", 0),
+            ("for the pictures: session:f", 3),
+        ];
+        assert_eq!(rows.collect::<Vec<_>>(), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! A run: from the options to the exit status.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
     process,
     sync::{Mutex, PoisonError},
@@ -24,16 +24,20 @@ use trace_language::{
 };
 use trace_model::{
     Frame, Kernel as _,
+    frame::Entry,
+    script::Attachment,
     symbols::{Moment, Place},
 };
-use trace_script::{Compiled, Event, Options as CompileOptions, Presentation, Totals, compile};
+use trace_script::{
+    Compiled, Event, Options as CompileOptions, Origin, Presentation, Totals, compile,
+};
 
 use crate::{
     REFUSED,
     expect::Condition,
     json, list,
     options::Options,
-    pictures::{CALL, Gathered},
+    pictures::{ADDED, CALL, Gathered},
     report::report,
     source::Source,
 };
@@ -42,6 +46,8 @@ use crate::{
 const INTERRUPTED: i32 = 128 + 2;
 /// How long a guest that was told to end may take until it is killed.
 const LAST_WORDS: Duration = Duration::from_secs(20);
+/// How often --top looks into the guest's memory.
+const LOOK: Duration = Duration::from_secs(1);
 /// How much of the guest's log is shown if it fails.
 const LOG_LINES: usize = 30;
 
@@ -52,6 +58,9 @@ static ENDER: Mutex<Option<Ender>> = Mutex::new(None);
 struct Timing {
     wanted: bool,
     last: Instant,
+    /// When this program began; the process may be older.
+    begin: Instant,
+    answered: bool,
 }
 
 impl Timing {
@@ -66,14 +75,42 @@ impl Timing {
         }
         self.last = now;
     }
+
+    /// The first line of the program's output has been written.
+    fn answer(&mut self) {
+        if self.wanted && !std::mem::replace(&mut self.answered, true) {
+            let time = age_of_process().unwrap_or_else(|| self.begin.elapsed());
+            say(format_args!(
+                "from the command to the first answer: {:.2} s",
+                time.as_secs_f64()
+            ));
+        }
+    }
+}
+
+/// How long ago this process began. Cargo, the command that it runs and this program are one
+/// process, so that is the time since the user typed the command. None: the system does not tell.
+fn age_of_process() -> Option<Duration> {
+    // Linux counts in hundredths of a second for all programs, whatever the kernel's own unit is.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    // The name, in parentheses, may have any text in it. Behind it comes field 3.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let start: f64 = fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
+    let now: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(now - start / TICKS).ok()
 }
 
 /// Runs the trace that the options describe. Returns the exit status.
 pub fn run(options: &Options) -> Result<u8> {
     end_on_signal()?;
+    let now = Instant::now();
     let mut timing = Timing {
         wanted: options.timing,
-        last: Instant::now(),
+        last: now,
+        begin: now,
+        answered: false,
     };
     let Some(pattern) = &options.list else {
         let source = Source::of(options)?;
@@ -169,6 +206,7 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
         script: compiled.script.encode(),
         run: options.run.clone(),
         limit: options.duration,
+        maps: options.top,
         ..Request::default()
     };
     let trace = Trace::start(&machine, options.build.install(), &request)?;
@@ -176,6 +214,12 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     let mut session = Session {
         options,
         presentation: compiled.presentation,
+        probes: probes(
+            &compiled.origins,
+            &compiled.script.attachments,
+            source,
+            &symbols,
+        ),
         gathered: Gathered::default(),
         symbols: &symbols,
         ended: None,
@@ -203,9 +247,10 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     let Session {
         gathered,
         presentation,
+        probes,
         ..
     } = session;
-    gathered.write(options, source, &presentation, &symbols)?;
+    gathered.write(options, source, &presentation, &probes, &symbols)?;
     for condition in &conditions {
         if let Err(why) = condition.holds(&presentation, &totals, &symbols) {
             say(why);
@@ -242,9 +287,7 @@ fn compile_all(
         Ok(whole) => Ok(whole),
         Err(mistakes) => {
             if let Some(mistake) = mistakes.first() {
-                say(format_args!(
-                    "pictures have no calls, and --top shows nothing: {mistake}"
-                ));
+                say(format_args!("pictures have no calls: {mistake}"));
             }
             Ok(own)
         }
@@ -255,6 +298,8 @@ fn compile_all(
 struct Session<'a> {
     options: &'a Options,
     presentation: Presentation,
+    /// By attachment: the name of its probe.
+    probes: Vec<String>,
     gathered: Gathered,
     symbols: &'a DebugInfo,
     /// The status of the last frame, and the books.
@@ -270,8 +315,17 @@ impl Session<'_> {
         let limit = limit.map(|limit| limit + self.options.duration.unwrap_or_default());
         let mut deadline = limit.map(|limit| Instant::now() + limit);
         let mut told = false;
+        let mut next_look = None;
         loop {
-            match trace.next(deadline) {
+            if self.options.top && next_look.is_none_or(|look| look <= Instant::now()) {
+                if next_look.is_some() {
+                    self.look(&trace, timing)?;
+                }
+                next_look = Some(Instant::now() + LOOK);
+            }
+            let until = [deadline, next_look].into_iter().flatten().min();
+            match trace.next(until) {
+                GuestEvent::Deadline if deadline.is_none_or(|end| Instant::now() < end) => {}
                 GuestEvent::Message(bytes) => {
                     let frame = Frame::decode(&bytes)?;
                     self.frame(&frame, timing)?;
@@ -302,6 +356,53 @@ impl Session<'_> {
         }
     }
 
+    /// Shows the maps as they are now: what --top does.
+    fn look(&mut self, trace: &Trace, timing: &mut Timing) -> Result<()> {
+        let Some(live) = trace.maps() else {
+            // The guest boots, or has ended the trace.
+            return Ok(());
+        };
+        let mut text = String::new();
+        let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+        for part in live {
+            for (key, words) in part.entries {
+                match key.first_chunk() {
+                    Some(number) if part.is_stacks => {
+                        let frame = Frame::Stack {
+                            map: part.map,
+                            number: u64::from_le_bytes(*number),
+                            addresses: words,
+                        };
+                        let shown = self.presentation.frame(&frame, self.symbols, &mut text);
+                        shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
+                    }
+                    _ => maps.entry(part.map).or_default().push(Entry {
+                        cpu: part.cpu,
+                        key,
+                        value: words.into_iter().flat_map(u64::to_le_bytes).collect(),
+                    }),
+                }
+            }
+        }
+        let shown = self.presentation.live(&maps, self.symbols, &mut text);
+        shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
+        let mut out = stdout().lock();
+        // To the upper left, and all away.
+        let clear = if out.is_terminal() {
+            "\x1b[H\x1b[2J"
+        } else {
+            ""
+        };
+        out.write_all(clear.as_bytes())
+            .and_then(|()| out.write_all(text.as_bytes()))
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")?;
+        if !text.is_empty() {
+            timing.answer();
+        }
+        Ok(())
+    }
+
     fn frame(&mut self, frame: &Frame, timing: &mut Timing) -> Result<()> {
         let mut text = String::new();
         let event = self
@@ -319,6 +420,7 @@ impl Session<'_> {
             out.write_all(text.as_bytes())
                 .and_then(|()| out.flush())
                 .context("cannot write to standard output")?;
+            timing.answer();
         }
         match event {
             Event::Started { places } => {
@@ -375,24 +477,50 @@ impl Session<'_> {
     }
 }
 
+/// The names of the attachments' probes, as the text has them. Where a probe has several
+/// attachments, each has the functions that are its own.
+fn probes(
+    origins: &[Origin],
+    attachments: &[Attachment],
+    source: &Source,
+    symbols: &DebugInfo,
+) -> Vec<String> {
+    let name = |(origin, attachment): (&Origin, &Attachment)| {
+        if let Some(event) = &origin.event {
+            return event.clone();
+        }
+        let addresses: &[u64] = match attachment {
+            Attachment::Probe { addresses, .. } => addresses,
+            Attachment::Call { functions, .. } => functions,
+            _ => &[],
+        };
+        let function = |address: u64| {
+            let function = symbols.function_at(address);
+            function.map_or_else(|| format!("{address:#x}"), |function| function.path)
+        };
+        let of_text = source.text.get(origin.span.start..origin.span.end);
+        let is_added = origin.span.start >= source.text.len();
+        let Some(text) = of_text.filter(|_| !is_added) else {
+            let functions: Vec<String> =
+                addresses.iter().map(|address| function(*address)).collect();
+            return format!("{ADDED}{}", functions.join(", "));
+        };
+        let several = origins.iter().filter(|other| *other == origin).count() > 1;
+        match addresses {
+            [only] if several => format!("{text} ({})", function(*only)),
+            [_, _, ..] => format!("{text} ({} places)", addresses.len()),
+            _ => text.into(),
+        }
+    };
+    origins.iter().zip(attachments).map(name).collect()
+}
+
 /// The clauses that the options add to a program.
 fn additions(options: &Options, tree: &Script, symbols: &DebugInfo) -> String {
-    let mut text = String::new();
-    if options.top {
-        text += "interval:s:1 { ";
-        if stdout().is_terminal() {
-            // To the upper left, and all away.
-            text += "printf(\"\\033[H\\033[2J\"); ";
-        }
-        for map in maps(tree) {
-            text += &format!("print(@{map}); ");
-        }
-        text += "}\n";
+    match options.perfetto.is_some() || options.html.is_some() {
+        true => calls(tree, symbols),
+        false => String::new(),
     }
-    if options.perfetto.is_some() || options.html.is_some() {
-        text += &calls(tree, symbols);
-    }
-    text
 }
 
 /// Most functions whose calls are recorded for pictures.
@@ -453,32 +581,6 @@ fn call_clause(address: u64, symbol: &str, symbols: &DebugInfo) -> Option<String
                 .and_then(|tree| compile(&tree, symbols, &CompileOptions::default()));
             compiled.is_ok().then_some(clause)
         })
-}
-
-/// The names of all maps that a program writes to.
-fn maps(tree: &Script) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    let text = tree.to_string();
-    // A map begins with its sign, which is nowhere else but in texts.
-    let mut in_text = false;
-    let mut letters = text.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '\\' if in_text => {
-                letters.next();
-            }
-            '"' => in_text = !in_text,
-            '@' if !in_text => {
-                let name = text[at + 1..].chars();
-                names.insert(
-                    name.take_while(|c| *c == '_' || c.is_alphanumeric())
-                        .collect(),
-                );
-            }
-            _ => {}
-        }
-    }
-    names
 }
 
 /// Whether a program takes call stacks.

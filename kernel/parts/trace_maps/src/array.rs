@@ -163,6 +163,14 @@ impl Array {
         }
     }
 
+    /// The address of the values of `cpu`.
+    pub(crate) fn address(&self, cpu: usize) -> u64 {
+        let first = self.part(cpu).first();
+        first.map_or(0, |first| {
+            core::ptr::from_ref(first).expose_provenance() as u64
+        })
+    }
+
     /// How many CPUs have values of their own; 1 if the values are shared.
     pub fn cpus(&self) -> usize {
         self.cpus

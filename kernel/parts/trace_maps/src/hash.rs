@@ -10,7 +10,7 @@ use crate::{
     block::OutOfMemory,
     map::LostCounts,
     steps::{NoSteps, Steps},
-    table::{Bytes, Copied, Lost, MAX_KEY_BYTES, NotUpdated, Read, Shape, Table, When},
+    table::{Bytes, Copied, Lost, NotUpdated, Read, Shape, Table, When},
 };
 
 /// A hash.
@@ -44,6 +44,12 @@ impl Hash {
     /// `cpu << TABLE_SHIFT` bytes behind it. It lives as long as the hash, also if that is moved.
     pub fn tables(&self) -> *const Table {
         self.tables.as_ptr()
+    }
+
+    /// The address of the first slot of each table, and how many slots it has.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, usize)> {
+        let tables = self.tables.iter();
+        tables.map(|table| (table.address(), table.places()))
     }
 
     /// Whether all CPUs use the table of CPU 0.
@@ -199,13 +205,9 @@ impl Hash {
                     Read::Nothing => {}
                     Read::Unsettled => unsettled += 1,
                     Read::Entry => {
-                        let mut key = [0; MAX_KEY_BYTES];
-                        for (bytes, word) in key.chunks_exact_mut(8).zip(&copied.key) {
-                            bytes.copy_from_slice(&word.to_le_bytes());
-                        }
                         visit(
                             cpu,
-                            &key[..self.key_size()],
+                            &copied.key_bytes()[..self.key_size()],
                             &copied.value[..self.value_words()],
                         );
                     }

@@ -13,6 +13,8 @@
 //! | [`Kind::Hash`], [`Kind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
 //! | [`Kind::Stacks`] | stack traces by number | `stacks.rs` |
 //!
+//! [`image`] reads the memory of any of them from outside, for example from another process.
+//!
 //! A histogram is an array with a word for each bucket (`histogram.rs`).
 //!
 //! # Invariants
@@ -41,6 +43,7 @@ pub mod compiled;
 mod error;
 mod hash;
 pub mod histogram;
+pub mod image;
 mod map;
 mod stacks;
 mod steps;

@@ -29,7 +29,7 @@
 //! [`Lost::Full`], and counted. A trace with too many frames is cut, and keeps the innermost ones.
 
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicU64, Ordering,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
     fence,
 };
@@ -52,8 +52,9 @@ const FRAMES: u64 = 0xff;
 const GENERATION: u64 = 1 << 32;
 /// Generations begin again after these, so that a number is never negative.
 const GENERATIONS: u64 = 0x7fff_ffff << 32;
-/// The index of the first word of the frames.
-const FIRST: usize = 2;
+/// The index of the state, and of the first word of the frames.
+const STATE: usize = 1;
+pub(super) const FIRST: usize = 2;
 
 /// Stack traces.
 pub struct Stacks {
@@ -158,38 +159,34 @@ impl Stacks {
         number: u64,
         to: &mut [u64; MAX_FRAMES],
     ) -> Option<usize> {
-        let [_, state, words @ ..] = self.slot((number % GENERATION) as usize)? else {
-            return None;
-        };
-        let before = load::<S>(state, Acquire);
-        if before & FRAMES == 0 || before & GENERATIONS != number & !(GENERATION - 1) {
-            return None;
-        }
-        let count = (before & FRAMES) as usize;
-        for (to, word) in to.iter_mut().zip(words).take(count) {
-            *to = load::<S>(word, Relaxed);
-        }
-        fence(Acquire);
-        (load::<S>(state, Relaxed) == before).then_some(count)
+        let slot = self.slot((number % GENERATION) as usize)?;
+        let load = |index: usize, order| slot.get(index).map_or(0, |word| load::<S>(word, order));
+        let (state, count) = copy_frames(self.max_frames, load, to)?;
+        (state & GENERATIONS == number & !(GENERATION - 1)).then_some(count)
     }
 
     /// Visits all traces that are complete: the number and the frames.
     pub fn for_each(&self, mut visit: impl FnMut(u64, &[u64])) {
         let mut frames = [0; MAX_FRAMES];
-        for (index, slot) in self.memory.words().chunks_exact(self.stride()).enumerate() {
-            let Some(state) = slot.get(1) else { continue };
-            let state = load::<NoSteps>(state, Acquire);
-            if state & FRAMES == 0 {
-                continue;
-            }
-            let number = number(index, state);
-            if let Some(frames) = self
-                .frames(number, &mut frames)
-                .and_then(|count| frames.get(..count))
+        for index in 0..self.slots() {
+            let Some(slot) = self.slot(index) else { break };
+            let load = |index: usize, order| slot.get(index).map_or(0, |word| word.load(order));
+            if let Some((state, count)) = copy_frames(self.max_frames, load, &mut frames)
+                && let Some(frames) = frames.get(..count)
             {
-                visit(number, frames);
+                visit(number(index, state), frames);
             }
         }
+    }
+
+    /// How many slots there are.
+    pub(super) fn slots(&self) -> usize {
+        (self.mask as usize).wrapping_add(WINDOW)
+    }
+
+    /// The address of the first slot.
+    pub(super) fn address(&self) -> u64 {
+        self.memory.start().as_ptr().expose_provenance() as u64
     }
 
     /// The least number of those that the trace `number` has; see the module's text. Itself if it
@@ -236,9 +233,28 @@ impl Stacks {
     }
 }
 
+/// Copies the frames of a slot, of which `load` loads a word. Returns its state and how many frames
+/// there are. `None` if there is no complete trace.
+pub(super) fn copy_frames(
+    max_frames: usize,
+    mut load: impl FnMut(usize, Ordering) -> u64,
+    to: &mut [u64; MAX_FRAMES],
+) -> Option<(u64, usize)> {
+    let before = load(STATE, Acquire);
+    let count = (before & FRAMES) as usize;
+    if !(1..=max_frames).contains(&count) {
+        return None;
+    }
+    for (index, to) in to.iter_mut().enumerate().take(count) {
+        *to = load(FIRST.wrapping_add(index), Relaxed);
+    }
+    fence(Acquire);
+    (load(STATE, Relaxed) == before).then_some((before, count))
+}
+
 /// The number of the trace in slot `index`.
 #[inline(always)]
-const fn number(index: usize, state: u64) -> u64 {
+pub(super) const fn number(index: usize, state: u64) -> u64 {
     index as u64 | state & GENERATIONS
 }
 

@@ -55,7 +55,7 @@ use core::{
     marker::PhantomData,
     ptr::NonNull,
     sync::atomic::{
-        AtomicU64,
+        AtomicU64, Ordering,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
         fence,
     },
@@ -264,7 +264,7 @@ impl<'t> Slot<'t> {
     #[inline(always)]
     fn state(self) -> &'t AtomicU64 {
         // SAFETY: each slot has it.
-        unsafe { self.word(1) }
+        unsafe { self.word(STATE) }
     }
 
     /// The first word of the value.
@@ -275,7 +275,8 @@ impl<'t> Slot<'t> {
     }
 }
 
-/// The index of the first word of a value.
+/// The index of the state, and of the first word of a value.
+const STATE: usize = 1;
 pub(super) const VALUE: usize = 2;
 
 /// The result of a search.
@@ -396,6 +397,15 @@ impl Copied {
             value: [0; MAX_VALUE_WORDS],
         }
     }
+
+    /// The bytes of the longest key; those behind the table's own keys have no meaning.
+    pub(super) fn key_bytes(&self) -> [u8; MAX_KEY_BYTES] {
+        let mut key = [0; MAX_KEY_BYTES];
+        for (bytes, word) in key.chunks_exact_mut(8).zip(&self.key) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        key
+    }
 }
 
 impl Table {
@@ -403,11 +413,7 @@ impl Table {
     pub(super) fn new(shape: Shape) -> Result<Self, OutOfMemory> {
         let homes = shape.entries.saturating_mul(2).next_power_of_two();
         let window = homes.min(MAX_WINDOW);
-        let key_words = if shape.key_bytes <= 8 {
-            0
-        } else {
-            shape.key_bytes.div_ceil(8)
-        };
+        let key_words = key_words(shape.key_bytes);
         let value_words = shape.value_bytes.div_ceil(8);
         let slot_words = VALUE + value_words + key_words;
         // Searches do not run around the end: behind the last home there is the rest of a window.
@@ -1019,42 +1025,69 @@ impl Table {
             return Read::Nothing;
         }
         let slot = self.slot(index);
-        for _ in 0..READ_ATTEMPTS {
-            let before = load::<S>(slot.state(), Acquire);
-            if before & LIVE == 0 {
-                return Read::Nothing;
-            }
-            if before & OWNED != 0 {
-                core::hint::spin_loop();
-                continue;
-            }
-            if self.key_words == 0
-                && let Some(word) = to.key.first_mut()
-            {
-                *word = load::<S>(slot.tag(), Relaxed) ^ TURNED;
-            }
-            for (index, word) in to.key.iter_mut().enumerate().take(self.key_words) {
-                *word = load::<S>(self.key_word(slot, index), Relaxed);
-            }
-            for (index, word) in to.value.iter_mut().enumerate().take(self.value_words) {
-                *word = load::<S>(self.value_word(slot, index), Relaxed);
-            }
-            // Pairs with the fence of the owner: if a load above saw a word of the owner's, the
-            // load below sees that there was one.
-            fence(Acquire);
-            let after = load::<S>(slot.state(), Relaxed);
-            if (before ^ after) & !PINS & !USED == 0 {
-                return Read::Entry;
-            }
-        }
-        Read::Unsettled
+        // SAFETY: a slot has the words of state, value and key, and no others are asked for.
+        let word = |index| unsafe { slot.word(index) };
+        let load = |index, order| load::<S>(word(index), order);
+        read_slot(self.key_words, self.value_words, load, to)
     }
 
     /// How many slots [`Table::read`] can be asked for.
     pub(super) fn places(&self) -> usize {
         self.slots()
     }
+
+    /// The address of the first slot.
+    pub(super) fn address(&self) -> u64 {
+        self.first.as_ptr().expose_provenance() as u64
+    }
 }
 
 /// How often a reader looks at an entry that others change.
 const READ_ATTEMPTS: u32 = 1000;
+
+/// How many words a long key has behind the value; 0 if word 0 is the key.
+pub(super) const fn key_words(key_bytes: usize) -> usize {
+    if key_bytes <= 8 {
+        0
+    } else {
+        key_bytes.div_ceil(8)
+    }
+}
+
+/// Copies the entry of a slot, of which `load` loads a word (TABLE-4).
+pub(super) fn read_slot(
+    key_words: usize,
+    value_words: usize,
+    mut load: impl FnMut(usize, Ordering) -> u64,
+    to: &mut Copied,
+) -> Read {
+    for _ in 0..READ_ATTEMPTS {
+        let before = load(STATE, Acquire);
+        if before & LIVE == 0 {
+            return Read::Nothing;
+        }
+        if before & OWNED != 0 {
+            core::hint::spin_loop();
+            continue;
+        }
+        if key_words == 0
+            && let Some(word) = to.key.first_mut()
+        {
+            *word = load(0, Relaxed) ^ TURNED;
+        }
+        for (index, word) in to.key.iter_mut().enumerate().take(key_words) {
+            *word = load(VALUE + value_words + index, Relaxed);
+        }
+        for (index, word) in to.value.iter_mut().enumerate().take(value_words) {
+            *word = load(VALUE + index, Relaxed);
+        }
+        // Pairs with the fence of the owner: if a load above saw a word of the owner's, the load
+        // below sees that there was one.
+        fence(Acquire);
+        let after = load(STATE, Relaxed);
+        if (before ^ after) & !PINS & !USED == 0 {
+            return Read::Entry;
+        }
+    }
+    Read::Unsettled
+}

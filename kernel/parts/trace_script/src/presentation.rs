@@ -293,6 +293,25 @@ impl Presentation {
         }
     }
 
+    /// Shows maps as they are while the script runs, by name. Nothing is kept of them: what the
+    /// frames say stands. Their call stacks are those of the frames until now.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn live(
+        &self,
+        maps: &BTreeMap<u32, Vec<Entry>>,
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        for map in self.by_name() {
+            if let Some(entries) = maps.get(&map) {
+                self.write_map(map, entries, (0, 1), symbols, out)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The maps as they were sent last, by name: the entries by value, the least one first.
     pub fn maps(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {

@@ -28,7 +28,7 @@ mod place;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use place::{Extent, Place};
+pub use place::{Extent, MapPart, Place};
 
 /// The script's bytes.
 pub const SCRIPT_FILE: &str = "opt/trace/script";
@@ -227,6 +227,8 @@ pub struct Options<'a> {
     pub overwrite: bool,
     /// The machine shows that each of its CPUs gets on: [`outbox::FED`].
     pub watchdog: bool,
+    /// The host reads the script's maps in memory while it runs ([`Place::Map`]).
+    pub maps: bool,
 }
 
 impl<'a> Options<'a> {
@@ -241,6 +243,7 @@ impl<'a> Options<'a> {
                 Some(("memory", value)) => options.memory = value == "1",
                 Some(("overwrite", value)) => options.overwrite = value == "1",
                 Some(("watchdog", value)) => options.watchdog = value == "1",
+                Some(("maps", value)) => options.maps = value == "1",
                 _ => {}
             }
         }
@@ -272,6 +275,7 @@ impl fmt::Display for Options<'_> {
             ("memory", self.memory),
             ("overwrite", self.overwrite),
             ("watchdog", self.watchdog),
+            ("maps", self.maps),
         ];
         for (name, _) in switches.iter().filter(|(_, on)| *on) {
             writeln!(f, "{name}=1")?;
@@ -339,6 +343,7 @@ mod tests {
             memory: true,
             overwrite: false,
             watchdog: true,
+            maps: true,
         };
         assert_eq!(Options::parse(&options.to_string()), options);
         assert_eq!(Options::parse(""), Options::default());

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 /// The first bytes of a message that is a [`Place`]. No frame begins so.
 const OUTBOX: [u8; 8] = *b"outbox\0\0";
 const RING: [u8; 8] = *b"ring\0\0\0\0";
+const MAP: [u8; 8] = *b"map\0\0\0\0\0";
 
 /// Neighbouring bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,19 @@ pub enum Place {
     Outbox(Vec<Extent>),
     /// The ring of a CPU, its header first. One message for each CPU, in their order.
     Ring(Vec<Extent>),
+    /// A part of a map: see [`crate::outbox::MAPS`] for when it may be read.
+    Map(MapPart),
+}
+
+/// Of a map: the memory that one CPU uses, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapPart {
+    /// The map's number in the script.
+    pub map: u32,
+    pub cpu: u32,
+    /// The form of the memory, as the crate of the maps encodes it.
+    pub layout: [u32; 4],
+    pub extents: Vec<Extent>,
 }
 
 impl Place {
@@ -29,8 +43,14 @@ impl Place {
         let (magic, extents) = match self {
             Self::Outbox(extents) => (OUTBOX, extents),
             Self::Ring(extents) => (RING, extents),
+            Self::Map(part) => (MAP, &part.extents),
         };
         let mut bytes = magic.to_vec();
+        if let Self::Map(part) = self {
+            for number in [part.map, part.cpu].iter().chain(&part.layout) {
+                bytes.extend_from_slice(&number.to_le_bytes());
+            }
+        }
         for extent in extents {
             bytes.extend_from_slice(&extent.start.to_le_bytes());
             bytes.extend_from_slice(&extent.bytes.to_le_bytes());
@@ -41,16 +61,23 @@ impl Place {
     /// The place of a message; none, if it is another kind of message.
     pub fn decode(message: &[u8]) -> Option<Self> {
         let (magic, rest) = message.split_first_chunk()?;
-        let word = |bytes: &[u8]| Some(u64::from_le_bytes(*bytes.first_chunk()?));
-        let extents = rest.chunks_exact(16).filter_map(|pair| {
-            Some(Extent {
-                start: word(pair)?,
-                bytes: word(&pair[8..])?,
-            })
-        });
         match *magic {
-            OUTBOX => Some(Self::Outbox(extents.collect())),
-            RING => Some(Self::Ring(extents.collect())),
+            OUTBOX => Some(Self::Outbox(extents(rest))),
+            RING => Some(Self::Ring(extents(rest))),
+            MAP => {
+                let (numbers, rest) = rest.split_first_chunk::<24>()?;
+                let mut words = numbers.chunks_exact(4).map(|bytes| {
+                    let bytes = bytes.first_chunk().copied();
+                    bytes.map_or(0, u32::from_le_bytes)
+                });
+                let mut next = || words.next().unwrap_or(0);
+                Some(Self::Map(MapPart {
+                    map: next(),
+                    cpu: next(),
+                    layout: [next(), next(), next(), next()],
+                    extents: extents(rest),
+                }))
+            }
             _ => None,
         }
     }
@@ -64,6 +91,18 @@ impl Place {
     }
 }
 
+/// The extents that make up the rest of a message.
+fn extents(bytes: &[u8]) -> Vec<Extent> {
+    let word = |bytes: &[u8]| Some(u64::from_le_bytes(*bytes.first_chunk()?));
+    let extents = bytes.chunks_exact(16).filter_map(|pair| {
+        Some(Extent {
+            start: word(pair)?,
+            bytes: word(&pair[8..])?,
+        })
+    });
+    extents.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,9 +114,16 @@ mod tests {
         Place::push(&mut extents, 0x2000, 0x1000);
         Place::push(&mut extents, 0x9000, 0x1000);
         assert_eq!(extents.len(), 2);
-        for place in [Place::Outbox(extents.clone()), Place::Ring(extents)] {
+        let part = Place::Map(MapPart {
+            map: 1,
+            cpu: 2,
+            layout: [3, 4, 5, 6],
+            extents: extents.clone(),
+        });
+        for place in [Place::Outbox(extents.clone()), Place::Ring(extents), part] {
             assert_eq!(Place::decode(&place.encode()), Some(place));
         }
+        assert_eq!(Place::decode(b"map\0\0\0\0\0cut off"), None);
         assert_eq!(Place::decode(b"another message"), None);
         assert_eq!(Place::decode(b""), None);
     }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! If the host shares the machine's memory, the answers go through an [`Outbox`] there, and the
-//! port carries an empty message for each batch of them.
+//! port carries an empty message for each batch of them. If it wants to see the maps meanwhile, it
+//! is told where they are, and reads them there: no hit and no task does anything for it.
 //!
 //! # The watchdog
 //! A task of its own goes from CPU to CPU and counts up a word that the host looks at. It does not
@@ -27,7 +28,7 @@ use core::{
 };
 
 use trace_model::{Frame, Script};
-use trace_wire::{Control, Header, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
+use trace_wire::{Control, Header, MapPart, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
 
 use super::{
     Outlet, Refusal, Session,
@@ -182,6 +183,9 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
         overwrite: options.overwrite,
     };
     let mut session = Session::start(&script, how, line)?;
+    if options.maps {
+        line.share_maps(&session);
+    }
     line.flush();
     drop(script);
     if options.watchdog
@@ -212,6 +216,9 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
         let next = times.into_iter().flatten().fold(now + LOOK_NS, u64::min);
         // Either way the loop looks at all again.
         let _ = CHANGED.wait_until_deadline(next, is_ending);
+    }
+    if let Some(outbox) = line.outbox {
+        outbox.set_maps(false);
     }
     session.end(line);
     Ok(())
@@ -276,6 +283,25 @@ impl Line {
         }
         self.tell(&place);
         self.outbox = Some(outbox);
+    }
+
+    /// Has the host read the script's maps from memory. Those that it cannot see come at the end,
+    /// like all.
+    fn share_maps(&mut self, session: &Session) {
+        let Some(outbox) = self.outbox else {
+            return;
+        };
+        session.for_each_map_part(|map, part| {
+            if let Some(extents) = extents(part.address, part.layout.bytes()) {
+                self.tell(&Place::Map(MapPart {
+                    map,
+                    cpu: part.cpu as u32,
+                    layout: part.layout.encode(),
+                    extents,
+                }));
+            }
+        });
+        outbox.set_maps(true);
     }
 
     /// Sends where something is, through the port.

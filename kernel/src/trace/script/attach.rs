@@ -14,18 +14,25 @@
 //!     ([`Attached::places`]). If none is left, or there is only one, that is a refusal.
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
 //!     it is unregistered, behind a grace period.
+//! PROFILE-2. A profile runs as often as it was asked for, on the average, while its CPU has work:
+//!     at the tick that is nearest to each multiple of its period. A period below that of the ticks
+//!     is refused, because it could not be kept. A CPU that has nothing to do takes no ticks, so a
+//!     profile does not run there.
 //!
 //! # Contexts
 //! Task context. [`tick`]: a pre handler, interrupts off.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::{
+    fmt,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+};
 
 use trace_model::script::Attachment;
 
 use super::{Loader, Refusal};
 use crate::{
-    arch::{PtRegs, percpu, smp},
+    arch::{PtRegs, apic, percpu, smp},
     mm::init_text,
     probes::{Kprobe, PreVerdict, ProbeError, Registered, blacklist, register},
     symbols::{self, Kind},
@@ -158,12 +165,41 @@ impl Ready<'_> {
                 functions,
             } => calls(entry, on_return, functions),
             What::Profile(loaded, nanoseconds) => {
+                let tick = apic::tick_ns();
+                if nanoseconds < tick {
+                    return Err(Refusal::new(program, TooOften { nanoseconds, tick }));
+                }
                 let profile = Profile::new(loaded, nanoseconds);
                 Ok(Attached::Profile(
                     profile.map_err(|text| Refusal::new(program, text))?,
                 ))
             }
             What::Nothing => Ok(Attached::Own),
+        }
+    }
+}
+
+/// A profile is to run more often than the timer ticks (PROFILE-2).
+struct TooOften {
+    nanoseconds: u64,
+    tick: u64,
+}
+
+impl fmt::Display for TooOften {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NSEC_PER_USEC: u64 = 1000;
+        let Self { nanoseconds, tick } = *self;
+        write!(
+            f,
+            "the profile is to run each {} us, and the timer of a CPU ticks each {} us: ask for \
+             profile:hz:{} or less",
+            nanoseconds / NSEC_PER_USEC,
+            tick / NSEC_PER_USEC,
+            time::NSEC_PER_SEC / tick.max(1),
+        )?;
+        match tick > time::NSEC_PER_MSEC {
+            true => f.write_str(", or boot with `--append tick_ms=1`"),
+            false => Ok(()),
         }
     }
 }
@@ -316,8 +352,11 @@ impl Timer {
 /// The words that [`tick`] reads.
 struct Due {
     program: Shared<Program>,
+    /// In ticks of the time stamp counter, as `early` is: how far in front of its time it may run,
+    /// because the next tick of the timer would be farther behind it.
     period: u64,
-    /// By CPU: the value of the time stamp counter from which on it is due.
+    early: u64,
+    /// By CPU: the value of the time stamp counter from which on it is due; 0 before the first run.
     next: Vec<AtomicU64>,
 }
 
@@ -337,10 +376,14 @@ impl Profile {
         let cpus = smp::possible_cpus();
         let mut next = try_vec(cpus)?;
         next.extend((0..cpus).map(|_| AtomicU64::new(0)));
-        let ticks = u128::from(nanoseconds) * u128::from(time::tsc_hz());
+        let ticks = |nanoseconds: u64| {
+            let ticks = u128::from(nanoseconds) * u128::from(time::tsc_hz());
+            (ticks / u128::from(time::NSEC_PER_SEC)) as u64
+        };
         let due = Box::into_raw(try_box(Due {
             program,
-            period: (ticks / u128::from(time::NSEC_PER_SEC)) as u64,
+            period: ticks(nanoseconds),
+            early: ticks(apic::tick_ns() / 2),
             next,
         })?);
         let take = |slot: &AtomicPtr<Due>| {
@@ -391,10 +434,18 @@ fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         let Some(next) = due.next.get(percpu::cpu_id()) else {
             continue;
         };
-        if now < next.load(Ordering::Relaxed) {
+        let was_due = next.load(Ordering::Relaxed);
+        if now.wrapping_add(due.early) < was_due {
             continue;
         }
-        next.store(now.wrapping_add(due.period), Ordering::Relaxed);
+        // From when it was due, so that ticks that come late do not add up. After a rest of the
+        // CPU it begins anew, and does not make up for what it has slept through.
+        let following = was_due.wrapping_add(due.period);
+        let following = match following > now {
+            true => following,
+            false => now.wrapping_add(due.period),
+        };
+        next.store(following, Ordering::Relaxed);
         due.program.run(interrupted);
     }
     PreVerdict::Execute

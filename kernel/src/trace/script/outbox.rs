@@ -1,7 +1,7 @@
 //! Messages through memory that the host reads: the writing end of [`trace_wire::outbox`].
 //!
 //! # Invariants
-//! See OUTBOX-1 there. The memory is never given back, because the host may read it at any time,
+//! See OUTBOX-1 and OUTBOX-2 there. The memory is never given back, because the host may read it at any time,
 //! also when the kernel is dead.
 //!
 //! # Contexts
@@ -18,7 +18,7 @@ use core::{
 
 use trace_wire::{
     Extent, Place,
-    outbox::{CAPACITY, FED, HEADER_BYTES, MAGIC, MAGIC_WORD, READ, WRITTEN},
+    outbox::{CAPACITY, FED, HEADER_BYTES, MAGIC, MAGIC_WORD, MAPS, READ, WRITTEN},
 };
 use x86_64::VirtAddr;
 
@@ -40,10 +40,13 @@ unsafe impl Send for Outbox {}
 /// Where virtual memory is. None: some page of it is not mapped.
 pub fn extents(start: u64, bytes: usize) -> Option<Vec<Extent>> {
     let mut extents = Vec::new();
-    for page in (start..start + bytes as u64).step_by(PAGE_BYTES) {
-        let (physical, _) = paging::translate_kernel(VirtAddr::new(page))?;
+    let (mut at, end) = (start, start.checked_add(bytes as u64)?);
+    while at < end {
+        let page_end = (at | (PAGE_BYTES as u64 - 1)).saturating_add(1);
+        let (physical, _) = paging::translate_kernel(VirtAddr::new(at))?;
         extents.try_reserve(1).ok()?;
-        Place::push(&mut extents, physical.as_u64(), PAGE_BYTES as u64);
+        Place::push(&mut extents, physical.as_u64(), page_end.min(end) - at);
+        at = page_end;
     }
     Some(extents)
 }
@@ -92,6 +95,12 @@ impl Outbox {
         let end = written.wrapping_add(count as u64);
         self.word(WRITTEN).store(end, Ordering::Release);
         count
+    }
+
+    /// Says whether the places of maps that were told have them (OUTBOX-2).
+    pub fn set_maps(&self, readable: bool) {
+        // Acquire and Release: nothing that frees the maps comes before it.
+        self.word(MAPS).swap(readable.into(), Ordering::AcqRel);
     }
 
     /// Shows the host that a CPU gets on.

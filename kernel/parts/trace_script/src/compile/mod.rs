@@ -82,6 +82,17 @@ impl Default for Options {
 pub struct Compiled {
     pub script: Script,
     pub presentation: Presentation,
+    /// By attachment: where it comes from. A probe may have several attachments.
+    pub origins: Vec<Origin>,
+}
+
+/// The probe of the text that an attachment is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The probe in the text.
+    pub span: Span,
+    /// The event that the probe's pattern found, if it is a tracepoint.
+    pub event: Option<String>,
 }
 
 /// Compiles a tree.
@@ -131,6 +142,7 @@ struct Compiler<'a> {
     errors: Vec<Diagnostic>,
     programs: Vec<Program>,
     attachments: Vec<Attachment>,
+    origins: Vec<Origin>,
     requests: Vec<Request>,
     records: Vec<Record>,
     /// The names of probes, for `probe`.
@@ -205,6 +217,7 @@ impl<'a> Compiler<'a> {
             errors: Vec::new(),
             programs: Vec::new(),
             attachments: Vec::new(),
+            origins: Vec::new(),
             requests: Vec::new(),
             records: Vec::new(),
             probes: Vec::new(),
@@ -239,6 +252,7 @@ impl<'a> Compiler<'a> {
         self.errors.clear();
         self.programs.clear();
         self.attachments.clear();
+        self.origins.clear();
         self.requests.clear();
         self.records.clear();
         self.probes.clear();
@@ -917,6 +931,10 @@ impl<'a> Compiler<'a> {
             [entry, _] => Some(self.program(entry)),
             _ => None,
         };
+        self.origins.push(Origin {
+            span: group.span,
+            event: group.source.is_some().then(|| String::from(&*group.name.0)),
+        });
         let nanoseconds = group.nanoseconds;
         self.attachments.push(match group.site {
             SiteKind::Entry | SiteKind::Inside => Attachment::Probe { program, addresses },
@@ -1036,6 +1054,7 @@ impl<'a> Compiler<'a> {
                     ..Context::default()
                 },
             ),
+            origins: self.origins,
         })
     }
 }

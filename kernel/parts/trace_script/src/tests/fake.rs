@@ -572,6 +572,7 @@ impl World {
         let Compiled {
             script,
             presentation,
+            ..
         } = compiled;
         // As the host gets it.
         let script = Script::decode(&script.encode()).unwrap();

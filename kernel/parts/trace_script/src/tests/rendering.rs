@@ -225,3 +225,52 @@ fn a_pair_of_probes_measures_a_duration() {
         format!("@ns: \n[256, 512)             1 |{}|\n\n", "@".repeat(52))
     );
 }
+
+#[test]
+fn maps_are_shown_meanwhile_and_the_end_is_as_if_they_were_not() {
+    let compiled = super::fake::compiled("kprobe:vfs_write { @b[arg0] = count(); @a = count(); }");
+    let number = |name: &str| {
+        let maps = compiled.script.maps.iter();
+        let at = maps.map(|map| &*map.name).position(|found| found == name);
+        u32::try_from(at.unwrap()).unwrap()
+    };
+    let entry = |cpu, key: &[u8], value: u64| trace_model::frame::Entry {
+        cpu,
+        key: key.to_vec(),
+        value: value.to_le_bytes().to_vec(),
+    };
+    let key = 7_u64.to_le_bytes();
+    let live = [
+        (number("@b"), vec![entry(0, &key, 1), entry(1, &key, 2)]),
+        (number("@a"), vec![entry(0, &[0; 4], 3)]),
+    ];
+    let mut out = String::new();
+    let presentation = &compiled.presentation;
+    presentation
+        .live(&live.into(), &crate::NoSymbols, &mut out)
+        .unwrap();
+    assert_eq!(out, "@a: 3\n@b[7]: 3\n\n");
+    assert_eq!(presentation.maps().count(), 0);
+}
+
+#[test]
+fn each_attachment_knows_its_probe_in_the_text() {
+    let text = "kprobe:vfs_write, kprobe:vfs_read { @ = count(); } BEGIN { @x = 1; } \
+                tracepoint:syscalls:sys_enter_write { @ = count(); }";
+    let compiled = super::fake::compiled(text);
+    let probes: Vec<(&str, Option<&str>)> = compiled
+        .origins
+        .iter()
+        .map(|origin| {
+            (
+                &text[origin.span.start..origin.span.end],
+                origin.event.as_deref(),
+            )
+        })
+        .collect();
+    assert_eq!(probes.len(), compiled.script.attachments.len());
+    let event = "tracepoint:syscalls:sys_enter_write";
+    assert!(probes.contains(&("BEGIN", None)), "{probes:?}");
+    assert!(probes.contains(&(event, Some(event))), "{probes:?}");
+    assert!(probes.contains(&("kprobe:vfs_write", None)), "{probes:?}");
+}
