@@ -161,6 +161,14 @@ fn wrong_programs_are_refused_with_their_place() {
             assert!(said.contains(part), "{program}: {said}");
         }
     }
+    for (arguments, part) in [
+        (&[" "][..], "the program is empty"),
+        (&["funccuont", "x"], "there is no ready program `funccuont`"),
+        (&["-f", "/nowhere"], "cannot read the program /nowhere"),
+    ] {
+        let said = refusal(arguments);
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
     let said = refusal(&["kprobe:sys_mkdir { @ = count(); }", "--expect", "@a == 1"]);
     assert!(said.contains("the program has no `@a`"), "{said}");
 }

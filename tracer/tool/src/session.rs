@@ -113,7 +113,14 @@ pub fn run(options: &Options) -> Result<u8> {
         answered: false,
     };
     let Some(pattern) = &options.list else {
-        let source = Source::of(options)?;
+        // TOOL-1
+        let source = match Source::of(options) {
+            Ok(source) => source,
+            Err(error) => {
+                say(format_args!("{error:#}"));
+                return Ok(REFUSED);
+            }
+        };
         return trace(options, &source, &mut timing);
     };
     let kernel = build(options, &mut timing)?;

@@ -73,6 +73,11 @@ impl Source {
             });
         }
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        if first.trim().is_empty() {
+            bail!(
+                "the program is empty; write, for example, `kprobe:vfs_write {{ @ = count(); }}`"
+            );
+        }
         if first.chars().all(is_name) {
             let names: Vec<&str> = READY.iter().map(|(name, _)| *name).collect();
             bail!(

@@ -256,7 +256,7 @@ fn maps_are_shown_meanwhile_and_the_end_is_as_if_they_were_not() {
 #[test]
 fn each_attachment_knows_its_probe_in_the_text() {
     let text = "kprobe:vfs_write, kprobe:vfs_read { @ = count(); } BEGIN { @x = 1; } \
-                tracepoint:syscalls:sys_enter_write { @ = count(); }";
+                tracepoint:syscalls:sys_enter_open { @ = count(); }";
     let compiled = super::fake::compiled(text);
     let probes: Vec<(&str, Option<&str>)> = compiled
         .origins
@@ -269,7 +269,7 @@ fn each_attachment_knows_its_probe_in_the_text() {
         })
         .collect();
     assert_eq!(probes.len(), compiled.script.attachments.len());
-    let event = "tracepoint:syscalls:sys_enter_write";
+    let event = "tracepoint:syscalls:sys_enter_open";
     assert!(probes.contains(&("BEGIN", None)), "{probes:?}");
     assert!(probes.contains(&(event, Some(event))), "{probes:?}");
     assert!(probes.contains(&("kprobe:vfs_write", None)), "{probes:?}");
