@@ -1,57 +1,18 @@
 //! `cargo run -- trace` from the text to the exit status, with exact counts of the known workload.
 
-use std::{
-    path::PathBuf,
-    process::{Command, Output},
-    sync::LazyLock,
-};
+use std::process::Command;
 
-use boot::{
-    cargo,
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
-use tests::processors::for_guest;
-
-/// The tracer's program.
-fn tracer() -> &'static PathBuf {
-    static TRACER: LazyLock<PathBuf> = LazyLock::new(|| {
-        prerequisites::toolchain(Install::Allowed).unwrap();
-        cargo::build_tool("tracer").unwrap()
-    });
-    &TRACER
-}
-
-fn trace(arguments: &[&str]) -> Output {
-    let _taken = for_guest(Machine::CPUS);
-    let mut command = Command::new(tracer());
-    command.args(["--timeout", "120"]).args(arguments);
-    command.output().unwrap()
-}
-
-/// The output of a trace that ends well.
-fn answer(arguments: &[&str]) -> String {
-    let output = trace(arguments);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}: {said}",
-        output.status
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
+use tests::tracer::{CHILDREN, answer, program, trace};
 
 /// A trace that is refused before a machine starts, and what it says.
 fn refusal(arguments: &[&str]) -> String {
-    let output = Command::new(tracer()).args(arguments).output().unwrap();
+    let output = Command::new(program()).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
     assert_eq!(output.stdout, b"", "{arguments:?}");
     said
 }
 
-/// The children of the workload.
-const CHILDREN: u64 = 3;
 /// One directory, and each child's twice; the second time fails.
 const MKDIRS: u64 = 1 + 2 * CHILDREN;
 

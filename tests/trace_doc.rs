@@ -9,19 +9,14 @@
 //! `TRACE_DOC=write cargo test -p tests --test trace_doc` writes the real output into the
 //! documents, for somebody who has changed a command and reads the difference.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, path::Path, process::Command};
 
-use boot::{
-    cargo,
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
+use boot::qemu::Machine;
 use regex::Regex;
-use tests::processors::for_guest;
+use tests::{
+    processors::for_guest,
+    tracer::{program, words},
+};
 
 /// The beginning of commands.
 const TRACE: &str = "cargo run -- trace ";
@@ -50,33 +45,13 @@ fn parts(document: &str) -> Vec<Part> {
     parts
 }
 
-/// The words of a command line, as a shell takes them. Quotes are the only signs with a meaning.
-fn words(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let (mut word, mut quote) = (None::<String>, None);
-    for letter in line.chars() {
-        match (letter, quote) {
-            ('\'' | '"', None) => {
-                quote = Some(letter);
-                word.get_or_insert_default();
-            }
-            (_, Some(end)) if letter == end => quote = None,
-            (' ', None) => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(letter),
-        }
-    }
-    assert_eq!(quote, None, "a quote has no end: {line}");
-    words.extend(word);
-    words
-}
-
 /// The output of a command, run in `directory`.
-fn answer(tracer: &Path, command: &str, directory: &Path) -> String {
+fn answer(command: &str, directory: &Path) -> String {
     let _taken = for_guest(Machine::CPUS);
     let arguments = command
         .strip_prefix(TRACE)
         .expect("a command of the tracer");
-    let mut run = Command::new(tracer);
+    let mut run = Command::new(program());
     run.args(["--timeout", "120"]).args(words(arguments));
     let output = run.current_dir(directory).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -100,8 +75,6 @@ fn shape(mark: &str, text: &str) -> Vec<String> {
 
 /// Runs all commands of a document, and compares or writes.
 fn check(name: &str) {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let tracer: PathBuf = cargo::build_tool("tracer").unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
     let document = fs::read_to_string(&path).unwrap();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.replace('/', "-"));
@@ -113,7 +86,7 @@ fn check(name: &str) {
             Part::Block(mark, block) => {
                 let mut made = String::new();
                 for line in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
-                    made += &format!("$ {line}\n{}", answer(&tracer, line, &directory));
+                    made += &format!("$ {line}\n{}", answer(line, &directory));
                     commands += 1;
                 }
                 if shape(&mark, &made) != shape(&mark, &block) {
@@ -146,11 +119,7 @@ fn the_readme_shows_real_answers() {
 }
 
 #[test]
-fn words_and_blocks_are_found() {
-    assert_eq!(
-        words("a 'b c' --d \"e'f\" ''"),
-        ["a", "b c", "--d", "e'f", ""]
-    );
+fn blocks_are_found() {
     let document = "x\n```console times\n$ cargo run -- trace -l a\nb\n```\ny\n";
     assert_eq!(
         parts(document),

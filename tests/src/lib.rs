@@ -8,6 +8,7 @@
 //!   transcript   follows one boot's serial line: which test runs, its output, how it ended
 //!   trials       lists the tests and their verdicts, as an ordinary test binary does
 //!   session      types at the kernel's prompt and reads its answers
+//!   tracer       runs the command `trace` and reads its answers
 //! ```
 //!
 //! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
@@ -18,6 +19,7 @@ pub mod boots;
 pub mod catalogue;
 pub mod processors;
 pub mod session;
+pub mod tracer;
 pub mod transcript;
 pub mod trials;
 

@@ -334,6 +334,13 @@ const MOST_TEXT: u64 = bpf::MOST_RECORD_BYTES as u64;
 /// EFAULT, as a program sees it.
 const BAD_ADDRESS: i64 = -14;
 
+/// Counts a copy that found nothing, as a load that found nothing is counted.
+#[inline(always)]
+fn bad_address() -> i64 {
+    super::count_bad_load();
+    BAD_ADDRESS
+}
+
 macro_rules! reads {
     ($copy:ident, $copy_text:ident, $text_bytes:ident, $append:ident, $space:expr) => {
         #[unsafe(no_mangle)]
@@ -342,7 +349,7 @@ macro_rules! reads {
             if unsafe { nofault::copy($space, to, from, size) } {
                 0
             } else {
-                BAD_ADDRESS
+                bad_address()
             }
         }
 
@@ -353,7 +360,7 @@ macro_rules! reads {
                 0 => {
                     // SAFETY: as above.
                     unsafe { nofault::clear(to, size) };
-                    BAD_ADDRESS
+                    bad_address()
                 }
                 len => {
                     // The buffer is often a key, so nothing of an older text may be left in it.

@@ -70,8 +70,14 @@ pub fn mend(regs: &mut PtRegs) -> bool {
     };
     *register = 0;
     regs.ip = regs.ip.wrapping_add(mended.length.into());
-    percpu::this().bad_loads.fetch_add(1, Ordering::Relaxed);
+    count_bad_load();
     true
+}
+
+/// Counts a load, or a copy of a helper, that found no memory. Any context.
+#[inline(always)]
+fn count_bad_load() {
+    percpu::this().bad_loads.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Lets no more records be written: the kernel is about to end, and what it calls for that is not
@@ -80,7 +86,7 @@ pub fn stop_recording() {
     records::TRACING_ON.store(false, Ordering::Relaxed);
 }
 
-/// How many loads of programs found no memory, on all CPUs, since the boot.
+/// How many loads of programs, and copies for them, found no memory, on all CPUs, since the boot.
 pub fn bad_loads() -> u64 {
     (0..smp::possible_cpus())
         .map(|cpu| percpu::of(cpu).bad_loads.load(Ordering::Relaxed))

@@ -71,7 +71,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Text { text, .. } => json!(text),
         Value::Bytes(bytes) => json!(bytes),
         Value::Stack(Some(addresses)) => {
-            let name = |address: &u64| symbol(*address, symbols);
+            let name = |address: &u64| frame(*address, symbols);
             Json::Array(
                 addresses
                     .iter()
@@ -114,9 +114,9 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
     }
 }
 
-/// A function's name and the distance from its beginning.
-fn symbol(address: u64, symbols: &dyn Symbolize) -> String {
-    match symbols.symbol(address) {
+/// A frame of a call stack: a function's name and the distance from its beginning.
+fn frame(address: u64, symbols: &dyn Symbolize) -> String {
+    match symbols.frame(address) {
         Some(symbol) => format!("{}+{}", symbol.name, symbol.offset),
         None => format!("{address:#x}"),
     }

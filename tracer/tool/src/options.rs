@@ -33,9 +33,13 @@ pub struct Options {
     /// Read the program from this file; all words are its arguments
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// List the functions that can be probed whose path matches, with signature, file and line
+    /// List the functions that can be probed whose path matches, with signature, file and line; or
+    /// the events of the kernel with their fields: 'tracepoint:*'
     #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
     pub list: Option<String>,
+    /// Print the program instead of running it: a ready one is a beginning for one of your own
+    #[arg(long, conflicts_with = "list")]
+    pub source: bool,
     /// The program that runs in the guest meanwhile, with its arguments [default: the workload]
     #[arg(long, value_name = "PROGRAM ARGS")]
     pub run: Option<String>,
@@ -143,6 +147,8 @@ mod tests {
         for wrong in [
             &[][..],
             &["-l", "x", "y"],
+            &["--source"],
+            &["--source", "-l", "x"],
             &["--duration", "0", "x"],
             &["--duration", "x", "x"],
             &["--interactive", "x"],

@@ -201,7 +201,7 @@ fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
             };
             let others = key.iter().filter(|part| !is_stack(part));
             let frames = addresses.iter().rev().map(|address| {
-                let symbol = symbols.symbol(*address);
+                let symbol = symbols.frame(*address);
                 symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.name)
             });
             let row = others

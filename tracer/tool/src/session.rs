@@ -112,6 +112,13 @@ pub fn run(options: &Options) -> Result<u8> {
         begin: now,
         answered: false,
     };
+    if options.source {
+        let source = Source::as_written(options)?;
+        stdout()
+            .write_all(source.text.as_bytes())
+            .context("cannot write the program to standard output")?;
+        return Ok(0);
+    }
     let Some(pattern) = &options.list else {
         // TOOL-1
         let source = match Source::of(options) {
@@ -123,6 +130,10 @@ pub fn run(options: &Options) -> Result<u8> {
         };
         return trace(options, &source, &mut timing);
     };
+    if let Some(events) = pattern.strip_prefix("tracepoint:") {
+        list::list_events(events, &mut stdout().lock())?;
+        return Ok(0);
+    }
     let kernel = build(options, &mut timing)?;
     let symbols = open(&kernel, &mut timing)?;
     list::list(pattern, &symbols, &mut stdout().lock())?;

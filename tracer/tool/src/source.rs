@@ -15,44 +15,73 @@ pub struct Source {
     pub arguments: Vec<String>,
 }
 
-macro_rules! ready {
-    ($($name:literal),*) => {
-        &[$(($name, include_str!(concat!("../../programs/", $name, ".bt")))),*]
-    };
-}
-
-/// The ready programs: names and texts. The first line of each tells how it is used.
-const READY: &[(&str, &str)] = ready![
-    "argdist",
-    "execsnoop",
-    "funccount",
-    "funclatency",
-    "offcputime",
-    "opensnoop",
-    "stackcount",
-    "syscount"
-];
+/// The ready programs: names and texts, by name. The first line of each tells how it is used:
+/// `// NAME ARGUMENTS: WHAT`.
+const READY: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready.rs"));
 
 /// The ready programs as the help shows them.
 pub fn ready_help() -> String {
-    let usage = READY.iter().map(|(_, text)| {
-        let line = text.lines().next().unwrap_or_default();
-        let (usage, what) = line
-            .trim_start_matches("// ")
-            .split_once(": ")
-            .unwrap_or((line, ""));
-        format!("  {usage:<24} {what}")
+    let lines = READY.iter().map(|(_, text)| {
+        let (usage, what) = usage(text);
+        format!("  {usage:<32} {what}")
     });
-    let lines: Vec<String> = usage.collect();
+    let lines: Vec<String> = lines.collect();
     format!(
-        "Ready programs, in tracer/programs, to be copied and changed:\n{}",
+        "Ready programs, in tracer/programs; --source prints one, to be copied and changed:\n{}",
         lines.join("\n")
     )
+}
+
+/// How a ready program is used, and what it shows.
+fn usage(text: &str) -> (&str, &str) {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.trim_start_matches("// ");
+    line.split_once(": ").unwrap_or((line, ""))
+}
+
+/// The text of the program with arguments in place of `text($1)`, `text($2)` and so on. They are
+/// parts of the program there, such as a probe or a value. The number of the first one that was
+/// not given, if there is one.
+fn with_texts(program: &str, arguments: &[String]) -> Result<String, usize> {
+    const BEGIN: &str = "text($";
+    let mut text = String::new();
+    let mut rest = program;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, call) = rest.split_at(at);
+        let number = call[BEGIN.len()..].split_once(')');
+        let number = number.and_then(|(number, behind)| Some((number.parse().ok()?, behind)));
+        text += before;
+        match number {
+            Some((number, behind)) => {
+                let index = usize::checked_sub(number, 1).ok_or(number)?;
+                text += arguments.get(index).ok_or(number)?;
+                rest = behind;
+            }
+            None => {
+                text += BEGIN;
+                rest = &call[BEGIN.len()..];
+            }
+        }
+    }
+    Ok(text + rest)
 }
 
 impl Source {
     /// The program that the options name.
     pub fn of(options: &Options) -> Result<Self> {
+        let source = Self::as_written(options)?;
+        match with_texts(&source.text, &source.arguments) {
+            Ok(text) => Ok(Self { text, ..source }),
+            Err(number) => bail!(
+                "{} was not given its argument {number}; it is used as `{}`",
+                source.name,
+                usage(&source.text).0
+            ),
+        }
+    }
+
+    /// The same, without the arguments in it.
+    pub fn as_written(options: &Options) -> Result<Self> {
         if let Some(file) = &options.file {
             let text = fs::read_to_string(file)
                 .with_context(|| format!("cannot read the program {}", file.display()))?;
@@ -79,11 +108,9 @@ impl Source {
             );
         }
         if first.chars().all(is_name) {
-            let names: Vec<&str> = READY.iter().map(|(name, _)| *name).collect();
             bail!(
-                "there is no ready program `{first}`; there are {}; a program of your own has a \
-                 block: `trace 'kprobe:{first} {{ @ = count(); }}'`",
-                names.join(", ")
+                "there is no ready program `{first}`; --help lists them; a program of your own has \
+                 a block: `trace 'kprobe:{first} {{ @ = count(); }}'`"
             );
         }
         Ok(Self {
@@ -101,13 +128,29 @@ mod tests {
     #[test]
     fn each_ready_program_is_one_of_the_language_and_tells_its_use() {
         for (name, text) in READY {
-            let usage = text.lines().next().unwrap();
-            assert!(usage.starts_with(&format!("// {name}")), "{usage}");
-            assert!(usage.contains(": "), "{usage}");
-            let tree = trace_language::parse_with(text, &["vfs_write"]);
+            let (used, what) = usage(text);
+            assert_eq!(used.split(' ').next(), Some(*name));
+            assert!(!what.is_empty(), "{name}");
+            let example = text.lines().find_map(|line| {
+                let example = line.strip_prefix("// Example")?;
+                Some(example.trim_start_matches('s').trim_start_matches(": "))
+            });
+            assert!(example.is_some_and(|line| line.starts_with(name)), "{name}");
+            let arguments = ["kprobe:vfs_write", "arg0"].map(String::from);
+            let whole = with_texts(text, &arguments).unwrap();
+            let tree = trace_language::parse_with(&whole, &["vfs_write", "1"]);
             assert!(tree.is_ok(), "{name}: {:?}", tree.err());
         }
         let files = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../programs")).unwrap();
         assert_eq!(files.count(), READY.len());
+    }
+
+    #[test]
+    fn arguments_stand_in_the_text() {
+        let with = |program| with_texts(program, &["a b".into(), "c".into()]);
+        assert_eq!(with("text($2){text($1)}"), Ok("c{a b}".into()));
+        assert_eq!(with("$1 text($x) text($"), Ok("$1 text($x) text($".into()));
+        assert_eq!(with("text($1) text($3)"), Err(3));
+        assert_eq!(with("text($0)"), Err(0));
     }
 }

@@ -101,6 +101,18 @@ pub struct Symbol {
 pub trait Symbolize {
     /// The function that has the address.
     fn symbol(&self, address: u64) -> Option<Symbol>;
+
+    /// The function of a frame of a call stack. A function that ends in a call that never returns
+    /// has no instruction at the address that the call would return to.
+    fn frame(&self, address: u64) -> Option<Symbol> {
+        self.symbol(address).or_else(|| {
+            let call = self.symbol(address.checked_sub(1)?)?;
+            Some(Symbol {
+                offset: call.offset + 1,
+                ..call
+            })
+        })
+    }
 }
 
 /// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the text.

@@ -32,7 +32,7 @@ mod shape;
 mod time;
 mod value;
 
-pub use compile::{Compiled, Options, Origin, compile};
+pub use compile::{Compiled, Options, Origin, compile, events};
 pub use histogram::Bucket;
 pub use presentation::{Event, Key, Presentation, Recorded, Totals};
 pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, Value};

@@ -268,7 +268,7 @@ impl fmt::Display for Shown<'_> {
             Value::Stack(Some(addresses)) => {
                 f.write_char('\n')?;
                 for address in addresses.iter() {
-                    match self.symbols.symbol(*address) {
+                    match self.symbols.frame(*address) {
                         Some(symbol) => writeln!(f, "    {}+{}", symbol.name, symbol.offset)?,
                         None => writeln!(f, "    {address:#x}")?,
                     }

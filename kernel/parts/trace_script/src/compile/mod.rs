@@ -36,6 +36,7 @@ use trace_model::{
 };
 
 use self::body::{Body, Parts, Shared, Site, SiteKind};
+pub use self::sources::events;
 use crate::{
     presentation::{Class, Loops, MapView, Presentation, Record},
     shape::{Context, Shape},

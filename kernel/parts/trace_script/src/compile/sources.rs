@@ -11,6 +11,7 @@ use trace_language::{
     parse,
     tree::{Expression, ExpressionKind, StatementKind},
 };
+use trace_model::symbols::glob;
 
 /// A source.
 #[derive(Clone, Debug)]
@@ -140,8 +141,8 @@ fn all() -> impl Iterator<Item = EventSource> {
 /// The sources that patterns match.
 pub(super) fn matching(group: &str, event: &str) -> Vec<EventSource> {
     all()
-        .filter(|source| fits(group.as_bytes(), source.group.as_bytes()))
-        .filter(|source| fits(event.as_bytes(), source.event.as_bytes()))
+        .filter(|source| glob(group, source.group))
+        .filter(|source| glob(event, &source.event))
         .collect()
 }
 
@@ -152,17 +153,23 @@ pub(super) fn names() -> Vec<String> {
         .collect()
 }
 
-/// Whether a pattern with `*` and `?` fits a name.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern, name) {
-        ([], []) => true,
-        ([b'*', rest @ ..], _) => {
-            fits(rest, name) || matches!(name, [_, name @ ..] if fits(pattern, name))
+/// The events that a pattern `GROUP:EVENT` matches, each with the names of its fields and the
+/// function where it is.
+pub fn events(pattern: &str) -> Vec<(String, String)> {
+    let name = |source: &EventSource| format!("{}:{}", source.group, source.event);
+    let shown = |source: &EventSource| {
+        let fields: Vec<&str> = source.field_names().collect();
+        let moment = if source.on_return { "return" } else { "entry" };
+        let place = format!("{moment} of {}", source.function);
+        match fields.is_empty() {
+            true => place,
+            false => format!("{}  {place}", fields.join(", ")),
         }
-        ([b'?', rest @ ..], [_, name @ ..]) => fits(rest, name),
-        ([a, rest @ ..], [b, name @ ..]) => a == b && fits(rest, name),
-        _ => false,
-    }
+    };
+    all()
+        .filter(|source| glob(pattern, &name(source)))
+        .map(|source| (name(&source), shown(&source)))
+        .collect()
 }
 
 impl EventSource {

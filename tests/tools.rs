@@ -1,0 +1,571 @@
+//! The ready programs in `tracer/programs`, each on work whose calls are known.
+//!
+//! Programs that run the same work run in one boot: the text of several files is a program of
+//! several clauses. `tests/trace.rs` and the commands in `docs/tracing.md` call programs by their
+//! names. Times are never compared: of a histogram of times, the number of entries is.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::LazyLock};
+
+use tests::tracer::{Answers, CHILDREN, answer, buckets, total};
+
+/// The texts of ready programs, as one program, and `further` clauses.
+fn programs(names: &[&str], further: &str) -> String {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tracer/programs");
+    let text = |name: &&str| fs::read_to_string(directory.join(format!("{name}.bt"))).unwrap();
+    let texts: String = names.iter().map(text).collect();
+    texts + further
+}
+
+/// The workload's process, which is the third task that is made.
+const WORKLOAD: u64 = 3;
+
+/// The numbers of its children, and of each the code with which it exits.
+fn children() -> impl Iterator<Item = (u64, u64)> {
+    (0..CHILDREN).map(|code| (WORKLOAD + 1 + code, code))
+}
+
+/// The lines of the children.
+fn of_children(line: impl Fn(u64, u64) -> String) -> Vec<String> {
+    children().map(|(pid, code)| line(pid, code)).collect()
+}
+
+/// The lines without the time that they begin with.
+fn without_time(lines: Vec<String>, mark: &str) -> Vec<String> {
+    let lines = lines
+        .into_iter()
+        .filter(|line| line.contains(mark) && !line.contains("wrote"));
+    let rest = lines.map(|line| line.split_once(' ').unwrap().1.to_owned());
+    rest.collect()
+}
+
+/// What the workload does, with all programs that watch single calls.
+fn workload() -> &'static Answers {
+    static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
+        let names = [
+            "execsnoop",
+            "threadsnoop",
+            "exitsnoop",
+            "pidpersec",
+            "statsnoop",
+            "dirsnoop",
+            "writesnoop",
+            "syscount",
+            "sysfail",
+            "syslatency",
+            "vfscount",
+            "heaptop",
+            "memleak",
+        ];
+        Answers::of(&[&programs(&names, ""), "workload"])
+    });
+    &ANSWERS
+}
+
+#[test]
+fn execsnoop_shows_executed_programs() {
+    let lines = without_time(workload().lines(""), " /bin/");
+    assert_eq!(
+        lines,
+        of_children(|pid, _| format!("{pid} workload /bin/child"))
+    );
+}
+
+#[test]
+fn threadsnoop_shows_new_tasks() {
+    let lines = without_time(workload().lines(""), " child ");
+    let lines = lines.iter().filter(|line| line.contains("workload child"));
+    let expected = of_children(|pid, _| format!("{WORKLOAD} workload child {pid}"));
+    assert_eq!(Vec::from_iter(lines), Vec::from_iter(&expected));
+}
+
+#[test]
+fn exitsnoop_shows_codes() {
+    let mut expected = of_children(|pid, code| format!("{pid} child exit {code}"));
+    expected.push(format!("{WORKLOAD} workload exit 0"));
+    assert_eq!(without_time(workload().lines(""), " exit "), expected);
+}
+
+/// The trace ends before the first second, so all are left for the end.
+#[test]
+fn pidpersec_counts_new_tasks() {
+    assert_eq!(workload().number("@forks"), CHILDREN);
+}
+
+#[test]
+fn statsnoop_shows_paths_and_errors() {
+    let expected = of_children(|_, code| format!("stat 0 /tmp/workload.{WORKLOAD}/{code}"));
+    let begin = format!("{WORKLOAD} workload ");
+    let lines = workload().lines(&begin).into_iter();
+    assert_eq!(
+        lines
+            .filter(|line| line.starts_with("stat"))
+            .collect::<Vec<_>>(),
+        expected
+    );
+}
+
+/// Each child's directory is made twice, and the second time fails. All are removed.
+#[test]
+fn dirsnoop_shows_outcomes() {
+    let base = format!("/tmp/workload.{WORKLOAD}");
+    let mut expected = vec![format!("mkdir {base}: Ok(())")];
+    for (_, code) in children() {
+        expected.push(format!("mkdir {base}/{code}: Ok(())"));
+        expected.push(format!("mkdir {base}/{code}: Err(EEXIST)"));
+    }
+    expected.extend(of_children(|_, code| {
+        format!("rmdir {base}/{code}: Ok(())")
+    }));
+    expected.push(format!("rmdir {base}: Ok(())"));
+    let begin = format!("{WORKLOAD} workload ");
+    let lines = workload().lines(&begin).into_iter();
+    assert_eq!(
+        lines
+            .filter(|line| line.contains("dir /"))
+            .collect::<Vec<_>>(),
+        expected
+    );
+}
+
+#[test]
+fn writesnoop_shows_what_programs_say() {
+    let mut expected = vec![format!(
+        "{WORKLOAD} workload wrote workload: {CHILDREN} children"
+    )];
+    expected.extend(of_children(|pid, code| {
+        format!("{pid} child wrote child {pid} of {WORKLOAD}: exit {code}")
+    }));
+    expected.push(format!("{WORKLOAD} workload wrote workload: done"));
+    let lines = workload().lines("").into_iter();
+    let lines = lines.filter(|line| line.contains(" wrote "));
+    // The sign for the end of the line.
+    let lines = lines.map(|line| line.trim_end_matches("\\x0a").to_owned());
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn syscount_counts_calls_by_program() {
+    let c = CHILDREN;
+    let calls = [
+        ("tasks", "getpid", "workload", 1 + 2 * c),
+        ("paths", "mkdir", "workload", 1 + 2 * c),
+        ("paths", "rmdir", "workload", 1 + c),
+        ("paths", "stat", "workload", c),
+        ("tasks", "clone", "workload", c),
+        ("tasks", "execve", "workload", c),
+        ("tasks", "wait4", "workload", c),
+        ("files", "write", "workload", 2),
+        ("tasks", "exit", "workload", 1),
+        ("tasks", "getpid", "child", c),
+        ("tasks", "getppid", "child", c),
+        ("files", "write", "child", c),
+        ("tasks", "exit", "child", c),
+    ];
+    let name = |file, call, program| format!("kernel::syscall::{file}::sys_{call},{program}");
+    let expected = calls.map(|(file, call, program, count)| (name(file, call, program), count));
+    let counted = workload().counts("@calls").into_iter();
+    let counted = counted.map(|(key, count)| (key.to_owned(), count));
+    assert_eq!(
+        counted.collect::<BTreeMap<_, _>>(),
+        BTreeMap::from(expected)
+    );
+}
+
+/// 17 is EEXIST.
+#[test]
+fn sysfail_counts_errors() {
+    assert_eq!(
+        workload().counts("@failed"),
+        BTreeMap::from([("tracepoint:syscalls:sys_exit_mkdir,workload,17", CHILDREN)])
+    );
+}
+
+/// It counts the calls that return, which are all but exit, and has a time for each.
+#[test]
+fn syslatency_has_a_time_for_each_call() {
+    let calls = workload().counts("@calls");
+    let mut returning = BTreeMap::new();
+    for (key, count) in calls {
+        let (function, _) = key.split_once(',').unwrap();
+        if !function.ends_with("::sys_exit") {
+            *returning.entry(function).or_insert(0) += count;
+        }
+    }
+    let times = workload().map("@call_ns").as_object().unwrap().iter();
+    let times =
+        times.map(|(function, stats)| (function.as_str(), stats["count"].as_u64().unwrap()));
+    assert_eq!(times.collect::<BTreeMap<_, _>>(), returning);
+}
+
+/// The kernel opens the workload's file and the console, and each child's file.
+#[test]
+fn vfscount_counts_calls() {
+    assert_eq!(
+        workload().counts("@vfs"),
+        BTreeMap::from([
+            ("kernel::fs::file::vfs_open", 2 + CHILDREN),
+            ("kernel::fs::file::vfs_write", 2 + CHILDREN),
+        ])
+    );
+}
+
+/// Two programs count the same blocks, one at the entry, one at the return.
+#[test]
+fn heaptop_counts_blocks() {
+    let blocks = workload().counts("@blocks");
+    assert_eq!(blocks["workload"], workload().number("@taken"));
+    // Bytes by stack: each block has at least one.
+    assert!(workload().sum("@bytes") >= blocks.values().sum());
+}
+
+/// Of the blocks that the workload takes, two stay: the map and the set of the entries of `/tmp`
+/// keep a node each when the last entry is removed.
+#[test]
+fn memleak_finds_what_is_left() {
+    let (taken, given) = (workload().number("@taken"), workload().number("@given"));
+    assert_eq!(taken - given, 2, "of {taken}");
+    let left = workload().counts("@left");
+    assert_eq!(left.len(), 2);
+    assert!(
+        left.keys().all(|stack| stack.contains("kernel::fs::mkdir")),
+        "{left:?}"
+    );
+}
+
+/// `exercise contents`: see the table in `lessons.rs`.
+fn contents() -> &'static Answers {
+    static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
+        let names = ["opensnoop", "vfsstat", "bitesize", "fsdist"];
+        Answers::of(&["--run", "exercise contents", &programs(&names, "")])
+    });
+    &ANSWERS
+}
+
+/// The first file stays open as number 3, and is opened as 4 by others, once as 5 with another one
+/// open. The second open asks for a new file, which is refused (EEXIST).
+#[test]
+fn opensnoop_shows_numbers_errors_and_paths() {
+    let numbers = [
+        "3 0", "-1 17", "4 0", "4 0", "4 0", "5 0", "4 0", "4 0", "4 0",
+    ];
+    let mut expected: Vec<String> = numbers.map(|is| format!("{is} /tmp/contents")).into();
+    expected.push("3 0 /tmp/large".into());
+    assert_eq!(contents().lines("3 exercise "), expected);
+}
+
+/// Those of the program, and what the kernel opens for it: its file and the console.
+#[test]
+fn vfsstat_counts_operations() {
+    let expected = BTreeMap::from([("open", 10 + 2), ("read", 13), ("write", 7)]);
+    assert_eq!(contents().counts("@ops"), expected);
+}
+
+#[test]
+fn bitesize_shows_sizes() {
+    let of = |map| buckets(&contents().map(map)["exercise"]);
+    assert_eq!(of("@read"), [(0, 7), (4, 1), (8, 4), (16384, 1)]);
+    assert_eq!(of("@written"), [(1, 2), (4, 3), (8, 1), (16384, 1)]);
+}
+
+#[test]
+fn fsdist_times_each_operation() {
+    let of = |operation| total(&contents().map("@file_ns")[operation]);
+    assert_eq!([of("open"), of("read"), of("write")], [12, 13, 7]);
+}
+
+/// Four children are asked whether they are there (signal 0), killed, and not there any more (error
+/// 3, ESRCH). Another one has ended by itself, and can still be asked and killed. The last one kills
+/// itself. The third child has a child, so one number is left out.
+#[test]
+fn killsnoop_shows_signals() {
+    let further = programs(&["exitsnoop"], "");
+    let answers = Answers::of(&[
+        "--run",
+        "exercise kill",
+        &programs(&["killsnoop"], &further),
+    ]);
+    let mut expected = Vec::new();
+    for child in [4, 5, 6, 7] {
+        expected.extend([(3, 0, child, 0), (3, 9, child, 0), (3, 9, child, 3)]);
+    }
+    expected.extend([(3, 0, 9, 0), (3, 9, 9, 0), (10, 9, 10, 0)]);
+    let line = |(by, signal, to, error)| format!("{by} exercise {signal} {to} {error}");
+    let expected: Vec<String> = expected.into_iter().map(line).collect();
+    let lines = answers.lines("").into_iter();
+    let (kills, ends): (Vec<_>, Vec<_>) = lines
+        .skip(2)
+        .partition(|line| !line.contains("exercise exit") && !line.contains("exercise signal"));
+    assert_eq!(kills, expected);
+    // The orphan is killed by nobody, and the program itself ends well.
+    let signals = ends
+        .iter()
+        .filter(|line| line.ends_with("exercise signal 9"));
+    assert_eq!(signals.count(), 5, "{ends:?}");
+}
+
+/// 5 sleeps of 10 ms, one of 0, and three with wrong times (error 22, EINVAL).
+#[test]
+fn naptime_shows_sleeps() {
+    let answers = Answers::of(&["--run", "exercise sleep 50", &programs(&["naptime"], "")]);
+    let naps: Vec<(u64, u64)> = answers
+        .lines("3 exercise ")
+        .iter()
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(time, error)| (time.parse().unwrap(), error.parse().unwrap()))
+        .collect();
+    let errors: Vec<u64> = naps.iter().map(|(_, error)| *error).collect();
+    assert_eq!(errors, [0, 0, 0, 0, 0, 0, 22, 22, 22]);
+    // Nobody is woken too early.
+    assert!(
+        naps[..5].iter().all(|(time, _)| *time >= 10_000_000),
+        "{naps:?}"
+    );
+}
+
+/// The program's eight children take more memory than there is, and it says how many were ended.
+#[test]
+fn oomkill_shows_who_had_no_memory() {
+    let arguments = ["--memory", "64", "--log", "--run", "exercise out_of_memory"];
+    let program = programs(&["oomkill"], "");
+    let answers = Answers::of(&[&arguments[..], &[&program]].concat());
+    let ended = answers
+        .lines("")
+        .iter()
+        .filter(|line| line.ends_with("exercise OutOfMemory"))
+        .count();
+    let said = format!("out_of_memory: {ended} of 8 ended");
+    assert!(answers.said.contains(&said), "{ended}: {}", answers.said);
+}
+
+/// Programs about the scheduler, the processor and locks, on two CPUs. Clauses of the test count the
+/// same things otherwise.
+fn machine() -> &'static Answers {
+    static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
+        let names = [
+            "runqlat",
+            "cpudist",
+            "offcputime",
+            "wakeups",
+            "hardirqs",
+            "faults",
+            "lockwait",
+            "cpuwalk",
+        ];
+        let further = "
+            tracepoint:sched:sched_switch { @switches[args.prev_comm] = count(); }
+            tracepoint:sched:sched_wakeup { @all_wakeups = count(); }
+            kprobe:timer_interrupt { @ticks = count(); }
+            tracepoint:exceptions:page_fault { @all_faults[comm] = count(); }
+            kprobe:\"kernel::task::wait_queue::wait<lock*\" { @locks[comm] = count(); }";
+        Answers::of(&["--smp", "2", &programs(&names, further)])
+    });
+    &ANSWERS
+}
+
+/// Each wakeup has its time, was of a task that still ran, or of one that had not run yet.
+#[test]
+fn runqlat_times_each_wakeup() {
+    let answers = machine();
+    let (waited, left) = (
+        total(answers.map("@waited_ns")),
+        answers.counts("@woken").len() as u64,
+    );
+    let wakeups = answers.number("@wakeups");
+    assert_eq!(wakeups, waited + left + answers.number("@awake"));
+    // The workload waits for each child, and the kernel for the workload.
+    assert!(wakeups > CHILDREN, "{wakeups}");
+}
+
+/// Programs that begin and end while it watches have a time for each switch.
+#[test]
+fn cpudist_times_each_run() {
+    let answers = machine();
+    let switches = answers.counts("@switches");
+    for program in ["workload", "child"] {
+        let runs = total(&answers.map("@ran_ns")[program]);
+        assert_eq!(runs, switches[program], "{program}");
+    }
+}
+
+/// The workload waits for its children. A task that has ended does not come back.
+#[test]
+fn offcputime_shows_waits() {
+    let away = machine().counts("@away_ns");
+    let waits = |stack: &str| stack.contains("sys_wait4") && stack.contains(",workload");
+    assert!(away.keys().any(|key| waits(key)), "{away:?}");
+    assert!(
+        !away.keys().any(|key| key.contains("scheduler::exit+")),
+        "{away:?}"
+    );
+}
+
+#[test]
+fn wakeups_have_both_tasks_and_the_stack() {
+    let answers = machine();
+    assert_eq!(answers.sum("@wakes"), answers.number("@all_wakeups"));
+    let wakes = answers.counts("@wakes");
+    for stack in wakes.keys() {
+        assert!(stack.contains("scheduler::ttwu_do_wakeup+0"), "{stack}");
+    }
+    // The end of the workload wakes the task that has started it.
+    let last = wakes
+        .iter()
+        .filter(|(key, _)| key.starts_with("workload,kernel_init,"));
+    assert_eq!(last.map(|(_, count)| count).sum::<u64>(), 1);
+}
+
+/// A tick has its time when it has returned. At the end one may be in the air on each CPU, and one
+/// under each task that was preempted by it: the reader's task and that of the kernel.
+#[test]
+fn hardirqs_times_interrupts() {
+    const TIMER: &str = "236";
+    let answers = machine();
+    let ticks = answers.number("@ticks");
+    let timed = total(&answers.map("@irq_ns")[TIMER]);
+    assert!((timed..=timed + 4).contains(&ticks), "{timed} of {ticks}");
+}
+
+/// After each fork parent and child write to their stacks: the parent to a page that is there and
+/// not to be written to (7), the child to one that is not there yet (6). Children do the same each.
+#[test]
+fn faults_have_programs_and_kinds() {
+    let answers = machine();
+    let faults = answers.counts("@faults");
+    assert_eq!(
+        (faults["workload,7"], faults["workload,6"]),
+        (CHILDREN, CHILDREN),
+        "{faults:?}"
+    );
+    for (program, all) in answers.counts("@all_faults") {
+        let of_program = faults.iter().filter(|(key, _)| key.starts_with(program));
+        let kinds: Vec<u64> = of_program.map(|(_, count)| *count).collect();
+        assert_eq!(kinds.iter().sum::<u64>(), all, "{program}");
+        assert!(
+            program != "child" || kinds.iter().all(|kind| kind % CHILDREN == 0),
+            "{kinds:?}"
+        );
+    }
+}
+
+#[test]
+fn lockwait_times_each_lock() {
+    let answers = machine();
+    let locks = answers.counts("@locks");
+    for program in ["workload", "child"] {
+        let times = total(&answers.map("@lock_ns")[program]);
+        assert_eq!(times, locks[program], "{program}");
+        assert!(times > CHILDREN, "{program}: {times}");
+    }
+}
+
+/// A machine with two CPUs has no samples of others.
+#[test]
+fn cpuwalk_has_the_cpus_of_the_machine() {
+    let cpus = buckets(machine().map("@cpu"));
+    assert!(
+        !cpus.is_empty() && cpus.iter().all(|(cpu, _)| (0..2).contains(cpu)),
+        "{cpus:?}"
+    );
+}
+
+/// Each sample is in one bucket, and the last one in none twice.
+#[test]
+fn samples_are_complete() {
+    let program = programs(&["profile", "runqocc"], "");
+    let answers = Answers::of(&["--run", "exercise rounds 30", &program]);
+    assert!(answers.hits > 0);
+    assert_eq!(
+        answers.sum("@samples") + answers.sum("@waits"),
+        answers.hits
+    );
+}
+
+#[test]
+fn funccount_counts_the_functions_of_a_pattern() {
+    let answers = Answers::of(&["funccount", "kernel::fs::*dir"]);
+    assert_eq!(
+        answers.counts("@"),
+        BTreeMap::from([
+            ("kernel::fs::mkdir", 1 + 2 * CHILDREN),
+            ("kernel::fs::rmdir", 1 + CHILDREN)
+        ])
+    );
+}
+
+/// No call takes less than nothing, so all are shown.
+#[test]
+fn funcslower_shows_calls() {
+    let answers = Answers::of(&["funcslower", "sys_rmdir", "0"]);
+    let lines = answers.lines(&format!("{WORKLOAD} workload "));
+    assert_eq!(lines.len() as u64, 1 + CHILDREN);
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.ends_with(" kernel::syscall::paths::sys_rmdir"))
+    );
+    // None takes an hour.
+    let answers = Answers::of(&["funcslower", "sys_rmdir", "3600000000000"]);
+    assert_eq!(answers.lines(&format!("{WORKLOAD} workload ")), [""; 0]);
+}
+
+#[test]
+fn argdist_counts_values() {
+    let answers = Answers::of(&["argdist", "kretprobe:kernel::fs::mkdir", "(comm, retval)"]);
+    let made = [
+        ("(workload, Ok(()))", 1 + CHILDREN),
+        ("(workload, Err(EEXIST))", CHILDREN),
+    ];
+    assert_eq!(answers.counts("@"), BTreeMap::from(made));
+}
+
+/// The lengths of what the workload writes: "workload: 3 children", "workload: done", and three
+/// times "child 4 of 3: exit 0", each with the end of the line.
+#[test]
+fn arghist_shows_a_histogram() {
+    let answers = Answers::of(&["arghist", "kprobe:vfs_write", "args.count"]);
+    assert_eq!(buckets(answers.map("@")), [(8, 1), (16, 1 + CHILDREN)]);
+}
+
+#[test]
+fn the_source_of_a_program_can_be_copied() {
+    let source = answer(&["--source", "argdist"]);
+    assert_eq!(source, programs(&["argdist"], ""));
+}
+
+/// The order of the counts is that of their size.
+#[test]
+fn counts_of_every_function_are_in_order() {
+    let said = answer(&["--smp", "1", "kprobe:* { @[func] = count(); }"]);
+    let counts: Vec<(&str, u64)> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("@[")?.rsplit_once("]: "))
+        .map(|(function, count)| (function, count.parse().unwrap()))
+        .collect();
+    assert!(counts.is_sorted_by_key(|(_, count)| *count));
+    let hits: u64 = counts.iter().map(|(_, count)| count).sum();
+    assert!(
+        said.ends_with(&format!("\n{hits} hits = {hits} recorded + 0 missed\n")),
+        "{said}"
+    );
+
+    // A trace of some of them finds the same counts.
+    let some = "kprobe:kernel::fs::*,kprobe:kernel::syscall::*,kprobe:kernel::task::fork::*,\
+                kprobe:file_tree::*,kprobe:executable::* { @[func] = count(); }";
+    let alone = Answers::of(&[some]);
+    let counts = BTreeMap::from_iter(counts);
+    for (function, count) in alone.counts("@") {
+        assert_eq!(counts[function], count, "{function}");
+    }
+    // And so does the reader of the workload's text.
+    let calls = [
+        ("sys_mkdir", 1 + 2 * CHILDREN),
+        ("sys_rmdir", 1 + CHILDREN),
+        ("sys_stat", CHILDREN),
+    ];
+    for (function, count) in calls {
+        assert_eq!(
+            counts[&*format!("kernel::syscall::paths::{function}")],
+            count
+        );
+    }
+}
