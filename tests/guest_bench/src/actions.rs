@@ -145,6 +145,7 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
     for event in EVENTS {
         event.measure(suffix);
     }
+    count_by_function(suffix)?;
     attach_all(suffix)?;
     // Reading is the same however hits come.
     if suffix.is_empty() {
@@ -286,21 +287,56 @@ impl Event {
     }
 }
 
+/// The addresses of all functions that can be probed.
+fn all_functions() -> Vec<u64> {
+    let can_be_probed = |function: &symbols::Symbol<'_>| {
+        let judged = survey::function(function);
+        judged.is_ok_and(|judged| judged.first().is_some_and(|first| first.verdict.is_ok()))
+    };
+    symbols::functions()
+        .filter(|function| function.kind == symbols::Kind::Text)
+        .filter(can_be_probed)
+        .map(|function| function.start)
+        .collect()
+}
+
+/// The cost of a count by the probed function, alone and while the same program is on all functions
+/// of the kernel.
+fn count_by_function(suffix: &str) -> Result<(), LoadError> {
+    const KEYS: u32 = 8192;
+    let function = symbols::functions().find(|function| function.name == TARGET);
+    let function = function.expect("the target is a function").start;
+    for (name, addresses) in [("a_count_by_func", None), ("a_count_by_func_all", Some(()))] {
+        let name = format!("{name}{suffix}");
+        if !wanted(&name) {
+            continue;
+        }
+        let addresses = addresses.map_or_else(|| vec![function], |()| all_functions());
+        let mut b = Builder::new(Kind::Probe);
+        let calls = b.map(MapDef::counters_by_key("calls", 8, KEYS));
+        b.call(Helper::FuncIp)
+            .store(R10, -8, B8, R0)
+            .load_map(R1, calls)
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, -8)
+            .mov(R3, 1)
+            .call(Helper::AddByKey)
+            .exit(0);
+        let program = Program::load(b.finish()?)?;
+        let attached = AttachedProbes::new(program.clone(), &addresses)?;
+        publish(&name, || program.sum_of_key(calls, &function.to_le_bytes()));
+        drop(attached);
+    }
+    Ok(())
+}
+
 /// The cost of attaching a count to all functions of the kernel in one call, and of detaching it.
 fn attach_all(suffix: &str) -> Result<(), LoadError> {
     let (attach, detach) = (format!("attach_all{suffix}"), format!("detach_all{suffix}"));
     if !(wanted(&attach) || wanted(&detach)) {
         return Ok(());
     }
-    let can_be_probed = |function: &symbols::Symbol<'_>| {
-        let judged = survey::function(function);
-        judged.is_ok_and(|judged| judged.first().is_some_and(|first| first.verdict.is_ok()))
-    };
-    let addresses: Vec<u64> = symbols::functions()
-        .filter(|function| function.kind == symbols::Kind::Text)
-        .filter(can_be_probed)
-        .map(|function| function.start)
-        .collect();
+    let addresses = all_functions();
     for is_measured in [false, true] {
         let mut b = Builder::new(Kind::Probe);
         let map = count(&mut b);
