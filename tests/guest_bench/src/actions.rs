@@ -306,7 +306,7 @@ fn count_by_function(suffix: &str) -> Result<(), LoadError> {
     const KEYS: u32 = 8192;
     let function = symbols::functions().find(|function| function.name == TARGET);
     let function = function.expect("the target is a function").start;
-    for (name, addresses) in [("a_count_by_func", None), ("a_count_by_func_all", Some(()))] {
+    for (name, addresses) in [("a_by_func", None), ("a_by_func_all", Some(()))] {
         let name = format!("{name}{suffix}");
         if !wanted(&name) {
             continue;
