@@ -322,17 +322,20 @@ fn naptime_shows_sleeps() {
     );
 }
 
-/// The program's eight children take more memory than there is, and it says how many were ended.
+/// The program's eight children take more memory than there is, and it says how many were ended. The
+/// function that ends them is inlined into another one, and its copy is counted.
 #[test]
 fn oomkill_shows_who_had_no_memory() {
     let arguments = ["--memory", "64", "--log", "--run", "exercise out_of_memory"];
-    let program = programs(&["oomkill"], "");
+    let further = "inline:kernel::mm::fault::kill_for_page_fault { @ended = count(); }";
+    let program = programs(&["oomkill"], further);
     let answers = Answers::of(&[&arguments[..], &[&program]].concat());
     let ended = answers
         .lines("")
         .iter()
         .filter(|line| line.ends_with("exercise OutOfMemory"))
         .count();
+    assert_eq!(answers.number("@ended"), ended as u64);
     let said = format!("out_of_memory: {ended} of 8 ended");
     assert!(answers.said.contains(&said), "{ended}: {}", answers.said);
 }
@@ -479,9 +482,15 @@ fn samples_are_complete() {
     );
 }
 
+/// As many places are attached as are listed.
 #[test]
 fn funccount_counts_the_functions_of_a_pattern() {
-    let answers = Answers::of(&["funccount", "kernel::fs::*dir"]);
+    let pattern = "kernel::fs::*dir";
+    let answers = Answers::of(&["funccount", pattern]);
+    assert_eq!(
+        answers.places,
+        answer(&["-l", pattern]).lines().count() as u64
+    );
     assert_eq!(
         answers.counts("@"),
         BTreeMap::from([

@@ -76,6 +76,8 @@ pub struct Answers {
     /// Maps as they are at the end.
     maps: BTreeMap<String, Json>,
     pub hits: u64,
+    /// How many places were attached.
+    pub places: u64,
     /// What the tool itself said, and with `--log` the guest.
     pub said: String,
 }
@@ -96,6 +98,7 @@ impl Answers {
             printed: Vec::new(),
             maps: BTreeMap::new(),
             hits: 0,
+            places: 0,
             said,
         };
         let mut is_closed = false;
@@ -110,6 +113,7 @@ impl Answers {
                         .maps
                         .extend(map.iter().map(|(name, map)| (name.clone(), map.clone())));
                 }
+                Some("attached_probes") => answers.places = data["probes"].as_u64().unwrap(),
                 Some("books") => {
                     answers.hits = data["hits"].as_u64().unwrap();
                     assert_eq!(data["missed"], 0, "{arguments:?}");
