@@ -10,7 +10,8 @@
 //! | call | how often, and its results |
 //! |---|---|
 //! | open | 9 of `/tmp/contents`, the second one fails; 1 of `/tmp/large` |
-//! | read | 11, 14, 15, 0 and 12 bytes of the whole file, each followed by one of 0 at its end; one of 0 at the end, before; 5 bytes; 19,996 of the large file |
+//! | read | 11, 14, 15, 0 and 12 bytes, each followed by one of 0 at the end of the file |
+//! | | before, one of 0 at its end; at last, 5 bytes, and 19,996 of the large file |
 //! | write | 11, 5, 1, 1, 5, 7 bytes; 19,997 to the large file, in pieces of 4096 bytes |
 
 use std::{collections::BTreeMap, fs, path::Path, sync::LazyLock};

@@ -38,7 +38,7 @@ fn without_time(lines: Vec<String>, mark: &str) -> Vec<String> {
     rest.collect()
 }
 
-/// What the workload does, with all programs that watch single calls.
+/// The workload, seen by all programs that watch single calls.
 fn workload() -> &'static Answers {
     static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
         let names = [
@@ -274,8 +274,8 @@ fn fsdist_times_each_operation() {
 }
 
 /// Four children are asked whether they are there (signal 0), killed, and not there any more (error
-/// 3, ESRCH). Another one has ended by itself, and can still be asked and killed. The last one kills
-/// itself. The third child has a child, so one number is left out.
+/// 3, ESRCH). Another one has ended by itself, and can still be asked and killed. The last one
+/// kills itself. The third child has a child, so one number is left out.
 #[test]
 fn killsnoop_shows_signals() {
     let further = programs(&["exitsnoop"], "");
@@ -322,8 +322,8 @@ fn naptime_shows_sleeps() {
     );
 }
 
-/// The program's eight children take more memory than there is, and it says how many were ended. The
-/// function that ends them is inlined into another one, and its copy is counted.
+/// The program's eight children take more memory than there is, and it says how many were ended.
+/// The function that ends them is inlined into another one, and its copy is counted.
 #[test]
 fn oomkill_shows_who_had_no_memory() {
     let arguments = ["--memory", "64", "--log", "--run", "exercise out_of_memory"];
@@ -340,8 +340,8 @@ fn oomkill_shows_who_had_no_memory() {
     assert!(answers.said.contains(&said), "{ended}: {}", answers.said);
 }
 
-/// Programs about the scheduler, the processor and locks, on two CPUs. Clauses of the test count the
-/// same things otherwise.
+/// Programs about the scheduler, the processor and locks, on two CPUs. Clauses of the test count
+/// the same things otherwise.
 fn machine() -> &'static Answers {
     static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
         let names = [

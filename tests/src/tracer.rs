@@ -71,14 +71,14 @@ pub fn words(line: &str) -> Vec<String> {
 /// The answers of a trace, from its JSON.
 #[derive(Debug)]
 pub struct Answers {
-    /// What the program printed.
+    /// The texts that the program printed.
     printed: Vec<String>,
     /// Maps as they are at the end.
     maps: BTreeMap<String, Json>,
     pub hits: u64,
     /// How many places were attached.
     pub places: u64,
-    /// What the tool itself said, and with `--log` the guest.
+    /// The words of the tool itself, and with `--log` those of the guest.
     pub said: String,
 }
 

@@ -115,7 +115,8 @@ pub trait Symbolize {
     }
 }
 
-/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the text.
+/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the
+/// text.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
