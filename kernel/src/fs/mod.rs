@@ -232,7 +232,10 @@ fn check_memory() -> Result<(), Errno> {
     Ok(())
 }
 
+// A tracer looks for the next three, so each stays a function of its own.
+
 /// Makes a directory.
+#[inline(never)]
 pub fn mkdir(cwd: &NodeRef, path: &[u8], permissions: u32) -> Result<(), Errno> {
     check_memory()?;
     TREE.lock().mkdir(cwd.0, path, permissions)?;
@@ -240,11 +243,13 @@ pub fn mkdir(cwd: &NodeRef, path: &[u8], permissions: u32) -> Result<(), Errno> 
 }
 
 /// Removes an empty directory.
+#[inline(never)]
 pub fn rmdir(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
     Ok(TREE.lock().rmdir(cwd.0, path)?)
 }
 
 /// Removes a file's name; open files keep its content.
+#[inline(never)]
 pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
     let special = TREE.lock().unlink(cwd.0, path)?;
     drop(special);
