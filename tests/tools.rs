@@ -352,6 +352,7 @@ fn machine() -> &'static Answers {
         let further = "
             tracepoint:sched:sched_switch { @switches[args.prev_comm] = count(); }
             tracepoint:sched:sched_wakeup { @all_wakeups = count(); }
+            inline:kernel::mm::fault::resolve { @inlined = count(); }
             tracepoint:exceptions:page_fault { @all_faults[comm] = count(); }
             kprobe:\"kernel::task::wait_queue::wait<lock*\" { @locks[comm] = count(); }";
         Answers::of(&["--smp", "2", &programs(&names, further)])
@@ -434,6 +435,8 @@ fn faults_have_programs_and_kinds() {
         (CHILDREN, CHILDREN),
         "{faults:?}"
     );
+    // Each fault is served by a function that is inlined into another one: its copy is counted.
+    assert_eq!(answers.number("@inlined"), answers.sum("@faults"));
     for (program, all) in answers.counts("@all_faults") {
         let of_program = faults.iter().filter(|(key, _)| key.starts_with(program));
         let kinds: Vec<u64> = of_program.map(|(_, count)| *count).collect();
