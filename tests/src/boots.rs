@@ -1,7 +1,7 @@
 //! Boots the test kernel until each test of a list has its verdict.
 //!
-//! Guests run side by side as far as this machine has processors ([`crate::processors`]). A list of
-//! tests is divided into parts that agree in their boot options, and each part is run by one thread.
+//! Guests run side by side as far as this machine has processors ([`crate::processors`]). A list
+//! of tests is divided into parts that agree in their boot options. One thread runs a part.
 
 use std::{
     cmp::Reverse,
@@ -230,8 +230,8 @@ pub fn run<'t>(
     })
 }
 
-/// Does the same, one guest after the other, until `report` wants no more. `booting` is the time that
-/// a boot has until its first test.
+/// Does the same, one guest after the other, until `report` wants no more. `booting` is the time
+/// that a boot has until its first test.
 pub fn run_until<'t>(
     emulator: Emulator,
     kernel: &Kernel,
@@ -264,8 +264,8 @@ fn parts<'a, 't>(tests: &'a [&'t GuestTest]) -> impl Iterator<Item = &'a [&'t Gu
     tests.chunk_by(|a, b| a.boot == b.boot)
 }
 
-/// Boots until each of `tests`, which have the same boot options, has its verdict, or `report` wants
-/// no more.
+/// Boots until each of `tests`, which have the same boot options, has its verdict, or `report`
+/// wants no more.
 fn run_part<'t>(
     starter: &Starter<'_>,
     tests: &[&'t GuestTest],

@@ -4,11 +4,11 @@
 //! idle. A guest that wants more than there are takes all. So time limits hold for a guest that has
 //! the machine for itself, or half of its CPUs.
 //!
-//! Guests get processors in the order in which they ask. Otherwise small ones could keep a large one
-//! waiting for ever.
+//! Guests get processors in the order in which they ask. Otherwise small ones could keep a large
+//! one waiting for ever.
 //!
 //! # Locking
-//! [`QUEUE`] is taken before [`FREE`], and held while its holder waits for processors to become free.
+//! [`QUEUE`] is taken before [`FREE`], and held while its holder waits for free processors.
 
 use std::{
     sync::{Condvar, LazyLock, Mutex, PoisonError},
@@ -36,13 +36,14 @@ pub(crate) fn wanted(cpus: u32) -> usize {
 #[derive(Debug)]
 pub struct Taken(usize);
 
-/// Waits until there is room for a guest with `cpus` CPUs. The room is its own while the value exists.
+/// Waits until there is room for a guest with `cpus` CPUs. The room is its own while the value
+/// exists.
 pub fn for_guest(cpus: u32) -> Taken {
     take(wanted(cpus))
 }
 
-/// Waits until so many processors are free, and takes them. A panic of another holder leaves nothing
-/// behind that concerns us.
+/// Waits until so many processors are free, and takes them. A panic of another holder leaves
+/// nothing behind that concerns us.
 fn take(count: usize) -> Taken {
     let _next = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
     let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -107,9 +107,9 @@ impl Events {
     /// Obeys the commands that were written to `file`, one by one. The first one that is refused
     /// ends it; those before it stay.
     ///
-    /// A line has at most 4,094 bytes. What the reading of it takes may be refused at any place.
-    /// The lists and the files of an event may not, and take less than 256 KiB. So a line is refused
-    /// while less than the kernel's reserve is free, which is much more.
+    /// A line has at most 4,094 bytes. Any allocation for reading it may fail, which is ENOMEM. The
+    /// lists and the files of an event are allocated without such an answer. So a line is refused
+    /// while less than the kernel's reserve is free.
     ///
     /// # Errors
     /// That of the refusal, which is in `error_log` then.

@@ -160,7 +160,7 @@ type Cached = Option<(u64, Option<SymbolAt<'static>>)>;
 impl CachedSymbols {
     const PLACES: usize = 64;
 
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self([const { Cell::new(None) }; Self::PLACES])
     }
 }

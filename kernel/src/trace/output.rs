@@ -34,7 +34,7 @@ impl Printer {
         Self {
             layouts: EVENTS.lock().layouts(),
             comms: BTreeMap::new(),
-            symbols: CachedSymbols::new(),
+            symbols: CachedSymbols::empty(),
             line: String::new(),
         }
     }

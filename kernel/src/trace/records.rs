@@ -151,8 +151,9 @@ pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
 }
 
 /// Reserves, or goes to label 8 if this is not the usual case. Compiled code has asked whether
-/// records are taken ([`bpf_compiler::Machine::records_off`]). `rdx`: the record's bytes, and 1 << 32 for its number. Then `rdi` is the program's record, and
-/// the header of the ring's record has its time and its number. Changes `rax`, `rcx` and `rdx`.
+/// records are taken ([`bpf_compiler::Machine::records_off`]). `rdx`: the record's bytes, and
+/// 1 << 32 for its number. Then `rdi` is the program's record, and the header of the ring's record
+/// has its time and its number. Changes `rax`, `rcx` and `rdx`.
 macro_rules! reserve {
     () => {
         "

@@ -37,7 +37,7 @@ impl Iterator for Instructions<'_> {
             Ok(insn) => {
                 self.bytes = &self.bytes[insn.len()..];
                 self.ip = insn.next_ip();
-                // What counts as one instruction may be more than the decoder has taken.
+                // One instruction may be more than the decoder has taken.
                 let behind = self.decoder.max_position() - self.bytes.len();
                 if self.decoder.position() != behind {
                     let is_set = self.decoder.set_position(behind);

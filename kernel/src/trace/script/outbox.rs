@@ -1,8 +1,8 @@
 //! Messages through memory that the host reads: the writing end of [`trace_wire::outbox`].
 //!
 //! # Invariants
-//! See OUTBOX-1 and OUTBOX-2 there. The memory is never given back, because the host may read it at any time,
-//! also when the kernel is dead.
+//! See OUTBOX-1 and OUTBOX-2 there. The memory is never given back, because the host may read it at
+//! any time, also when the kernel is dead.
 //!
 //! # Contexts
 //! Task context; one task writes.

@@ -15,7 +15,7 @@ fn call_deep(number: u64) {
     assert_eq!(traced_caller(number), number + 2);
 }
 
-/// What `trace` shows: an event from its name on, or `stack` and the two innermost functions.
+/// The lines of `trace`: an event from its name on, or `stack` and the two innermost functions.
 fn records() -> Vec<String> {
     let text = show("trace");
     let mut records = Vec::new();
@@ -71,8 +71,8 @@ fn a_stack_is_recorded_behind_its_hit_as_often_as_the_trigger_says() {
     clean_up();
 }
 
-/// A filter of the event keeps the record away, and not the stack; nor does the event have to be on.
-/// Without recording there is no stack either.
+/// A filter of the event keeps the record away, and not the stack. The event need not be on either.
+/// Without recording there is no stack.
 #[guest_test]
 fn a_stack_is_recorded_also_where_its_hit_is_not() {
     clean_up();
