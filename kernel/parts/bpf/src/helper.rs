@@ -45,7 +45,8 @@ pub enum Helper {
     /// The same for kernel memory.
     ReadKernelStr = 115,
     /// `(ring, size, 0)`: a record of constant size, or null if there is no room, or if no records
-    /// are taken ([`Helper::NotRecording`]), which is counted. It must be submitted or discarded. Its bytes are not cleared; they may be read and mean nothing.
+    /// are taken ([`Helper::NotRecording`]), which is counted. It must be submitted or discarded.
+    /// Its bytes are not cleared; they may be read and mean nothing.
     RingReserve = 131,
     /// `(record, 0)`: gives the record to the reader.
     RingSubmit = 132,
@@ -96,14 +97,15 @@ pub enum Helper {
     /// [`Return`](crate::Kind::Return) only.
     ReturnAddress,
     /// `(number)`: acts as the trigger of that number says, for example switches recording off. 1,
-    /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it may.
+    /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it
+    /// may.
     Trigger,
     /// `()`: 0 while the trace buffer takes records, a number up to 2^32 - 1 while it takes none.
     /// So a program that would only record can end early.
     NotRecording,
-    /// `(map, &key, word)`: the sum over all CPUs of a word (8 bytes) of the key's value. A key or a
-    /// word that is not there counts as 0. A value that changes meanwhile is seen as it was or as
-    /// it is.
+    /// `(map, &key, word)`: the sum over all CPUs of a word (8 bytes) of the key's value. A key or
+    /// a word that is not there counts as 0. A value that changes meanwhile is seen as it was or
+    /// as it is.
     SumOfCpus,
     /// `(map, &key, word)`: the greatest, as unsigned numbers. 0 if the key is nowhere.
     MostOfCpus,

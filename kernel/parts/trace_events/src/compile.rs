@@ -18,10 +18,10 @@
 //! # Invariants
 //! C1. Every byte of the fixed part is stored, also where a value cannot be read. So nothing of an
 //!     older record is shown.
-//! C2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to be recorded
-//!     (whether or not there is room, and whether or not records are taken), [`FILTERED`] if the
-//!     filter does not match, [`UNASKED`] if the event is off and only triggers act. So a filter
-//!     costs nothing but itself.
+//! C2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to be
+//!     recorded (whether or not there is room, and whether or not records are taken),
+//!     [`FILTERED`] if the filter does not match, [`UNASKED`] if the event is off and only triggers
+//!     act. So a filter costs nothing but itself.
 //! C3. A string is measured before the record is reserved and copied afterwards. If it has grown in
 //!     between, it is cut; it never takes the room of the next one.
 //! C4. The verifier takes every program, unless it is too long. A longer one is refused here.

@@ -71,7 +71,8 @@ mod tests {
         fn numbers_are_written_as_the_formatter_writes_them(value: u64, bits in 0..64u32) {
             for value in [value, value >> bits, 0, u64::MAX] {
                 prop_assert_eq!(text(|out| write_decimal(value, b' ', 0, out)), format!("{value}"));
-                prop_assert_eq!(text(|out| write_decimal(value, b' ', 5, out)), format!("{value:5}"));
+                let wide = text(|out| write_decimal(value, b' ', 5, out));
+                prop_assert_eq!(wide, format!("{value:5}"));
                 prop_assert_eq!(
                     text(|out| write_decimal(value, b'0', 6, out)),
                     format!("{value:06}")

@@ -20,8 +20,8 @@ use crate::{
 
 /// How deep blocks and expressions may be nested, together. A level takes up to 3.6 KiB of stack
 /// here (a parenthesis: `parentheses`, `ternary`, `unary` and `postfix` in an optimised build). So
-/// the deepest text takes 120 KiB, which the host has. The kernel's stacks of 32 KiB have not; there
-/// each level is asked for ([`parse_with_room`]).
+/// the deepest text takes 120 KiB, which the host has. The kernel's stacks have 32 KiB; there each
+/// level is asked for ([`parse_with_room`]).
 pub const MAX_DEPTH: usize = 32;
 /// The stack that a level and what it calls need at most, here and in the compiler, where a level
 /// is 4 KiB.

@@ -1,7 +1,8 @@
 //! A stream of bytes through memory that two machines share: one writes, the other one reads.
 //!
 //! ```text
-//!   words     MAGIC │ CAPACITY │ … │ WRITTEN │ … │ READ │ … │ FED │ … │ MAPS │ …   the first 4096 bytes
+//!   words     MAGIC │ CAPACITY │ … │ WRITTEN │ … │ READ │ … │ FED │ … │ MAPS │ …
+//!             the first 4096 bytes
 //!   data      as many bytes as the capacity; byte n of the stream is at n % capacity
 //! ```
 //!

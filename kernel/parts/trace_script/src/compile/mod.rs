@@ -161,7 +161,7 @@ struct Compiler<'a> {
 }
 
 /// A loop whose end the text does not tell has a number of turns at most, because a program must
-/// end. A program is made with the least of them first. What the verifier has to see then tells how
+/// end. A program is made with the least of them first. The work of the verifier then tells how
 /// many it would take: the more a turn does, the fewer.
 const LEAST_TURNS: u32 = 16;
 const MOST_TURNS: u32 = 1024;

@@ -23,7 +23,8 @@ fn a_program_reads_what_all_cpus_have_counted() {
          sum(arg1); } \
          interval:s:1 { printf(\"%d %d %d %d %d %d %d %d %d %d\\n\", @n, @k[1], @sum[1], \
          @min[1], @max[1], @avg[1], @least, @most, @mean, @all); \
-         printf(\"%d %d %d %d %d %d\\n\", @k[2], @sum[2], @min[2], @max[2], @avg[2], (int64)@n - 5); \
+         printf(\"%d %d %d %d %d %d\\n\", @k[2], @sum[2], @min[2], @max[2], @avg[2], \
+         (int64)@n - 5); \
          if (@n > 2 && @k[1] == 3) { @seen = @n; print(@max[1] < 0 ? \"below\" : \"above\"); } }",
     );
     world.tick();

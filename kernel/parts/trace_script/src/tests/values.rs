@@ -360,7 +360,8 @@ fn types_of_the_library_are_shown_as_what_they_hold() {
     world.hit(&write_hit());
     assert_eq!(
         world.out,
-        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7, list: Vec { buf: RawVec { cap: 0, ptr: 0x0 }, len: 0 } }\n1\n"
+        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7, \
+         list: Vec { buf: RawVec { cap: 0, ptr: 0x0 }, len: 0 } }\n1\n"
     );
     world.out.clear();
     assert_eq!(world.maps(), "@[sh]: 7\n\n");
