@@ -337,25 +337,29 @@ fn oomkill_shows_who_had_no_memory() {
     assert!(answers.said.contains(&said), "{ended}: {}", answers.said);
 }
 
-/// Programs about the scheduler, the processor and locks, on two CPUs. Clauses of the test count
-/// the same things otherwise.
-fn machine() -> &'static Answers {
+/// Programs about the scheduler, on two CPUs. Clauses of the test count the same things otherwise.
+///
+/// A hit that comes by an interrupt while its CPU is in another hit is a miss. So programs share a
+/// boot only if that cannot be: these probe code that has interrupts off.
+fn scheduler() -> &'static Answers {
     static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
-        let names = [
-            "runqlat",
-            "cpudist",
-            "offcputime",
-            "wakeups",
-            "faults",
-            "lockwait",
-        ];
         let further = "
             tracepoint:sched:sched_switch { @switches[args.prev_comm] = count(); }
-            tracepoint:sched:sched_wakeup { @all_wakeups = count(); }
+            tracepoint:sched:sched_wakeup { @all_wakeups = count(); }";
+        let program = programs(&["runqlat", "cpudist", "wakeups"], further);
+        Answers::of(&["--smp", "2", &program])
+    });
+    &ANSWERS
+}
+
+/// The same of memory and locks. No interrupt comes to these places.
+fn memory() -> &'static Answers {
+    static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
+        let further = "
             inline:kernel::mm::fault::resolve { @inlined = count(); }
             tracepoint:exceptions:page_fault { @all_faults[comm] = count(); }
             kprobe:\"kernel::task::wait_queue::wait<lock*\" { @locks[comm] = count(); }";
-        Answers::of(&["--smp", "2", &programs(&names, further)])
+        Answers::of(&["--smp", "2", &programs(&["faults", "lockwait"], further)])
     });
     &ANSWERS
 }
@@ -363,7 +367,7 @@ fn machine() -> &'static Answers {
 /// Each wakeup has its time, was of a task that still ran, or of one that had not run yet.
 #[test]
 fn runqlat_times_each_wakeup() {
-    let answers = machine();
+    let answers = scheduler();
     let (waited, left) = (
         total(answers.map("@waited_ns")),
         answers.counts("@woken").len() as u64,
@@ -377,7 +381,7 @@ fn runqlat_times_each_wakeup() {
 /// Programs that begin and end while it watches have a time for each switch.
 #[test]
 fn cpudist_times_each_run() {
-    let answers = machine();
+    let answers = scheduler();
     let switches = answers.counts("@switches");
     for program in ["workload", "child"] {
         let runs = total(&answers.map("@ran_ns")[program]);
@@ -388,7 +392,8 @@ fn cpudist_times_each_run() {
 /// The workload waits for its children. A task that has ended does not come back.
 #[test]
 fn offcputime_shows_waits() {
-    let away = machine().counts("@away_ns");
+    let answers = Answers::of(&["offcputime"]);
+    let away = answers.counts("@away_ns");
     let waits = |stack: &str| stack.contains("sys_wait4") && stack.contains(",workload");
     assert!(away.keys().any(|key| waits(key)), "{away:?}");
     assert!(
@@ -399,7 +404,7 @@ fn offcputime_shows_waits() {
 
 #[test]
 fn wakeups_have_both_tasks_and_the_stack() {
-    let answers = machine();
+    let answers = scheduler();
     assert_eq!(answers.sum("@wakes"), answers.number("@all_wakeups"));
     let wakes = answers.counts("@wakes");
     for stack in wakes.keys() {
@@ -428,7 +433,7 @@ fn hardirqs_times_interrupts() {
 /// not to be written to (7), the child to one that is not there yet (6). Children do the same each.
 #[test]
 fn faults_have_programs_and_kinds() {
-    let answers = machine();
+    let answers = memory();
     let faults = answers.counts("@faults");
     assert_eq!(
         (faults["workload,7"], faults["workload,6"]),
@@ -450,7 +455,7 @@ fn faults_have_programs_and_kinds() {
 
 #[test]
 fn lockwait_times_each_lock() {
-    let answers = machine();
+    let answers = memory();
     let locks = answers.counts("@locks");
     for program in ["workload", "child"] {
         let times = total(&answers.map("@lock_ns")[program]);
@@ -548,11 +553,16 @@ fn counts_of_every_function_are_in_order() {
         .map(|(function, count)| (function, count.parse().unwrap()))
         .collect();
     assert!(counts.is_sorted_by_key(|(_, count)| *count));
-    let hits: u64 = counts.iter().map(|(_, count)| count).sum();
-    assert!(
-        said.ends_with(&format!("\n{hits} hits = {hits} recorded + 0 missed\n")),
-        "{said}"
-    );
+    let recorded: u64 = counts.iter().map(|(_, count)| count).sum();
+    let books: Vec<u64> = said
+        .lines()
+        .last()
+        .unwrap()
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // An interrupt may come in a hit. Then the hits of its own code are misses.
+    assert_eq!(books[..2], [recorded + books[2], recorded], "{said}");
 
     // A trace of some of them finds the same counts.
     let some = "kprobe:kernel::fs::*,kprobe:kernel::syscall::*,kprobe:kernel::task::fork::*,\
