@@ -125,6 +125,10 @@ fn wrong_programs_are_refused_with_their_place() {
     for (arguments, part) in [
         (&[" "][..], "the program is empty"),
         (&["funccuont", "x"], "there is no ready program `funccuont`"),
+        (
+            &["--source", "funccuont"],
+            "there is no ready program `funccuont`",
+        ),
         (&["-f", "/nowhere"], "cannot read the program /nowhere"),
     ] {
         let said = refusal(arguments);

@@ -87,6 +87,8 @@ pub struct Refusal {
     pub program: Option<u32>,
     /// Without memory it is a constant, so that the refusal needs none.
     pub text: Cow<'static, str>,
+    /// A place cannot be probed, so another one might do.
+    is_of_place: bool,
 }
 
 impl Refusal {
@@ -94,6 +96,7 @@ impl Refusal {
         Self {
             program,
             text: format!("{text}").into(),
+            is_of_place: false,
         }
     }
 
@@ -101,7 +104,10 @@ impl Refusal {
     fn load(program: Option<u32>, error: LoadError) -> Self {
         match error.is_out_of_memory() {
             true => OutOfMemory.into(),
-            false => Self::new(program, error),
+            false => Self {
+                is_of_place: attach::is_of_place(&error),
+                ..Self::new(program, error)
+            },
         }
     }
 
@@ -119,6 +125,7 @@ impl From<OutOfMemory> for Refusal {
         Self {
             program: None,
             text: "there is no memory for the script; give the machine more".into(),
+            is_of_place: false,
         }
     }
 }
@@ -453,11 +460,26 @@ impl Session {
         for begin in &begins {
             begin.run(&PtRegs::default());
         }
-        let mut places = try_vec(script.attachments.len())?;
-        for ready in ready {
-            let attached = ready.attach()?;
+        let mut places: Vec<u32> = try_vec(script.attachments.len())?;
+        let mut left_out = try_vec(script.attachments.len())?;
+        for (index, ready) in ready.into_iter().enumerate() {
+            let attached = match ready.attach() {
+                // PLACES-1
+                Err(refusal) if refusal.is_of_place => {
+                    left_out.push((index, refusal));
+                    Attached::Nothing
+                }
+                result => result?,
+            };
             places.push(attached.places());
             session.attached.push(attached);
+        }
+        let probe = |index| script.probes.get(index);
+        let has_place = |wanted| (0..places.len()).any(|at| places[at] > 0 && probe(at) == wanted);
+        for (index, refusal) in left_out {
+            if probe(index).is_none() || !has_place(probe(index)) {
+                return Err(refusal);
+            }
         }
         let now = time::ktime_get();
         for timer in &mut session.timers {

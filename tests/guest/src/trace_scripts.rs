@@ -116,6 +116,7 @@ fn script() -> Script {
                 functions: vec![target],
             },
         ],
+        probes: Vec::new(),
         requests: vec![Request::Forward],
     }
 }
@@ -216,6 +217,25 @@ fn a_part_that_cannot_be_attached_takes_the_others_back() {
         assert!(kept.0.is_empty());
         assert_eq!(listed(), before);
     }
+}
+
+#[guest_test]
+fn an_attachment_without_a_place_is_left_out_if_another_one_of_its_probe_has_one() {
+    let mut script = script();
+    script.attachments.push(Attachment::Probe {
+        program: 0,
+        addresses: vec![0x1000],
+    });
+    for probes in [&[][..], &[0, 1], &[0, 1, 2]] {
+        script.probes = probes.to_vec();
+        let mut kept = Kept::default();
+        let refused = Session::start(&script, How::default(), &mut kept);
+        let refusal = refused.map(drop).unwrap_err();
+        assert!(refusal.text.contains("0x1000"), "{refusal:?}");
+        assert!(kept.0.is_empty());
+    }
+    script.probes = vec![0, 1, 0];
+    assert_eq!(run(&script), [(5, 0), (5, 0), (0, 0)]);
 }
 
 #[guest_test]

@@ -136,6 +136,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
             on_return: 1,
             functions: functions.to_vec(),
         }],
+        probes: Vec::new(),
         requests: vec![Request::Forward; 2],
     })
 }

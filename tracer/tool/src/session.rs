@@ -112,22 +112,25 @@ pub fn run(options: &Options) -> Result<u8> {
         begin: now,
         answered: false,
     };
-    if options.source {
-        let source = Source::as_written(options)?;
-        stdout()
-            .write_all(source.text.as_bytes())
-            .context("cannot write the program to standard output")?;
-        return Ok(0);
-    }
     let Some(pattern) = &options.list else {
+        let source = match options.source {
+            true => Source::as_written(options),
+            false => Source::of(options),
+        };
         // TOOL-1
-        let source = match Source::of(options) {
+        let source = match source {
             Ok(source) => source,
             Err(error) => {
                 say(format_args!("{error:#}"));
                 return Ok(REFUSED);
             }
         };
+        if options.source {
+            stdout()
+                .write_all(source.text.as_bytes())
+                .context("cannot write the program to standard output")?;
+            return Ok(0);
+        }
         return trace(options, &source, &mut timing);
     };
     if let Some(events) = pattern.strip_prefix("tracepoint:") {

@@ -30,6 +30,10 @@ pub struct Script {
     pub maps: Vec<Map>,
     pub programs: Vec<Program>,
     pub attachments: Vec<Attachment>,
+    /// For each attachment the number of the probe in the text that it was made for. The places of
+    /// a probe stand for each other: those that cannot be probed are left out while others remain.
+    /// An attachment that is not in the list is a probe of its own.
+    pub probes: Vec<u32>,
     pub requests: Vec<Request>,
 }
 

@@ -9,9 +9,11 @@
 //! | begin, end | the task that starts and ends the script |
 //!
 //! # Invariants
-//! PLACES-1. Of an attachment with several places those are left out that cannot be probed, for
-//!     example the entry stubs among all functions of the kernel. How many are left is told
-//!     ([`Attached::places`]). If none is left, or there is only one, that is a refusal.
+//! PLACES-1. Of a probe with several places those are left out that cannot be probed, for example
+//!     the entry stubs among all functions of the kernel. How many are left is told
+//!     ([`Attached::places`]). If none is left, or there is only one, that is a refusal. A probe
+//!     has several attachments if its places need programs of their own, because their values are
+//!     elsewhere: for example the copies of an inlined function.
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
 //!     it is unregistered, behind a grace period.
 //! PROFILE-2. A profile runs as often as it was asked for, on the average, while its CPU has work:
@@ -242,6 +244,11 @@ fn attach_most<T>(
             result => return result,
         }
     }
+}
+
+/// Whether the matter is a place that cannot be probed.
+pub fn is_of_place(error: &LoadError) -> bool {
+    matches!(error, LoadError::Probe(error) if place_of(error).is_some())
 }
 
 /// The place that cannot be probed, if that is the matter.

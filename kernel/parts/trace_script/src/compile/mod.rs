@@ -1035,12 +1035,21 @@ impl<'a> Compiler<'a> {
                 keys: map.keys.clone().unwrap_or_default(),
             });
         }
+        // Attachments of one probe are side by side.
+        let mut probes: Vec<u32> = Vec::new();
+        for (index, origin) in self.origins.iter().enumerate() {
+            let before = index.checked_sub(1).map(|before| &self.origins[before]);
+            let is_new = before.is_some_and(|before| before.span != origin.span);
+            let last = probes.last().copied().unwrap_or(0);
+            probes.push(last + u32::from(is_new));
+        }
         Ok(Compiled {
             script: Script {
                 version: script::VERSION,
                 maps,
                 programs: self.programs,
                 attachments: self.attachments,
+                probes,
                 requests: self.requests,
             },
             presentation: Presentation::new(
