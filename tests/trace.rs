@@ -79,6 +79,20 @@ fn a_condition_that_does_not_hold_gives_status_1_and_the_reason() {
     assert!(said.contains(&reason), "{said}");
 }
 
+/// The arguments of a program are in its memory: texts that pointers lead to, behind each other.
+#[test]
+fn arguments_of_programs_are_joined() {
+    let said = answer(&["kprobe:do_execve { join(arg1); join(arg1, \",\"); }"]);
+    let mut lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("child"))
+        .collect();
+    lines.sort_unstable();
+    let with = |between| (0..CHILDREN).map(move |number| format!("child{between}{number}"));
+    let expected: Vec<String> = with(' ').chain(with(',')).collect();
+    assert_eq!(lines, expected);
+}
+
 #[test]
 fn begin_end_and_exit_have_their_order_and_the_status_is_passed_on() {
     let program = "begin { printf(\"first\\n\"); } kprobe:do_fork { exit(3); } \

@@ -3,7 +3,12 @@
 //! PRESENTATION-1. A map that a program asked to print is shown where its frame stands in the
 //!     stream. Each map that was sent without such a question is shown at the end.
 
-use alloc::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    rc::Rc,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::{
     cmp::Ordering,
     fmt::{self, Write},
@@ -66,6 +71,11 @@ pub(crate) enum Record {
     /// Values at their offsets, counted from [`VALUES`].
     Line {
         parts: Vec<Part>,
+        values: Vec<(u32, Shape)>,
+    },
+    /// Those texts that are there, with a text between each two. Values as in a line.
+    Joined {
+        between: Rc<str>,
         values: Vec<(u32, Shape)>,
     },
     /// A value, with its newline.
@@ -342,6 +352,15 @@ impl Presentation {
         named.into_iter().map(|(_, number)| number).collect()
     }
 
+    /// The values of a record, at their offsets.
+    fn values(&self, places: &[(u32, Shape)], stored: &[u8]) -> Vec<Value> {
+        let value = |(offset, shape): &(u32, Shape)| {
+            let bytes = stored.get(*offset as usize..).unwrap_or(&[]);
+            shape.decode(bytes, &self.context)
+        };
+        places.iter().map(value).collect()
+    }
+
     fn record(
         &mut self,
         cpu: u32,
@@ -371,12 +390,15 @@ impl Presentation {
                 return Ok(Event::Nothing);
             }
             Record::Line { parts, values } => {
-                let values = values.iter().map(|(offset, shape)| {
-                    let bytes = stored.get(*offset as usize..).unwrap_or(&[]);
-                    shape.decode(bytes, &self.context)
-                });
-                let values: Vec<Value> = values.collect();
+                let values = self.values(values, stored);
                 (line(parts, &values, symbols)?, values)
+            }
+            Record::Joined { between, values } => {
+                let mut values = self.values(values, stored);
+                values.retain(|value| *value != Value::Absent);
+                let texts = values.iter().map(|value| value.shown(symbols).to_string());
+                let texts: Vec<String> = texts.collect();
+                (alloc::format!("{}\n", texts.join(between)), values)
             }
             Record::Value(shape) => {
                 let value = shape.decode(stored, &self.context);

@@ -32,14 +32,14 @@ const WORDS: [&str; 16] = [
 ];
 
 /// The functions that give values, and those that do something.
-const FUNCTIONS: [&str; 25] = [
-    "has_key", "printf", "print", "clear", "zero", "delete", "exit", "time", "str", "ksym",
+const FUNCTIONS: [&str; 26] = [
+    "has_key", "printf", "print", "join", "clear", "zero", "delete", "exit", "time", "str", "ksym",
     "kaddr", "buf", "kstack", "reg", "strftime", "strncmp", "nsecs", "count", "sum", "min", "max",
     "avg", "stats", "hist", "lhist",
 ];
 
 /// Names of other tracers, and why they are not here.
-const ABSENT: [(&str, &str); 14] = [
+const ABSENT: [(&str, &str); 13] = [
     (
         "ustack",
         "the stacks of programs are not recorded; use kstack",
@@ -63,13 +63,15 @@ const ABSENT: [(&str, &str); 14] = [
         "the tracer runs no programs; pass its output to one",
     ),
     ("cat", "the tracer prints no files; use cat at the prompt"),
-    ("join", "print each text: printf(\"%s %s\", str(a), str(b))"),
     ("ntop", "there is no network"),
     (
         "signal",
         "a program only looks and counts; use kill at the prompt",
     ),
 ];
+
+/// How many texts of a list are joined, as elsewhere.
+const MOST_JOINED: u32 = 16;
 
 /// "1 argument".
 pub(super) fn arguments(count: usize) -> String {
@@ -512,12 +514,17 @@ impl Body<'_, '_> {
         if let Val::Object(object) = &value
             && let Some(address) = self.address_of(object)
         {
-            return Ok(Val::Text { address, most });
+            return Ok(Val::Text {
+                address,
+                most,
+                present: Test::Constant(true),
+            });
         }
         let counted = self.as_number(value, address.span)?;
         Ok(Val::Text {
             address: Number::select(counted.present, counted.number, Number::Constant(0)),
             most,
+            present: Test::Constant(true),
         })
     }
 
@@ -540,6 +547,12 @@ impl Body<'_, '_> {
         match (&*name.text, &arguments[..]) {
             ("printf", [format, values @ ..]) => self.print_line(format, values),
             ("printf", []) => Err(self.wrong_count(name, span, "printf(\"format\", value)")),
+            ("join", [list]) => self.join(list, " "),
+            ("join", [list, between]) => {
+                let between = self.text(between, "join(arg1, \",\")")?;
+                self.join(list, between)
+            }
+            ("join", _) => Err(self.wrong_count(name, span, "join(array) or join(array, \",\")")),
             ("print", [of, rest @ ..]) if rest.len() <= 2 => match map_of(of) {
                 Some(map) if map.keys.is_empty() => self.print_map(&map, rest),
                 Some(map) if rest.is_empty() => self.print_element(&map, of.span),
@@ -686,6 +699,61 @@ impl Body<'_, '_> {
             stored,
             format.span,
         )
+    }
+
+    /// Prints a line of the texts of a list: a slice of texts, or an array of pointers to texts
+    /// that a null ends, as `argv`. At most [`MOST_JOINED`].
+    fn join(&mut self, list: &Expression, between: &str) -> Lowered<()> {
+        let span = list.span;
+        let value = self.value(list)?;
+        let items: Vec<Val> = match self.simplified(value, span) {
+            list @ Val::Object(_) => {
+                let element = |index: u32| {
+                    let index = Counted {
+                        number: Number::Constant(index.into()),
+                        kind: Kind::UNSIGNED,
+                        present: Test::Constant(true),
+                    };
+                    self.index(list.clone(), index, span)
+                };
+                (0..MOST_JOINED).map(element).collect::<Lowered<_>>()?
+            }
+            array => {
+                let Counted {
+                    number, present, ..
+                } = self.as_number(array, span)?;
+                let array = Number::select(present, number, Number::Constant(0));
+                let most = self.c.options.text_bytes;
+                let texts = self.read_pointers(&array, MOST_JOINED);
+                let text = |address: Number| Val::Text {
+                    present: Test::NotZero(address.clone()),
+                    address,
+                    most,
+                };
+                texts.into_iter().map(text).collect()
+            }
+        };
+        let mut stored = Vec::new();
+        let mut places = Vec::new();
+        let mut offset = 0;
+        for item in items {
+            if !self.is_text(&item) {
+                return Err(Diagnostic::new(
+                    span,
+                    "the elements of this list are no texts",
+                    "use print(), which shows any list",
+                ));
+            }
+            let shape = self.shape(&item, true);
+            places.push((offset, shape.clone()));
+            offset += shape.bytes();
+            stored.push((item, shape, span));
+        }
+        let record = Record::Joined {
+            between: between.into(),
+            values: places,
+        };
+        self.record(record, stored, span)
     }
 
     fn print_map(&mut self, map: &MapName, rest: &[Expression]) -> Lowered<()> {

@@ -110,6 +110,7 @@ pub(crate) enum Val {
     Text {
         address: Number,
         most: u32,
+        present: Test,
     },
     /// Bytes in memory.
     Bytes {

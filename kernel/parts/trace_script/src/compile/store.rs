@@ -115,7 +115,7 @@ impl Body<'_, '_> {
                 return Shape::Text(bytes);
             }
             Val::Comm => return Shape::Text(COMM_BYTES),
-            Val::Text { most, .. } => return Shape::Text(*most),
+            Val::Text { most, present, .. } => (Shape::Text(*most), Some(present)),
             Val::Bytes { most, .. } => return Shape::Bytes(*most),
             Val::Object(object) => (self.type_shape(object.type_id), Some(&object.present)),
             Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
@@ -140,6 +140,7 @@ impl Body<'_, '_> {
         match value {
             Val::Number(counted) => counted.present.clone(),
             Val::Object(object) => object.present.clone(),
+            Val::Text { present, .. } => present.clone(),
             Val::Tuple(items) => items
                 .iter()
                 .map(Self::present)
@@ -193,7 +194,7 @@ impl Body<'_, '_> {
                     self.asm.zero(to.at(COMM_BYTES), bytes - COMM_BYTES);
                 }
             }
-            (Val::Text { address, most }, Shape::Text(bytes)) => {
+            (Val::Text { address, most, .. }, Shape::Text(bytes)) => {
                 let read = (*most).min(*bytes);
                 self.read_text(address, to, read);
                 if read < *bytes {
@@ -309,6 +310,38 @@ impl Body<'_, '_> {
 
     /// A text that ends with a NUL, of the kernel's or of the task's memory.
     fn read_text(&mut self, address: &Number, to: Place, bytes: u32) {
+        let helpers = (Helper::ReadKernelStr, Helper::ReadUserStr);
+        self.read(helpers, address, to, bytes);
+    }
+
+    /// The pointers of an array behind each other, up to the first null, at most `count`. Zeros
+    /// follow, and nothing behind the null is read.
+    pub(super) fn read_pointers(&mut self, array: &Number, count: u32) -> Vec<Number> {
+        let array = self.keep(array);
+        let words = Place::stack(self.asm.take(8 * count));
+        let word = |index: u32| words.at(8 * index);
+        let end = self.asm.label();
+        // The stack must look the same on all ways.
+        let before = core::mem::replace(&mut self.asm.forgetful, true);
+        self.asm.fill(words, 8 * count);
+        self.number(&array);
+        self.asm.branch(Condition::Equal, Reg::R0, 0, end);
+        for index in 0..count {
+            let offset = Number::Constant((8 * index).into());
+            let address = Number::alu(AluOp::Add, array.clone(), offset);
+            let helpers = (Helper::ReadKernel, Helper::ReadUser);
+            self.read(helpers, &address, word(index), 8);
+            self.number(&Number::Own(word(index)));
+            self.asm.branch(Condition::Equal, Reg::R0, 0, end);
+        }
+        self.asm.place(end);
+        self.asm.forgetful = before;
+        (0..count).map(|index| Number::Own(word(index))).collect()
+    }
+
+    /// Calls one of the helpers that read memory: the first for the kernel's, the second for that
+    /// of a program.
+    fn read(&mut self, helpers: (Helper, Helper), address: &Number, to: Place, bytes: u32) {
         self.number(address);
         let (user, end) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R3, Reg::R0);
@@ -316,10 +349,10 @@ impl Body<'_, '_> {
         self.asm.set(Reg::R2, bytes.into());
         // Addresses of the kernel have the highest bit.
         self.asm.branch(Condition::GreaterOrEqual, Reg::R3, 0, user);
-        self.asm.call(Helper::ReadKernelStr);
+        self.asm.call(helpers.0);
         self.asm.jump(end);
         self.asm.place(user);
-        self.asm.call(Helper::ReadUserStr);
+        self.asm.call(helpers.1);
         self.asm.place(end);
     }
 

@@ -56,6 +56,7 @@ pub(super) const ATOMIC: TypeId = TypeId(29);
 pub(super) const TASK: TypeId = TypeId(30);
 pub(super) const TASK_REF: TypeId = TypeId(31);
 pub(super) const LIST: TypeId = TypeId(32);
+pub(super) const NAMES: TypeId = TypeId(33);
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -117,6 +118,7 @@ impl Fake {
             (STR, Type::Str),
             (BYTES, Type::Slice { of: U8 }),
             (WORDS, Type::Slice { of: U32 }),
+            (NAMES, Type::Slice { of: STR }),
             (
                 FILE,
                 Type::Struct(Struct {
@@ -345,6 +347,7 @@ impl Fake {
                 ),
                 ((READ, "count"), Ok(in_register(U32, 4, Dx))),
                 ((OPEN, "path"), Ok(in_two(STR, Di, Si))),
+                ((OPEN, "parts"), Ok(in_two(NAMES, Di, Si))),
             ]),
             returns: BTreeMap::from([
                 (WRITE, in_two(RESULT, Ax, Dx)),

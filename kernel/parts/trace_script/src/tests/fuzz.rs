@@ -148,6 +148,7 @@ impl Writer<'_> {
                     "time();",
                     "print(args.shape);",
                     "print((comm, 1, nsecs));",
+                    "join(arg1);",
                     "printf(\"%s %s\\n\", strftime(\"%H\", nsecs), ksym(arg1));",
                 ])
                 .into(),

@@ -405,3 +405,63 @@ fn truth_is_a_number_where_numbers_are() {
     world.out.clear();
     assert_eq!(world.maps(), "@[false]: 1\n\n@a: true\n@b: 7\n");
 }
+
+/// Pointers as `argv` has them, of the kernel or of a program: nothing behind the null is read, and
+/// an empty text is one.
+#[test]
+fn the_texts_of_an_array_of_pointers_are_joined() {
+    const TEXTS: [&[u8]; 3] = [b"ls\0", b"\0", b"-l\0"];
+    for (is_user, array_at) in [(false, FILE_AT), (true, 0x40_0000)] {
+        let mut world = World::new("kprobe:vfs_write { join(arg0); join(arg0, \",\"); }");
+        let memory = match is_user {
+            true => &mut world.user,
+            false => &mut world.memory,
+        };
+        let mut array = Vec::new();
+        for (number, text) in (1..).zip(TEXTS) {
+            let at = array_at + 0x1000 * number;
+            array.extend(at.to_le_bytes());
+            memory.push((at, text.to_vec()));
+        }
+        array.extend([0; 8]);
+        memory.push((array_at, array));
+        world.hit(&Hit {
+            registers: vec![(Di, array_at)],
+            ..write_hit()
+        });
+        assert_eq!(world.out, "ls  -l\nls,,-l\n");
+        assert_eq!(world.faults, 0);
+    }
+    let mut world = World::new("kprobe:vfs_write { join(arg0); }");
+    world.hit(&Hit {
+        registers: vec![(Di, 0)],
+        ..write_hit()
+    });
+    assert_eq!(world.out, "\n");
+    // The sixteen first ones.
+    let at = NAME_AT;
+    world.memory.push((at, b"a\0".to_vec()));
+    world.memory.push((FILE_AT, at.to_le_bytes().repeat(17)));
+    world.out.clear();
+    world.hit(&write_hit());
+    assert_eq!(world.out, format!("{}\n", ["a"; 16].join(" ")));
+}
+
+#[test]
+fn the_texts_of_a_slice_are_joined() {
+    let mut world = World::new("kprobe:vfs_open { join(args.parts, \"/\"); }");
+    let mut slice = Vec::new();
+    for (number, text) in (0..).zip(["usr", "bin"]) {
+        let at = NAME_AT + 0x100 * number;
+        slice.extend(at.to_le_bytes());
+        slice.extend((text.len() as u64).to_le_bytes());
+        world.memory.push((at, text.as_bytes().to_vec()));
+    }
+    world.memory.push((FILE_AT, slice));
+    world.hit(&Hit {
+        address: OPEN,
+        registers: vec![(Di, FILE_AT), (Si, 2)],
+        ..Hit::default()
+    });
+    assert_eq!(world.out, "usr/bin\n");
+}
