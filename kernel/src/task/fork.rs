@@ -4,6 +4,7 @@ use super::{Task, process, scheduler};
 use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task};
 use abi::{clone, signal};
 use alloc::sync::Arc;
+use core::hint::black_box;
 
 /// Flags that a program may pass. The others ask for tasks that share what processes here never
 /// share.
@@ -24,10 +25,12 @@ pub extern "C" fn do_fork(
     clone_flags: u64,
     stack_start: u64,
     regs: &PtRegs,
-    _stack_size: u64,
+    stack_size: u64,
     parent_tidptr: u64,
     child_tidptr: u64,
 ) -> i64 {
+    // Otherwise callers would leave anything in its register, and probes look at it.
+    black_box(stack_size);
     match fork(clone_flags, stack_start, regs, parent_tidptr, child_tidptr) {
         Ok(pid) => pid.into(),
         Err(errno) => errno.negated(),
