@@ -147,8 +147,9 @@ fn load_badly(jumps: bool) {
     );
     assert!(hits > 1_000, "{hits} hits");
     assert_eq!(read, 0, "texts that are not there were read");
+    // Four helpers and two loads find nothing at any place; the arguments may point anywhere.
     assert!(
-        bad >= 2 * hits && bad <= 5 * hits,
+        bad >= 6 * hits && bad <= 9 * hits,
         "{bad} bad loads, {hits} hits"
     );
     assert_eq!(refused, totals.dropped + totals.off, "{totals:?}");
