@@ -14,7 +14,7 @@ use kernel::{
     fs::{self, pseudo},
     log,
     mm::{frame, heap, kernel_stack, uaccess},
-    pr_debug,
+    pr_info,
     probes::{Kprobe, PreVerdict, PtRegs, register},
     task::{
         Pid,
@@ -296,13 +296,16 @@ fn rounds_of_fork_and_exec_leak_nothing() {
         let now = state();
         core::mem::replace(&mut before, now) == now
     });
+    // The last of it, its task, may not be released yet, where another CPU is slow. Then less is in
+    // use at the end than before. A leak of a block of the heap in each round is larger.
     expect_success(&["rounds", "100"]);
     expect_soon("everything is given back", || {
-        let now = state();
-        if now != before {
-            pr_debug!("{before:?} before, {now:?} now");
+        let (processes, used, free) = state();
+        let is_back = processes <= before.0 && used <= before.1 && free >= before.2;
+        if !is_back {
+            pr_info!("{before:?} before, {:?} now", (processes, used, free));
         }
-        now == before
+        is_back
     });
 }
 
