@@ -41,9 +41,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// Serves a hit of `site`, whatever probes it has. Interrupts off.
-    ///
-    /// One copy for all who serve hits here, so that what one of them shows holds for all.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn serve(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
         if cpu.is_busy() {
             if !self.miss(cpu, site, regs) {

@@ -212,7 +212,10 @@ impl<P: Platform> Hits<P> {
     }
 
     /// Serves a hit that a step has ended at. Returns whether nobody is to be told: the displaced
-    /// instruction is still to be stepped.
+    /// instruction is still to be stepped. One copy, because [`Hits::serve`] is long and steps are
+    /// rare.
+    #[cold]
+    #[inline(never)]
     fn serve_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {
         regs.ip = site.key.0;
         self.serve(cpu, site, regs);

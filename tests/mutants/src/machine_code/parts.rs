@@ -25,7 +25,6 @@ pub const PARTS: [Part; 22] = [
             "kprobe_run_posts",
             "kprobe_post_stub",
             "probes::asm::serve",
-            "probes::hit::breakpoint::<impl probes::hit::Hits<P>>::serve",
         ],
         tests: &[
             "between_instructions::",
@@ -135,7 +134,7 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "hooks",
-        functions: &["kernel::probes::hooks::"],
+        functions: &["kernel::probes::hooks::", "probes::hit::debug_trap::"],
         tests: &[
             "debugger::",
             "disturbed_hits::",
