@@ -300,28 +300,34 @@ fn all_functions() -> Vec<u64> {
         .collect()
 }
 
+/// Counts by what the helper before has returned.
+fn count_by_result(b: &mut Builder, calls: MapIndex) -> &mut Builder {
+    b.store(R10, -8, B8, R0)
+        .load_map(R1, calls)
+        .mov(R2, R10)
+        .alu(AluOp::Add, R2, -8)
+        .mov(R3, 1)
+        .call(Helper::AddByKey)
+}
+
 /// The cost of a count by the probed function, alone and while the same program is on all functions
 /// of the kernel.
 fn count_by_function(suffix: &str) -> Result<(), LoadError> {
     const KEYS: u32 = 8192;
     let function = symbols::functions().find(|function| function.name == TARGET);
     let function = function.expect("the target is a function").start;
-    for (name, addresses) in [("a_by_func", None), ("a_by_func_all", Some(()))] {
+    for (name, is_all) in [("a_by_func", false), ("a_by_func_all", true)] {
         let name = format!("{name}{suffix}");
         if !wanted(&name) {
             continue;
         }
-        let addresses = addresses.map_or_else(|| vec![function], |()| all_functions());
+        let addresses = match is_all {
+            true => all_functions(),
+            false => vec![function],
+        };
         let mut b = Builder::new(Kind::Probe);
         let calls = b.map(MapDef::counters_by_key("calls", 8, KEYS));
-        b.call(Helper::FuncIp)
-            .store(R10, -8, B8, R0)
-            .load_map(R1, calls)
-            .mov(R2, R10)
-            .alu(AluOp::Add, R2, -8)
-            .mov(R3, 1)
-            .call(Helper::AddByKey)
-            .exit(0);
+        count_by_result(b.call(Helper::FuncIp), calls).exit(0);
         let program = Program::load(b.finish()?)?;
         let attached = AttachedProbes::new(program.clone(), &addresses)?;
         publish(&name, || program.sum_of_key(calls, &function.to_le_bytes()));
@@ -438,16 +444,8 @@ fn stacks(suffix: &str) -> Result<(), LoadError> {
         entries: 1024,
     });
     let calls = b.map(MapDef::counters_by_key("calls", 8, 1024));
-    b.load_map(R2, stacks)
-        .mov(R3, 0)
-        .call(Helper::StackId)
-        .store(R10, -8, B8, R0)
-        .load_map(R1, calls)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey)
-        .exit(0);
+    b.load_map(R2, stacks).mov(R3, 0).call(Helper::StackId);
+    count_by_result(&mut b, calls).exit(0);
     let program = Program::load(b.finish()?)?;
     let probe = AttachedProbe::new(program, Kprobe::new().symbol("bench_chain_0"))?;
     // The functions of the chain, the innermost first.
