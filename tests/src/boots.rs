@@ -163,20 +163,6 @@ pub fn run<'t>(
     echo: bool,
     mut report: impl FnMut(&'t GuestTest, Verdict),
 ) -> Times {
-    // Bochs's guests share a file, the disk with the command line in it.
-    if echo || emulator == Emulator::Bochs || processors::all() == 1 {
-        return run_until(
-            emulator,
-            kernel,
-            tests,
-            BOOT_TIMEOUT,
-            echo,
-            |test, verdict| {
-                report(test, verdict);
-                ControlFlow::Continue(())
-            },
-        );
-    }
     let starter = match Starter::new(emulator, kernel) {
         Ok(starter) => starter,
         Err(error) => {
@@ -193,7 +179,12 @@ pub fn run<'t>(
         let processors = processors::wanted(part[0].boot.smp);
         (processors, Reverse((longest, part.len())))
     });
-    let drivers = processors::all().min(parts.len());
+    let drivers = match emulator {
+        // Bochs's guests share a file, the disk with the command line in it.
+        Emulator::Bochs => 1,
+        Emulator::Qemu if echo => 1,
+        Emulator::Qemu => processors::all().min(parts.len()),
+    };
     let queue = Mutex::new(parts.into_iter());
     let (sender, verdicts) = mpsc::channel();
     let drive = |sender: Sender<_>| {
