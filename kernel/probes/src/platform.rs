@@ -127,6 +127,18 @@ pub unsafe trait Platform: Sized + 'static {
     /// 2. The registration lock is held.
     unsafe fn write_text(addr: u64, byte: u8);
 
+    /// Stores four bytes of text that follow each other, which may be on two pages. A platform that
+    /// finds its alias by a page does better than this.
+    ///
+    /// # Safety
+    /// As [`write_text`](Self::write_text) for each of them. All are behind a breakpoint.
+    unsafe fn write_tail(addr: u64, bytes: [u8; 4]) {
+        for (at, byte) in (addr..).zip(bytes) {
+            // SAFETY: the caller's contract.
+            unsafe { Self::write_text(at, byte) };
+        }
+    }
+
     /// Page number `index` of the slot region; none when memory or the region is used up.
     fn slot_page(index: usize) -> Option<SlotPage>;
 

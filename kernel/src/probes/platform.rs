@@ -118,6 +118,11 @@ unsafe impl Platform for Kernel {
         unsafe { text_poke::store(addr, byte) }
     }
 
+    unsafe fn write_tail(addr: u64, bytes: [u8; 4]) {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { text_poke::store_tail(addr, bytes) }
+    }
+
     fn slot_page(index: usize) -> Option<SlotPage> {
         let exec = Self::slots().start + index as u64 * 4096;
         let frame = Frame::alloc_zeroed().ok()?;

@@ -76,36 +76,54 @@ static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// 3. No other CPU is in this function.
 #[inline(never)]
 pub unsafe fn store(addr: u64, byte: u8) {
-    if page_of(addr) != LAST_PAGE.load(Ordering::Relaxed) {
-        // SAFETY: the contract is the same.
-        return unsafe { store_in_another_page(addr, byte) };
-    }
-    let alias = LAST_ALIAS.load(Ordering::Relaxed);
-    // SAFETY: the alias of live text (1) is mapped and writable to the end of the page, and a store
-    // of one byte cannot tear.
-    unsafe { alias.add((addr % PAGE_BYTES) as usize).write_volatile(byte) };
+    let alias = alias_of(addr);
+    // SAFETY: the alias of live text (1) is writable, and a store of one byte cannot tear.
+    unsafe { alias.write_volatile(byte) };
 }
 
-/// Stores to a page that is not [`LAST_PAGE`] yet.
+/// Stores four bytes of kernel text that follow each other.
+///
+/// By one call, because a probe of the function that stores is hit by each call while all functions
+/// are probed.
 ///
 /// # Safety
-/// As for [`store`].
+/// As for [`store`], with each of them. All are behind a breakpoint, where no CPU executes.
+#[inline(never)]
+pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
+    if addr % PAGE_BYTES > PAGE_BYTES - 4 {
+        for (at, byte) in (addr..).zip(bytes) {
+            // SAFETY: the contract is the same.
+            unsafe { store(at, byte) };
+        }
+        return;
+    }
+    let alias = alias_of(addr);
+    // SAFETY: the alias of live text (1) is writable to the end of the page. Nobody fetches these
+    // bytes, so the store may tear.
+    unsafe { alias.cast::<[u8; 4]>().write(bytes) };
+}
+
+/// The writable alias of `addr`, live kernel text.
+#[inline]
+fn alias_of(addr: u64) -> *mut u8 {
+    let offset = addr % PAGE_BYTES;
+    if addr - offset != LAST_PAGE.load(Ordering::Relaxed) {
+        find_alias(addr - offset);
+    }
+    LAST_ALIAS
+        .load(Ordering::Relaxed)
+        .wrapping_add(offset as usize)
+}
+
+/// Makes `page` the [`LAST_PAGE`].
 #[cold]
 #[inline(never)]
-unsafe fn store_in_another_page(addr: u64, byte: u8) {
-    let page = page_of(addr);
-    let alias = paging::text_alias(VirtAddr::new(page));
-    LAST_ALIAS.store(alias, Ordering::Relaxed);
+fn find_alias(page: u64) {
+    LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
     LAST_PAGE.store(page, Ordering::Relaxed);
-    // SAFETY: as in `store`.
-    unsafe { alias.add((addr % PAGE_BYTES) as usize).write_volatile(byte) };
 }
 
 const PAGE_BYTES: u64 = 4096;
-
-fn page_of(addr: u64) -> u64 {
-    addr & !(PAGE_BYTES - 1)
-}
 
 /// Called on a CPU that gets the synchronising IPI, interrupts off. `quiescent`: the IPI found the
 /// CPU outside slots and probe handlers. Not inlined, so that a probe can count the IPIs.

@@ -34,6 +34,16 @@ fn note_store(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
 }
 
+fn note_tail(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    let offset = regs.di.wrapping_sub(stored_target as *const () as u64);
+    if offset < 8 {
+        for (at, byte) in (1 + offset..).zip((regs.si as u32).to_le_bytes()) {
+            note(at << 8 | u64::from(byte));
+        }
+    }
+    PreVerdict::Execute
+}
+
 fn note_synchronisation(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     note(0);
     PreVerdict::Execute
@@ -63,6 +73,10 @@ fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
     let at = |name| Kprobe::new().symbol(name);
     let stores = register(Box::new(
         at("kernel::probes::text_poke::store").pre(note_store),
+    ))
+    .unwrap();
+    let tails = register(Box::new(
+        at("kernel::probes::text_poke::store_tail").pre(note_tail),
     ))
     .unwrap();
     let synchronisations = register(Box::new(
@@ -111,5 +125,5 @@ fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
         twice(&["+0=cc ", original, "+0=b8 "])
     );
     assert_eq!(stored_target(), 0x5061);
-    drop((stores, synchronisations));
+    drop((stores, tails, synchronisations));
 }

@@ -193,15 +193,22 @@ pub(super) fn decode_by(
             .displacement_offset() as u8;
     }
     let mut len = instruction.len();
-    if let [0x0f, 0x0b, a, b, c, ..] = *window
-        && FORCED_EMULATION.contains(&[a, b, c])
-    {
-        len = 5;
+    if let Some(of_prefix) = forced_emulation_len(window) {
+        len = of_prefix;
         insn.instruction.set_len(len);
-        insn.instruction.set_next_ip(ip.wrapping_add(5));
+        insn.instruction.set_next_ip(ip.wrapping_add(len as u64));
     }
     insn.bytes[..len].copy_from_slice(&window[..len]);
     Ok(insn)
+}
+
+/// The length of the forced-emulation prefix at the start of `bytes`: `ud2` and its signature. None
+/// if there is none.
+pub(super) fn forced_emulation_len(bytes: &[u8]) -> Option<usize> {
+    match *bytes {
+        [0x0f, 0x0b, a, b, c, ..] if FORCED_EMULATION.contains(&[a, b, c]) => Some(5),
+        _ => None,
+    }
 }
 
 impl Insn {

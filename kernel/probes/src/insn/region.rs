@@ -24,7 +24,7 @@ use core::{fmt, ops::Range};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
 use super::{
-    boundary::Instructions,
+    boundary::{DecodedForms, Instructions},
     classify::{Class, classify},
     decode::{DecodeError, Insn},
     flags::FlagsOp,
@@ -119,23 +119,24 @@ impl Decoded {
     fn new(bytes: &[u8], start: u64) -> Option<Self> {
         let (mut instructions, mut references) = (Vec::new(), Vec::new());
         let (mut indirect_jump, mut undecodable) = (None, None);
-        for insn in Instructions::new(bytes, start) {
-            let insn = match insn {
-                Ok(insn) => insn,
+        // A jump at the end of the function may reach a little behind it.
+        let reach = (bytes.len() + JUMP_BYTES) as u64;
+        let mut forms = DecodedForms::new(bytes, start);
+        while let Some(form) = forms.next() {
+            let form = match form {
+                Ok(form) => form,
                 Err(error) => {
                     undecodable = Some(error);
                     break;
                 }
             };
-            let at = insn.ip();
+            let at = form.ip();
             instructions.try_reserve(1).ok()?;
             instructions.push((at - start) as u32);
-            if insn.instruction().flow_control() == FlowControl::IndirectBranch {
+            if form.flow_control() == FlowControl::IndirectBranch {
                 indirect_jump = indirect_jump.or(Some(at));
             }
-            // A jump at the end of the function may reach a little behind it.
-            let reach = bytes.len() + JUMP_BYTES;
-            for to in self::references(&insn).filter(|to| to.wrapping_sub(start) < reach as u64) {
+            for to in self::references(form).filter(|to| to.wrapping_sub(start) < reach) {
                 references.try_reserve(1).ok()?;
                 references.push((to, at));
             }
@@ -209,16 +210,43 @@ impl FunctionCode {
     pub fn region(&mut self, behind: &[u8], addr: u64) -> Option<Result<Region, Obstacle>> {
         let offset = addr.wrapping_sub(self.start);
         let at_entry = offset == 0 || offset == landing_pad_len(&self.bytes) as u64;
-        if self.decoded.is_some() || !at_entry || may_refer_to_entry(&self.bytes, offset, addr) {
+        let checked = if at_entry && self.decoded.is_none() {
+            self.check_entry(offset, addr)
+        } else {
             let decoded = match self.decoded.take() {
                 Some(decoded) => decoded,
                 None => Decoded::new(&self.bytes, self.start)?,
             };
-            if let Err(obstacle) = self.decoded.insert(decoded).check(offset, addr) {
-                return Some(Err(obstacle));
+            self.decoded.insert(decoded).check(offset, addr)
+        };
+        Some(checked.and_then(|()| self.displaced(behind, addr)))
+    }
+
+    /// Whether control may enter a jump at the entry, `addr`, by its first byte alone. Decodes the
+    /// function only as far as there are bytes that make it necessary.
+    ///
+    /// # Errors
+    /// An [`Obstacle`].
+    fn check_entry(&self, offset: u64, addr: u64) -> Result<(), Obstacle> {
+        let Some(last) = last_suspect(&self.bytes, offset, addr) else {
+            return Ok(());
+        };
+        let covered = addr + 1..addr + JUMP_BYTES as u64;
+        let mut forms = DecodedForms::new(&self.bytes, self.start);
+        while let Some(form) = forms.next() {
+            let form = form.map_err(Obstacle::Undecodable)?;
+            let at = form.ip();
+            if at - self.start > last as u64 {
+                break;
+            }
+            if form.flow_control() == FlowControl::IndirectBranch {
+                return Err(Obstacle::IndirectJump { at });
+            }
+            if let Some(to) = references(form).find(|to| covered.contains(to)) {
+                return Err(Obstacle::Entered { at, to });
             }
         }
-        Some(self.displaced(behind, addr))
+        Ok(())
     }
 
     /// The instructions that a jump at `addr` would displace, where control enters by the first
@@ -270,8 +298,8 @@ impl FunctionCode {
             return false;
         };
         let mut live = ARITHMETIC;
-        for insn in Instructions::new(bytes, addr).map_while(Result::ok) {
-            let instruction = insn.instruction();
+        let mut forms = DecodedForms::new(bytes, addr);
+        while let Some(Ok(instruction)) = forms.next() {
             if instruction.rflags_read() & live != 0
                 || instruction.flow_control() != FlowControl::Next
             {
@@ -297,37 +325,69 @@ impl FunctionCode {
     }
 }
 
-/// Whether an instruction that begins anywhere in `bytes`, a function's code, could refer to the
-/// bytes under a jump at its entry, or jump to where nobody can tell. `entry` is the jump's offset
-/// in the code, and `addr` its address.
+/// The last place in `bytes`, a function's code, where bytes stand that could belong to an
+/// instruction that refers to the bytes under a jump at its entry, or that jumps to where nobody
+/// can tell. `entry` is the jump's offset in the code, and `addr` its address. Instructions that
+/// begin behind that place do neither. None: no instruction does.
 ///
-/// All forms that lead to code or name it are looked for (Intel SDM vol. 2, opcode maps): branches
-/// by 8 bits (70 to 7f, e0 to e3, eb), anything by 32 bits with up to 4 bytes of other operands
-/// behind them, numbers of 32 or 64 bits that are the address, and the jumps ff /4 and ff /5.
-fn may_refer_to_entry(bytes: &[u8], entry: u64, addr: u64) -> bool {
+/// All forms that lead to code or name it are looked for (Intel SDM vol. 2, opcode maps and table
+/// 2-2):
+/// - branches by 8 bits (70 to 7f, e0 to e3, eb);
+/// - anything by 32 bits. Up to 4 bytes of other operands follow them if they are the displacement
+///   of a memory operand, whose ModR/M byte stands before it. Nothing follows those of a branch;
+/// - numbers of 32 or 64 bits that are the address;
+/// - the jumps ff /4 and ff /5. The latter takes no register, so ff e8 and above are none.
+fn last_suspect(bytes: &[u8], entry: u64, addr: u64) -> Option<usize> {
     const COVERED: u32 = JUMP_BYTES as u32 - 1;
     const MOST_BEHIND: u32 = 4;
+    const BRANCH_REACH: usize = 128;
+    if bytes.len() >> 24 != 0 {
+        // A reference backward may be of more than 24 bits.
+        return Some(bytes.len());
+    }
     let first = entry as u32 + 1;
     let address = (addr as u32).wrapping_add(1);
-    let by_32_bits = (0..).zip(bytes.windows(4)).any(|(at, field)| {
-        let field = u32::from_le_bytes([field[0], field[1], field[2], field[3]]);
-        // The target less the bytes behind the field, which are 0 to 4.
-        let target = field.wrapping_add(at + 4);
-        target.wrapping_add(MOST_BEHIND).wrapping_sub(first) < COVERED + MOST_BEHIND
-            || field.wrapping_sub(address) < COVERED
-    });
-    let by_8_bits = |at: u32, opcode: u8, field: u8| {
+    let is_indirect = |pair: u32| pair & 0x30ff == 0x20ff && (pair as u16) < 0xe800;
+    let is_relative_operand = |at: usize| at > 0 && bytes[at - 1] & 0b11_000_111 == 0b00_000_101;
+    let by_32_bits = |at: usize, field: u32| {
+        // The target less the bytes behind the field.
+        let target = field.wrapping_add(at as u32 + 4).wrapping_sub(first);
+        field.wrapping_sub(address) < COVERED
+            || target.wrapping_add(MOST_BEHIND) < COVERED + MOST_BEHIND
+                && (target < COVERED || is_relative_operand(at))
+    };
+    let by_8_bits = |at: usize, opcode: u8, field: u8| {
         matches!(opcode, 0x70..=0x7f | 0xe0..=0xe3 | 0xeb)
-            && (at + 2)
+            && (at as u32 + 2)
                 .wrapping_add_signed(i32::from(field as i8))
                 .wrapping_sub(first)
                 < COVERED
     };
-    by_32_bits
-        || (0..).zip(bytes.windows(2)).any(|(at, pair)| {
-            let is_indirect = pair[0] == 0xff && pair[1] & 0x30 == 0x20;
-            is_indirect || by_8_bits(at, pair[0], pair[1])
-        })
+    // What refers forward to the entry, or by 8 bits.
+    let near = &bytes[..bytes.len().min(entry as usize + JUMP_BYTES + BRANCH_REACH)];
+    let field_at = |at: usize| {
+        let field = bytes.get(at..at + 4)?;
+        Some(u32::from_le_bytes([field[0], field[1], field[2], field[3]]))
+    };
+    let by_branch = (0..near.len().saturating_sub(1))
+        .rev()
+        .find(|at| by_8_bits(*at, near[*at], near[*at + 1]));
+    let forward = (0..first as usize)
+        .rev()
+        .find(|at| field_at(*at).is_some_and(|field| by_32_bits(*at, field)));
+    // Of anything else one byte is 0xff, because it is negative, or the highest of an address under
+    // the jump.
+    let highest = (address >> 24) as u8;
+    let elsewhere = bytes.iter().enumerate().rev().find_map(|(at, byte)| {
+        if *byte != 0xff && byte.wrapping_sub(highest) > 1 {
+            return None;
+        }
+        let pair = u32::from(*byte) | u32::from(*bytes.get(at + 1).unwrap_or(&0)) << 8;
+        let ends_field =
+            |start: usize| field_at(start).is_some_and(|field| by_32_bits(start, field));
+        (is_indirect(pair) || at.checked_sub(3).is_some_and(ends_field)).then_some(at)
+    });
+    elsewhere.max(forward).max(by_branch)
 }
 
 /// The arithmetic flags, as the decoder names them.
@@ -362,19 +422,23 @@ fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstac
     Ok(class.falls_through())
 }
 
-/// Every address of code that `insn` names: as a branch target, as an operand relative to itself,
-/// as a number.
-fn references(insn: &Insn) -> impl Iterator<Item = u64> {
-    let instruction = *insn.instruction();
+/// Every address of code that `instruction` names: as a branch target, as an operand relative to
+/// itself, as a number. Branch targets and numbers of 32 bits and more are last operands (Intel SDM
+/// vol. 2, opcode maps).
+fn references(instruction: &Instruction) -> impl Iterator<Item = u64> + use<> {
     let relative = instruction
         .is_ip_rel_memory_operand()
         .then(|| instruction.ip_rel_memory_address());
-    let operands = (0..instruction.op_count()).filter_map(move |n| match instruction.op_kind(n) {
-        OpKind::NearBranch64 => Some(instruction.near_branch64()),
-        OpKind::Immediate64 | OpKind::Immediate32to64 => Some(instruction.immediate(n)),
-        _ => None,
-    });
-    operands.chain(relative)
+    let named =
+        instruction
+            .op_count()
+            .checked_sub(1)
+            .and_then(|last| match instruction.op_kind(last) {
+                OpKind::NearBranch64 => Some(instruction.near_branch64()),
+                OpKind::Immediate64 | OpKind::Immediate32to64 => Some(instruction.immediate(last)),
+                _ => None,
+            });
+    named.into_iter().chain(relative)
 }
 
 /// How many bytes at the start of `bytes`, which are at `at`, do nothing: whole breakpoints and
@@ -556,7 +620,9 @@ mod tests {
             (&[0x48, 0xc7, 0xc0], 4, 0),
         ];
         let (mut seen, mut clean) = (0, 0);
-        for _ in 0..20_000 {
+        for round in 0..20_000 {
+            // The second start: the highest bytes of the addresses under the jump differ.
+            let start = [START, 0xffff_ffff_80ff_fffd][round % 2];
             let mut function = vec![0x90; 5];
             for _ in 0..next() % 6 {
                 let (opcode, field, behind) = forms[next() % forms.len()];
@@ -565,24 +631,49 @@ mod tests {
                 let to = (next() % 40) as u64;
                 let relative = to.wrapping_sub(end as u64);
                 let value = match opcode {
-                    [0x48, 0xb8] | [0x48, 0xc7, 0xc0] => START + to,
+                    [0x48, 0xb8] | [0x48, 0xc7, 0xc0] => start + to,
                     _ => relative,
                 };
                 function.extend(&value.to_le_bytes()[..field]);
                 function.extend(&[0x11; 4][..behind]);
             }
             function.push(0xc3);
-            let decoded = Decoded::new(&function, START).unwrap();
-            let may_refer = may_refer_to_entry(&function, 0, START);
-            match decoded.check(0, START) {
-                Ok(()) => clean += u32::from(!may_refer),
+            let decoded = Decoded::new(&function, start).unwrap();
+            let code = FunctionCode::new(function, start);
+            let checked = code.check_entry(0, start);
+            match decoded.check(0, start) {
+                Ok(()) => clean += u32::from(checked.is_ok()),
                 Err(_) => {
-                    assert!(may_refer, "{function:x?}");
+                    assert!(checked.is_err(), "{:x?}", code.bytes());
                     seen += 1;
                 }
             }
         }
         assert!(seen > 1000 && clean > 1000, "{seen} {clean}");
+    }
+
+    /// Common code that looks like such a reference where no instruction begins.
+    #[test]
+    fn common_code_is_not_taken_for_a_reference_to_the_entry() {
+        let nops = [0x90; 5];
+        // mov [rbp - 192], eax; call: ff e8 would jump far through a register, which cannot be.
+        let call = [
+            &nops[..],
+            &[0x89, 0x85, 0x40, 0xff, 0xff, 0xff, 0xe8, 1, 2, 3, 4],
+        ]
+        .concat();
+        assert_eq!(last_suspect(&call, 0, START), None);
+        // A call of the function itself: its field would lead under the jump only if a number of
+        // one byte or more stood behind it.
+        let own = [&nops[..], &[0xe8, 0xf6, 0xff, 0xff, 0xff, 0xc3]].concat();
+        assert_eq!(last_suspect(&own, 0, START), None);
+        // cmp byte ptr [rip - 11], 1, which has one.
+        let operand = [&nops[..], &[0x80, 0x3d, 0xf5, 0xff, 0xff, 0xff, 1]].concat();
+        assert_eq!(last_suspect(&operand, 0, START), Some(10));
+        for modrm in [0x20, 0x2b, 0x67, 0x6f, 0xa0, 0xaf, 0xe0, 0xe7] {
+            let jump = [&nops[..], &[0xff, modrm]].concat();
+            assert_eq!(last_suspect(&jump, 0, START), Some(5), "{modrm:#x}");
+        }
     }
 
     #[test]

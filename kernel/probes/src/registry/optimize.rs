@@ -264,10 +264,8 @@ impl<P: Host> Probes<P> {
             }
         });
         if !leaving.is_empty() {
-            self.write_twice(&leaving, |site, _| (site.addr(), [INT3]));
-            self.write_twice(&leaving, |site, detour| {
-                (site.addr() + 1, tail(detour.original))
-            });
+            self.write_first_bytes(&leaving, INT3);
+            self.write_tails(&leaving, |_, detour| tail(detour.original));
         }
         while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
@@ -346,32 +344,41 @@ impl<P: Host> Probes<P> {
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
         P::synchronize_hits();
-        self.write_twice(&coming, |site, detour| {
-            (site.addr() + 1, tail(jump(site, detour)))
-        });
-        self.write_twice(&coming, |site, _| (site.addr(), [JUMP]));
+        self.write_tails(&coming, |site, detour| tail(jump(site, detour)));
+        self.write_first_bytes(&coming, JUMP);
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
             unsafe { detour.as_ref() }.installed.store(true, Relaxed);
         }
     }
 
-    /// Writes the same number of bytes at each site, as JUMP-2 says.
-    fn write_twice<const N: usize>(
+    /// Writes `byte` as the first byte of each site.
+    fn write_first_bytes(&self, detours: &List<Detour>, byte: u8) {
+        self.twice(detours, |site, _| {
+            // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
+            // under the lock.
+            unsafe { P::write_text(site.addr(), byte) };
+        });
+    }
+
+    /// Writes the other bytes of each site.
+    fn write_tails(
         &self,
         detours: &List<Detour>,
-        bytes_of: impl Fn(&Site, &Detour) -> (u64, [u8; N]),
+        tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
     ) {
+        self.twice(detours, |site, detour| {
+            // SAFETY: text of a site that is not gone, behind its breakpoint, where nobody is (see
+            // the module's text), under the lock.
+            unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
+        });
+    }
+
+    /// Writes to each site, as JUMP-2 says.
+    fn twice(&self, detours: &List<Detour>, write: impl Fn(&Site, &Detour)) {
         for _round in 0..2 {
             for detour in detours.iter() {
-                let site = detour.site();
-                let (at, bytes) = bytes_of(site, detour);
-                for (at, byte) in (at..).zip(bytes) {
-                    // SAFETY: text of a site that is not gone, under the lock. Either its first
-                    // byte, between a breakpoint and another first byte. Or bytes behind its
-                    // breakpoint, where nobody is (see the module's text).
-                    unsafe { P::write_text(at, byte) };
-                }
+                write(detour.site(), detour);
             }
             P::synchronize_cores();
         }

@@ -10,7 +10,10 @@ use crate::{
         probe::{Container, Probe},
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
-    insn::{self, BoundaryError, BoundaryWalk, Class, Ending, Insn, landing_pad_len, translate},
+    insn::{
+        self, BoundaryError, BoundaryWalk, Class, Ending, Insn, MAX_INSN_BYTES, landing_pad_len,
+        translate,
+    },
     platform::{Symbol, Text},
     registry::{Host, Probes, State},
 };
@@ -27,7 +30,8 @@ pub(crate) struct Target<'a> {
 #[derive(Default)]
 pub(crate) struct Function {
     start: u64,
-    /// Its bytes as they are without probes.
+    size: u64,
+    /// Its first bytes as they are without probes, as many as the probes so far have needed.
     bytes: Vec<u8>,
     walk: BoundaryWalk,
 }
@@ -90,12 +94,9 @@ impl<P: Host> Probes<P> {
     /// Where a probe of the function's entry goes.
     pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
         let mut pad = [0; 4];
-        let len = symbol.size.min(4) as usize;
-        for (byte, at) in pad[..len].iter_mut().zip(symbol.start..) {
-            *byte = self.pristine_byte(at);
-        }
-        self.undo_jumps(&mut pad[..len], symbol.start);
-        symbol.start + landing_pad_len(&pad[..len]) as u64
+        let pad = &mut pad[..symbol.size.min(4) as usize];
+        self.read_pristine(symbol.start, pad);
+        symbol.start + landing_pad_len(pad) as u64
     }
 
     /// Whether a function of the kernel begins at `addr`.
@@ -164,15 +165,27 @@ impl<P: Host> Probes<P> {
         symbol: &Symbol,
         function: &'a mut Function,
     ) -> Result<Target<'a>, ProbeError> {
-        let end = symbol.start + symbol.size;
-        if function.start != symbol.start || function.bytes.len() as u64 != symbol.size {
+        if function.start != symbol.start || function.size != symbol.size {
             *function = Function {
                 start: symbol.start,
-                bytes: self.pristine(symbol.start..end)?,
-                walk: BoundaryWalk::new(),
+                size: symbol.size,
+                ..Function::default()
             };
         }
-        let Function { start, bytes, walk } = function;
+        let Function {
+            start,
+            size,
+            bytes,
+            walk,
+        } = function;
+        // The instruction, and the one behind it.
+        let needed = (addr - *start + 2 * MAX_INSN_BYTES as u64).min(*size);
+        let known = bytes.len() as u64;
+        if known < needed {
+            // Twice as many, so that ascending targets do not read all bytes again and again.
+            let end = *start + needed.max(2 * known).min(*size);
+            *bytes = self.pristine(*start..end)?;
+        }
         walk.find(bytes, *start, addr)
             .map_err(|error| match error {
                 BoundaryError::MidInstruction { start } => {

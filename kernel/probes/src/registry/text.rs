@@ -1,7 +1,7 @@
 //! Text: breakpoints come and go, and what it is without them.
 
 use alloc::vec::Vec;
-use core::{ops::Range, sync::atomic::Ordering::Relaxed};
+use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 
 use crate::{
     data::site::Site,
@@ -83,30 +83,38 @@ impl<P: Host> Probes<P> {
     /// # Errors
     /// [`ProbeError::OutOfMemory`].
     pub(crate) fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
-        let start = range.start;
         let mut bytes = Vec::new();
+        let len = (range.end - range.start) as usize;
         bytes
-            .try_reserve_exact((range.end - range.start) as usize)
+            .try_reserve_exact(len)
             .map_err(|_| ProbeError::OutOfMemory)?;
-        bytes.extend(range.map(|at| self.pristine_byte(at)));
-        self.undo_jumps(&mut bytes, start);
+        bytes.resize(len, 0);
+        self.read_pristine(range.start, &mut bytes);
         Ok(bytes)
     }
 
-    /// The byte of live text at `at` as it is without breakpoints.
-    pub(super) fn pristine_byte(&self, at: u64) -> u8 {
+    /// Fills `bytes` with those from `start` on, all in one symbol, as they are without probes.
+    /// Under the registry's lock.
+    pub(super) fn read_pristine(&self, start: u64, bytes: &mut [u8]) {
         // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
-        match unsafe { (at as *const u8).read_volatile() } {
-            INT3 => self
-                .site_at(at)
-                .filter(|site| site.armed.load(Relaxed))
-                .map_or(INT3, |site| site.opcode()),
-            byte => byte,
+        // Text is written under the lock only.
+        bytes.copy_from_slice(unsafe { slice::from_raw_parts(start as *const u8, bytes.len()) });
+        // Little text has this byte, and the search for the first one takes words at a time.
+        if bytes.contains(&INT3) {
+            for (at, byte) in (start..).zip(&mut *bytes) {
+                if *byte == INT3
+                    && let Some(site) = self.site_at(at)
+                    && site.armed.load(Relaxed)
+                {
+                    *byte = site.opcode();
+                }
+            }
         }
+        self.undo_jumps(bytes, start);
     }
 
-    /// Replaces in `bytes`, read at `start`, what jumps have replaced. Under the registry's lock.
-    pub(crate) fn undo_jumps(&self, bytes: &mut [u8], start: u64) {
+    /// Replaces in `bytes`, read at `start`, what jumps have replaced.
+    fn undo_jumps(&self, bytes: &mut [u8], start: u64) {
         if self.detour_count.load(Relaxed) == 0 {
             return;
         }
