@@ -15,6 +15,8 @@ pub(crate) type Fields = Vec<(Rc<str>, Shape)>;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
     Unit,
+    /// A part of a value that the compiler of the kernel left out. It has no bytes.
+    Unavailable,
     Unsigned(u8),
     Signed(u8),
     Boolean,
@@ -52,6 +54,11 @@ pub(crate) enum Shape {
         of: Box<Shape>,
         stored: u32,
         count: u64,
+    },
+    /// The same, if the elements are stored differently, because parts of them are unavailable.
+    Items {
+        items: Vec<Shape>,
+        cut: bool,
     },
     Tuple(Vec<Shape>),
     Struct {
@@ -105,6 +112,22 @@ impl Shape {
         }
     }
 
+    /// Whether nothing is left of a value, because all its parts are unavailable.
+    pub(crate) fn is_lost(&self) -> bool {
+        let all = |fields: &Fields| {
+            let known = |shape: &Self| shape.bytes() > 0;
+            !fields.iter().any(|(_, shape)| known(shape))
+                && fields.iter().any(|(_, shape)| shape.is_lost())
+        };
+        match self {
+            Self::Unavailable => true,
+            Self::Items { items, .. } => items.iter().all(Self::is_lost),
+            Self::Struct { fields, .. } => all(fields),
+            Self::Maybe(of) => of.is_lost(),
+            _ => false,
+        }
+    }
+
     /// Bytes of the number of a variant.
     pub(crate) fn tag_bytes(variants: usize) -> u32 {
         if variants > 256 { 2 } else { 1 }
@@ -117,7 +140,7 @@ impl Shape {
                 .fold(0, |sum, (_, shape)| sum.saturating_add(shape.bytes()))
         };
         match self {
-            Self::Unit => 0,
+            Self::Unit | Self::Unavailable => 0,
             Self::Unsigned(bytes)
             | Self::Signed(bytes)
             | Self::Float(bytes)
@@ -134,7 +157,7 @@ impl Shape {
             Self::Counted(most) | Self::Bytes(most) => most.saturating_add(8),
             Self::List { of, most } => of.bytes().saturating_mul(*most).saturating_add(8),
             Self::Array { of, stored, .. } => of.bytes().saturating_mul(*stored),
-            Self::Tuple(items) => items
+            Self::Tuple(items) | Self::Items { items, .. } => items
                 .iter()
                 .fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
             Self::Maybe(of) => of.bytes().saturating_add(1),
@@ -167,6 +190,7 @@ impl Shape {
         };
         match self {
             Self::Unit => Value::Unit,
+            Self::Unavailable => Value::Unavailable,
             Self::Unsigned(size) => Value::Unsigned(number(first((*size).into()))),
             Self::Signed(size) => {
                 let unused = 64 - 8 * u32::from(*size);
@@ -245,14 +269,18 @@ impl Shape {
                 items: of.items(bytes, *stored as usize, context),
                 cut: *count > (*stored).into(),
             },
-            Self::Tuple(items) => {
+            Self::Tuple(items) | Self::Items { items, .. } => {
                 let mut rest = bytes;
                 let item = |shape: &Self| {
                     let value = shape.decode(rest, context);
                     rest = rest.get(shape.bytes() as usize..).unwrap_or(&[]);
                     value
                 };
-                Value::Tuple(items.iter().map(item).collect())
+                let items = items.iter().map(item).collect();
+                match self {
+                    Self::Items { cut, .. } => Value::List { items, cut: *cut },
+                    _ => Value::Tuple(items),
+                }
             }
             Self::Maybe(of) => match number(first(1)) {
                 0 => Value::Absent,

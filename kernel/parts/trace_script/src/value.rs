@@ -29,6 +29,8 @@ pub enum Value {
     Unit,
     /// A value that was not there, such as `retval.Ok` of an `Err`.
     Absent,
+    /// A part of a value that the compiler of the kernel left out where the probe is.
+    Unavailable,
     Unsigned(u64),
     Signed(i64),
     Float(f64),
@@ -229,6 +231,7 @@ impl fmt::Display for Shown<'_> {
         match self.value {
             Value::Unit => f.write_str("()"),
             Value::Absent => f.write_char('-'),
+            Value::Unavailable => f.write_str("<unavailable>"),
             Value::Unsigned(number) => write!(f, "{number}"),
             Value::Signed(number) => write!(f, "{number}"),
             Value::Float(number) => write!(f, "{number:?}"),

@@ -119,6 +119,11 @@ impl Body<'_, '_> {
             .iter()
             .map(|value| self.shape(value, false).for_key())
             .collect();
+        for (shape, key) in shapes.iter().zip(&map.keys) {
+            if shape.is_lost() {
+                return Err(self.missing(key.span));
+            }
+        }
         let entry = &mut self.c.maps[number as usize];
         match &mut entry.keys {
             None => {

@@ -60,6 +60,34 @@ pub(crate) enum Origin {
     Missing,
 }
 
+/// Pieces, some of which may be missing, from a place on.
+#[derive(Clone, Copy)]
+struct Gaps<'p> {
+    pieces: &'p [Piece],
+    at: u64,
+}
+
+impl Gaps<'_> {
+    /// Whether some of the `bytes` from an offset on are missing.
+    fn lacks(&self, offset: u64, bytes: u64) -> bool {
+        let (from, to) = (self.at + offset, self.at + offset + bytes);
+        let mut begin = 0;
+        self.pieces.iter().any(|piece| {
+            let end = begin + piece.bytes;
+            let is_there = piece.from != Origin::Missing || end <= from || to <= begin;
+            begin = end;
+            !is_there
+        })
+    }
+
+    fn behind(self, offset: u64) -> Self {
+        Self {
+            at: self.at + offset,
+            ..self
+        }
+    }
+}
+
 impl Object {
     pub(super) fn in_memory(type_id: TypeId, address: Number, present: Test) -> Self {
         Self {
@@ -87,6 +115,17 @@ impl Object {
             at,
             present: self.present.clone(),
             is_variant: false,
+        }
+    }
+
+    /// The pieces that it is made of, if it is not in memory.
+    fn gaps(&self) -> Option<Gaps<'_>> {
+        match &self.at {
+            At::Pieces { pieces, offset } => Some(Gaps {
+                pieces,
+                at: *offset,
+            }),
+            At::Memory { .. } => None,
         }
     }
 
@@ -192,7 +231,7 @@ impl Body<'_, '_> {
     }
 
     /// Bytes of a value that the debug information does not give.
-    fn missing(&self, span: Span) -> Diagnostic {
+    pub(super) fn missing(&self, span: Span) -> Diagnostic {
         Diagnostic::new(
             span,
             "the compiler of the kernel left this part of the value out",
@@ -1038,22 +1077,72 @@ impl Body<'_, '_> {
         }
     }
 
-    /// How a value of a type is stored.
-    pub(super) fn type_shape(&self, id: TypeId) -> Shape {
-        self.shape_at(id, 0)
+    /// How an object is stored. A part that the compiler of the kernel left out is
+    /// [`Shape::Unavailable`].
+    pub(super) fn object_shape(&self, object: &Object) -> Shape {
+        self.shape_at(object.type_id, 0, object.gaps())
     }
 
-    fn shape_at(&self, id: TypeId, depth: u32) -> Shape {
+    /// Offset and type of a field.
+    fn place_of(&self, id: TypeId, name: &str) -> Option<(u64, TypeId)> {
+        match &*self.c.describe(id) {
+            Type::Struct(of) => field_of(&of.fields, name).map(|of| (of.offset, of.type_id)),
+            _ => None,
+        }
+    }
+
+    /// Whether the length or the pointer of a `String` is missing. Its capacity is not needed.
+    fn lacks_text(&self, id: TypeId, gaps: Gaps<'_>) -> bool {
+        let bytes = self.place_of(id, "vec");
+        let length = bytes.and_then(|(at, bytes)| {
+            let (inside, _) = self.place_of(bytes, "len")?;
+            Some(at + inside)
+        });
+        let pointer = self.offset_of_pointer(id, MOST_DEPTH);
+        [length, pointer]
+            .into_iter()
+            .any(|at| at.is_none_or(|at| gaps.lacks(at, 8)))
+    }
+
+    /// Where the first pointer inside of a value is.
+    fn offset_of_pointer(&self, id: TypeId, depth: u32) -> Option<u64> {
+        match &*self.c.describe(id) {
+            Type::Pointer { .. } => Some(0),
+            Type::Struct(of) if depth > 0 => of.fields.iter().find_map(|field| {
+                let inside = self.offset_of_pointer(field.type_id, depth - 1)?;
+                Some(field.offset + inside)
+            }),
+            _ => None,
+        }
+    }
+
+    fn shape_at(&self, id: TypeId, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         let options = self.c.options;
         let described = self.c.describe(id);
         if depth > MOST_DEPTH {
             return Shape::Unit;
         }
+        let size = self.size(id);
+        let gaps = gaps.filter(|gaps| gaps.lacks(0, size));
+        let inner = |offset: u64| gaps.map(|gaps| gaps.behind(offset));
+        if let Some(gaps) = gaps {
+            let is_lost = match &*described {
+                Type::Struct(of) if plain_name(&of.name) == "String" => self.lacks_text(id, gaps),
+                Type::Struct(_) | Type::Array { .. } | Type::Unit => false,
+                Type::Enum(of) => of
+                    .tag
+                    .is_some_and(|tag| gaps.lacks(tag.offset, tag.bytes.into())),
+                _ => true,
+            };
+            if is_lost {
+                return Shape::Unavailable;
+            }
+        }
         let fields = |fields: &[Field]| {
             fields
                 .iter()
                 .map(|field| {
-                    let shape = self.shape_at(field.type_id, depth + 1);
+                    let shape = self.shape_at(field.type_id, depth + 1, inner(field.offset));
                     (Rc::from(&*field.name), shape)
                 })
                 .collect::<Vec<_>>()
@@ -1084,27 +1173,40 @@ impl Body<'_, '_> {
                     signed: false,
                 } => Shape::Bytes(options.slice_bytes),
                 _ => {
-                    let of = self.shape_at(*of, depth + 1);
+                    let of = self.shape_at(*of, depth + 1, None);
                     Shape::List {
                         most: elements(&of),
                         of: Box::new(of),
                     }
                 }
             },
-            Type::Array { of, count } => {
-                let of = self.shape_at(*of, depth + 1);
-                Shape::Array {
-                    stored: u32::try_from(*count).unwrap_or(u32::MAX).min(elements(&of)),
-                    of: Box::new(of),
-                    count: *count,
+            Type::Array { of: id, count } => {
+                let of = self.shape_at(*id, depth + 1, None);
+                let stored = u32::try_from(*count).unwrap_or(u32::MAX).min(elements(&of));
+                if gaps.is_none() {
+                    return Shape::Array {
+                        of: Box::new(of),
+                        stored,
+                        count: *count,
+                    };
+                }
+                let size = self.size(*id);
+                let item = |index| {
+                    let gaps = inner(size * u64::from(index));
+                    self.shape_at(*id, depth + 1, gaps)
+                };
+                Shape::Items {
+                    items: (0..stored).map(item).collect(),
+                    cut: *count > stored.into(),
                 }
             }
             Type::Struct(of) if plain_name(&of.name) == "String" => {
                 Shape::Counted(options.text_bytes)
             }
             Type::Struct(of) if self.transparent(of).is_some() => {
-                let inner = self.transparent(of).map(|field| field.type_id);
-                self.shape_at(inner.unwrap_or(id), depth + 1)
+                let only = self.transparent(of);
+                let (id, at) = only.map_or((id, 0), |field| (field.type_id, field.offset));
+                self.shape_at(id, depth + 1, inner(at))
             }
             Type::Struct(of) => Shape::Struct {
                 name: Rc::from(&*of.name),
@@ -1138,7 +1240,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Stores a value as [`Self::type_shape`] says. `to` is zero before.
+    /// Stores a value as [`Self::object_shape`] says. `to` is zero before.
     pub(super) fn store_object(
         &mut self,
         object: &Object,
@@ -1146,7 +1248,11 @@ impl Body<'_, '_> {
         depth: u32,
         span: Span,
     ) -> Lowered<()> {
-        if depth > MOST_DEPTH {
+        let missing = object.gaps();
+        if depth > MOST_DEPTH
+            || missing.is_some()
+                && self.shape_at(object.type_id, depth, missing) == Shape::Unavailable
+        {
             return Ok(());
         }
         let described = self.c.describe(object.type_id);
@@ -1176,7 +1282,7 @@ impl Body<'_, '_> {
                 self.store_bytes(&object, 0, bytes, to, span)?;
             }
             Type::Opaque { .. } => {
-                let bytes = self.type_shape(object.type_id).bytes();
+                let bytes = self.object_shape(&object).bytes();
                 self.store_bytes(&object, 0, bytes.into(), to, span)?;
             }
             Type::Str => {
@@ -1184,7 +1290,7 @@ impl Body<'_, '_> {
                 self.store_run(&object, most, to, span)?;
             }
             Type::Slice { of } => {
-                let shape = self.shape_at(object.type_id, depth);
+                let shape = self.shape_at(object.type_id, depth, None);
                 match shape {
                     Shape::Bytes(most) => self.store_run(&object, most, to, span)?,
                     Shape::List { of: element, most } => {
@@ -1212,19 +1318,18 @@ impl Body<'_, '_> {
                     _ => {}
                 }
             }
-            Type::Array { of, .. } => {
-                if let Shape::Array {
-                    of: element,
-                    stored,
-                    ..
-                } = self.shape_at(object.type_id, depth)
-                {
-                    let size = self.size(*of);
-                    for index in 0..stored {
-                        let item = object.part(*of, size * u64::from(index));
-                        let place = to.at(element.bytes() * index);
-                        self.store_object(&item, place, depth + 1, span)?;
-                    }
+            Type::Array { of: id, .. } => {
+                let size = self.size(*id);
+                let shapes = match self.shape_at(object.type_id, depth, object.gaps()) {
+                    Shape::Array { of, stored, .. } => alloc::vec![*of; stored as usize],
+                    Shape::Items { items, .. } => items,
+                    _ => Vec::new(),
+                };
+                let mut place = to;
+                for (index, shape) in (0..).zip(&shapes) {
+                    let item = object.part(*id, size * index);
+                    self.store_object(&item, place, depth + 1, span)?;
+                    place = place.at(shape.bytes());
                 }
             }
             Type::Struct(of) if plain_name(&of.name) == "String" => {
@@ -1275,7 +1380,8 @@ impl Body<'_, '_> {
         for field in fields {
             let part = object.part(field.type_id, field.offset);
             self.store_object(&part, to, depth + 1, span)?;
-            to = to.at(self.shape_at(field.type_id, depth + 1).bytes());
+            let shape = self.shape_at(field.type_id, depth + 1, part.gaps());
+            to = to.at(shape.bytes());
         }
         Ok(())
     }

@@ -117,7 +117,7 @@ impl Body<'_, '_> {
             Val::Comm => return Shape::Text(COMM_BYTES),
             Val::Text { most, present, .. } => (Shape::Text(*most), Some(present)),
             Val::Bytes { most, .. } => return Shape::Bytes(*most),
-            Val::Object(object) => (self.type_shape(object.type_id), Some(&object.present)),
+            Val::Object(object) => (self.object_shape(object), Some(&object.present)),
             Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
             Val::Tuple(items) => {
                 return Shape::Tuple(
@@ -213,6 +213,8 @@ impl Body<'_, '_> {
                 self.store_number(&length, to, 8);
                 self.store_memory(address, &length, (*most).min(*bytes), to.at(8));
             }
+            // All of it is missing.
+            (Val::Object(_), shape) if shape.is_lost() => return Err(self.missing(span)),
             (Val::Object(object), shape) => {
                 if let Shape::Text(bytes) = shape
                     && let Some((address, length)) = self.text_of(object, span)?
@@ -617,7 +619,7 @@ impl Shape {
             | Self::Enum { .. }
             | Self::Maybe(_) => true,
             Self::Array { of, .. } => of.varies(),
-            Self::Tuple(items) => items.iter().any(Self::varies),
+            Self::Tuple(items) | Self::Items { items, .. } => items.iter().any(Self::varies),
             Self::Struct { fields, .. } => fields.iter().any(|(_, shape)| shape.varies()),
             _ => false,
         }
@@ -676,12 +678,13 @@ pub(super) fn describe(shape: &Shape) -> String {
         Shape::Time { .. } => "a time".into(),
         Shape::Text(_) | Shape::Counted(_) => "a text".into(),
         Shape::Bytes(_) => "bytes".into(),
-        Shape::List { .. } | Shape::Array { .. } => "a list".into(),
+        Shape::List { .. } | Shape::Array { .. } | Shape::Items { .. } => "a list".into(),
         Shape::Tuple(items) => format!("a tuple of {}", items.len()),
         Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
             format!("a `{name}`")
         }
         Shape::Maybe(of) => describe(of),
         Shape::Unit => "nothing".into(),
+        Shape::Unavailable => "a value that the compiler of the kernel left out".into(),
     }
 }

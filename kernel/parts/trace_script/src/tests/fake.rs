@@ -57,6 +57,7 @@ pub(super) const TASK: TypeId = TypeId(30);
 pub(super) const TASK_REF: TypeId = TypeId(31);
 pub(super) const LIST: TypeId = TypeId(32);
 pub(super) const NAMES: TypeId = TypeId(33);
+pub(super) const TRIPLE: TypeId = TypeId(34);
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -99,6 +100,21 @@ pub(super) fn in_two(type_id: TypeId, first: Register, second: Register) -> Vari
     Variable {
         type_id,
         pieces: vec![piece(first), piece(second)],
+    }
+}
+
+/// Pieces of so many bytes, each in a register or missing.
+pub(super) fn in_pieces(type_id: TypeId, pieces: &[(u32, Option<Register>)]) -> Variable {
+    let piece = |(bytes, register): &(u32, Option<Register>)| Piece {
+        bytes: *bytes,
+        source: match register {
+            Some(register) => Source::Value(Expression::Register(*register)),
+            None => Source::Missing,
+        },
+    };
+    Variable {
+        type_id,
+        pieces: pieces.iter().map(piece).collect(),
     }
 }
 
@@ -301,6 +317,7 @@ impl Fake {
                 ),
             ),
             (TASK_REF, pointer("&Task", TASK)),
+            (TRIPLE, Type::Array { of: U32, count: 3 }),
             (
                 LIST,
                 structure(
@@ -344,6 +361,46 @@ impl Fake {
                 (
                     (WRITE, "gone"),
                     missing("`gone` is optimised out here", "it is there at line 12"),
+                ),
+                (
+                    (WRITE, "partial"),
+                    Ok(in_pieces(
+                        FILE,
+                        &[
+                            (8, Some(Di)),
+                            (8, None),
+                            (1, Some(Si)),
+                            (15, None),
+                            (8, Some(Dx)),
+                        ],
+                    )),
+                ),
+                (
+                    // Only the gap between two fields is known.
+                    (WRITE, "lost"),
+                    Ok(in_pieces(FILE, &[(18, None), (6, Some(Di)), (16, None)])),
+                ),
+                (
+                    (WRITE, "triple"),
+                    Ok(in_pieces(
+                        TRIPLE,
+                        &[(4, Some(Si)), (4, None), (4, Some(Dx))],
+                    )),
+                ),
+                (
+                    // Without its capacity.
+                    (WRITE, "string"),
+                    Ok(in_pieces(
+                        STRING,
+                        &[(8, None), (8, Some(Si)), (8, Some(Dx))],
+                    )),
+                ),
+                (
+                    (WRITE, "endless"),
+                    Ok(in_pieces(
+                        STRING,
+                        &[(8, Some(Di)), (8, Some(Si)), (8, None)],
+                    )),
                 ),
                 ((READ, "count"), Ok(in_register(U32, 4, Dx))),
                 ((OPEN, "path"), Ok(in_two(STR, Di, Si))),

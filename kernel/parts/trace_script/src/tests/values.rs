@@ -2,7 +2,8 @@
 
 use bpf::context::Register::{Ax, Cx, Di, Dx, Si};
 
-use super::fake::{Hit, OPEN, READ, SYS_OPEN, World};
+use super::fake::{Fake, Hit, OPEN, READ, SYS_OPEN, World, compiled_with};
+use crate::Options;
 
 const FILE_AT: u64 = 0xffff_8000_0020_0000;
 const INODE_AT: u64 = 0xffff_8000_0020_1000;
@@ -464,4 +465,50 @@ fn the_texts_of_a_slice_are_joined() {
         ..Hit::default()
     });
     assert_eq!(world.out, "usr/bin\n");
+}
+
+#[test]
+fn parts_that_are_missing_are_told_and_the_others_are_shown() {
+    let mut world = with_file(
+        "kprobe:vfs_write { print(args.partial); print(args.triple); print(args.string); \
+         printf(\"%d %d\\n\", args.partial.readable, args.triple[2]); \
+         @[args.partial] = count(); $kept = args.partial; print($kept); }",
+        "hello",
+    );
+    let hit = Hit {
+        registers: vec![(Di, FILE_AT), (Si, NAME_AT | 1), (Dx, 4)],
+        ..Hit::default()
+    };
+    world.hit(&hit);
+    let file = "File { inode: 0xffff800000200000, pos: <unavailable>, readable: true, \
+                mode: <unavailable>, name: <unavailable> }";
+    assert_eq!(
+        world.out,
+        format!("{file}\n[2105345, <unavailable>, 4]\nello\n1 4\n{file}\n")
+    );
+    world.out.clear();
+    assert_eq!(world.maps(), format!("@[{file}]: 1\n\n"));
+}
+
+#[test]
+fn a_value_of_which_nothing_is_there_is_refused() {
+    for value in [
+        "args.lost",
+        "args.partial.pos",
+        "args.partial.name",
+        "args.endless",
+        "args.triple[1]",
+    ] {
+        for text in [
+            format!("kprobe:vfs_write {{ print({value}); }}"),
+            format!("kprobe:vfs_write {{ @[{value}] = count(); }}"),
+        ] {
+            let refusal = compiled_with(&text, &Fake::new(), &Options::default()).err();
+            let refusal = refusal.unwrap();
+            assert!(
+                refusal.contains("left this part of the value out"),
+                "{refusal}"
+            );
+        }
+    }
 }
