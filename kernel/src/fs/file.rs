@@ -204,6 +204,8 @@ impl File {
     }
 
     /// Writes `data` from kernel memory at byte `at`; returns how much was taken.
+    // A place that ready programs of the tracer name.
+    #[inline(never)]
     pub fn write_at(&self, at: u64, data: &[u8]) -> Result<usize, Errno> {
         if !self.writable {
             return Err(Errno::EBADF);

@@ -222,6 +222,8 @@ impl UserSpace {
 
     /// Makes the page at `address` accessible to the program, if this access is allowed. Called for
     /// a fault of the running task, whose space this is.
+    // A place that ready programs of the tracer name.
+    #[inline(never)]
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         self.memory.lock().fault(address, access)
     }

@@ -274,6 +274,8 @@ pub fn tick() {
     }
 }
 
+// A place that ready programs of the tracer name.
+#[inline(never)]
 fn reschedule(preempted: bool) {
     let interrupts_were_on = interrupts::are_enabled();
     interrupts::disable();

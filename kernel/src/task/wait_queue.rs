@@ -169,6 +169,8 @@ impl fmt::Debug for WaitQueue {
 }
 
 /// Sleeps until `condition` is true, or a limit is met.
+// A place that ready programs of the tracer name.
+#[inline(never)]
 pub(super) fn wait(
     queue: Option<&WaitQueue>,
     limits: Limits,

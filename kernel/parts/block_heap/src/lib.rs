@@ -179,6 +179,8 @@ impl BlockHeap {
 
     /// Takes a block for `layout`. Returns none if there is no memory for it; [`missing`] says how
     /// much is needed.
+    // A place that ready programs of the tracer name.
+    #[inline(never)]
     pub fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let source = Source::of(layout)?;
         let block = match source {
@@ -205,6 +207,8 @@ impl BlockHeap {
     /// # Safety
     /// `block` came from [`allocate`](Self::allocate) of this heap with the same layout, and it is
     /// not used any more.
+    // A place that ready programs of the tracer name.
+    #[inline(never)]
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         let Some(source) = Source::of(layout) else {
             return;
