@@ -141,15 +141,23 @@ impl Kernel {
 /// A disk for Bochs consists of whole cylinders: 16 heads of 63 sectors of 512 bytes.
 const CYLINDER_BYTES: u64 = 16 * 63 * 512;
 
-/// Writes the initramfs that goes into `image` and returns its path.
-fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
-    let mut programs = Vec::new();
-    for program in cargo::build_programs()? {
+/// The user programs that the initramfs has: their names, and their ELFs with symbols. Builds them.
+pub fn programs() -> Result<Vec<(String, PathBuf)>> {
+    let named = |program: PathBuf| {
         let name = program
             .file_name()
             .context("a user program has no name")?
             .to_string_lossy()
             .into_owned();
+        Ok((name, program))
+    };
+    cargo::build_programs()?.into_iter().map(named).collect()
+}
+
+/// Writes the initramfs that goes into `image` and returns its path.
+fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
+    let mut programs = Vec::new();
+    for (name, program) in self::programs()? {
         let stripped = layout::artifacts()?.join(format!("program-{name}"));
         if !layout::is_current(&stripped, &[&program]) {
             cargo::objcopy(&["--strip-all"], &program, &stripped)?;

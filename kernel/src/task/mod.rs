@@ -120,7 +120,7 @@ pub struct Task {
     pub(crate) saved_sp: AtomicU64,
     /// End of the kernel stack, where entries from ring 3 start.
     pub(crate) stack_top: u64,
-    stack_start: u64,
+    pub(crate) stack_start: u64,
     /// The stack itself, until the task's last switch (T2). Idle tasks never give theirs back.
     stack: SpinLock<Option<KernelStack>>,
     pid: Pid,

@@ -12,6 +12,7 @@
 
 use core::{
     arch::naked_asm,
+    ptr::null_mut,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -57,6 +58,8 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::MostOfCpus => trace_most_of_cpus as *const () as u64,
         Helper::DeleteOfCpus => trace_delete_of_cpus as *const () as u64,
         Helper::NextKey => trace_next_key as *const () as u64,
+        Helper::CountKeys => trace_count_keys as *const () as u64,
+        Helper::CountFrames => stacks::trace_count_frames as *const () as u64,
         Helper::StackId => stacks::trace_stack_id as *const () as u64,
         Helper::RecordStack => stacks::trace_record_stack as *const () as u64,
         Helper::CpuId
@@ -287,6 +290,25 @@ unsafe extern "C" fn trace_next_key(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn trace_count_keys(map: *const Tables) -> u64 {
+    // SAFETY: the map is live.
+    let map = unsafe { &*map };
+    let table = |cpu: usize| match cpu < map.cpus {
+        true => map.tables.get(cpu).copied(),
+        false => None,
+    };
+    let (mut count, mut place) = (0_u64, 0);
+    loop {
+        // SAFETY: the tables live as long as the map, and no byte is written.
+        place = unsafe { compiled::hash_next_key(table, place, null_mut(), 0) };
+        if place == 0 {
+            return count;
+        }
+        count = count.wrapping_add(1);
+    }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn trace_map_delete(map: *const Tables, key: *const u8) -> i64 {
     // SAFETY: as above.
     unsafe { compiled::hash_delete(table(map), key) }
@@ -300,7 +322,7 @@ unsafe extern "C" fn trace_add_by_key(map: *const Tables, key: *const u8, delta:
 
 /// The running task. None before the scheduler is up.
 #[inline(always)]
-fn task() -> Option<&'static Task> {
+pub(super) fn task() -> Option<&'static Task> {
     // SAFETY: the running task is alive, and the CPU is kept.
     unsafe { current_raw().as_ref() }
 }

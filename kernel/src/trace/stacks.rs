@@ -10,6 +10,9 @@
 //! code, because their frames cannot be told from the table alone. The function where a walk ends
 //! is its last frame.
 //!
+//! The stack of the program in ring 3 is another walk, from the registers with which the task has
+//! entered the kernel. It goes by frame pointers, with which the user programs are built.
+//!
 //! # Invariants
 //! STACKS-1. A walk reads only from the stack pointer up to the end of the stack that it is in
 //!     (FAST-2). Stacks are mapped to their end, so no read faults.
@@ -31,18 +34,21 @@ use core::{
 };
 
 use ::unwind::fast::{FastTable, Found, Walker};
+use bpf::USER_STACK;
 use bpf_compiler::Sample;
 use trace_maps::{MAX_FRAMES, Stacks};
 
 use super::{
+    helpers,
+    nofault::{self, Space},
     records,
     shared::{OutOfMemory, try_box},
 };
 use crate::{
-    arch::percpu,
+    arch::{percpu, switch},
     backtrace,
     errno::Errno,
-    mm::kernel_stack,
+    mm::{kernel_stack, paging::USER_END},
     probes::PROBES,
     symbols::{self, Address},
     sync::Mutex,
@@ -77,9 +83,13 @@ pub(super) unsafe extern "C" fn trace_stack_id(
     let mut frames = MaybeUninit::<[u64; MAX_FRAMES]>::uninit();
     let first = frames.as_mut_ptr().cast();
     let most = stacks.max_frames().min(MAX_FRAMES);
+    let skip = (flags & 0xff) as usize;
     // SAFETY: there is room for `most` words, and that many at most are written.
     let taken = unsafe {
-        let count = walk(sample, (flags & 0xff) as usize, first, most);
+        let count = match flags & USER_STACK {
+            0 => walk(sample, skip, first, most),
+            _ => walk_program(sample, skip, first, most),
+        };
         slice::from_raw_parts(first, count)
     };
     if taken.is_empty() {
@@ -89,6 +99,13 @@ pub(super) unsafe extern "C" fn trace_stack_id(
         Ok(number) => number as i64,
         Err(_) => -(Errno::E2BIG as i64),
     }
+}
+
+/// [`bpf::Helper::CountFrames`].
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn trace_count_frames(stacks: *const Stacks, number: u64) -> u64 {
+    // SAFETY: a program passes a map of stacks.
+    unsafe { &*stacks }.count(number).unwrap_or(0) as u64
 }
 
 /// [`bpf::Helper::RecordStack`].
@@ -169,6 +186,78 @@ unsafe fn walk(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize
         if place.walker.ip == 0 {
             break;
         }
+    }
+    count
+}
+
+/// Writes the frames of the program in ring 3, without the first `skip`, to `to`, and behind them
+/// the two words of the task's name. Returns how many words, at most `most`; none if the task has
+/// no program, or if no frame is left.
+///
+/// The walk goes by frame pointers, from where the program entered the kernel. A function that was
+/// interrupted before it had set up its own is there, and its caller is not.
+///
+/// # Safety
+/// As of [`walk`].
+#[inline(always)]
+unsafe fn walk_program(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize {
+    let Some(task) = helpers::task() else {
+        return 0;
+    };
+    let (mut ip, mut bp) = if sample.ip < USER_END {
+        // A sample of the timer.
+        (sample.ip, sample.bp)
+    } else {
+        let regs = switch::user_regs(task.stack_top);
+        // Code on another stack, that of the NMI, may have interrupted ring 3. Then the frame is
+        // an old one. The first instructions of an entry and the last ones of a return have none.
+        let is_of_task = (task.stack_start..=regs.addr() as u64).contains(&sample.sp);
+        if !is_of_task {
+            return 0;
+        }
+        // SAFETY: T4 of `task`, and the task runs here, above this frame.
+        let regs = unsafe { &*regs };
+        // A task that has never been in ring 3.
+        if regs.cs & 3 != 3 {
+            return 0;
+        }
+        (regs.ip, regs.bp)
+    };
+    let room = most.wrapping_sub(2);
+    if most < 3 {
+        return 0;
+    }
+    let mut left = skip;
+    let mut count = 0_usize;
+    while count < room {
+        if left == 0 {
+            // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call.
+            unsafe { to.wrapping_add(count).write_volatile(ip) };
+            count = count.wrapping_add(1);
+        } else {
+            left = left.wrapping_sub(1);
+        }
+        let mut frame = [0_u64; 2];
+        let bytes = size_of_val(&frame) as u64;
+        // SAFETY: there are so many bytes.
+        if bp == 0 || !unsafe { nofault::copy(Space::User, (&raw mut frame).cast(), bp, bytes) } {
+            break;
+        }
+        let [above, caller] = frame;
+        if caller == 0 {
+            break;
+        }
+        // Frames lie above those that they have called, so the walk ends.
+        ip = caller;
+        bp = if above > bp { above } else { 0 };
+    }
+    if count == 0 {
+        return 0;
+    }
+    for word in task.comm_words() {
+        // SAFETY: as above; the two words have been left free.
+        unsafe { to.wrapping_add(count).write_volatile(word) };
+        count = count.wrapping_add(1);
     }
     count
 }

@@ -14,6 +14,7 @@
 //!                                    ├─ symbolise  addresses of call stacks
 //!                                    ├─ types      what a type is made of
 //!                                    └─ layout     how a result comes back
+//!   user programs ─► programs  names of the frames of their call stacks
 //! ```
 //!
 //! # Invariants
@@ -30,6 +31,7 @@ mod index;
 mod layout;
 mod lines;
 mod names;
+mod programs;
 mod prologue;
 mod scope;
 mod session;
@@ -58,6 +60,7 @@ use crate::{
     index::{FunctionRow, Index},
     layout::Shape,
     names::Pattern,
+    programs::Programs,
     prologue::Prologue,
     scope::{Kind, Local, Location, Scope},
     session::Session,
@@ -73,6 +76,7 @@ pub struct DebugInfo {
     functions: RefCell<HashMap<u64, Rc<Known>>>,
     types: RefCell<HashMap<TypeId, Rc<Type>>>,
     lines: RefCell<HashMap<u64, Rc<Vec<lines::At>>>>,
+    programs: Programs,
 }
 
 /// How long opening took.
@@ -216,7 +220,14 @@ impl DebugInfo {
             functions: RefCell::default(),
             types: RefCell::default(),
             lines: RefCell::default(),
+            programs: Programs::default(),
         })
+    }
+
+    /// Makes a user program known, by its file name in the guest. Its symbols name the frames of
+    /// its call stacks.
+    pub fn add_program(&mut self, name: &str, elf: &Path) {
+        self.programs.add(name, elf);
     }
 
     /// How long opening took.
@@ -992,6 +1003,10 @@ impl Symbolize for DebugInfo {
             offset: address - function.address,
             name: function.path,
         })
+    }
+
+    fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
+        self.programs.frame(program, address)
     }
 }
 

@@ -195,20 +195,11 @@ fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
     for (name, entries) in presentation.maps() {
         let mut rows = Vec::new();
         for (key, value) in &entries {
-            let is_stack = |part: &&Value| matches!(part, Value::Stack(_));
-            let Some(Value::Stack(Some(addresses))) = key.iter().find(is_stack) else {
+            let Some(row) = row_of_stacks(key, symbols) else {
                 continue;
             };
-            let others = key.iter().filter(|part| !is_stack(part));
-            let frames = addresses.iter().rev().map(|address| {
-                let symbol = symbols.frame(*address);
-                symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.name)
-            });
-            let row = others
-                .map(|part| part.shown(symbols).to_string())
-                .chain(frames);
             let number = value.number().and_then(|number| u64::try_from(number).ok());
-            rows.push((row.collect(), number.unwrap_or(0)));
+            rows.push((row, number.unwrap_or(0)));
         }
         if !rows.is_empty() {
             let is_time = name.ends_with("ns");
@@ -224,6 +215,33 @@ fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
         }
     }
     all
+}
+
+/// The frames of a key, the outermost first: its other parts, the frames of the program, and those
+/// of the kernel. None if it has no call stack.
+fn row_of_stacks(key: &[Value], symbols: &dyn Symbolize) -> Option<Vec<String>> {
+    let (mut others, mut user, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
+    let mut has_stack = false;
+    for part in key {
+        match part {
+            Value::UserStack(Some(stack)) => {
+                has_stack = true;
+                user.extend(stack.frames(symbols).map(|(name, _)| name));
+                user.reverse();
+            }
+            Value::Stack(Some(addresses)) => {
+                has_stack = true;
+                kernel.extend(addresses.iter().rev().map(|address| {
+                    let symbol = symbols.frame(*address);
+                    symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.name)
+                }));
+            }
+            // A task of the kernel has no program.
+            Value::UserStack(None) | Value::Stack(None) => {}
+            other => others.push(other.shown(symbols).to_string()),
+        }
+    }
+    has_stack.then(|| [others, user, kernel].concat())
 }
 
 /// The histograms of all maps.
@@ -269,6 +287,22 @@ fn row(bucket: &Bucket) -> HistogramRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frames_of_a_program_stand_below_those_of_the_kernel() {
+        let user = Value::UserStack(Some(trace_script::UserStack {
+            program: "cat".into(),
+            addresses: [0x10, 0x20].into(),
+        }));
+        let kernel = Value::Stack(Some([0x30, 0x40].into()));
+        let comm = Value::Text {
+            text: "cat".into(),
+            cut: false,
+        };
+        let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_script::NoSymbols);
+        assert_eq!(row.unwrap(), ["cat", "0x20", "0x10", "0x40", "0x30"]);
+        assert_eq!(row_of_stacks(&[comm], &trace_script::NoSymbols), None);
+    }
 
     #[test]
     fn books_have_the_names_of_their_probes_and_none_of_the_pictures_own_without_hits() {

@@ -30,7 +30,10 @@ pub enum Helper {
     Comm = 16,
     /// `(context, map, flags)`: the number of the call stack in a map of stacks, or a negated
     /// errno: `EFAULT` if no frame is left, `E2BIG` if there is no room. The low 8 bits of flags
-    /// are how many frames to skip; the others mean nothing.
+    /// are how many frames to skip. With [`USER_STACK`] it is the stack of the program in ring 3,
+    /// and behind its frames, which are two fewer than the map keeps, stand two words with the
+    /// task's name, because the addresses of programs mean nothing without their names. The other
+    /// flags mean nothing.
     StackId = 27,
     /// `(&buffer, size, address)`: copies user memory. 0, or `EFAULT`, negated, with the buffer
     /// zero.
@@ -120,7 +123,16 @@ pub enum Helper {
     /// `(context, ring, flags)`: records the call stack, with the common header. The low 8 bits of
     /// flags are added to those of the header; the others mean nothing. 0.
     RecordStack,
+    /// `(map)`: how many keys there are. One that several CPUs have counts once. It takes as long
+    /// as the map is large.
+    CountKeys,
+    /// `(map, number)`: how many words the call stack of that number has; 0 if there is no such
+    /// number, for example because it is a negated errno of [`Helper::StackId`].
+    CountFrames,
 }
+
+/// The flag of [`Helper::StackId`] for the stack of the program, with Linux's number.
+pub const USER_STACK: u64 = 0x100;
 
 /// The errors that helpers return, negated as they return them.
 pub mod errno {
@@ -197,7 +209,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -232,6 +244,8 @@ impl Helper {
         Self::DeleteOfCpus,
         Self::NextKey,
         Self::RecordStack,
+        Self::CountKeys,
+        Self::CountFrames,
     ];
 
     /// Its number in the wire form.
@@ -278,6 +292,8 @@ impl Helper {
             Self::SumOfCpus | Self::MostOfCpus => &[A::Map(WITH_KEYS), A::Key, A::Scalar],
             Self::DeleteOfCpus => &[A::Map(WITH_KEYS), A::Key],
             Self::NextKey => &[A::Map(HASHES), A::Scalar, A::Writable, A::SizeOfIt],
+            Self::CountKeys => &[A::Map(HASHES)],
+            Self::CountFrames => &[A::Map(STACKS), A::Scalar],
         }
     }
 

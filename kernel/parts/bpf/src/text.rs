@@ -56,6 +56,8 @@ impl Display for Helper {
             Self::DeleteOfCpus => "delete_of_cpus",
             Self::NextKey => "next_key",
             Self::RecordStack => "record_stack",
+            Self::CountKeys => "count_keys",
+            Self::CountFrames => "count_frames",
         })
     }
 }

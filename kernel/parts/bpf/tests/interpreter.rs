@@ -1079,6 +1079,50 @@ fn keys_come_one_by_one_each_once() {
     }
     keys.sort_unstable();
     assert_eq!(keys, [1, 2, 3]);
+
+    let count = probe(core::slice::from_ref(&by_cpu), |b| {
+        b.load_map(R1, MapIndex(0))
+            .call(Helper::CountKeys)
+            .push(Insn::Exit);
+    });
+    assert_eq!(run(&count, &mut machine, LIMIT).unwrap(), 3);
+}
+
+/// The frames that are skipped, and those for which the map has no room, are not there. Behind the
+/// frames of a program is its name.
+#[test]
+fn frames_of_call_stacks_are_counted() {
+    let stacks = MapDef {
+        name: "stacks".into(),
+        kind: MapKind::Stacks,
+        key_size: 4,
+        value_size: 4 * 8,
+        entries: 4,
+    };
+    let count = |flags: i32| {
+        let program = probe(core::slice::from_ref(&stacks), |b| {
+            b.load_map(R2, MapIndex(0))
+                .mov(R3, flags)
+                .call(Helper::StackId)
+                .load_map(R1, MapIndex(0))
+                .mov(R2, R0)
+                .call(Helper::CountFrames)
+                .push(Insn::Exit);
+        });
+        let mut machine = TestMachine::new(&program);
+        machine.call_stack = vec![1, 2, 3, 4, 5];
+        machine.user_call_stack = vec![6, 7, 8];
+        machine.comm = *b"a name\0\0\0\0\0\0\0\0\0\0";
+        let count = run(&program, &mut machine, LIMIT).unwrap();
+        (count, machine.stacks(MapIndex(0)).first().cloned())
+    };
+    let name = u64::from_le_bytes(*b"a name\0\0");
+    assert_eq!(count(0), (4, Some(vec![1, 2, 3, 4])));
+    assert_eq!(count(3), (2, Some(vec![4, 5])));
+    assert_eq!(count(5), (0, None));
+    assert_eq!(count(0x100), (4, Some(vec![6, 7, name, 0])));
+    assert_eq!(count(0x102), (3, Some(vec![8, name, 0])));
+    assert_eq!(count(0x103), (0, None));
 }
 
 #[test]
@@ -1164,7 +1208,7 @@ fn call_stacks_have_numbers() {
     assert_eq!(number(0), 0);
     assert_eq!(number(1), 1);
     assert_eq!(number(3), 1);
-    assert_eq!(number(0x100), 0);
+    assert_eq!(number(0x200), 0);
     assert_eq!(number(2), errno::E2BIG);
     assert_eq!(number(5), errno::EFAULT);
     assert_eq!(machine.stacks(MapIndex(0)), [[1, 2], [2, 3]]);

@@ -282,8 +282,12 @@ impl Environment for Spy {
         self.machine.next_key(map, place)
     }
 
-    fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64 {
-        self.machine.stack_id(map, skip)
+    fn count_frames(&mut self, map: MapIndex, number: u64) -> u64 {
+        self.machine.count_frames(map, number)
+    }
+
+    fn stack_id(&mut self, map: MapIndex, flags: u64) -> i64 {
+        self.machine.stack_id(map, flags)
     }
 
     fn reserve(&mut self, ring: MapIndex, size: u32, room: u32, event: Option<u16>) -> Option<u32> {

@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 63] = [
+pub const ROOTS: [(&str, &str); 65] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -94,6 +94,8 @@ pub const ROOTS: [(&str, &str); 63] = [
     ("trace_most_of_cpus", "actions call it"),
     ("trace_delete_of_cpus", "actions call it"),
     ("trace_next_key", "actions call it"),
+    ("trace_count_keys", "actions call it"),
+    ("trace_count_frames", "actions call it"),
     ("trace_pid_tgid", "actions call it"),
     ("trace_comm", "actions call it"),
     ("trace_stack_id", "actions call it"),

@@ -165,6 +165,16 @@ impl Stacks {
         (state & GENERATIONS == number & !(GENERATION - 1)).then_some(count)
     }
 
+    /// How many frames the trace `number` has. `None` as above. Any context.
+    #[inline(always)]
+    pub fn count(&self, number: u64) -> Option<usize> {
+        let slot = self.slot((number % GENERATION) as usize)?;
+        let state = slot.get(STATE)?.load(Acquire);
+        let count = (state & FRAMES) as usize;
+        let is_it = state & GENERATIONS == number & !(GENERATION - 1);
+        (is_it && (1..=self.max_frames).contains(&count)).then_some(count)
+    }
+
     /// Visits all traces that are complete: the number and the frames.
     pub fn for_each(&self, mut visit: impl FnMut(u64, &[u64])) {
         let mut frames = [0; MAX_FRAMES];

@@ -113,6 +113,13 @@ pub trait Symbolize {
             })
         })
     }
+
+    /// The function of a frame of a user program's call stack, by the program's file name, cut off
+    /// after 15 bytes.
+    fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
+        let _ = (program, address);
+        None
+    }
 }
 
 /// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the

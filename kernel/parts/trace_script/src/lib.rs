@@ -35,7 +35,7 @@ mod value;
 pub use compile::{Compiled, Options, Origin, compile, events};
 pub use histogram::Bucket;
 pub use presentation::{Event, Key, Presentation, Recorded, Totals};
-pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, Value};
+pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, UserStack, Value};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 
 use alloc::boxed::Box;
 
-use bpf::{AluOp, Condition, Helper, Insn, Reg, Width, context::Register};
+use bpf::{AluOp, Condition, Helper, Insn, Reg, USER_STACK, Width, context::Register};
 
 use crate::asm::{Asm, Label, Place};
 
@@ -38,12 +38,19 @@ pub(crate) enum Number {
     Ip,
     /// Where a call returns to.
     ReturnAddress,
-    /// Memory of the kernel.
+    /// Memory.
     Load {
+        space: Space,
         address: Box<Number>,
         offset: i64,
         bytes: u8,
         signed: bool,
+    },
+    /// How long a text in memory is, at most so long, with its NUL. 0 if it cannot be read. The
+    /// address tells whose memory it is.
+    TextLength {
+        address: Box<Number>,
+        most: Box<Number>,
     },
     Alu(AluOp, Box<Number>, Box<Number>),
     /// The low bits, extended.
@@ -59,8 +66,19 @@ pub(crate) enum Number {
         then: Box<Number>,
         otherwise: Box<Number>,
     },
-    /// The number of the call stack.
+    /// The number of the call stack, of the kernel or of the program in ring 3.
     Stack {
+        map: u32,
+        is_user: bool,
+    },
+    /// How many frames a call stack has, by its number.
+    Frames {
+        map: u32,
+        is_user: bool,
+        number: Box<Number>,
+    },
+    /// How many keys a map has.
+    Keys {
         map: u32,
     },
     /// A number in a map, or 0. The key is in the stack.
@@ -93,6 +111,14 @@ pub(crate) enum Number {
         delta: i64,
         value_before: bool,
     },
+}
+
+/// Whose memory an address is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Kernel,
+    /// That of the program in ring 3, of the task that runs.
+    User,
 }
 
 /// The key of a map, which is stored each time.
@@ -144,8 +170,20 @@ impl Number {
         }
     }
 
+    /// A load of the kernel's memory.
     pub(crate) fn load(address: Self, offset: i64, bytes: u8, signed: bool) -> Self {
+        Self::load_in(Space::Kernel, address, offset, bytes, signed)
+    }
+
+    pub(crate) fn load_in(
+        space: Space,
+        address: Self,
+        offset: i64,
+        bytes: u8,
+        signed: bool,
+    ) -> Self {
         Self::Load {
+            space,
             address: Box::new(address),
             offset,
             bytes,
@@ -298,6 +336,47 @@ pub(crate) trait Stores {
             Number::Nanoseconds { clock } => self.time(*clock, false),
             Number::Elapsed { clock } => self.time(*clock, true),
             Number::Load {
+                space: Space::User,
+                address,
+                offset,
+                bytes,
+                signed,
+            } => {
+                self.number(address);
+                let asm = self.asm();
+                let mark = asm.mark();
+                let read = Place::stack(asm.take(8));
+                asm.mov(Reg::R3, Reg::R0);
+                if *offset != 0 {
+                    asm.set(Reg::R1, offset.cast_unsigned());
+                    asm.alu(AluOp::Add, Reg::R3, Reg::R1);
+                }
+                asm.address(Reg::R1, read);
+                asm.set(Reg::R2, (*bytes).into());
+                asm.call(Helper::ReadUser);
+                asm.load(Reg::R0, read, *bytes, *signed);
+                asm.release(mark);
+            }
+            Number::TextLength { address, most } => {
+                self.pair(address, most);
+                let asm = self.asm();
+                // A constant length is in no register.
+                match most.constant() {
+                    Some(most) => asm.set(Reg::R2, most),
+                    None => asm.mov(Reg::R2, Reg::R1),
+                }
+                asm.mov(Reg::R1, Reg::R0);
+                let (user, end) = (asm.label(), asm.label());
+                // Addresses of the kernel have the highest bit.
+                asm.branch(Condition::GreaterOrEqual, Reg::R1, 0, user);
+                asm.call(Helper::StrLen);
+                asm.jump(end);
+                asm.place(user);
+                asm.call(Helper::UserStrLen);
+                asm.place(end);
+            }
+            Number::Load {
+                space: Space::Kernel,
                 address,
                 offset,
                 bytes,
@@ -357,11 +436,33 @@ pub(crate) trait Stores {
                 self.number(otherwise);
                 self.asm().place(end);
             }
-            Number::Stack { map } => {
+            Number::Stack { map, is_user } => {
                 asm.context_pointer(Reg::R1);
                 asm.map(Reg::R2, *map);
-                asm.mov(Reg::R3, 0);
+                asm.set(Reg::R3, if *is_user { USER_STACK } else { 0 });
                 asm.call(Helper::StackId);
+            }
+            Number::Frames {
+                map,
+                is_user,
+                number,
+            } => {
+                self.number(number);
+                let asm = self.asm();
+                asm.mov(Reg::R2, Reg::R0);
+                asm.map(Reg::R1, *map);
+                asm.call(Helper::CountFrames);
+                if *is_user {
+                    // Without the name of the program.
+                    let end = asm.label();
+                    asm.branch(Condition::Equal, Reg::R0, 0, end);
+                    asm.alu(AluOp::Sub, Reg::R0, 2);
+                    asm.place(end);
+                }
+            }
+            Number::Keys { map } => {
+                asm.map(Reg::R1, *map);
+                asm.call(Helper::CountKeys);
             }
             Number::Element { map, key } => {
                 self.look_up(*map, key);

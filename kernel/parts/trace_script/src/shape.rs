@@ -6,7 +6,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use crate::value::Value;
+use crate::value::{UserStack, Value};
 
 /// Names and shapes, in the order of storage.
 pub(crate) type Fields = Vec<(Rc<str>, Shape)>;
@@ -30,9 +30,11 @@ pub(crate) enum Shape {
     },
     /// The number of the probe's name in the upper 16 bits, the low 48 bits of the address.
     Probe,
-    /// The number of a call stack in that map of the script, or a negated errno.
+    /// The number of a call stack in that map of the script, or a negated errno. A stack of a
+    /// program has the program's name in its last two words.
     Stack {
         map: u32,
+        is_user: bool,
     },
     /// Nanoseconds since the machine started, shown as this says.
     Time {
@@ -225,8 +227,12 @@ impl Shape {
                 }
             }
             // A negated errno is no number that a stack has.
-            Self::Stack { map } => {
-                Value::Stack(context.stacks.get(&(*map, number(first(8)))).cloned())
+            Self::Stack { map, is_user } => {
+                let stack = context.stacks.get(&(*map, number(first(8))));
+                match is_user {
+                    false => Value::Stack(stack.cloned()),
+                    true => Value::UserStack(stack.and_then(|words| user_stack(words))),
+                }
             }
             Self::Time { format } => {
                 let at = context.epoch_of_zero + i128::from(number(first(8)));
@@ -325,6 +331,18 @@ impl Shape {
             .map(|index| self.decode(bytes.get(index * size..).unwrap_or(&[]), context))
             .collect()
     }
+}
+
+/// The frames of a program, and its name behind them.
+fn user_stack(words: &[u64]) -> Option<UserStack> {
+    let (addresses, name) = words.split_last_chunk::<2>()?;
+    let name = name.map(u64::to_le_bytes);
+    let name = name.as_flattened();
+    let end = name.iter().position(|byte| *byte == 0);
+    Some(UserStack {
+        program: lossy(&name[..end.unwrap_or(name.len())]).into(),
+        addresses: addresses.into(),
+    })
 }
 
 /// A text; bytes that are none become U+FFFD.

@@ -23,6 +23,27 @@ impl Symbolize for NoSymbols {
 /// Name and value of a field. A field of a tuple has a number as its name.
 pub type NamedValue = (Rc<str>, Value);
 
+/// The call stack of a program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UserStack {
+    /// The name of the task, which is the file name of the program, cut off after 15 bytes.
+    pub program: Rc<str>,
+    /// The innermost first.
+    pub addresses: Rc<[u64]>,
+}
+
+impl UserStack {
+    /// Its frames as texts, the innermost first: a function and the distance from its beginning.
+    pub fn frames(&self, symbols: &dyn Symbolize) -> impl Iterator<Item = (String, Option<u64>)> {
+        self.addresses.iter().map(
+            |address| match symbols.user_frame(&self.program, *address) {
+                Some(symbol) => (symbol.name, Some(symbol.offset)),
+                None => (alloc::format!("{address:#x}"), None),
+            },
+        )
+    }
+}
+
 /// A value. A key of a map is one, too.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -58,6 +79,8 @@ pub enum Value {
     },
     /// A call stack, the innermost address first. None if the kernel could not record it.
     Stack(Option<Rc<[u64]>>),
+    /// The same of a program. None also if the task has no program.
+    UserStack(Option<UserStack>),
     Tuple(Vec<Value>),
     /// A slice or an array. `cut` if there was more of it.
     List {
@@ -126,6 +149,7 @@ impl Value {
             (Self::Tuple(a), Self::Tuple(b)) => order_of_lists(a, b),
             (Self::List { items: a, .. }, Self::List { items: b, .. }) => order_of_lists(a, b),
             (Self::Stack(a), Self::Stack(b)) => a.cmp(b),
+            (Self::UserStack(a), Self::UserStack(b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
             (
@@ -267,7 +291,17 @@ impl fmt::Display for Shown<'_> {
                     Some((address, None)) => write!(f, "{address:#x}"),
                 }
             }
-            Value::Stack(None) => f.write_str("\n    (no call stack)\n"),
+            Value::Stack(None) | Value::UserStack(None) => f.write_str("\n    (no call stack)\n"),
+            Value::UserStack(Some(stack)) => {
+                f.write_char('\n')?;
+                for (name, offset) in stack.frames(self.symbols) {
+                    match offset {
+                        Some(offset) => writeln!(f, "    {name}+{offset}")?,
+                        None => writeln!(f, "    {name}")?,
+                    }
+                }
+                Ok(())
+            }
             Value::Stack(Some(addresses)) => {
                 f.write_char('\n')?;
                 for address in addresses.iter() {

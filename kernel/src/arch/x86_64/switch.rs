@@ -164,6 +164,7 @@ pub(crate) fn saved_frame(task: &Task, memory: &impl Memory) -> Option<Frame> {
 }
 
 /// Where the frame for ring 3 is on a kernel stack that ends at `stack_top`.
+#[inline(always)]
 pub(crate) fn user_regs(stack_top: u64) -> *mut PtRegs {
     (stack_top as usize - size_of::<PtRegs>()) as *mut PtRegs
 }

@@ -55,7 +55,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 self.write(buffer, &text)?;
                 0
             }
-            Helper::StackId => self.environment.stack_id(map, third as u8) as u64,
+            Helper::StackId => self.environment.stack_id(map, third) as u64,
             Helper::ReadUser => self.copy(&arguments, Space::User, false)?,
             Helper::ReadKernel => self.copy(&arguments, Space::Kernel, false)?,
             Helper::ReadUserStr => self.copy(&arguments, Space::User, true)?,
@@ -133,6 +133,14 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 true => 0,
                 false => ENOENT as u64,
             },
+            Helper::CountKeys => {
+                let (mut count, mut place) = (0, 0);
+                while let Some((_, next)) = self.environment.next_key(map, place) {
+                    (count, place) = (count + 1, next);
+                }
+                count
+            }
+            Helper::CountFrames => self.environment.count_frames(map, second),
             Helper::NextKey => {
                 let (buffer, size) = arguments.writable.unwrap_or((Value::number(0), 0));
                 let mut bytes = zeros(size)?;

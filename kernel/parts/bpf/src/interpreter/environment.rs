@@ -73,8 +73,12 @@ pub trait Environment {
     /// The key from `place` on that no earlier place had, and the place behind it.
     fn next_key(&mut self, map: MapIndex, place: u64) -> Option<(Vec<u8>, u64)>;
 
-    /// The number of the call stack without its first `skip` frames, or a negated errno.
-    fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64;
+    /// How many words the call stack of that number has; 0 if there is none.
+    fn count_frames(&mut self, map: MapIndex, number: u64) -> u64;
+
+    /// The number of the call stack that the flags of [`crate::Helper::StackId`] ask for, or a
+    /// negated errno.
+    fn stack_id(&mut self, map: MapIndex, flags: u64) -> i64;
 
     /// Reserves a record of `size` bytes with `room` bytes behind it; `None` if there is no room.
     /// With `event` the first 8 bytes are filled in: that type, flags, preemption count, pid.

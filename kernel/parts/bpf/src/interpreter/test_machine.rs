@@ -3,7 +3,11 @@
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 
 use super::{Environment, Fault, Object, Space};
-use crate::{MapDef, MapIndex, MapKind, Program, Size, context::Register, helper::errno};
+use crate::{
+    MapDef, MapIndex, MapKind, Program, Size,
+    context::Register,
+    helper::{USER_STACK, errno},
+};
 
 /// The numbers that programs see for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct TestMachine {
     /// Records that were not begun because of that.
     pub records_off: u64,
     pub call_stack: Vec<u64>,
+    /// That of the program in ring 3.
+    pub user_call_stack: Vec<u64>,
     /// The flags of each call stack that was recorded.
     pub recorded_stacks: Vec<u8>,
     /// The flags and the preemption count in the header of an event.
@@ -117,6 +123,7 @@ impl TestMachine {
             records_off: 0,
             recorded_stacks: Vec::new(),
             call_stack: Vec::new(),
+            user_call_stack: Vec::new(),
             event_flags: 0,
             preempt_count: 0,
             entry_data: vec![0; program.kind.shared_bytes() as usize].into(),
@@ -352,15 +359,27 @@ impl Environment for TestMachine {
         Some((key.clone(), place as u64 + 1))
     }
 
-    fn stack_id(&mut self, map: MapIndex, skip: u8) -> i64 {
-        let stack = &self.call_stack;
+    fn count_frames(&mut self, map: MapIndex, number: u64) -> u64 {
+        let stacks = &self.map(map).stacks;
+        let number = usize::try_from(number).ok();
+        let stack = number.and_then(|number| stacks.get(number));
+        stack.map_or(0, |stack| stack.len() as u64)
+    }
+
+    fn stack_id(&mut self, map: MapIndex, flags: u64) -> i64 {
+        let is_user = flags & USER_STACK != 0;
+        let (stack, name) = match is_user {
+            true => (&self.user_call_stack, self.comm.as_chunks::<8>().0),
+            false => (&self.call_stack, &[][..]),
+        };
         let map = &mut self.maps[usize::from(map.0)];
-        let most = map.def.value_size as usize / 8;
-        let frames = stack.iter().skip(usize::from(skip)).take(most).copied();
-        let stack: Vec<u64> = frames.collect();
+        let most = (map.def.value_size as usize / 8).saturating_sub(name.len());
+        let frames = stack.iter().skip(usize::from(flags as u8)).take(most);
+        let mut stack: Vec<u64> = frames.copied().collect();
         if stack.is_empty() {
             return errno::EFAULT;
         }
+        stack.extend(name.iter().copied().map(u64::from_le_bytes));
         if let Some(number) = map.stacks.iter().position(|known| *known == stack) {
             return number as i64;
         }

@@ -85,7 +85,7 @@ impl World {
             }
             Helper::StackId => {
                 self.check_sample(a);
-                self.machine.stack_id(map(b), c as u8) as u64
+                self.machine.stack_id(map(b), c) as u64
             }
             Helper::ReadUser => self.copy(a, b, c, Space::User, false),
             Helper::ReadKernel => self.copy(a, b, c, Space::Kernel, false),
@@ -154,6 +154,14 @@ impl World {
                     None => 0,
                 }
             }
+            Helper::CountKeys => {
+                let (mut count, mut place) = (0, 0);
+                while let Some((_, next)) = self.machine.next_key(map(a), place) {
+                    (count, place) = (count + 1, next);
+                }
+                count
+            }
+            Helper::CountFrames => self.machine.count_frames(map(a), b),
             Helper::CpuId
             | Helper::FuncIp
             | Helper::Tsc

@@ -270,8 +270,13 @@ impl Body<'_, '_> {
                     self.c.learned = true;
                 }
                 // An address of two types is one of none.
-                (Some(Kind::Pointer(Some(a))), Some(Kind::Pointer(b))) if Some(*a) != b => {
-                    entry.kind = Some(Kind::Pointer(None));
+                (Some(Kind::Pointer { to: Some(a), space }), Some(Kind::Pointer { to: b, .. }))
+                    if Some(*a) != b =>
+                {
+                    entry.kind = Some(Kind::Pointer {
+                        to: None,
+                        space: *space,
+                    });
                     self.c.learned = true;
                 }
                 _ => {}

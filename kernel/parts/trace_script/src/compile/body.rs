@@ -315,7 +315,12 @@ impl<'c, 'a> Body<'c, 'a> {
             Number::Own(place)
         };
         let at = match &object.at {
-            At::Memory { address, offset } => At::Memory {
+            At::Memory {
+                space,
+                address,
+                offset,
+            } => At::Memory {
+                space: *space,
                 address: kept(self, address),
                 offset: *offset,
             },
@@ -360,7 +365,7 @@ impl<'c, 'a> Body<'c, 'a> {
                 if !fits {
                     return Err(Diagnostic::new(
                         span,
-                        format!("`${}` holds something else than a call stack", name.text),
+                        format!("`${}` holds something else than this call stack", name.text),
                         "use another variable",
                     ));
                 }
@@ -410,22 +415,33 @@ impl<'c, 'a> Body<'c, 'a> {
         object: &Object,
         span: Span,
     ) -> Lowered<()> {
+        let not_again = || {
+            Diagnostic::new(
+                span,
+                format!("`${}` cannot be given this value again", name.text),
+                "use another variable",
+            )
+        };
         let (
             At::Memory {
+                space: held_space,
                 address: Number::Own(place),
                 offset: 0,
             },
-            At::Memory { address, offset },
+            At::Memory {
+                space,
+                address,
+                offset,
+            },
             Test::Constant(true),
             Test::Constant(true),
         ) = (&held.at, &object.at, &held.present, &object.present)
         else {
-            return Err(Diagnostic::new(
-                span,
-                format!("`${}` cannot be given this value again", name.text),
-                "use another variable",
-            ));
+            return Err(not_again());
         };
+        if held_space != space {
+            return Err(not_again());
+        }
         let address = Number::alu(
             bpf::AluOp::Add,
             address.clone(),

@@ -1,6 +1,6 @@
 //! The names and functions of the language.
 
-use alloc::{format, rc::Rc, string::String, vec::Vec};
+use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 
 use bpf::{AluOp, Condition, Helper, MOST_RECORD_BYTES, Reg, context::ARGUMENTS};
 use trace_language::{
@@ -20,30 +20,26 @@ use super::{
 use crate::{
     asm::Place,
     format::{self as conversions, Part},
-    number::{Number, Stores, Test},
+    number::{Number, Space, Stores, Test},
     presentation::{Class, HEADER, Record, VALUES},
     shape::Shape,
 };
 
 /// The words that are always there.
-const WORDS: [&str; 16] = [
-    "pid", "tid", "comm", "cpu", "nsecs", "elapsed", "func", "probe", "kstack", "retval", "args",
-    "arg0", "arg1", "arg2", "caller", "ip",
+const WORDS: [&str; 17] = [
+    "pid", "tid", "comm", "cpu", "nsecs", "elapsed", "func", "probe", "kstack", "ustack", "retval",
+    "args", "arg0", "arg1", "arg2", "caller", "ip",
 ];
 
 /// The functions that give values, and those that do something.
-const FUNCTIONS: [&str; 26] = [
-    "has_key", "printf", "print", "join", "clear", "zero", "delete", "exit", "time", "str", "ksym",
-    "kaddr", "buf", "kstack", "reg", "strftime", "strncmp", "nsecs", "count", "sum", "min", "max",
-    "avg", "stats", "hist", "lhist",
+const FUNCTIONS: [&str; 30] = [
+    "has_key", "len", "printf", "print", "join", "clear", "zero", "delete", "exit", "time", "str",
+    "ksym", "kaddr", "uptr", "kptr", "buf", "kstack", "ustack", "reg", "strftime", "strncmp",
+    "nsecs", "count", "sum", "min", "max", "avg", "stats", "hist", "lhist",
 ];
 
 /// Names of other tracers, and why they are not here.
-const ABSENT: [(&str, &str); 13] = [
-    (
-        "ustack",
-        "the stacks of programs are not recorded; use kstack",
-    ),
+const ABSENT: [(&str, &str); 12] = [
     (
         "usym",
         "the names of programs are not known; print the address with %p",
@@ -142,7 +138,7 @@ impl Body<'_, '_> {
                 let clock = self.c.clock();
                 unsigned(Number::Elapsed { clock })
             }
-            "func" | "ip" | "probe" | "kstack" | "caller" if !self.has_code() => {
+            "func" | "ip" | "probe" | "kstack" | "ustack" | "caller" if !self.has_code() => {
                 if name == "probe" {
                     return Ok(self.probe());
                 }
@@ -151,7 +147,8 @@ impl Body<'_, '_> {
             "func" => Val::number(self.ip(), Kind::Symbol { with_offset: false }),
             "ip" => Val::number(self.ip(), Kind::Symbol { with_offset: true }),
             "probe" => self.probe(),
-            "kstack" => self.kstack(self.c.options.stack_frames),
+            "kstack" => self.stack(self.c.options.stack_frames, false),
+            "ustack" => self.stack(self.c.options.stack_frames, true),
             "caller" => match self.site.kind {
                 SiteKind::Return => {
                     Val::number(Number::ReturnAddress, Kind::Symbol { with_offset: true })
@@ -212,9 +209,10 @@ impl Body<'_, '_> {
         Val::number(number, Kind::Probe)
     }
 
-    fn kstack(&mut self, frames: u32) -> Val {
-        let map = self.c.stacks(frames);
-        Val::number(Number::Stack { map }, Kind::Stack { map })
+    /// A call stack of the kernel or of the program.
+    fn stack(&mut self, frames: u32, is_user: bool) -> Val {
+        let map = self.c.stacks(frames, is_user);
+        Val::number(Number::Stack { map, is_user }, Kind::Stack { map, is_user })
     }
 
     fn argument_register(&mut self, name: &str, number: usize, span: Span) -> Lowered<Val> {
@@ -333,11 +331,17 @@ impl Body<'_, '_> {
     ) -> Lowered<Val> {
         const MOST_TEXT: u32 = 200;
         Ok(match (&*name.text, arguments) {
-            ("str", [address]) => self.text_at(address, self.c.options.text_bytes)?,
+            ("str", [address]) => self.text_at(address, self.c.options.text_bytes, None)?,
             ("str", [address, length]) => {
-                let most = self.constant(length, MOST_TEXT)?;
-                // With its NUL.
-                self.text_at(address, (most + 1).next_multiple_of(8))?
+                let counted = self.count(length)?;
+                if counted.number.constant().is_some() {
+                    let most = self.constant(length, MOST_TEXT)?;
+                    // With its NUL.
+                    self.text_at(address, (most + 1).next_multiple_of(8), None)?
+                } else {
+                    let most = self.c.options.text_bytes;
+                    self.text_at(address, most, Some(counted.number))?
+                }
             }
             ("str", _) => {
                 return Err(self.wrong_count(name, span, "str(address) or str(address, bytes)"));
@@ -356,6 +360,7 @@ impl Body<'_, '_> {
                 let address = self.as_number(address, of.span)?;
                 let length = self.as_number(length, of.span)?;
                 Val::Bytes {
+                    space: object.space(),
                     address: address.number,
                     length: length.number,
                     most: self.c.options.slice_bytes.next_multiple_of(8),
@@ -369,6 +374,7 @@ impl Body<'_, '_> {
                     None => self.c.options.slice_bytes,
                 };
                 Val::Bytes {
+                    space: address.kind.space(),
                     address: address.number,
                     length: length.number,
                     most: most.max(1).next_multiple_of(8),
@@ -382,10 +388,25 @@ impl Body<'_, '_> {
                     ..counted
                 })
             }
+            ("uptr" | "kptr", [address]) => {
+                let counted = self.count(address)?;
+                let to = match counted.kind {
+                    Kind::Pointer { to, .. } => to,
+                    _ => None,
+                };
+                let space = match &*name.text {
+                    "uptr" => Space::User,
+                    _ => Space::Kernel,
+                };
+                Val::Number(Counted {
+                    kind: Kind::Pointer { to, space },
+                    ..counted
+                })
+            }
             ("kaddr", [function]) => {
                 let text = self.text(function, "kaddr(\"vfs_write\")")?;
                 match *self.c.functions(text) {
-                    [address] => Val::number(Number::Constant(address), Kind::Pointer(None)),
+                    [address] => Val::number(Number::Constant(address), Kind::ADDRESS),
                     [] => {
                         let name = Name {
                             text: text.into(),
@@ -402,13 +423,14 @@ impl Body<'_, '_> {
                     }
                 }
             }
-            ("kstack", []) => return self.name("kstack", span),
-            ("kstack", [frames]) => {
+            (word @ ("kstack" | "ustack"), []) => return self.name(word, span),
+            (word @ ("kstack" | "ustack"), [frames]) => {
                 if !self.has_code() {
-                    return Err(self.no_code("kstack", span));
+                    return Err(self.no_code(word, span));
                 }
-                let frames = self.constant(frames, 127)?;
-                self.kstack(frames)
+                let is_user = word == "ustack";
+                let frames = self.constant(frames, if is_user { 125 } else { 127 })?;
+                self.stack(frames, is_user)
             }
             ("reg", [register_name]) => {
                 if !self.has_code() {
@@ -440,6 +462,8 @@ impl Body<'_, '_> {
                 None => return Err(self.wrong_count(name, span, "has_key(@map, key)")),
             },
             ("has_key", []) => return Err(self.wrong_count(name, span, "has_key(@map, key)")),
+            ("len", [of]) => self.length(of, span)?,
+            ("len", _) => return Err(self.wrong_count(name, span, "len(@map) or len(kstack)")),
             ("strncmp", [left, right, length]) => {
                 let (left_value, right_value) = (self.value(left)?, self.value(right)?);
                 let most = self.constant(length, MOST_TEXT)?;
@@ -482,6 +506,81 @@ impl Body<'_, '_> {
         })
     }
 
+    /// How many keys a map, frames a call stack, or elements a value of the source has.
+    fn length(&mut self, of: &Expression, span: Span) -> Lowered<Val> {
+        if let ExpressionKind::Map(map) = &of.kind
+            && map.keys.is_empty()
+        {
+            let number = self.c.map(&map.name);
+            let known = &self.c.maps[number as usize];
+            let is_table = known.keys.as_ref().is_none_or(|keys| !keys.is_empty());
+            if is_table {
+                return self.count_keys(number, map, span);
+            }
+        }
+        match self.value(of)? {
+            Val::Number(Counted {
+                number,
+                kind: Kind::Stack { map, is_user },
+                present,
+            }) => Ok(Val::Number(Counted {
+                number: Number::Frames {
+                    map,
+                    is_user,
+                    number: Box::new(number),
+                },
+                kind: Kind::UNSIGNED,
+                present,
+            })),
+            Val::Object(object) => match self.text_of(&object, of.span)? {
+                Some((_, length)) => Ok(Val::Number(Counted {
+                    number: length,
+                    kind: Kind::UNSIGNED,
+                    present: object.present,
+                })),
+                None => {
+                    let name = Name {
+                        text: "len".into(),
+                        span: of.span,
+                    };
+                    self.object_field(&object, &name)
+                }
+            },
+            _ => Err(Diagnostic::new(
+                of.span,
+                "this value has no length",
+                "there is one of a map with keys, of kstack and ustack, and of slices, arrays and \
+                 texts of the source",
+            )),
+        }
+    }
+
+    fn count_keys(&mut self, number: u32, map: &MapName, span: Span) -> Lowered<Val> {
+        if !matches!(
+            self.site.kind,
+            SiteKind::Begin | SiteKind::End | SiteKind::Interval
+        ) {
+            return Err(Diagnostic::new(
+                span,
+                "counting the keys of a map takes long, and the code that hits this probe would \
+                 wait for it",
+                "use it in interval:, begin or end",
+            ));
+        }
+        if matches!(
+            self.c.maps[number as usize].class,
+            Some(Class::Histogram(_))
+        ) {
+            return Err(Diagnostic::new(
+                map.span,
+                "each bucket of a histogram is a key of its own, so the keys are not counted",
+                "count into another map beside it",
+            ));
+        }
+        let number = Number::Keys { map: number };
+        Ok(Val::number(number, Kind::UNSIGNED))
+    }
+
     fn no_call(&self, name: &Name) -> Diagnostic {
         if let Some((_, why)) = ABSENT.iter().find(|(word, _)| *word == name.text) {
             return Diagnostic::new(
@@ -496,7 +595,7 @@ impl Body<'_, '_> {
             format!("there is no function `{}`", name.text),
             match near.is_empty() {
                 true => "the functions are printf, print, clear, zero, delete, exit, time, str, \
-                         ksym, kaddr, buf, kstack, reg, strftime, strncmp, and for maps count, \
+                         len, ksym, kaddr, uptr, kptr, buf, kstack, ustack, reg, strftime, strncmp, and for maps count, \
                          sum, min, max, avg, stats, hist and lhist"
                     .into(),
                 false => names::did_you_mean(&near),
@@ -504,7 +603,7 @@ impl Body<'_, '_> {
         )
     }
 
-    fn text_at(&mut self, address: &Expression, most: u32) -> Lowered<Val> {
+    fn text_at(&mut self, address: &Expression, most: u32, limit: Option<Number>) -> Lowered<Val> {
         let value = self.value(address)?;
         // A text of the source is one already.
         if self.is_text(&value) {
@@ -517,6 +616,7 @@ impl Body<'_, '_> {
             return Ok(Val::Text {
                 address,
                 most,
+                limit,
                 present: Test::Constant(true),
             });
         }
@@ -524,6 +624,7 @@ impl Body<'_, '_> {
         Ok(Val::Text {
             address: Number::select(counted.present, counted.number, Number::Constant(0)),
             most,
+            limit,
             present: Test::Constant(true),
         })
     }
@@ -729,6 +830,7 @@ impl Body<'_, '_> {
                     present: Test::NotZero(address.clone()),
                     address,
                     most,
+                    limit: None,
                 };
                 texts.into_iter().map(text).collect()
             }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     asm::Place,
-    number::{Key, Number, Test},
+    number::{Key, Number, Space, Test},
     presentation::Class,
     shape::Shape,
 };
@@ -36,13 +36,17 @@ pub(crate) enum Kind {
     Boolean,
     Character,
     /// An address; of what, if that is known.
-    Pointer(Option<TypeId>),
+    Pointer {
+        to: Option<TypeId>,
+        space: Space,
+    },
     Symbol {
         with_offset: bool,
     },
     Probe,
     Stack {
         map: u32,
+        is_user: bool,
     },
     Time {
         format: Rc<str>,
@@ -59,8 +63,22 @@ impl Kind {
         signed: true,
     };
 
+    /// An address of the kernel's memory, of nothing in particular.
+    pub(super) const ADDRESS: Self = Self::Pointer {
+        to: None,
+        space: Space::Kernel,
+    };
+
     pub(super) const fn is_signed(&self) -> bool {
         matches!(self, Self::Literal | Self::Integer { signed: true, .. })
+    }
+
+    /// Whose memory an address of this kind is one of.
+    pub(super) const fn space(&self) -> Space {
+        match self {
+            Self::Pointer { space, .. } => *space,
+            _ => Space::Kernel,
+        }
     }
 
     /// Whether it can be calculated with.
@@ -76,12 +94,15 @@ impl Kind {
             Self::Integer { signed: false, .. } => Shape::Unsigned(8),
             Self::Boolean => Shape::Flag,
             Self::Character => Shape::Character,
-            Self::Pointer(_) => Shape::Address,
+            Self::Pointer { .. } => Shape::Address,
             Self::Symbol { with_offset } => Shape::Symbol {
                 with_offset: *with_offset,
             },
             Self::Probe => Shape::Probe,
-            Self::Stack { map } => Shape::Stack { map: *map },
+            Self::Stack { map, is_user } => Shape::Stack {
+                map: *map,
+                is_user: *is_user,
+            },
             Self::Time { format } => Shape::Time {
                 format: format.clone(),
             },
@@ -110,10 +131,13 @@ pub(crate) enum Val {
     Text {
         address: Number,
         most: u32,
+        /// A length that is not known before the hit, and no byte behind it is read.
+        limit: Option<Number>,
         present: Test,
     },
     /// Bytes in memory.
     Bytes {
+        space: Space,
         address: Number,
         length: Number,
         most: u32,
@@ -262,7 +286,7 @@ impl Body<'_, '_> {
             Shape::Boolean => (Kind::Boolean, 1, false),
             Shape::Flag => (Kind::Boolean, 8, false),
             Shape::Character => (Kind::Character, 4, false),
-            Shape::Address => (Kind::Pointer(None), 8, false),
+            Shape::Address => (Kind::ADDRESS, 8, false),
             Shape::Symbol { with_offset } => (
                 Kind::Symbol {
                     with_offset: *with_offset,
@@ -409,10 +433,14 @@ impl Body<'_, '_> {
             Val::Object(object) => self.object_field(&object, name),
             Val::Number(Counted {
                 number,
-                kind: Kind::Pointer(Some(to)),
+                kind:
+                    Kind::Pointer {
+                        to: Some(to),
+                        space,
+                    },
                 present,
             }) => {
-                let object = Object::in_memory(to, number, present);
+                let object = Object::in_memory(to, (space, number), present);
                 self.object_field(&object, name)
             }
             Val::Tuple(mut items) => match name.text.parse::<usize>() {
@@ -480,11 +508,15 @@ impl Body<'_, '_> {
                 Val::Object(object) => self.dereference(&object, span),
                 Val::Number(Counted {
                     number,
-                    kind: Kind::Pointer(Some(to)),
+                    kind:
+                        Kind::Pointer {
+                            to: Some(to),
+                            space,
+                        },
                     present,
-                }) => Ok(Val::Object(Object::in_memory(to, number, present))),
+                }) => Ok(Val::Object(Object::in_memory(to, (space, number), present))),
                 Val::Number(counted) => Ok(Val::Number(Counted {
-                    number: Number::load(counted.number, 0, 8, false),
+                    number: Number::load_in(counted.kind.space(), counted.number, 0, 8, false),
                     kind: Kind::UNSIGNED,
                     present: counted.present,
                 })),
@@ -598,7 +630,10 @@ impl Body<'_, '_> {
                     signed: *signed,
                 },
                 // A pointer stays one when it is moved.
-                Kind::Pointer(to) => Kind::Pointer(*to),
+                Kind::Pointer { to, space } => Kind::Pointer {
+                    to: *to,
+                    space: *space,
+                },
                 _ => Kind::UNSIGNED,
             },
             (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
@@ -701,7 +736,8 @@ impl Body<'_, '_> {
             },
             TypeKind::Pointer(of) => {
                 let to = self.type_named(of)?;
-                (number, Kind::Pointer(to))
+                let space = counted.kind.space();
+                (number, Kind::Pointer { to, space })
             }
             TypeKind::Slice(_) | TypeKind::Array { .. } => {
                 return Err(Diagnostic::new(

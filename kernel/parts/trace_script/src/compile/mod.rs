@@ -315,12 +315,17 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn stacks(&mut self, frames: u32) -> u32 {
+    fn stacks(&mut self, frames: u32, is_user: bool) -> u32 {
+        // Two words for the name of the program.
+        let (of, words) = match is_user {
+            true => ("user ", frames + 2),
+            false => ("", frames),
+        };
         self.own_map(MapDef {
-            name: format!("(stacks {frames})"),
+            name: format!("({of}stacks {frames})"),
             kind: MapKind::Stacks,
             key_size: 4,
-            value_size: 8 * frames,
+            value_size: 8 * words,
             entries: self.options.stacks,
         })
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     asm::{Place, step},
-    number::{Number, Test},
+    number::{Number, Space, Test},
     shape::Shape,
 };
 
@@ -42,8 +42,15 @@ pub(crate) struct Object {
 /// Where the bytes of an object are.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum At {
-    Memory { address: Number, offset: i64 },
-    Pieces { pieces: Rc<[Piece]>, offset: u64 },
+    Memory {
+        space: Space,
+        address: Number,
+        offset: i64,
+    },
+    Pieces {
+        pieces: Rc<[Piece]>,
+        offset: u64,
+    },
 }
 
 /// Some bytes of an object.
@@ -89,19 +96,40 @@ impl Gaps<'_> {
 }
 
 impl Object {
-    pub(super) fn in_memory(type_id: TypeId, address: Number, present: Test) -> Self {
+    pub(super) fn in_memory(
+        type_id: TypeId,
+        (space, address): (Space, Number),
+        present: Test,
+    ) -> Self {
         Self {
             type_id,
-            at: At::Memory { address, offset: 0 },
+            at: At::Memory {
+                space,
+                address,
+                offset: 0,
+            },
             present,
             is_variant: false,
+        }
+    }
+
+    /// Whose memory it is in. The addresses that it holds lead into the same.
+    pub(super) fn space(&self) -> Space {
+        match &self.at {
+            At::Memory { space, .. } => *space,
+            At::Pieces { .. } => Space::Kernel,
         }
     }
 
     /// A part of it.
     fn part(&self, type_id: TypeId, bytes: u64) -> Self {
         let at = match &self.at {
-            At::Memory { address, offset } => At::Memory {
+            At::Memory {
+                space,
+                address,
+                offset,
+            } => At::Memory {
+                space: *space,
                 address: address.clone(),
                 offset: offset.wrapping_add_unsigned(bytes),
             },
@@ -132,8 +160,12 @@ impl Object {
     /// `bytes` (at most 8) of it as a number. None: the compiler of the kernel left them out.
     fn read(&self, at: u64, bytes: u8, signed: bool) -> Option<Number> {
         match &self.at {
-            At::Memory { address, offset } => Some(load(
+            At::Memory {
+                space,
                 address,
+                offset,
+            } => Some(load(
+                (*space, address),
                 offset.wrapping_add_unsigned(at),
                 bytes,
                 signed,
@@ -163,17 +195,22 @@ fn is_exact(number: &Number, bytes: u8) -> bool {
 }
 
 /// A load of 1 to 8 bytes. Those of other sizes than powers of two are put together.
-fn load(address: &Number, offset: i64, bytes: u8, signed: bool) -> Number {
+fn load((space, address): (Space, &Number), offset: i64, bytes: u8, signed: bool) -> Number {
     if bytes.is_power_of_two() {
-        return Number::load(address.clone(), offset, bytes, signed);
+        return Number::load_in(space, address.clone(), offset, bytes, signed);
     }
     let low = match bytes {
         5.. => 4,
         _ => 2,
     };
-    let high = load(address, offset + i64::from(low), bytes - low, signed);
+    let high = load(
+        (space, address),
+        offset + i64::from(low),
+        bytes - low,
+        signed,
+    );
     let high = Number::alu(AluOp::ShiftLeft, high, Number::Constant(u64::from(low) * 8));
-    let low = Number::load(address.clone(), offset, low, false);
+    let low = Number::load_in(space, address.clone(), offset, low, false);
     Number::alu(AluOp::Or, high, low)
 }
 
@@ -190,7 +227,9 @@ fn read_pieces(pieces: &[Piece], at: u64, bytes: u8) -> Option<Number> {
             let part = (to - from) as u8;
             let number = match &piece.from {
                 Origin::Missing => return None,
-                Origin::Memory(address) => load(address, inside as i64, part, false),
+                Origin::Memory(address) => {
+                    load((Space::Kernel, address), inside as i64, part, false)
+                }
                 Origin::Value(_) if inside >= 8 => Number::Constant(0),
                 Origin::Value(number) => {
                     let shifted = Number::alu(
@@ -406,6 +445,7 @@ impl Body<'_, '_> {
                     ..
                 },
             ] => At::Memory {
+                space: Space::Kernel,
                 address: address.clone(),
                 offset: 0,
             },
@@ -488,7 +528,13 @@ impl Body<'_, '_> {
             }
             Type::Boolean => (read(1, false), Kind::Boolean),
             Type::Character => (read(4, false), Kind::Character),
-            Type::Pointer { to, .. } => (read(8, false), Kind::Pointer(Some(*to))),
+            Type::Pointer { to, .. } => (
+                read(8, false),
+                Kind::Pointer {
+                    to: Some(*to),
+                    space: object.space(),
+                },
+            ),
             Type::Struct(Struct { fields, .. }) => {
                 let mut with_bytes = fields.iter().filter(|field| self.size(field.type_id) != 0);
                 if let (Some(only), None) = (with_bytes.next(), with_bytes.next()) {
@@ -680,16 +726,20 @@ impl Body<'_, '_> {
             },
             Type::Pointer { to, .. } => {
                 let address = word(0, self)?;
-                let object = Object::in_memory(*to, address.number, address.present);
+                let place = (object.space(), address.number);
+                let object = Object::in_memory(*to, place, address.present);
                 self.object_field(&object, name)
             }
             Type::Slice { .. } | Type::Str => match &*name.text {
                 "len" | "length" => Ok(Val::Number(word(8, self)?)),
                 "ptr" | "data_ptr" => Ok(Val::Number(Counted {
-                    kind: Kind::Pointer(match &*described {
-                        Type::Slice { of } => Some(*of),
-                        _ => None,
-                    }),
+                    kind: Kind::Pointer {
+                        to: match &*described {
+                            Type::Slice { of } => Some(*of),
+                            _ => None,
+                        },
+                        space: object.space(),
+                    },
                     ..word(0, self)?
                 })),
                 _ => Err(Diagnostic::new(
@@ -756,7 +806,7 @@ impl Body<'_, '_> {
         let address = pointer
             .read(0, 8, false)
             .ok_or_else(|| self.missing(span))?;
-        let counted = Object::in_memory(to, address, object.present.clone());
+        let counted = Object::in_memory(to, (object.space(), address), object.present.clone());
         Ok(match &*self.c.describe(to) {
             Type::Struct(Struct { fields, .. }) => fields
                 .iter()
@@ -866,7 +916,7 @@ impl Body<'_, '_> {
                 let address = object.read(0, 8, false).ok_or_else(|| self.missing(span))?;
                 Ok(Val::Object(Object::in_memory(
                     *to,
-                    address,
+                    (object.space(), address),
                     object.present.clone(),
                 )))
             }
@@ -885,7 +935,11 @@ impl Body<'_, '_> {
             Val::Object(object) => object,
             Val::Number(Counted {
                 number,
-                kind: Kind::Pointer(Some(to)),
+                kind:
+                    Kind::Pointer {
+                        to: Some(to),
+                        space,
+                    },
                 present,
             }) => {
                 // As an array without an end, as in C.
@@ -894,7 +948,7 @@ impl Body<'_, '_> {
                 let address = Number::alu(AluOp::Add, number, offset);
                 return Ok(Val::Object(Object::in_memory(
                     to,
-                    address,
+                    (space, address),
                     present.and(index.present),
                 )));
             }
@@ -907,6 +961,7 @@ impl Body<'_, '_> {
             }
         };
         let described = self.c.describe(object.type_id);
+        let space = object.space();
         let (of, first, count) = match &*described {
             Type::Slice { of } => {
                 let first = object.read(0, 8, false).ok_or_else(|| self.missing(span))?;
@@ -918,7 +973,12 @@ impl Body<'_, '_> {
                     let size = self.size(*of);
                     return Ok(Val::Object(object.part(*of, size * constant)));
                 }
-                (At::Memory { address, offset }, _) => {
+                (
+                    At::Memory {
+                        address, offset, ..
+                    },
+                    _,
+                ) => {
                     let offset = Number::Constant(offset.cast_unsigned());
                     let first = Number::alu(AluOp::Add, address.clone(), offset);
                     (*of, first, Number::Constant(*count))
@@ -944,13 +1004,16 @@ impl Body<'_, '_> {
                 return match &*inner {
                     // A reference to an array or slice.
                     Type::Array { .. } | Type::Slice { .. } => {
-                        let inner = Object::in_memory(*to, first, object.present);
+                        let inner = Object::in_memory(*to, (space, first), object.present);
                         self.index(Val::Object(inner), index, span)
                     }
                     _ => self.index(
                         Val::Number(Counted {
                             number: first,
-                            kind: Kind::Pointer(Some(*to)),
+                            kind: Kind::Pointer {
+                                to: Some(*to),
+                                space,
+                            },
                             present: object.present,
                         }),
                         index,
@@ -983,7 +1046,11 @@ impl Body<'_, '_> {
         let address = Number::alu(AluOp::Add, first, offset);
         let inside = Test::compare(Condition::Below, index.number, count);
         let present = object.present.and(index.present).and(inside);
-        Ok(Val::Object(Object::in_memory(of, address, present)))
+        Ok(Val::Object(Object::in_memory(
+            of,
+            (space, address),
+            present,
+        )))
     }
 
     /// The type of the elements of a `Vec<T, A>`. Its pointer leads to bytes, so the name tells.
@@ -1259,10 +1326,15 @@ impl Body<'_, '_> {
         let mark = self.asm.mark();
         // The way to the object is gone once.
         let object = match &object.at {
-            At::Memory { address, offset } if !address.is_cheap() => {
+            At::Memory {
+                space,
+                address,
+                offset,
+            } if !address.is_cheap() => {
                 let kept = self.keep(address);
                 Object {
                     at: At::Memory {
+                        space: *space,
                         address: kept,
                         offset: *offset,
                     },
@@ -1307,8 +1379,8 @@ impl Body<'_, '_> {
                                 Number::Constant(index.into()),
                             );
                             self.branch_on(&has, false, end);
-                            let mut item =
-                                Object::in_memory(*of, first.clone(), Test::Constant(true));
+                            let place = (object.space(), first.clone());
+                            let mut item = Object::in_memory(*of, place, Test::Constant(true));
                             item = item.part(*of, size * u64::from(index));
                             let place = to.at(8 + element.bytes() * index);
                             self.store_object(&item, place, depth + 1, span)?;
@@ -1425,7 +1497,7 @@ impl Body<'_, '_> {
         };
         let length = self.keep(&length);
         self.store_number(&length, to, 8);
-        self.store_memory(&address, &length, most, to.at(8));
+        self.store_memory((object.space(), &address), &length, most, to.at(8));
         Ok(())
     }
 
@@ -1467,7 +1539,12 @@ impl Body<'_, '_> {
     /// Where an array is, if it is in memory.
     pub(super) fn address_of(&self, object: &Object) -> Option<Number> {
         match (&*self.c.describe(object.type_id), &object.at) {
-            (Type::Array { .. }, At::Memory { address, offset }) => Some(Number::alu(
+            (
+                Type::Array { .. },
+                At::Memory {
+                    address, offset, ..
+                },
+            ) => Some(Number::alu(
                 AluOp::Add,
                 address.clone(),
                 Number::Constant(offset.cast_unsigned()),

@@ -1,6 +1,6 @@
 //! Instructions that store values, compare texts and make keys.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 use bpf::{AluOp, Condition, Helper, Reg};
 use trace_language::{Diagnostic, tree::Span};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     asm::{Asm, Label, Place},
-    number::{Number, Stores, Test},
+    number::{Number, Space, Stores, Test},
     shape::Shape,
 };
 
@@ -194,6 +194,15 @@ impl Body<'_, '_> {
                     self.asm.zero(to.at(COMM_BYTES), bytes - COMM_BYTES);
                 }
             }
+            (
+                Val::Text {
+                    address,
+                    most,
+                    limit: Some(limit),
+                    ..
+                },
+                Shape::Text(bytes),
+            ) => self.store_limited_text(address, limit, (*most).min(*bytes), to, *bytes),
             (Val::Text { address, most, .. }, Shape::Text(bytes)) => {
                 let read = (*most).min(*bytes);
                 self.read_text(address, to, read);
@@ -203,6 +212,7 @@ impl Body<'_, '_> {
             }
             (
                 Val::Bytes {
+                    space,
                     address,
                     length,
                     most,
@@ -211,7 +221,8 @@ impl Body<'_, '_> {
             ) => {
                 let length = self.keep(length);
                 self.store_number(&length, to, 8);
-                self.store_memory(address, &length, (*most).min(*bytes), to.at(8));
+                let most = (*most).min(*bytes);
+                self.store_memory((*space, address), &length, most, to.at(8));
             }
             // All of it is missing.
             (Val::Object(_), shape) if shape.is_lost() => return Err(self.missing(span)),
@@ -220,7 +231,7 @@ impl Body<'_, '_> {
                     && let Some((address, length)) = self.text_of(object, span)?
                 {
                     let length = self.keep(&length);
-                    self.store_memory(&address, &length, *bytes, to);
+                    self.store_memory((object.space(), &address), &length, *bytes, to);
                 } else {
                     let before = self.asm.forgetful;
                     if shape.varies() {
@@ -358,9 +369,107 @@ impl Body<'_, '_> {
         self.asm.place(end);
     }
 
-    /// Copies `length` bytes of the kernel's memory, at most `most`, a multiple of 8. Zeros follow.
-    /// No byte behind the length is read.
-    pub(super) fn store_memory(&mut self, address: &Number, length: &Number, most: u32, to: Place) {
+    /// A text that ends with a NUL, or after `limit` bytes.
+    fn store_limited_text(
+        &mut self,
+        address: &Number,
+        limit: &Number,
+        most: u32,
+        to: Place,
+        bytes: u32,
+    ) {
+        let mark = self.asm.mark();
+        let address = self.keep(address);
+        let limit = self.keep(limit);
+        // The last byte stays a NUL.
+        let longest = Number::Constant(u64::from(most) - 1);
+        let is_short = Test::compare(Condition::Below, limit.clone(), longest.clone());
+        let limit = self.keep(&Number::select(is_short, limit, longest));
+        let length = self.keep(&Number::TextLength {
+            address: Box::new(address.clone()),
+            most: Box::new(limit),
+        });
+        let before = core::mem::replace(&mut self.asm.forgetful, true);
+        self.asm.fill(to, bytes);
+        let (user, end) = (self.asm.label(), self.asm.label());
+        let most = most / 8 * 8;
+        let is_user = Test::compare(
+            Condition::GreaterOrEqual,
+            address.clone(),
+            Number::Constant(0),
+        );
+        self.branch_on(&is_user, true, user);
+        self.store_memory((Space::Kernel, &address), &length, most, to);
+        self.asm.jump(end);
+        self.asm.place(user);
+        self.store_memory((Space::User, &address), &length, most, to);
+        self.asm.place(end);
+        self.asm.forgetful = before;
+        self.asm.release(mark);
+    }
+
+    /// The same as [`Self::store_memory`] of the memory of a program.
+    fn store_user_memory(&mut self, address: &Number, length: &Number, most: u32, to: Place) {
+        let mark = self.asm.mark();
+        let address = self.keep(address);
+        let length = self.keep(length);
+        let before = core::mem::replace(&mut self.asm.forgetful, true);
+        self.asm.fill(to, most);
+        let end = self.asm.label();
+        let add = |a: Number, b: Number| Number::alu(AluOp::Add, a, b);
+        let load = |address: Number, offset: i64, bytes: u8| {
+            Number::load_in(Space::User, address, offset, bytes, false)
+        };
+        for word in 0..most / 8 {
+            let at = u64::from(8 * word);
+            let compare = |condition, than: u64| {
+                Test::compare(condition, length.clone(), Number::Constant(than))
+            };
+            self.branch_on(&compare(Condition::BelowOrEqual, at), true, end);
+            let rest = if word == 0 {
+                // 1 to 7 bytes: 4, 2 and 1 of them, as the bits of the length say.
+                let mut behind = Number::Constant(0);
+                let mut sum = Number::Constant(0);
+                for bytes in [4_u8, 2, 1] {
+                    let bit = Number::Constant(bytes.into());
+                    let bit = self.keep(&Number::alu(AluOp::And, length.clone(), bit));
+                    let part = load(add(address.clone(), behind.clone()), 0, bytes);
+                    let part =
+                        Number::select(Test::not_zero(bit.clone()), part, Number::Constant(0));
+                    let bits = Number::alu(AluOp::ShiftLeft, behind.clone(), Number::Constant(3));
+                    let part = Number::alu(AluOp::ShiftLeft, part, bits);
+                    sum = Number::alu(AluOp::Or, part, sum);
+                    behind = self.keep(&add(behind, bit));
+                }
+                sum
+            } else {
+                // The last 8 bytes, without those that are stored already.
+                let last = load(add(address.clone(), length.clone()), -8, 8);
+                let missing = Number::alu(AluOp::Sub, Number::Constant(at + 8), length.clone());
+                let bits = Number::alu(AluOp::ShiftLeft, missing, Number::Constant(3));
+                Number::alu(AluOp::ShiftRight, last, bits)
+            };
+            let whole = load(address.clone(), at as i64, 8);
+            let word = Number::select(compare(Condition::AboveOrEqual, at + 8), whole, rest);
+            self.store_number(&word, to.at(at as u32), 8);
+        }
+        self.asm.place(end);
+        self.asm.forgetful = before;
+        self.asm.release(mark);
+    }
+
+    /// Copies `length` bytes of memory, at most `most`, a multiple of 8. Zeros follow. No byte
+    /// behind the length is read.
+    pub(super) fn store_memory(
+        &mut self,
+        (space, address): (Space, &Number),
+        length: &Number,
+        most: u32,
+        to: Place,
+    ) {
+        if space == Space::User {
+            return self.store_user_memory(address, length, most, to);
+        }
         let mark = self.asm.mark();
         let address = self.keep(address);
         let length = self.keep(length);

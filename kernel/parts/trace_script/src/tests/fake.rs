@@ -522,6 +522,13 @@ impl Symbolize for Fake {
             offset: address - function.address,
         })
     }
+
+    fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
+        (program == "cat" && address >= 0x40_0100).then(|| Symbol {
+            name: "cat::main".into(),
+            offset: address - 0x40_0100,
+        })
+    }
 }
 
 /// The script of a text.
@@ -584,6 +591,7 @@ pub(super) struct World {
     stacks: Vec<Vec<Vec<u64>>>,
     entry_data: Vec<u8>,
     pub(super) call_stack: Vec<u64>,
+    pub(super) user_call_stack: Vec<u64>,
     pub(super) status: Option<i32>,
     pub(super) faults: u64,
 }
@@ -648,6 +656,7 @@ impl World {
             stacks: vec![Vec::new(); count],
             entry_data: Vec::new(),
             call_stack: vec![WRITE + 1, READ + 0x20],
+            user_call_stack: vec![0x40_0010, 0x40_0123],
             status: None,
             faults: 0,
         };
@@ -689,6 +698,7 @@ impl World {
         machine.pid_tgid = u64::from(hit.tid) << 32 | u64::from(hit.tid);
         machine.tsc = hit.tsc;
         machine.call_stack = self.call_stack.clone();
+        machine.user_call_stack = self.user_call_stack.clone();
         machine.return_address = READ + 0x30;
         machine.comm = *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0";
         for (register, value) in &hit.registers {

@@ -62,6 +62,10 @@ impl Writer<'_> {
                     "args.shape.Circle",
                     "args.shape.Box.height",
                     "args.inode.Some.links",
+                    "*(int16*)uptr(arg1)",
+                    "len(kstack)",
+                    "len(args.buffer)",
+                    "((&File)uptr(arg0)).pos",
                 ])
                 .into(),
             _ => {
@@ -81,6 +85,7 @@ impl Writer<'_> {
                     "probe",
                     "kstack",
                     "kstack(3)",
+                    "ustack",
                     "args.shape",
                     "\"text\"",
                 ])
@@ -92,6 +97,9 @@ impl Writer<'_> {
                     "args.file.name",
                     "args.inode",
                     "str(arg0, 20)",
+                    "str(arg0, arg1)",
+                    "buf(uptr(arg0), arg1)",
+                    "args.partial",
                     "(1, comm)",
                 ])
                 .into(),

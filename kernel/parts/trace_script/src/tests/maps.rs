@@ -74,3 +74,19 @@ fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
          @s[2, cat]: count 1, average 6, total 6\n\n@z[1]: 0\n@z[2]: 6\n\n"
     );
 }
+
+#[test]
+fn keys_of_maps_and_frames_of_stacks_are_counted() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @n[arg0] = count(); @one[arg0, arg1] = arg1; @stack = kstack(1); \
+         printf(\"%d %d %d %d\\n\", len(kstack), len(kstack(1)), len(ustack), len(@stack)); } \
+         interval:s:1 { printf(\"%d %d\\n\", len(@n), len(@one)); }",
+    );
+    world.tick();
+    world.hit(&hit(0, 1, 1));
+    world.hit(&hit(1, 1, 2));
+    world.user_call_stack.clear();
+    world.hit(&hit(1, 2, 2));
+    world.tick();
+    assert_eq!(world.out, "0 0\n2 1 2 1\n2 1 2 1\n2 1 0 1\n2 3\n");
+}

@@ -241,6 +241,26 @@ fn types_must_fit() {
          it in interval:, begin or end; a single key is read as @map[key] anywhere"
     );
     assert_eq!(
+        short("kprobe:vfs_write { @a[1] = 1; print(len(@a)); }"),
+        "counting the keys of a map takes long, and the code that hits this probe would wait for \
+         it | use it in interval:, begin or end"
+    );
+    assert_eq!(
+        short("begin { @a[1] = hist(1); print(len(@a)); }"),
+        "each bucket of a histogram is a key of its own, so the keys are not counted | count into \
+         another map beside it"
+    );
+    assert_eq!(
+        short("begin { print(len(3)); }"),
+        "this value has no length | there is one of a map with keys, of kstack and ustack, and of \
+         slices, arrays and texts of the source"
+    );
+    assert_eq!(
+        short("begin { print(ustack); }"),
+        "there is no `ustack` here, because no code of the kernel was probed | use it at kprobe:, \
+         kretprobe: and other places of the kernel's code"
+    );
+    assert_eq!(
         short("begin { @a = 1; for ($kv : @a) { print($kv); } }"),
         "`@a` has no keys to loop over | it is one value: @a"
     );

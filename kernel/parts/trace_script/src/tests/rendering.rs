@@ -127,6 +127,26 @@ fn call_stacks_are_keys_with_a_line_for_each_frame() {
 }
 
 #[test]
+fn call_stacks_of_programs_have_the_names_of_the_program() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @[ustack, comm] = count(); @own[kstack, ustack(1)] = count(); \
+         print(ustack(1)); }",
+    );
+    hits(&mut world, &[1, 2]);
+    assert_eq!(world.out, "\n    0x400010\n\n\n    0x400010\n\n");
+    world.out.clear();
+    world.user_call_stack.clear();
+    hits(&mut world, &[3]);
+    world.out.clear();
+    let maps = world.maps();
+    let expected = "@[\n    (no call stack)\n, cat]: 1\n\
+                    @[\n    0x400010\n    cat::main+35\n, cat]: 2\n";
+    assert!(maps.starts_with(expected), "{maps}");
+    let own = "@own[\n    vfs_write+1\n    vfs_read+32\n, \n    0x400010\n]: 2\n";
+    assert!(maps.contains(own), "{maps}");
+}
+
+#[test]
 fn functions_and_probes_are_shown_by_name_and_one_program_serves_a_glob() {
     let mut world = World::new("kprobe:vfs_* { @[func] = count(); @p[probe] = count(); }");
     assert_eq!(world.script.programs.len(), 1);
