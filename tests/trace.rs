@@ -181,6 +181,78 @@ fn live_maps_are_shown_while_the_trace_runs() {
     assert!(shown >= 2, "{said}");
 }
 
+/// With --json they are a line each second.
+#[test]
+fn live_maps_are_a_line_of_json_each() {
+    let program = "begin { @[\"key\"] = count(); @n = 3; }";
+    let run = "exercise sleep 1000000000";
+    let said = answer(&[program, "--top", "--json", "--duration", "3", "--run", run]);
+    let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+    let maps = lines.filter(|line: &serde_json::Value| line["type"] == "top");
+    let maps: Vec<String> = maps.map(|line| line["data"].to_string()).collect();
+    assert!(!maps.is_empty(), "{said}");
+    for shown in maps {
+        assert_eq!(shown, "{\"@\":{\"key\":1},\"@n\":3}");
+    }
+}
+
+/// The registers with which a program has entered the kernel begin the walk, and the names are
+/// those of the program: the three calls of `mkdir` in its text.
+#[test]
+fn call_stacks_of_programs_have_their_functions() {
+    let said = answer(&[
+        "kprobe:sys_mkdir { @[ustack, comm] = count(); @own[kstack, ustack(1)] = count(); }",
+        "--expect",
+        &format!("len(@) == 3 && sum(@) == {MKDIRS} && sum(@own) == {MKDIRS}"),
+    ]);
+    let (stacks, _) = said.split_once("@own[").unwrap();
+    let counts = stacks.matches(", workload]: ").count();
+    let ends: Vec<&str> = stacks.split("]: ").filter(|of| of.contains("@[")).collect();
+    assert_eq!((counts, ends.len()), (3, 3), "{said}");
+    for stack in ends {
+        let frames: Vec<&str> = stack
+            .lines()
+            .filter(|line| line.starts_with("    "))
+            .collect();
+        let functions = frames
+            .iter()
+            .map(|frame| frame.trim().split('+').next().unwrap());
+        assert_eq!(
+            functions.collect::<Vec<_>>(),
+            ["user_main", "user::start", "_start"],
+            "{said}"
+        );
+    }
+}
+
+/// A task of the kernel has no program, and so has one that a program of the kernel starts.
+#[test]
+fn tasks_of_the_kernel_have_no_call_stack_of_a_program() {
+    let said = answer(&[
+        "tracepoint:sched:sched_switch /pid == 0/ { @[ustack] = count(); }",
+        "--expect",
+        "len(@) == 1",
+    ]);
+    assert!(said.contains("@[\n    (no call stack)\n]: "), "{said}");
+}
+
+/// A path is in the memory of the program that makes the directory.
+#[test]
+fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
+    let said = answer(&[
+        "kprobe:sys_mkdir { $path = (uint8*)uptr(args.path); \
+         printf(\"%c%c %x %s\\n\", $path[0], $path[1], *(uint32*)uptr(args.path), \
+         str(args.path, args.mode - 0750)); }",
+        "--expect",
+        "bad_loads == 0",
+    ]);
+    let count = said
+        .lines()
+        .filter(|line| *line == "/t 706d742f /tmp/")
+        .count();
+    assert_eq!(count as u64, MKDIRS, "{said}");
+}
+
 #[test]
 fn a_page_names_the_probes_and_has_the_calls_as_heat_maps() {
     let file = std::env::temp_dir().join(format!("page.{}.html", std::process::id()));

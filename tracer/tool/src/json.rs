@@ -15,7 +15,23 @@ pub fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> Str
         Some((_, Value::Statistics { .. } | Value::Average { .. })) => "stats",
         _ => "map",
     };
-    let content = match entries {
+    let mut data = Map::new();
+    data.insert(name.into(), content(entries, symbols));
+    line(kind, Json::Object(data))
+}
+
+/// The maps as they are while the trace runs.
+pub fn top<'m>(
+    maps: impl Iterator<Item = (&'m str, Vec<(Key, Value)>)>,
+    symbols: &dyn Symbolize,
+) -> String {
+    let maps = maps.map(|(name, entries)| (name.into(), content(&entries, symbols)));
+    line("top", Json::Object(maps.collect()))
+}
+
+/// The value of a map without keys, or values by keys.
+fn content(entries: &[(Key, Value)], symbols: &dyn Symbolize) -> Json {
+    match entries {
         [(key, only)] if key.is_empty() => value(only, symbols),
         _ => {
             let entry = |(key, of): &(Key, Value)| {
@@ -27,10 +43,7 @@ pub fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> Str
             };
             Json::Object(entries.iter().map(entry).collect())
         }
-    };
-    let mut data = Map::new();
-    data.insert(name.into(), content);
-    line(kind, Json::Object(data))
+    }
 }
 
 /// The books of the hits.
@@ -78,6 +91,13 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
                     .map(|address| json!(name(address)))
                     .collect(),
             )
+        }
+        Value::UserStack(Some(stack)) => {
+            let frame = |(name, offset): (String, Option<u64>)| match offset {
+                Some(offset) => json!(format!("{name}+{offset}")),
+                None => json!(name),
+            };
+            Json::Array(stack.frames(symbols).map(frame).collect())
         }
         Value::Tuple(items) | Value::List { items, .. } => Json::Array(list(items)),
         Value::Struct { fields, .. } => Json::Object(object(fields)),

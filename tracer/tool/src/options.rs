@@ -65,8 +65,8 @@ pub struct Options {
     /// Say how long each step took, and the time from the command to the first answer
     #[arg(long)]
     pub timing: bool,
-    /// Print all maps each second, in place on a terminal; they are read in the guest's memory,
-    /// so the guest does nothing for it
+    /// Print all maps each second, in place on a terminal, and with --json as one line; they are
+    /// read in the guest's memory, so the guest does nothing for it
     #[arg(long)]
     pub top: bool,
     /// Show the guest's log on standard error
@@ -99,11 +99,6 @@ impl Options {
         }
         if self.machine.disk().is_some() {
             return refuse("a trace builds its kernel, so that it has its debug information");
-        }
-        if self.json && self.top {
-            return refuse(
-                "--top is for eyes; with --json, print maps in an `interval` of the program",
-            );
         }
         Ok(())
     }
@@ -153,7 +148,6 @@ mod tests {
             &["--duration", "x", "x"],
             &["--interactive", "x"],
             &["--disk", "/dev/null", "x"],
-            &["--json", "--top", "x"],
             &["--unknown", "x"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));

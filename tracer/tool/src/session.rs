@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use boot::{
     children,
     guest::End,
-    image::Kernel,
+    image::{self, Kernel},
     prerequisites,
     progress::say,
     trace::{Ender, Event as GuestEvent, Request, Trace},
@@ -207,7 +207,7 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     prerequisites::qemu(options.build.install())?;
     timing.step("program read");
     let kernel = build(options, timing)?;
-    let symbols = open(&kernel, timing)?;
+    let mut symbols = open(&kernel, timing)?;
 
     let compiled = match compile_all(options, source, &tree, &symbols) {
         Ok(compiled) => compiled,
@@ -221,6 +221,9 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     }
 
     let image = kernel.image(options.machine.firmware())?;
+    for (name, program) in image::programs()? {
+        symbols.add_program(&name, &program);
+    }
     let cmdline = options.build.cmdline(&[], &[]);
     let machine = options.machine.machine(image, cmdline);
     let request = Request {
@@ -294,25 +297,51 @@ fn compile_all(
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compile_options = CompileOptions::default();
-    let additions = additions(options, tree, symbols);
-    let own = compile(tree, symbols, &compile_options)?;
-    if additions.is_empty() {
-        return Ok(own);
-    }
-    // The same text with them behind it.
-    let text = format!("{}\n{additions}", source.text);
     let arguments: Vec<&str> = source.arguments.iter().map(String::as_str).collect();
-    let whole =
-        parse_with(&text, &arguments).and_then(|whole| compile(&whole, symbols, &compile_options));
-    match whole {
-        Ok(whole) => Ok(whole),
-        Err(mistakes) => {
-            if let Some(mistake) = mistakes.first() {
-                say(format_args!("pictures have no calls: {mistake}"));
+    let mut calls = match options.perfetto.is_some() || options.html.is_some() {
+        true => calls(tree, symbols),
+        false => Vec::new(),
+    };
+    let mut reason = None;
+    while !calls.is_empty() {
+        // The same text with them behind it.
+        let mut text = format!("{}\n", source.text);
+        let mut ends = Vec::new();
+        for call in &calls {
+            text.push_str(&call.clause());
+            ends.push(text.len());
+        }
+        let whole = parse_with(&text, &arguments)
+            .and_then(|whole| compile(&whole, symbols, &compile_options));
+        let mistakes = match whole {
+            Ok(whole) => return Ok(whole),
+            Err(mistakes) => mistakes,
+        };
+        // The calls that a mistake is in say less.
+        let before = calls.len();
+        let mut is_known = false;
+        for mistake in &mistakes {
+            if mistake.span.start > source.text.len() {
+                let index = ends.partition_point(|end| *end <= mistake.span.start);
+                if let Some(call) = calls.get_mut(index) {
+                    call.is_wrong = true;
+                    is_known = true;
+                }
             }
-            Ok(own)
+        }
+        calls.retain_mut(Call::say_less);
+        if calls.len() < before || !is_known {
+            reason = mistakes.into_iter().next();
+        }
+        if !is_known {
+            break;
         }
     }
+    let own = compile(tree, symbols, &compile_options)?;
+    if let Some(reason) = reason {
+        say(format_args!("pictures have no calls: {reason}"));
+    }
+    Ok(own)
 }
 
 /// A trace that runs.
@@ -405,11 +434,15 @@ impl Session<'_> {
                 }
             }
         }
-        let shown = self.presentation.live(&maps, self.symbols, &mut text);
-        shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
+        if self.options.json {
+            text = json::top(self.presentation.live_maps(&maps), self.symbols);
+        } else {
+            let shown = self.presentation.live(&maps, self.symbols, &mut text);
+            shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
+        }
         let mut out = stdout().lock();
         // To the upper left, and all away.
-        let clear = if out.is_terminal() {
+        let clear = if out.is_terminal() && !self.options.json {
             "\x1b[H\x1b[2J"
         } else {
             ""
@@ -536,20 +569,11 @@ fn probes(
     origins.iter().zip(attachments).map(name).collect()
 }
 
-/// The clauses that the options add to a program.
-fn additions(options: &Options, tree: &Script, symbols: &DebugInfo) -> String {
-    match options.perfetto.is_some() || options.html.is_some() {
-        true => calls(tree, symbols),
-        false => String::new(),
-    }
-}
-
 /// Most functions whose calls are recorded for pictures.
 const MOST_FUNCTIONS: usize = 256;
 
-/// Clauses that record the calls of the functions that a program probes, each with as much as is
-/// known at its places: arguments and result, one of them, or the time alone.
-fn calls(tree: &Script, symbols: &DebugInfo) -> String {
+/// The functions that a program probes.
+fn calls(tree: &Script, symbols: &DebugInfo) -> Vec<Call> {
     let mut functions = BTreeMap::new();
     for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
@@ -569,42 +593,82 @@ fn calls(tree: &Script, symbols: &DebugInfo) -> String {
             functions.len()
         ));
     }
-    let clauses = functions.iter().take(MOST_FUNCTIONS);
-    clauses
-        .filter_map(|(address, symbol)| call_clause(*address, symbol, symbols))
+    let functions = functions.into_iter().take(MOST_FUNCTIONS);
+    functions
+        .map(|(address, symbol)| Call::new(address, symbol, symbols))
         .collect()
 }
 
-/// The clause for one function. None: its return cannot be probed.
-fn call_clause(address: u64, symbol: &str, symbols: &DebugInfo) -> Option<String> {
-    let place = Place {
-        address,
-        moment: Moment::At,
-    };
-    let arguments: String = symbols
-        .variables(place)
-        .iter()
-        .map(|name| format!(", {name:?}, args.{name}"))
-        .collect();
-    let results = ["retval", "\"\""];
-    let wanted =
-        [arguments.as_str(), ""].map(|arguments| results.map(|result| (arguments, result)));
-    wanted
-        .into_iter()
-        .flatten()
-        .find_map(|(arguments, result)| {
-            let clause = format!(
-                "session:{symbol:?} {{ $begin = nsecs; }} \
-             return {{ print((\"\\x01{}\", func, nsecs - $begin, {result}{arguments})); }}\n",
-                CALL.trim_start_matches('\u{1}')
-            );
-            let compiled = parse_with(&clause, &[])
-                .and_then(|tree| compile(&tree, symbols, &CompileOptions::default()));
-            compiled.is_ok().then_some(clause)
-        })
+/// A function whose calls are recorded for the pictures.
+struct Call {
+    symbol: String,
+    /// Names and expressions of the arguments.
+    arguments: Vec<(String, String)>,
+    result: &'static str,
+    /// The compiler does not take its clause.
+    is_wrong: bool,
+    /// How much is left out: see [`Call::clause`].
+    left_out: u8,
 }
+
+impl Call {
+    /// With all that is known of its values.
+    fn new(address: u64, symbol: String, symbols: &DebugInfo) -> Self {
+        let place = Place {
+            address,
+            moment: Moment::At,
+        };
+        let argument = |name: String| {
+            let value = match symbols.variable(place, &name) {
+                Ok(_) => format!("args.{name}"),
+                Err(_) => "\"<unavailable>\"".into(),
+            };
+            (name, value)
+        };
+        let names = symbols.variables(place).into_iter();
+        Self {
+            symbol,
+            arguments: names.map(argument).collect(),
+            result: match symbols.returned(address) {
+                Ok(_) => "retval",
+                Err(_) => NOTHING,
+            },
+            is_wrong: false,
+            left_out: 0,
+        }
+    }
+
+    /// The clause that records its calls. Left out are nothing, the result, the arguments, or both.
+    fn clause(&self) -> String {
+        let (has_arguments, has_result) = (self.left_out & 2 == 0, self.left_out & 1 == 0);
+        let arguments = self.arguments.iter().filter(|_| has_arguments);
+        let arguments: String = arguments
+            .map(|(name, value)| format!(", {name:?}, {value}"))
+            .collect();
+        let result = if has_result { self.result } else { NOTHING };
+        format!(
+            "session:{:?} {{ $begin = nsecs; }} \
+             return {{ print((\"\\x01{}\", func, nsecs - $begin, {result}{arguments})); }}\n",
+            self.symbol,
+            CALL.trim_start_matches('\u{1}')
+        )
+    }
+
+    /// If it is wrong, leaves something out. False: nothing is left, its return cannot be probed.
+    fn say_less(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_wrong) {
+            return true;
+        }
+        self.left_out += 1;
+        self.left_out < 4
+    }
+}
+
+/// The text that stands for a result that is not recorded.
+const NOTHING: &str = "\"\"";
 
 /// Whether a program takes call stacks.
 fn names_stack(tree: &Script) -> bool {
-    tree.to_string().contains("kstack")
+    let text = tree.to_string();
+    ["kstack", "ustack"].iter().any(|word| text.contains(word))
 }

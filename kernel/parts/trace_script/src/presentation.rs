@@ -322,6 +322,18 @@ impl Presentation {
         Ok(())
     }
 
+    /// The entries of maps as they are while the script runs, by name and in the order of
+    /// [`Self::maps`]. See [`Self::live`].
+    pub fn live_maps(
+        &self,
+        maps: &BTreeMap<u32, Vec<Entry>>,
+    ) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
+        self.by_name().into_iter().filter_map(|map| {
+            let name = self.maps.get(map as usize)?.name.as_deref()?;
+            Some((name, self.entries(map, maps.get(&map)?)))
+        })
+    }
+
     /// The maps as they were sent last, by name: the entries by value, the least one first.
     pub fn maps(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {
@@ -684,7 +696,7 @@ impl MapView {
         }
         match value {
             Value::Histogram(_) => write!(out, ": \n{}", value.shown(symbols)),
-            Value::Stack(_) => writeln!(out, ": {}", value.shown(symbols)),
+            Value::Stack(_) | Value::UserStack(_) => writeln!(out, ": {}", value.shown(symbols)),
             _ => writeln!(out, ": {}", value.shown(symbols)),
         }
     }
