@@ -670,6 +670,8 @@ impl Writer<'_> {
             Helper::ReturnAddress,
             Helper::StackId,
             Helper::RecordStack,
+            Helper::CountFrames,
+            Helper::CountKeys,
             Helper::NotRecording,
             Helper::Trigger,
         ]);
@@ -690,10 +692,23 @@ impl Writer<'_> {
                 let Some(map) = self.map_of(&[kind]) else {
                     return;
                 };
-                let flags = self.random.below(4) as i32;
+                let flags = self.random.below(4) as i32 | self.random.of(&[0, 0x100]);
                 self.mov(R1, R6);
                 self.insns.push(Insn::LoadMap { dst: R2, map });
                 self.mov(R3, flags);
+            }
+            Helper::CountFrames => {
+                let Some(map) = self.map_of(&[MapKind::Stacks]) else {
+                    return;
+                };
+                self.number_argument(R2);
+                self.insns.push(Insn::LoadMap { dst: R1, map });
+            }
+            Helper::CountKeys => {
+                let Some(map) = self.map_of(&[MapKind::Hash, MapKind::PerCpuHash]) else {
+                    return;
+                };
+                self.insns.push(Insn::LoadMap { dst: R1, map });
             }
             _ => {}
         }

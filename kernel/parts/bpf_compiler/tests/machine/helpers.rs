@@ -203,8 +203,10 @@ impl World {
             MapKind::PerCpuArray => &array.parts[..],
             _ => &array.parts[..1],
         };
-        let at = |part: &_| *part as u64 + u64::from(index * array.array.stride);
-        Some(parts.iter().map(at).collect())
+        let at = |part: &*mut u8| *part as u64 + u64::from(index * array.array.stride);
+        // An array in the data of this CPU has no parts for others.
+        let parts = parts.iter().filter(|part| !part.is_null());
+        Some(parts.map(at).collect())
     }
 
     /// A word of a key's value on all CPUs.
