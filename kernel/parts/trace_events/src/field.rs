@@ -21,7 +21,7 @@ use core::{
     fmt::{self, Write},
 };
 
-use crate::digits::{write_decimal, write_hex, write_signed};
+use crate::digits::{Ascii, write_decimal, write_hex, write_signed};
 
 /// The text that stands for a value that could not be read.
 pub const FAULT: &str = "(fault)";
@@ -252,7 +252,7 @@ impl Element {
             return out.write_str(FAULT);
         };
         match self {
-            Self::Unsigned(_) => write_decimal(value, b' ', 0, out),
+            Self::Unsigned(_) => write_decimal(value, out),
             Self::Signed(_) => write_signed(value as i64, out),
             Self::Hex(_) => write_hex(value, out),
             Self::Char => {
@@ -303,10 +303,12 @@ pub fn print_symbol(address: u64, symbols: &dyn Symbols, out: &mut dyn Write) ->
             module,
         }) => {
             out.write_str(name)?;
-            out.write_str("+")?;
-            write_hex(offset, out)?;
-            out.write_str("/")?;
-            write_hex(size, out)?;
+            let mut place = Ascii::<38>::new();
+            place.push(b"+");
+            place.push_hex(offset);
+            place.push(b"/");
+            place.push_hex(size);
+            place.write_to(out)?;
             match module {
                 Some(module) => write!(out, " [{module}]"),
                 None => Ok(()),

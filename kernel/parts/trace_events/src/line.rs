@@ -6,7 +6,7 @@
 
 use crate::{
     definition::EventKind,
-    digits::{write_decimal, write_signed},
+    digits::Ascii,
     field::{FAULT, SymbolAt, Symbols, print_symbol},
     record::Layout,
 };
@@ -78,29 +78,29 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     let Origin { comm, cpu, time_ns } = origin;
     // At once, because a padded text is written letter by letter.
     const BLANKS: &str = "                ";
-    let missing = BLANKS.len().saturating_sub(comm.chars().count());
-    out.write_str(&BLANKS[..missing])?;
-    out.write_str(comm)?;
-    out.write_str("-")?;
-    write_signed(pid.into(), out)?;
-    // The number and the blanks behind it have 7 letters at least.
-    let digits = match pid {
-        0.. => pid.checked_ilog10().unwrap_or(0) as usize + 1,
-        _ => pid.unsigned_abs().ilog10() as usize + 2,
+    let letters = match comm.is_ascii() {
+        true => comm.len(),
+        false => comm.chars().count(),
     };
-    out.write_str(&BLANKS[..7_usize.saturating_sub(digits)])?;
-    out.write_str(" [")?;
-    write_decimal((*cpu).into(), b'0', 3, out)?;
-    let mut text = *b"] ..... ";
-    for (byte, letter) in text[2..].iter_mut().zip(state(byte(2), byte(3))) {
-        *byte = letter as u8;
-    }
-    out.write_str(core::str::from_utf8(&text).unwrap_or("] ..... "))?;
+    out.write_str(&BLANKS[..BLANKS.len().saturating_sub(letters)])?;
+    out.write_str(comm)?;
+    // Room for the largest numbers: 12 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters.
+    let mut text = Ascii::<64>::new();
+    text.push(b"-");
+    text.push_signed(pid.into());
+    // The number and the blanks behind it have 7 letters at least.
+    text.pad_to(8);
+    text.push(b" [");
+    text.push_decimal((*cpu).into(), b'0', 3);
+    text.push(b"] ");
+    text.push(&state(byte(2), byte(3)));
+    text.push(b" ");
     let micros = time_ns.saturating_add(500) / 1000;
-    write_decimal(micros / 1_000_000, b' ', 5, out)?;
-    out.write_str(".")?;
-    write_decimal(micros % 1_000_000, b'0', 6, out)?;
-    out.write_str(": ")
+    text.push_decimal(micros / 1_000_000, b' ', 5);
+    text.push(b".");
+    text.push_decimal(micros % 1_000_000, b'0', 6);
+    text.push(b": ");
+    text.write_to(out)
 }
 
 /// Writes the lines of a record of a call stack.
@@ -185,31 +185,31 @@ fn write_address(
 }
 
 /// The five letters of the state: interrupts, rescheduling, context, preemption, migration.
-pub fn state(flags: u8, preempt_count: u8) -> [char; 5] {
+pub fn state(flags: u8, preempt_count: u8) -> [u8; 5] {
     let has = |bits| flags & bits == bits;
     let interrupts = match (has(flags::IRQS_OFF), has(flags::BH_OFF)) {
-        (true, true) => 'D',
-        (true, false) => 'd',
-        (false, true) => 'b',
-        (false, false) => '.',
+        (true, true) => b'D',
+        (true, false) => b'd',
+        (false, true) => b'b',
+        (false, false) => b'.',
     };
     let resched = match (has(flags::NEED_RESCHED), has(flags::PREEMPT_RESCHED)) {
-        (true, true) => 'N',
-        (true, false) => 'n',
-        (false, true) => 'p',
-        (false, false) => '.',
+        (true, true) => b'N',
+        (true, false) => b'n',
+        (false, true) => b'p',
+        (false, false) => b'.',
     };
     let context = match (has(flags::NMI), has(flags::HARDIRQ), has(flags::SOFTIRQ)) {
-        (true, true, _) => 'Z',
-        (true, false, _) => 'z',
-        (false, true, true) => 'H',
-        (false, true, false) => 'h',
-        (false, false, true) => 's',
-        (false, false, false) => '.',
+        (true, true, _) => b'Z',
+        (true, false, _) => b'z',
+        (false, true, true) => b'H',
+        (false, true, false) => b'h',
+        (false, false, true) => b's',
+        (false, false, false) => b'.',
     };
     let depth = |depth: u8| match depth {
-        0 => '.',
-        depth => char::from_digit(depth.into(), 16).unwrap_or('.'),
+        0 => b'.',
+        depth => b"0123456789abcdef"[usize::from(depth & 0xf)],
     };
     [
         interrupts,
