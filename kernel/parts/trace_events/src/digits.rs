@@ -19,6 +19,11 @@ impl<const MOST: usize> Ascii<MOST> {
         }
     }
 
+    /// Whether all of it is there.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.len <= MOST
+    }
+
     /// The place of the next `len` bytes, if they fit.
     fn grow(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.len;
@@ -34,18 +39,22 @@ impl<const MOST: usize> Ascii<MOST> {
 
     /// Appends blanks up to `len` bytes.
     pub(crate) fn pad_to(&mut self, len: usize) {
-        if let Some(place) = self.grow(len.saturating_sub(self.len)) {
-            place.fill(b' ');
+        self.fill(b' ', len.saturating_sub(self.len));
+    }
+
+    fn fill(&mut self, byte: u8, count: usize) {
+        // Few have any, and a call that fills none costs as much as some letters.
+        if count > 0
+            && let Some(place) = self.grow(count)
+        {
+            place.fill(byte);
         }
     }
 
     /// Appends `value` in decimal, with `fill` before it up to `width` letters.
     pub(crate) fn push_decimal(&mut self, value: u64, fill: u8, width: usize) {
         let digits = value.checked_ilog10().unwrap_or(0) as usize + 1;
-        let missing = width.saturating_sub(digits);
-        if let Some(place) = self.grow(missing) {
-            place.fill(fill);
-        }
+        self.fill(fill, width.saturating_sub(digits));
         let Some(place) = self.grow(digits) else {
             return;
         };
@@ -92,27 +101,6 @@ impl<const MOST: usize> Ascii<MOST> {
     }
 }
 
-/// Writes `value` in decimal.
-pub fn write_decimal(value: u64, out: &mut dyn Write) -> fmt::Result {
-    let mut text = Ascii::<20>::new();
-    text.push_decimal(value, b' ', 0);
-    text.write_to(out)
-}
-
-/// Writes `value` in decimal, with its sign.
-pub fn write_signed(value: i64, out: &mut dyn Write) -> fmt::Result {
-    let mut text = Ascii::<20>::new();
-    text.push_signed(value);
-    text.write_to(out)
-}
-
-/// Writes `value` in hexadecimal behind `0x`.
-pub fn write_hex(value: u64, out: &mut dyn Write) -> fmt::Result {
-    let mut text = Ascii::<18>::new();
-    text.push_hex(value);
-    text.write_to(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,7 +117,6 @@ mod tests {
         #[test]
         fn numbers_are_written_as_the_formatter_writes_them(value: u64, bits in 0..64u32) {
             for value in [value, value >> bits, 0, u64::MAX] {
-                prop_assert_eq!(text(|out| write_decimal(value, out)), format!("{value}"));
                 let mut pieces = Ascii::<64>::new();
                 pieces.push_decimal(value, b' ', 5);
                 pieces.push(b"|");
@@ -138,9 +125,12 @@ mod tests {
                 pieces.pad_to(3);
                 let expected = format!("{:50}", format!("{value:5}|{value:06}"));
                 prop_assert_eq!(text(|out| pieces.write_to(out)), expected);
-                let signed = value as i64;
-                prop_assert_eq!(text(|out| write_signed(signed, out)), format!("{signed}"));
-                prop_assert_eq!(text(|out| write_hex(value, out)), format!("{value:#x}"));
+                let mut pieces = Ascii::<64>::new();
+                pieces.push_signed(value as i64);
+                pieces.push(b" ");
+                pieces.push_hex(value);
+                let expected = format!("{} {value:#x}", value as i64);
+                prop_assert_eq!(text(|out| pieces.write_to(out)), expected);
             }
         }
     }
@@ -150,8 +140,10 @@ mod tests {
         let mut full = Ascii::<4>::new();
         full.push_hex(0xff);
         assert_eq!(text(|out| full.write_to(out)), "0xff");
+        assert!(full.is_whole());
         full.push_decimal(0, b' ', 0);
         assert_eq!(full.write_to(&mut String::new()), Err(fmt::Error));
+        assert!(!full.is_whole());
         full.push(b"");
         assert_eq!(full.write_to(&mut String::new()), Err(fmt::Error));
     }

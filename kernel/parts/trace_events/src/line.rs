@@ -138,10 +138,7 @@ pub fn write_body(
     if layout.fixed {
         for (number, field) in layout.arguments().iter().enumerate() {
             let space = if number == 0 { "" } else { " " };
-            out.write_str(space)?;
-            out.write_str(&field.name)?;
-            out.write_str("=")?;
-            field.print(record, symbols, out)?;
+            field.print_named(space, record, symbols, out)?;
         }
         return Ok(());
     }
@@ -156,10 +153,7 @@ pub fn write_body(
     }
     out.write_char(')')?;
     for field in layout.arguments() {
-        out.write_str(" ")?;
-        out.write_str(&field.name)?;
-        out.write_str("=")?;
-        field.print(record, symbols, out)?;
+        field.print_named(" ", record, symbols, out)?;
     }
     Ok(())
 }
