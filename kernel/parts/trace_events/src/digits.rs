@@ -19,6 +19,10 @@ impl<const MOST: usize> Ascii<MOST> {
         }
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether all of it is there.
     pub(crate) const fn is_whole(&self) -> bool {
         self.len <= MOST
@@ -43,11 +47,20 @@ impl<const MOST: usize> Ascii<MOST> {
     }
 
     fn fill(&mut self, byte: u8, count: usize) {
-        // Few have any, and a call that fills none costs as much as some letters.
-        if count > 0
-            && let Some(place) = self.grow(count)
-        {
-            place.fill(byte);
+        const WORD: usize = 8;
+        let room = self.bytes.get_mut(self.len..self.len + WORD);
+        match (count, room) {
+            (0, _) => {}
+            // One store: what is behind the filled bytes is overwritten by the next piece.
+            (..=WORD, Some(room)) => {
+                room.copy_from_slice(&[byte; WORD]);
+                self.len += count;
+            }
+            _ => {
+                if let Some(place) = self.grow(count) {
+                    place.fill(byte);
+                }
+            }
         }
     }
 

@@ -315,8 +315,12 @@ pub fn print_symbol(address: u64, symbols: &dyn Symbols, out: &mut dyn Write) ->
             size,
             module,
         }) => {
-            out.write_str(name)?;
-            let mut place = Ascii::<38>::new();
+            // One text, if the name is not among the longest.
+            let mut place = Ascii::<88>::new();
+            match name.len() {
+                ..=48 => place.push(name.as_bytes()),
+                _ => out.write_str(name)?,
+            }
             place.push(b"+");
             place.push_hex(offset);
             place.push(b"/");

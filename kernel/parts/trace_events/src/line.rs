@@ -65,10 +65,13 @@ pub fn write_line(
 ) -> fmt::Result {
     write_prefix(record, origin, out)?;
     out.write_str(name)?;
-    out.write_str(": ")?;
-    write_body(layout, record, symbols, out)?;
+    out.write_str(if layout.fixed { ": " } else { ": (" })?;
+    write_values(layout, record, symbols, out)?;
     out.write_char('\n')
 }
+
+/// The letters of a task's name, with blanks before them.
+const COMM_LETTERS: usize = 16;
 
 /// Writes task, CPU, state and time: all that stands before the name of the event.
 pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> fmt::Result {
@@ -76,20 +79,22 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     let byte = |at: usize| record.get(at).copied().unwrap_or(0);
     let pid = i32::from_le_bytes([byte(4), byte(5), byte(6), byte(7)]);
     let Origin { comm, cpu, time_ns } = origin;
-    // At once, because a padded text is written letter by letter.
-    const BLANKS: &str = "                ";
-    let letters = match comm.is_ascii() {
-        true => comm.len(),
-        false => comm.chars().count(),
-    };
-    out.write_str(&BLANKS[..BLANKS.len().saturating_sub(letters)])?;
-    out.write_str(comm)?;
-    // Room for the largest numbers: 12 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters.
-    let mut text = Ascii::<64>::new();
+    // Room for the largest numbers: 12 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters, and for the name.
+    let mut text = Ascii::<80>::new();
+    if comm.is_ascii() && comm.len() <= COMM_LETTERS {
+        // In halves, each of which is one store.
+        let blanks = COMM_LETTERS - comm.len();
+        text.pad_to(blanks.min(COMM_LETTERS / 2));
+        text.pad_to(blanks);
+        text.push(comm.as_bytes());
+    } else {
+        write!(out, "{comm:>COMM_LETTERS$}")?;
+    }
+    let number_at = text.len();
     text.push(b"-");
     text.push_signed(pid.into());
     // The number and the blanks behind it have 7 letters at least.
-    text.pad_to(8);
+    text.pad_to(number_at + 8);
     text.push(b" [");
     text.push_decimal((*cpu).into(), b'0', 3);
     text.push(b"] ");
@@ -131,6 +136,19 @@ pub fn write_body(
     symbols: &dyn Symbols,
     out: &mut dyn Write,
 ) -> fmt::Result {
+    if !layout.fixed {
+        out.write_str("(")?;
+    }
+    write_values(layout, record, symbols, out)
+}
+
+/// Writes what stands behind the parenthesis of the place, or all of it if no place is shown.
+fn write_values(
+    layout: &Layout,
+    record: &[u8],
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
     let address = |number: usize| {
         let field = layout.own_fields().get(number)?;
         field.number(record)
@@ -142,7 +160,6 @@ pub fn write_body(
         }
         return Ok(());
     }
-    out.write_str("(")?;
     match layout.kind {
         EventKind::Probe => write_address(address(0), true, symbols, out)?,
         EventKind::Return => {
@@ -151,8 +168,11 @@ pub fn write_body(
             write_address(address(0), false, symbols, out)?;
         }
     }
-    out.write_char(')')?;
-    for field in layout.arguments() {
+    let Some((first, others)) = layout.arguments().split_first() else {
+        return out.write_char(')');
+    };
+    first.print_named(") ", record, symbols, out)?;
+    for field in others {
         field.print_named(" ", record, symbols, out)?;
     }
     Ok(())
