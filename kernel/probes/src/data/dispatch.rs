@@ -169,9 +169,16 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::boxed::Box;
+
     use crate::{
-        PreVerdict, PtRegs,
-        data::entry_points::{Template, Templates},
+        Action, Jprobe, Kretprobe, PreVerdict, PtRegs,
+        data::{
+            entry_points::{Template, Templates},
+            site::Emulated,
+            trap_ip::TrapIp,
+        },
+        insn::{FlagsOp, OperandSize, decode, step_copy},
     };
 
     const NOWHERE: Template = Template {
@@ -191,23 +198,23 @@ mod tests {
             lone_return: NOWHERE,
         },
         routines: Routines {
-            nothing: 0,
-            count: 0,
-            kprobe: 0,
-            action: 0,
-            kretprobe: 0,
-            kretprobe_entry: 0,
-            jprobe: 0,
-            slow_path: 0,
-            chain: 0,
-            far_chain: 0,
+            nothing: 1,
+            count: 2,
+            kprobe: 3,
+            action: 4,
+            kretprobe: 5,
+            kretprobe_entry: 6,
+            jprobe: 7,
+            slow_path: 8,
+            chain: 9,
+            far_chain: 10,
         },
-        any_hit: 0,
-        hit: 0,
-        hit_post: 0,
-        one_kretprobe: 0,
-        kretprobes: 0,
-        action: 0,
+        any_hit: 11,
+        hit: 12,
+        hit_post: 13,
+        one_kretprobe: 14,
+        kretprobes: 15,
+        action: 16,
     };
 
     fn handler(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
@@ -224,5 +231,118 @@ mod tests {
         ] {
             assert_eq!(disabled.service(&ENTRY), Service::Nothing);
         }
+    }
+
+    fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
+
+    extern "C" fn in_place_of_an_action(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        PreVerdict::Execute
+    }
+
+    /// A kretprobe, as a registration leaves it.
+    fn kretprobe<D: Copy + Default + Send + 'static>(trampoline: u64) -> &'static Kprobe {
+        let kretprobe: &'static _ = Box::leak(Box::new(Kretprobe::<D>::new()));
+        let core = core::ptr::from_ref(&kretprobe.core).cast_mut();
+        kretprobe
+            .core
+            .trampoline
+            .store(trampoline, Ordering::Relaxed);
+        let container = &kretprobe.core.kprobe.container;
+        container.store(core.cast(), Ordering::Relaxed);
+        &kretprobe.core.kprobe
+    }
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+
+    /// Stub, chain and routine of the newest of `probes`, oldest first, which all come to `site`.
+    fn chosen(site: &Site, probes: &[&Kprobe]) -> [u64; 3] {
+        probes.iter().for_each(|probe| site.link(probe, &ENTRY));
+        site.choose_stubs(&ENTRY);
+        let newest = probes.last().unwrap();
+        [&newest.stub, &newest.chain, &newest.serve].map(|word| word.load(Ordering::Relaxed))
+    }
+
+    fn site() -> Site {
+        Site::sentinel(TrapIp::of(PROBED))
+    }
+
+    #[test]
+    fn each_list_of_probes_gets_the_stub_the_chain_and_the_routine_that_are_made_for_it() {
+        let action = Action {
+            jump: 0,
+            jump_keeping_flags: 0,
+            breakpoint: 0,
+            handler: in_place_of_an_action,
+        };
+        // SAFETY: it lives to the end of the test.
+        let acts = || unsafe { Kprobe::new().action(&raw const action) };
+        let plain = || Kprobe::new().pre(handler);
+        let jprobe: &'static Jprobe = Box::leak(Box::default());
+        let container = core::ptr::from_ref(jprobe).cast_mut().cast();
+        jprobe.kprobe.container.store(container, Ordering::Relaxed);
+        let (lone, sibling, old) = (kretprobe::<()>(0), kretprobe::<()>(0), kretprobe::<()>(1));
+        let (with_data, beside) = (kretprobe::<u64>(0), kretprobe::<()>(0));
+        let over_post = kretprobe::<()>(0);
+        // Oldest first.
+        let lists: [(&[&Kprobe], [u64; 3]); 16] = [
+            (&[&Kprobe::new()], [12, 2, 2]),
+            (&[&plain()], [12, 3, 3]),
+            (&[&plain().disabled()], [11, 10, 1]),
+            (&[&plain(), &plain().disabled()], [11, 10, 1]),
+            (&[&plain().disabled(), &plain()], [12, 9, 3]),
+            (&[&plain().post(after)], [13, 3, 3]),
+            (&[&plain().post(after), &plain()], [13, 9, 3]),
+            (&[&acts()], [16, 4, 4]),
+            (&[&plain(), &acts()], [12, 9, 4]),
+            (&[&acts().post(after)], [13, 4, 4]),
+            (&[jprobe.kprobe()], [12, 2, 2]),
+            (&[lone], [14, 5, 5]),
+            (&[&plain().disabled(), sibling], [15, 9, 5]),
+            (&[&plain(), beside], [12, 9, 5]),
+            (&[&plain().post(after), over_post], [13, 9, 5]),
+            (&[old], [12, 8, 8]),
+        ];
+        for (number, (probes, expected)) in lists.into_iter().enumerate() {
+            assert_eq!(chosen(&site(), probes), expected, "list {number}");
+        }
+        assert_eq!(chosen(&site(), &[with_data]), [12, 6, 6]);
+    }
+
+    #[test]
+    fn steps_and_popped_flags_are_served_in_rust_and_far_addresses_by_their_own_chain() {
+        let mut stepped = site();
+        let copy = step_copy(&decode(&[0x90], PROBED).unwrap(), PROBED).unwrap();
+        stepped.step = Some(Box::new((PROBED, copy)));
+        assert_eq!(chosen(&stepped, &[&Kprobe::new().pre(handler)]), [11, 3, 3]);
+        let mut pops = site();
+        pops.emulated = Some(Emulated::Flags(FlagsOp::Pop(OperandSize::Quad)));
+        assert_eq!(chosen(&pops, &[&Kprobe::new().pre(handler)]), [11, 3, 3]);
+        let far = Site::sentinel(TrapIp::of(0xffff_8000_0001_2340));
+        assert_eq!(chosen(&far, &[&Kprobe::new().pre(handler)]), [12, 10, 3]);
+    }
+
+    #[test]
+    fn a_kretprobe_is_alone_only_while_it_is() {
+        let is_alone = |kprobe: &Kprobe| {
+            let holder = KretprobeCore::of(kprobe)
+                .unwrap()
+                .lone_holder
+                .load(Ordering::Relaxed);
+            !core::ptr::eq(holder, &crate::data::instance::NO_HOLDER)
+        };
+        let (site, call, other) = (site(), kretprobe::<()>(0), Kprobe::new());
+        site.link(call, &ENTRY);
+        assert!(is_alone(call));
+        site.link(&other, &ENTRY);
+        site.unlink(&other, &ENTRY);
+        assert!(is_alone(call), "again");
+        call.silence(&ENTRY);
+        assert!(!is_alone(call), "silent");
+        let words = [&call.stub, &call.chain, &call.serve].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(words, [11, 10, 1]);
+        site.choose_stubs(&ENTRY);
+        assert!(is_alone(call));
+        site.unlink(call, &ENTRY);
+        assert!(!is_alone(call), "gone");
     }
 }

@@ -24,6 +24,7 @@ static HANDLERS: AtomicU64 = AtomicU64::new(0);
 /// The probed address, as the last run of any form found it.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
+/// Runs where nobody reads the flags, and changes all of them.
 #[unsafe(naked)]
 extern "C" fn jump() {
     naked_asm!(
@@ -32,6 +33,7 @@ extern "C" fn jump() {
         "mov rax, [rax - 13]",
         "mov [rip + {seen}], rax",
         "inc qword ptr [rip + {count}]",
+        "cmc",
         "pop rax",
         "ret",
         seen = sym SEEN,
@@ -113,10 +115,13 @@ fn probe_at(addr: u64) -> &'static Kprobe {
 #[test]
 fn an_action_runs_once_a_hit_and_leaves_everything_as_it_was() {
     let _machine = boot();
-    // add rax, rbx; then adc rcx, rdx: it reads the flags of the first.
-    let code = Code::with_exit(&[0x48, 0x01, 0xd8, 0x48, 0x11, 0xd1]);
+    // add rax, rbx, which writes all flags; adc rcx, rdx, which reads one. In both orders.
+    let (add, adc) = ([0x48, 0x01, 0xd8], [0x48, 0x11, 0xd1]);
     let mut bench = Bench::new();
-    for behind in [0, 3] {
+    for (first, second, behind) in [(add, adc, 0), (add, adc, 3), (adc, add, 0), (adc, add, 3)] {
+        let code = Code::with_exit(&[first, second].concat());
+        // Behind the entry nobody asks whether they are read.
+        let flags_are_dead = first == add && behind == 0;
         let probe = probe_at(code.start + behind);
         for flags in [PLAIN, PLAIN | STATUS] {
             let mut registers = Registers::default();
@@ -131,6 +136,7 @@ fn an_action_runs_once_a_hit_and_leaves_everything_as_it_was() {
             let probed = bench.run(code.start, registers);
             let has_jump = probe.flags() & OPTIMIZED != 0;
             assert_eq!(runs_by_jump(), u64::from(has_jump));
+            assert_eq!(JUMPS.load(Relaxed), u64::from(has_jump && flags_are_dead));
             PROBES.unregister(probe).unwrap();
             assert_eq!(probed.end, End::Exit(1));
             assert_eq!(probed.registers, bare.registers);

@@ -401,6 +401,33 @@ fn a_jump_may_take_the_padding_behind_a_function() {
     assert_eq!(PROBES.allows_jump(address("current_flags")), Ok(()));
 }
 
+// Where code stands in a slot: at the probed instruction, with the stack as without the probe.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_position_in_a_slot_is_told_with_the_stack_of_the_probed_code() {
+    const SP: u64 = 0x7000;
+    let _machine = boot();
+    let code = Code::with_exit(&[0xff, 0xd0]); // call rax: its slot pushes the return address
+    let probe = leak(Kprobe::new().at(code.start).pre(pre::<1>));
+    PROBES.register(probe).unwrap();
+    let positions: Vec<_> = text::slots()
+        .filter(|ip| PROBES.original_ip(*ip) == code.start)
+        .map(|ip| PROBES.original_position(ip, SP, |_| None))
+        .collect();
+    assert!(positions.iter().all(|(ip, _)| *ip == code.start));
+    let count = |sp| positions.iter().filter(|(_, at)| *at == sp).count();
+    let (before, behind) = (count(SP), count(SP + 8));
+    assert_eq!(before + behind, positions.len());
+    assert!(before > 0, "the push is not done");
+    // The stepped copy is the call itself.
+    assert!(behind > 0 || stepping(), "the push is done");
+    assert_eq!(
+        PROBES.original_position(code.start, SP, |_| None),
+        (code.start, SP)
+    );
+    PROBES.unregister(probe).unwrap();
+}
+
 // A probe that is not on an instruction of its own function's flow still runs it right.
 #[test]
 fn every_instruction_of_a_function_can_be_probed_at_once() {

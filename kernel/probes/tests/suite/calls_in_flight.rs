@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use probes::{EntryVerdict, Kretprobe, KretprobeInstance, PtRegs};
 
 use super::{
-    code::{Bench, Code, Registers, exit},
+    code::{Bench, Code, End, Registers, exit},
     targets::*,
     *,
 };
@@ -284,6 +284,34 @@ fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     assert_eq!(PROBES.reap().unwrap(), 1);
     drop(task);
     assert_eq!(PROBES.reap().unwrap(), 0);
+}
+
+// The last word of a stack may be a return slot, too: what is behind it belongs to nobody.
+#[test]
+fn a_call_from_the_very_end_of_a_stack_can_be_abandoned() {
+    let _machine = boot();
+    let leaves = Code::new(|start| exit(start, 1));
+    let caller = Code::new(|start| {
+        let distance = (leaves.start.wrapping_sub(start + 5) as u32).to_le_bytes();
+        [&[0xe8][..], &distance].concat()
+    });
+    let call = leak(Kretprobe::<()>::new().at(leaves.start).maxactive(1));
+    PROBES.register(call).unwrap();
+    let stale = PROBES.stale_instances();
+    // A task of its own, with whose end the last call is given back.
+    cpu::on_cpus(1, |_| {
+        let mut bench = Bench::new();
+        for _ in 0..4 {
+            let registers = Registers {
+                sp: bench.end(),
+                flags: flags::PLAIN,
+                ..Registers::default()
+            };
+            assert_eq!(bench.run(caller.start, registers).end, End::Exit(1));
+        }
+    });
+    assert_eq!((call.nmissed(), PROBES.stale_instances()), (0, stale + 3));
+    PROBES.unregister(call).unwrap();
 }
 
 /// Calls on another stack of the task, tail calls among them, make none stale that is in flight on

@@ -240,9 +240,14 @@ impl Bench {
         self.stack.range().end - LIVE_WORDS as u64 / 2 * 8
     }
 
+    /// The end of its stack.
+    pub fn end(&self) -> u64 {
+        self.stack.range().end
+    }
+
     /// Runs the code at `entry`, with [`Bench::sp`] for an RSP of 0.
     pub fn run(&mut self, entry: u64, mut registers: Registers) -> Outcome {
-        let top = self.stack.range().end;
+        let top = self.end();
         for (n, word) in self.stack.last_words(LIVE_WORDS).iter_mut().enumerate() {
             *word = 0x5157_0000 + n as u64;
         }
@@ -300,6 +305,11 @@ fn take_fault(regs: &mut PtRegs, vector: u8) -> bool {
     run.fault = Some((vector, regs.ip));
     regs.ip = leave as *const () as u64;
     true
+}
+
+/// The same while a debugger steps through the code, which lets it go on after each instruction.
+pub fn take_fault_in_steps(regs: &mut PtRegs, vector: u8) -> bool {
+    vector == traps::DEBUG || take_fault(regs, vector)
 }
 
 /// Loads the registers of `run` and jumps to [`ENTRY`]. Returns when [`leave`] is reached.

@@ -15,6 +15,9 @@ const NOWHERE: u64 = 0x10;
 /// An address that no page table can map.
 const NON_CANONICAL: u64 = 0x8000_0000_0000_0000;
 
+/// An address that page tables with four levels cannot map, and those with five can.
+const HALFWAY: u64 = 0x8000_0000_0000;
+
 /// Notes the vector `v` as 100 × `N` + v and leaves the fault to the kernel.
 fn fault<const N: u64>(_: &Kprobe, _: &mut PtRegs, vector: u8) -> FaultVerdict {
     journal::note(N * 100 + u64::from(vector));
@@ -247,6 +250,46 @@ fn a_fault_inside_a_handler_that_nobody_takes_is_the_kernels() {
     PROBES.unregister(unhandled).unwrap();
 }
 
+// A fault handler runs as part of a hit, but the handlers before it are over: a fault in it is not
+// for its own probe. Nor is one of other code, when the hit is over.
+#[test]
+fn a_fault_handler_is_not_asked_about_its_own_faults_nor_those_behind_the_hit() {
+    let _machine = boot();
+    fn exception_table(regs: &mut PtRegs, vector: u8) -> bool {
+        journal::note(1000 + u64::from(vector));
+        mend_peek(regs);
+        true
+    }
+    fn peek_again(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
+        journal::note(vector.into());
+        journal::note(add(1, 2));
+        journal::note(peek(NOWHERE));
+        mend_peek(regs);
+        FaultVerdict::Handled
+    }
+    traps::on_exception(exception_table);
+    let peeks = leak(Kprobe::new().symbol("peek").pre(pre::<1>).fault(peek_again));
+    let missed = leak(Kprobe::new().symbol("add").pre(pre::<9>));
+    PROBES.register_batch(&[peeks, missed]).unwrap();
+    assert_eq!(peek(NOWHERE), !0);
+    assert_eq!(journal::take(), [1, 14, 3, 1014, !0]);
+    for probe in [peeks, missed] {
+        let hits = u64::from(probe.addr() == address("peek"));
+        assert_eq!((probe.hits(), probe.nmissed()), (hits, 1));
+    }
+    PROBES.unregister_batch(&[peeks, missed]).unwrap();
+    let over = leak(
+        Kprobe::new()
+            .symbol("neighbour")
+            .pre(pre::<2>)
+            .fault(fault::<7>),
+    );
+    PROBES.register(over).unwrap();
+    assert_eq!((neighbour(), peek(NOWHERE)), (17, !0));
+    assert_eq!(journal::take(), [2, 1014]);
+    PROBES.unregister(over).unwrap();
+}
+
 // The instruction of a missed hit is part of the handler that has run into it.
 #[test]
 fn a_fault_in_a_missed_hits_instruction_belongs_to_the_handler_around_it() {
@@ -344,12 +387,16 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
         (&[0x57], &[0xff, 0x14, 0x24]), // push rdi; call [rsp]
         (&[0x57], &[0xff, 0x24, 0x24]), // push rdi; jmp [rsp]
     ];
-    for target in [NON_CANONICAL, 0x7fff_ffff_0000, NOWHERE] {
+    traps::on_exception(code::take_fault_in_steps);
+    // Without a debugger, and with one that steps through the code.
+    let ways = [flags::PLAIN | flags::STATUS, flags::PLAIN | TF];
+    let targets = [NON_CANONICAL, HALFWAY, 0x7fff_ffff_0000, NOWHERE];
+    for (target, flags) in targets.into_iter().flat_map(|to| ways.map(|way| (to, way))) {
         for (setup, branch) in table {
             let code = Code::with_exit(&[setup, branch].concat());
             let registers = Registers {
                 di: target,
-                flags: flags::PLAIN | flags::STATUS,
+                flags,
                 ..Registers::default()
             };
             let bare = bench.run(code.start, registers);
@@ -370,7 +417,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                 let of_branch = End::Fault(PROTECTION, code.start + setup.len() as u64);
                 if bare.end == of_branch {
                     assert_eq!(noted, [100 + u64::from(PROTECTION)]);
-                } else if target == NON_CANONICAL {
+                } else if [NON_CANONICAL, HALFWAY].contains(&target) {
                     // Processors fault before such a branch is complete, so a slot runs no post
                     // handler. QEMU faults behind it; a single step ends there before.
                     let is_told = noted.is_empty() || noted == when_complete;

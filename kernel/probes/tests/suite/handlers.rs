@@ -253,22 +253,32 @@ fn resuming_without_setting_the_ip_goes_on_behind_the_breakpoint() {
 #[test]
 fn both_chains_run_newest_first_and_skip_disabled_probes() {
     let _machine = boot();
-    let a = leak(Kprobe::new().symbol("add").pre(pre::<1>).post(post::<11>));
-    let b = leak(Kprobe::new().symbol("add").pre(pre::<2>).post(post::<12>));
-    let c = leak(Kprobe::new().symbol("add").pre(pre::<3>).post(post::<13>));
-    PROBES.register_batch(&[a, b, c]).unwrap();
-    assert_eq!(add(1, 1), 2);
-    assert_eq!(journal::take(), [3, 2, 1, 13, 12, 11]);
-    PROBES.disable(b).unwrap();
-    assert_eq!(add(1, 1), 2);
-    assert_eq!(journal::take(), [3, 1, 13, 11]);
-    PROBES.unregister(c).unwrap();
-    PROBES.register(c).unwrap();
-    PROBES.enable(b).unwrap();
-    PROBES.unregister(a).unwrap();
-    assert_eq!(add(1, 1), 2);
-    assert_eq!(journal::take(), [3, 2, 13, 12]);
-    PROBES.unregister_batch(&[b, c]).unwrap();
+    // At its first instruction, and at its return, which with a post handler is carried out on the
+    // saved registers.
+    for offset in [0, 4] {
+        let at = || Kprobe::new().symbol("add").offset(offset);
+        let a = leak(at().pre(pre::<1>).post(post::<11>));
+        let b = leak(at().pre(pre::<2>).post(post::<12>));
+        let c = leak(at().pre(pre::<3>).post(post::<13>));
+        let without_post = leak(at().pre(pre::<4>));
+        PROBES.register_batch(&[a, b, c]).unwrap();
+        assert_eq!(add(1, 1), 2);
+        assert_eq!(journal::take(), [3, 2, 1, 13, 12, 11]);
+        PROBES.register(without_post).unwrap();
+        assert_eq!(add(1, 1), 2);
+        assert_eq!(journal::take(), [4, 3, 2, 1, 13, 12, 11]);
+        PROBES.unregister(without_post).unwrap();
+        PROBES.disable(b).unwrap();
+        assert_eq!(add(1, 1), 2);
+        assert_eq!(journal::take(), [3, 1, 13, 11]);
+        PROBES.unregister(c).unwrap();
+        PROBES.register(c).unwrap();
+        PROBES.enable(b).unwrap();
+        PROBES.unregister(a).unwrap();
+        assert_eq!(add(1, 1), 2);
+        assert_eq!(journal::take(), [3, 2, 13, 12]);
+        PROBES.unregister_batch(&[b, c]).unwrap();
+    }
 }
 
 #[test]
@@ -483,18 +493,27 @@ fn pre_and_entry_handlers_are_told_from_all_other_code() {
         told();
         EntryVerdict::Track
     }
-    let probe = leak(Kprobe::new().symbol("add").pre(before).post(after));
-    PROBES.register(probe).unwrap();
-    assert!(!PROBES.in_pre_handler());
-    assert_eq!(add(1, 2), 3);
-    assert!(!PROBES.in_pre_handler());
-    assert_eq!(journal::take(), [1, 0]);
-    PROBES.unregister(probe).unwrap();
-    let call = leak(Kretprobe::new().symbol("add").entry(entered));
+    fn left(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        told();
+    }
+    // The second is carried out on the saved registers.
+    for offset in [0, 4] {
+        let probe = Kprobe::new().symbol("add").offset(offset);
+        let probe = leak(probe.pre(before).post(after));
+        PROBES.register(probe).unwrap();
+        assert!(!PROBES.in_pre_handler());
+        assert_eq!(add(1, 2), 3);
+        assert!(!PROBES.in_pre_handler());
+        assert_eq!(journal::take(), [1, 0]);
+        PROBES.unregister(probe).unwrap();
+    }
+    let call = leak(Kretprobe::new().symbol("add").entry(entered).handler(left));
     PROBES.register(call).unwrap();
     assert_eq!(add(1, 2), 3);
     assert!(!PROBES.in_pre_handler());
-    assert_eq!(journal::take(), [1]);
+    // The assembly does not mark a return handler, because its ip is behind a call, not behind a
+    // breakpoint. By `trap3` and `trap4` it runs inside a pre or post handler of the trampoline.
+    assert_eq!(journal::take(), [1, u64::from(!returning_by_trap())]);
     PROBES.unregister(call).unwrap();
 }
 

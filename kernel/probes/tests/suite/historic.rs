@@ -1,7 +1,7 @@
 //! Kretprobes that ask for their own way back.
 
 use probes::{
-    EntryVerdict, Kretprobe, KretprobeInstance, PtRegs,
+    EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
     registry::{
         ReturnMethod::{self, Asm, Trap3, Trap4},
         StepMethod,
@@ -9,7 +9,11 @@ use probes::{
 };
 
 use super::{targets::*, *};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::platform::dies;
+use core::{
+    arch::asm,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 const METHODS: [ReturnMethod; 3] = [Asm, Trap3, Trap4];
 
@@ -167,4 +171,29 @@ fn kretprobes_of_one_function_have_one_method() {
         PROBES.unregister(call).unwrap();
     }
     assert_eq!(journal::take(), [1; 3]);
+}
+
+/// The trampoline of `trap3`.
+static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
+
+/// Returns to it, in a handler.
+fn return_in_a_handler(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    let trampoline = TRAMPOLINE.load(Relaxed);
+    // SAFETY: the machine ends at the trampoline's breakpoint.
+    unsafe { asm!("push {}", "ret", in(reg) trampoline) };
+    PreVerdict::Execute
+}
+
+dies! {
+    #[test]
+    fn a_return_by_breakpoint_inside_a_handler_ends_the_machine()
+        saying "a probed call returned while a handler ran on its CPU" => {
+        let _machine = boot();
+        TRAMPOLINE.store(address("kretprobe_trampoline_trap3"), Relaxed);
+        let call = leak(on("neighbour", Trap3));
+        let probe = leak(Kprobe::new().symbol("add").pre(return_in_a_handler));
+        PROBES.register(call).unwrap();
+        PROBES.register(probe).unwrap();
+        add(1, 2);
+    }
 }

@@ -1,7 +1,7 @@
 //! Jprobes: handlers that see a function's arguments.
 
 use core::{
-    arch::global_asm,
+    arch::{global_asm, naked_asm},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -12,7 +12,7 @@ use super::{
     targets::*,
     *,
 };
-use crate::platform::dies;
+use crate::platform::{dies, task::Stack};
 
 /// A handler that is written by hand.
 fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
@@ -453,6 +453,52 @@ fn a_jprobe_hit_inside_a_handler_is_missed() {
     assert_eq!((journal::take(), DEPTH.load(Relaxed)), (vec![11], 1));
     assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (1, 1));
     assert_eq!(list(), ["add+0x0 j 0"]);
+    PROBES.unregister(jprobe).unwrap();
+}
+
+/// Calls `function` on the stack that ends at `top`.
+#[unsafe(naked)]
+extern "C" fn call_on(top: u64, function: extern "C" fn()) {
+    naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
+// A hit above the frame of the handler says that the handler is over, but only on its own stack.
+#[test]
+fn a_hit_on_a_stack_above_does_not_end_a_jprobes_handler() {
+    let _machine = boot();
+    static TOPS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+    static ABOVE: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn hit() {
+        journal::note(add(3, 4));
+    }
+    probes::jprobe! {
+        fn calls_elsewhere(_a: u64, _b: u64) {
+            let here = core::ptr::from_ref(&TOPS.len()).addr() as u64;
+            for top in TOPS.iter().map(|top| top.load(Relaxed)) {
+                ABOVE.fetch_add((top > here).into(), Relaxed);
+                call_on(top, hit);
+            }
+        }
+    }
+    let stacks: [Stack; 4] = core::array::from_fn(|_| Stack::new());
+    for (top, stack) in TOPS.iter().zip(&stacks) {
+        top.store(stack.range().end, Relaxed);
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(calls_elsewhere));
+    PROBES.register(jprobe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [7; 4]);
+    assert_eq!((jprobe.kprobe().hits(), jprobe.kprobe().nmissed()), (1, 4));
+    // A process has its stacks where there is room.
+    assert!(cfg!(target_os = "linux") || ABOVE.load(Relaxed) > 0);
     PROBES.unregister(jprobe).unwrap();
 }
 

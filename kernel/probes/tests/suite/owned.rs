@@ -128,6 +128,41 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     }
 }
 
+// The breakpoint stays in the text until then, and a hit of it finds nobody to serve. A post
+// handler keeps it from becoming a jump.
+#[test]
+fn hits_of_a_breakpoint_whose_probe_was_dropped_in_a_handler_are_stale() {
+    let _machine = boot();
+    static HANDLE: Mutex<Option<Handle>> = Mutex::new(None);
+    fn drop_it(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        drop(HANDLE.lock().take());
+        PreVerdict::Execute
+    }
+    fn call_it(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        journal::note(add(3, 4));
+        PreVerdict::Execute
+    }
+    let counts = cpu::counts();
+    let stale = || counts.stale_breakpoints.load(Relaxed);
+    let before = stale();
+    let probe = Kprobe::new().symbol("add").pre(drop_it).post(post::<1>);
+    *HANDLE.lock() = Some(PROBES.register_owned(Box::new(probe)).unwrap());
+    let outer = leak(Kprobe::new().symbol("neighbour").pre(call_it));
+    assert_eq!((add(1, 2), stale()), (3, before));
+    assert_eq!((add(1, 2), stale()), (3, before + 1));
+    // This registration may wait, so the dropped probe is unregistered first.
+    PROBES.register(outer).unwrap();
+    let probe = Kprobe::new().symbol("add").pre(drop_it).post(post::<1>);
+    *HANDLE.lock() = Some(PROBES.register_owned(Box::new(probe)).unwrap());
+    add(1, 2);
+    let before = stale();
+    neighbour();
+    assert_eq!(stale(), before + 1, "in a handler, too");
+    PROBES.unregister(outer).unwrap();
+    assert_eq!(list(), [""; 0]);
+    assert_eq!(journal::take(), [7]);
+}
+
 #[test]
 fn a_kretprobes_handle_dropped_in_its_own_handlers_is_unregistered_later() {
     let _machine = boot();
