@@ -3,12 +3,12 @@
 use crate::platform::cpu;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
-    arch::global_asm,
+    arch::{asm, global_asm},
     hint::{self, black_box},
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
-    arch::{percpu, smp, traps},
+    arch::{cpu as processor, percpu, smp, traps},
     probes::{
         EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
         disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, unregister_kprobe,
@@ -20,6 +20,7 @@ use kernel::{
     time::{NSEC_PER_SEC, ktime_get},
 };
 use probes::instance::TASK_CELLS;
+use x86_64::registers::rflags;
 
 /// How often a test's function is called on each CPU.
 const CALLS: u64 = 100_000;
@@ -703,6 +704,62 @@ fn a_loop_whose_every_instruction_is_probed_gives_way() {
         assert!(waited <= 10, "the other task waited for {waited} ticks");
     }
     assert!(probes.iter().all(|probe| probe.nmissed() == 0));
+    drop((probes, ticks));
+}
+
+/// The entry that preempts in front of a breakpoint leaves RFLAGS.AC as it finds it. A task that
+/// is switched to there would run with the user memory open that the code at the breakpoint uses.
+#[guest_test]
+fn code_with_user_memory_open_does_not_give_way_at_a_breakpoint() {
+    const AC: u64 = 1 << 18;
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    static OPEN: AtomicU64 = AtomicU64::new(0);
+    fn tick(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        if percpu::cpu_id() == 1 {
+            TICKS.fetch_add(1, SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    if !processor::has_smap() {
+        // No entry of this kernel touches AC then.
+        return;
+    }
+    let at = |offset| {
+        let probe = Kprobe::new().symbol("spin_until_set").offset(offset);
+        register(Box::new(probe.pre(count))).unwrap()
+    };
+    let probes = [at(0), at(3)];
+    let ticks = register(Box::new(Kprobe::new().symbol("timer_interrupt").pre(tick))).unwrap();
+    for _ in 0..10 {
+        STOP.store(false, SeqCst);
+        let hits = probes[1].hits();
+        let spinner = spawn_kthread_on(1 << 1, "spins", || {
+            // SAFETY: AC has a meaning for accesses to user memory alone, and is cleared again. The
+            // flag is a byte that lives for ever.
+            unsafe {
+                asm!("pushfq", "or dword ptr [rsp], {}", "popfq", const AC as u32);
+                spin_until_set(STOP.as_ptr().cast());
+                asm!("pushfq", "and dword ptr [rsp], {}", "popfq", const !(AC as u32) as i32);
+            }
+        })
+        .unwrap();
+        while probes[1].hits() < hits + 10 {
+            hint::spin_loop();
+        }
+        let before = TICKS.load(SeqCst);
+        let other = spawn_kthread_on(1 << 1, "waits", || {
+            OPEN.fetch_add(rflags::read_raw() & AC, SeqCst);
+        })
+        .unwrap();
+        while TICKS.load(SeqCst) < before + 5 {
+            hint::spin_loop();
+        }
+        STOP.store(true, SeqCst);
+        other.wait_released();
+        spinner.wait_released();
+    }
+    assert_eq!(OPEN.load(SeqCst), 0, "a task found user memory open");
     drop((probes, ticks));
 }
 

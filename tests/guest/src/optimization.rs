@@ -24,7 +24,7 @@ use kernel::{
     },
     symbols,
 };
-use probes::optimize::NoJump;
+use probes::{StepMethod, optimize::NoJump};
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const KNOB: &str = "/proc/sys/debug/kprobes-optimization";
@@ -212,7 +212,16 @@ fn an_optimized_probe_traps_never_and_says_so() {
 #[guest_test]
 fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
     let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
-    assert_eq!(read(KNOB), "1\n");
+    // In other functions, so that each jump is made from the code of its own.
+    let others = ["opt_add", "opt_carry", "opt_load"]
+        .map(|name| register(Box::new(Kprobe::new().symbol(name).pre(count))).unwrap());
+    // Disabled, and under the jumps: they are looked at, too, and each jump is made once.
+    let under_them = [("opt_add", 4), ("opt_carry", 3), ("opt_load", 3)].map(|(name, offset)| {
+        let probe = Kprobe::new().symbol(name).offset(offset);
+        register(Box::new(probe.pre(count).disabled())).unwrap()
+    });
+    let are_jumps = || ["opt_add", "opt_carry", "opt_load"].map(is_jump);
+    assert_eq!((read(KNOB).as_str(), are_jumps()), ("1\n", [true; 3]));
     write(KNOB, "0\n").unwrap();
     assert_eq!(
         (read(KNOB).as_str(), byte_at(address("opt_rust"))),
@@ -238,6 +247,9 @@ fn the_knob_turns_all_jumps_into_breakpoints_and_back() {
     // Zeros count for nothing, however many.
     write(KNOB, "000000000000000000000000000001").unwrap();
     assert!(is_jump("opt_rust"));
+    assert_eq!((are_jumps(), PROBES.detours_in_use()), ([true; 3], 4));
+    assert_eq!(opt_add(black_box(1), black_box(2)) - 3, opt_add(0, 0));
+    drop((others, under_them));
     assert_eq!(marks("opt_rust", 0), "[OPTIMIZED]");
     PROBES.set_enabled(false).unwrap();
     assert!(
@@ -294,6 +306,17 @@ fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
     drop(next);
     assert!(is_jump("opt_add"));
 
+    // The first instruction of this one is a byte long.
+    let entry = register(Box::new(Kprobe::new().symbol("opt_stack").pre(count))).unwrap();
+    assert!(is_jump("opt_stack"));
+    let second = Kprobe::new().symbol("opt_stack").offset(1).pre(count);
+    let second = register(Box::new(second)).unwrap();
+    assert!(!is_jump("opt_stack"));
+    opt_stack(black_box(1), black_box(2));
+    assert_eq!((entry.hits(), second.hits()), (1, 1));
+    drop((second, entry));
+    HITS.store(4, SeqCst);
+
     let post = register(Box::new(Kprobe::new().symbol("opt_add").post(after))).unwrap();
     assert!(!is_jump("opt_add"));
     opt_add(black_box(1), black_box(2));
@@ -309,6 +332,16 @@ fn neighbours_post_handlers_and_jprobes_bring_the_breakpoint_back() {
     assert!(is_jump("opt_add"));
     opt_add(black_box(1), black_box(2));
     assert_eq!(HITS.load(SeqCst), 1007);
+
+    let stepped = Kprobe::new()
+        .symbol("opt_add")
+        .step_method(StepMethod::TrapFlag);
+    let stepped = register(Box::new(stepped.pre(count))).unwrap();
+    assert!(!is_jump("opt_add"));
+    opt_add(black_box(1), black_box(2));
+    assert_eq!(HITS.load(SeqCst), 1009);
+    drop(stepped);
+    assert!(is_jump("opt_add"));
     drop(first);
 }
 
@@ -321,6 +354,12 @@ fn a_batch_that_fails_leaves_the_jump() {
     assert!(kernel::probes::register_kprobes(&[&POST, &WRONG]).is_err());
     assert!(is_jump("opt_add"));
     assert_eq!(marks("opt_add", 0), "[OPTIMIZED]");
+    // The first of them is refused, after the jump has made way for it.
+    let Err(error) = register(Box::new(kernel::probes::Jprobe::new().symbol("opt_add"))) else {
+        panic!("a jprobe needs a handler");
+    };
+    assert_eq!(error.name(), "NoHandler");
+    assert!(is_jump("opt_add"));
     drop(probe);
 }
 
@@ -355,6 +394,7 @@ fn siblings_share_the_detour() {
     PROBES.disable(&*first).unwrap();
     assert!(!is_jump("opt_rust"));
     assert_eq!(marks("opt_rust", 0), "[DISABLED]");
+    assert_eq!(PROBES.detours_in_use(), 0, "its memory is free again");
     PROBES.enable(&*first).unwrap();
     assert!(is_jump("opt_rust"));
     drop(first);

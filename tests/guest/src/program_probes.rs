@@ -125,6 +125,33 @@ fn a_killed_program_gives_its_instances_back() {
     assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
 }
 
+/// Bringing in a page may wait, so interrupts are on meanwhile. Behind it the way back to the
+/// program goes on with interrupts off, also where the fault ends the program.
+#[guest_test]
+fn interrupts_are_on_while_a_page_is_brought_in_and_off_behind_it() {
+    static ON: AtomicU64 = AtomicU64::new(0);
+    static ON_BEHIND: AtomicU64 = AtomicU64::new(0);
+    const IF: u64 = 1 << 9;
+    fn look(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        ON.fetch_add((regs.flags & IF != 0).into(), SeqCst);
+        PreVerdict::Execute
+    }
+    fn look_behind(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        ON_BEHIND.fetch_add((regs.flags & IF != 0).into(), SeqCst);
+    }
+    let brings = Kprobe::new().symbol("kernel::mm::user_space::UserSpace::fault");
+    let brings = register(Box::new(brings.pre(look))).unwrap();
+    let returns = Kretprobe::new().symbol("kernel::mm::fault::page_fault");
+    let returns = register(Box::new(returns.maxactive(8).handler(look_behind))).unwrap();
+    goes_well(&["rounds", "2"]);
+    let status = exercise(&["wild", "null_read"]);
+    assert_eq!(status.signal(), Some(signal::SEGV));
+    assert!(brings.hits() > 0 && returns.hits() > 0);
+    assert_eq!(ON.load(SeqCst), brings.hits());
+    assert_eq!(ON_BEHIND.load(SeqCst), 0);
+    drop((brings, returns));
+}
+
 /// The answers that [`read_far_down`] got to its reads, each as a bit that is set if the read was
 /// refused.
 static REFUSED: AtomicU64 = AtomicU64::new(0);

@@ -41,6 +41,57 @@ fn turning_the_knob_waits_for_a_handler_in_a_detour_under_interrupts() {
     });
 }
 
+/// A post handler comes to a probed address, where a jump would run none: the breakpoint is back
+/// before the first hit sees the probe that has one.
+#[guest_test]
+fn a_post_handler_that_comes_to_a_jump_runs_from_its_first_hit_on() {
+    static BEFORE: AtomicU64 = AtomicU64::new(0);
+    static AFTER: AtomicU64 = AtomicU64::new(0);
+    fn before(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        BEFORE.fetch_add(1, SeqCst);
+        PreVerdict::Execute
+    }
+    fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        AFTER.fetch_add(1, SeqCst);
+    }
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static REST: AtomicBool = AtomicBool::new(false);
+    static RESTS: AtomicBool = AtomicBool::new(false);
+    let caller = spawn_kthread_on(1 << 1, "calls", || {
+        while !STOP.load(SeqCst) {
+            let rests = REST.load(SeqCst);
+            RESTS.store(rests, SeqCst);
+            if !rests {
+                assert_eq!(opt_rust(black_box(1), black_box(1)), 4);
+            }
+        }
+    })
+    .unwrap();
+    let rest = |rest| {
+        REST.store(rest, SeqCst);
+        while RESTS.load(SeqCst) != rest {
+            hint::spin_loop();
+        }
+    };
+    let stays = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    for round in 0..20 {
+        assert!(is_jump("opt_rust"), "round {round}");
+        let comes = Kprobe::new().symbol("opt_rust").pre(before).post(after);
+        let comes = register(Box::new(comes)).unwrap();
+        let hits = comes.hits();
+        while comes.hits() < hits + 10 {
+            hint::spin_loop();
+        }
+        rest(true);
+        assert_eq!(BEFORE.load(SeqCst), AFTER.load(SeqCst), "round {round}");
+        drop(comes);
+        rest(false);
+    }
+    STOP.store(true, SeqCst);
+    caller.wait_released();
+    drop(stays);
+}
+
 /// Probes come and go while tasks on all CPUs, more of them than CPUs, execute what the jump
 /// replaces, stay in the middle of it for long, and are preempted there.
 #[guest_test(smp = 4, timeout = 240)]
