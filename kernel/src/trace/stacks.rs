@@ -212,7 +212,8 @@ unsafe fn walk_program(sample: &Sample, skip: usize, to: *mut u64, most: usize) 
         // Code on another stack, that of the NMI, may have interrupted ring 3. Then the frame is
         // an old one. The first instructions of an entry and the last ones of a return have none.
         let is_of_task = (task.stack_start..=regs.addr() as u64).contains(&sample.sp);
-        if !is_of_task {
+        // The stack of an idle task, whose number is 0, has no frame at its end.
+        if !is_of_task || task.pid() == 0 {
             return 0;
         }
         // SAFETY: T4 of `task`, and the task runs here, above this frame.

@@ -1,8 +1,11 @@
 //! The kernel's file: its bytes, where the sections of the debug information lie, and its symbols.
 
-use std::{fs::File, ops::Range, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    cell::RefCell, collections::HashMap, fs::File, ops::Range, os::unix::fs::MetadataExt,
+    path::Path, sync::Arc,
+};
 
-use gimli::{EndianSlice, LittleEndian};
+use gimli::{Abbreviations, EndianSlice, LittleEndian};
 use memmap2::Mmap;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, read::elf::ElfFile64};
 
@@ -11,6 +14,7 @@ use crate::{Error, index};
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 pub type Unit<'a> = gimli::Unit<Slice<'a>>;
+pub type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 pub type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
 
 /// See the module's text.
@@ -21,6 +25,9 @@ pub struct Image {
     sections: Vec<(String, u64, Range<usize>)>,
     /// The addresses of code.
     code: Vec<Range<u64>>,
+    /// The forms of entries, by their offset. They are read for each unit that a question is about,
+    /// and many questions are about the same units.
+    abbreviations: RefCell<HashMap<usize, Arc<Abbreviations>>>,
 }
 
 /// A function of the symbol table.
@@ -80,7 +87,24 @@ impl Image {
             stamp,
             sections,
             code,
+            abbreviations: RefCell::default(),
         })
+    }
+
+    /// The unit with that header.
+    pub fn unit<'a>(&self, dwarf: &Dwarf<'a>, header: Header<'a>) -> gimli::Result<Unit<'a>> {
+        let offset = header.debug_abbrev_offset().0;
+        let known = self.abbreviations.borrow().get(&offset).cloned();
+        let abbreviations = match known {
+            Some(known) => known,
+            None => {
+                let read = dwarf.abbreviations(&header)?;
+                let mut all = self.abbreviations.borrow_mut();
+                all.insert(offset, read.clone());
+                read
+            }
+        };
+        gimli::Unit::new_with_abbreviations(dwarf, header, abbreviations)
     }
 
     /// Its bytes.

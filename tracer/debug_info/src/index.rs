@@ -180,15 +180,19 @@ impl Index {
 
     /// The name with that number.
     pub fn name(&self, name: u32) -> &str {
+        std::str::from_utf8(self.bytes_of(name)).unwrap_or_default()
+    }
+
+    /// Its bytes, for comparisons with all names.
+    pub fn bytes_of(&self, name: u32) -> &[u8] {
         let name = name as usize;
         if name >= self.rows(Table::Names) {
-            return "";
+            return &[];
         }
         let end = |row| self.row::<1>(Table::Names, row)[0] as usize;
         let start = if name == 0 { 0 } else { end(name - 1) };
         self.bytes
             .get(self.text + start..self.text + end(name))
-            .and_then(|bytes| std::str::from_utf8(bytes).ok())
             .unwrap_or_default()
     }
 

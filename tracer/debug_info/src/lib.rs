@@ -658,9 +658,15 @@ impl Kernel for DebugInfo {
     fn functions(&self, pattern: &str) -> Vec<Function> {
         let pattern = Pattern::new(pattern);
         let mut found: Vec<Function> = Vec::new();
+        let symbol = pattern.symbol();
         for row in self.index.functions() {
-            let matches = pattern.matches(self.index.name(row.path))
-                || pattern.matches_symbol(self.index.name(row.symbol));
+            let matches = match symbol {
+                Some(symbol) => self.index.bytes_of(row.symbol) == symbol.as_bytes(),
+                None => {
+                    pattern.matches(self.index.name(row.path))
+                        || pattern.matches_symbol(self.index.name(row.symbol))
+                }
+            };
             // Several names of one function are one place.
             if matches && found.last().is_none_or(|last| last.address != row.address) {
                 found.push(self.function(row));

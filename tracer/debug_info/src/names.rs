@@ -140,6 +140,12 @@ impl Pattern {
         })
     }
 
+    /// The linker's name, if the text is one and nothing else.
+    pub fn symbol(&self) -> Option<&str> {
+        let is_mangled = self.text.starts_with("_R") || self.text.starts_with("_ZN");
+        (is_mangled && !self.glob).then_some(&self.text)
+    }
+
     /// Whether the linker's name is meant.
     pub fn matches_symbol(&self, symbol: &str) -> bool {
         self.text == symbol || (self.glob && glob(&self.text, symbol))

@@ -11,6 +11,7 @@ use crate::{
 pub struct Session<'a> {
     pub index: &'a Index,
     pub dwarf: Dwarf<'a>,
+    image: &'a Image,
     units: RefCell<HashMap<u64, Rc<Unit<'a>>>>,
 }
 
@@ -27,6 +28,7 @@ impl<'a> Session<'a> {
         Self {
             index,
             dwarf: image.dwarf(),
+            image,
             units: RefCell::default(),
         }
     }
@@ -38,7 +40,7 @@ impl<'a> Session<'a> {
         }
         let offset = gimli::DebugInfoOffset(usize::try_from(start).ok()?);
         let header = self.dwarf.unit_header(offset).ok()?;
-        let unit = Rc::new(self.dwarf.unit(header).ok()?);
+        let unit = Rc::new(self.image.unit(&self.dwarf, header).ok()?);
         self.units.borrow_mut().insert(start, unit.clone());
         Some(unit)
     }
