@@ -337,7 +337,7 @@ impl Body<'_, '_> {
                 if counted.number.constant().is_some() {
                     let most = self.constant(length, MOST_TEXT)?;
                     // With its NUL.
-                    self.text_at(address, (most + 1).next_multiple_of(8), None)?
+                    self.text_at(address, most + 1, None)?
                 } else {
                     let most = self.c.options.text_bytes;
                     self.text_at(address, most, Some(counted.number))?
@@ -595,8 +595,8 @@ impl Body<'_, '_> {
             format!("there is no function `{}`", name.text),
             match near.is_empty() {
                 true => "the functions are printf, print, clear, zero, delete, exit, time, str, \
-                         len, ksym, kaddr, uptr, kptr, buf, kstack, ustack, reg, strftime, strncmp, and for maps count, \
-                         sum, min, max, avg, stats, hist and lhist"
+                         len, ksym, kaddr, uptr, kptr, buf, kstack, ustack, reg, strftime, \
+                         strncmp, and for maps count, sum, min, max, avg, stats, hist and lhist"
                     .into(),
                 false => names::did_you_mean(&near),
             },

@@ -115,7 +115,9 @@ impl Body<'_, '_> {
                 return Shape::Text(bytes);
             }
             Val::Comm => return Shape::Text(COMM_BYTES),
-            Val::Text { most, present, .. } => (Shape::Text(*most), Some(present)),
+            Val::Text { most, present, .. } => {
+                (Shape::Text(most.next_multiple_of(8)), Some(present))
+            }
             Val::Bytes { most, .. } => return Shape::Bytes(*most),
             Val::Object(object) => (self.object_shape(object), Some(&object.present)),
             Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
@@ -205,10 +207,12 @@ impl Body<'_, '_> {
             ) => self.store_limited_text(address, limit, (*most).min(*bytes), to, *bytes),
             (Val::Text { address, most, .. }, Shape::Text(bytes)) => {
                 let read = (*most).min(*bytes);
-                self.read_text(address, to, read);
+                // Whole words are cleared, because parts of them would not be aligned.
+                let whole = read / 8 * 8;
                 if read < *bytes {
-                    self.asm.zero(to.at(read), bytes - read);
+                    self.asm.zero(to.at(whole), bytes - whole);
                 }
+                self.read_text(address, to, read);
             }
             (
                 Val::Bytes {

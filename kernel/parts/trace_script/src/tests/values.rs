@@ -646,3 +646,29 @@ fn values_of_the_source_have_a_length() {
     world.hit(&write_hit());
     assert_eq!(world.out, "5 6 3\n");
 }
+
+#[test]
+fn texts_have_at_most_the_length_of_the_program_s_text() {
+    for (length, shown) in [
+        (1, "a"),
+        (4, "abcd"),
+        (7, "abcdefg"),
+        (8, "abcdefgh"),
+        (20, "abcdefghij"),
+    ] {
+        let text = format!(
+            "kprobe:vfs_write {{ print(str(arg1, {length})); @[str(arg1, {length})] = count(); \
+             if (str(arg1, {length}) == \"abcd\") {{ print(\"equal\"); }} }}"
+        );
+        let mut world = World::new(&text);
+        world.memory.push((NAME_AT, b"abcdefghij\0".to_vec()));
+        world.hit(&Hit {
+            registers: vec![(Si, NAME_AT)],
+            ..Hit::default()
+        });
+        let equal = if length == 4 { "equal\n" } else { "" };
+        assert_eq!(world.out, format!("{shown}\n{equal}"));
+        world.out.clear();
+        assert_eq!(world.maps(), format!("@[{shown}]: 1\n\n"));
+    }
+}
