@@ -363,7 +363,7 @@ fn last_suspect(bytes: &[u8], entry: u64, addr: u64) -> Option<usize> {
                 .wrapping_sub(first)
                 < COVERED
     };
-    // What refers forward to the entry, or by 8 bits.
+    // Branches that lead forward to the entry, and those of 8 bits.
     let near = &bytes[..bytes.len().min(entry as usize + JUMP_BYTES + BRANCH_REACH)];
     let field_at = |at: usize| {
         let field = bytes.get(at..at + 4)?;
