@@ -16,6 +16,7 @@ use crate::{
     arch::{apic, percpu},
     console, terminal, test_runner,
     time::ktime_get,
+    trace,
 };
 use x86_64::instructions::interrupts;
 
@@ -56,6 +57,7 @@ fn rest() {
     .flatten()
     .min()
     .map(|deadline| deadline.saturating_sub(ktime_get()).max(tick));
+    trace::snapshot::on_rest();
     percpu.set_resting(true);
     apic::set_alarm(if waits { Some(tick) } else { next });
 }

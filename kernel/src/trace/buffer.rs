@@ -6,25 +6,40 @@
 //! ```
 //!
 //! The rings are made when the first program that records is loaded, so a kernel that never traces
-//! has none.
+//! has none. The first snapshot, or the first trigger that takes one, gives each CPU a second ring,
+//! its spare. From then on the two may be exchanged at any time ([`super::snapshot`]): so which one
+//! is live is what the CPU says, not where it is in a list.
 //!
 //! # Invariants
-//! BUFFER-1. The ring of a CPU is changed only while no record is being written there: recording
-//!     is paused ([`records::pause`]), and a grace period has passed since. So a record is
-//!     submitted to the ring in which it was reserved.
+//! BUFFER-1. A ring is taken away only while no record is being written to it: recording is paused
+//!     ([`records::pause`]), or the ring is nobody's any more; and a grace period has passed since.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
+//! BUFFER-3. With spares, who consumes or clears also holds the pair of the CPU ([`Held`]), for one
+//!     record at a time: a snapshot waits for that.
 //!
 //! # Contexts
 //! Task context, may sleep.
 
 use alloc::alloc::{alloc_zeroed, dealloc};
-use core::{alloc::Layout, ptr::NonNull, sync::atomic::Ordering};
+use core::{
+    alloc::Layout,
+    ops::Range,
+    ptr::{NonNull, null_mut},
+    sync::atomic::Ordering,
+};
 
 use alloc::vec::Vec;
-use trace_ring::{Cursor, Event, Merge, Mode, Ring, Stats, layout};
+use trace_ring::{
+    Cursor, Event, Merge, Mode, Ring, Stats, layout,
+    spare::{Held, may_be_confused},
+};
 
-use super::records::{self, PREFIX_BYTES, Prefix, RINGS_READY};
+use super::{
+    records::{self, PREFIX_BYTES, Prefix, RINGS_READY},
+    shared::{OutOfMemory, try_vec},
+    snapshot,
+};
 use crate::{
     arch::{percpu, smp},
     errno::Errno,
@@ -41,12 +56,25 @@ pub const MOST_KIB: usize = 16 << 10;
 /// The rings, by CPU. Empty: there are none yet.
 struct Buffer {
     rings: Vec<Owned>,
+    /// Each CPU's other ring. Empty: there are none. Which of the two is live, the CPU knows.
+    others: Vec<Owned>,
     pages: usize,
     mode: Mode,
-    /// The counts at the last time that the buffer was cleared, by CPU.
-    cleared: Vec<Stats>,
     /// The counts of the rings that are gone.
     gone: Totals,
+    /// How many triggers take snapshots.
+    triggers: usize,
+    /// The host reads the rings from memory, where it was told that they are.
+    shared: bool,
+}
+
+/// One of the two buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The one that records go to.
+    Live,
+    /// The last snapshot.
+    Snapshot,
 }
 
 /// The fates of all records since the boot, those of rings that are gone among them.
@@ -80,9 +108,11 @@ impl Totals {
 
 static BUFFER: Mutex<Buffer> = Mutex::new(Buffer {
     rings: Vec::new(),
+    others: Vec::new(),
     pages: FIRST_PAGES,
     mode: Mode::Overwrite,
-    cleared: Vec::new(),
+    triggers: 0,
+    shared: false,
     gone: Totals {
         written: 0,
         read: 0,
@@ -128,6 +158,19 @@ impl Owned {
     }
 }
 
+impl Owned {
+    fn start(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    /// The counts of a ring that is nobody's any more, after a grace period (BUFFER-1).
+    fn final_stats(&self) -> Stats {
+        // SAFETY: nobody writes to it.
+        unsafe { self.ring.settle() };
+        self.ring.stats()
+    }
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
@@ -135,41 +178,195 @@ impl Drop for Owned {
     }
 }
 
+/// How often an allocation is tried again whose result may be confused with another ring.
+const TRIES: usize = 4;
+
+/// A ring for each CPU.
+fn rings_of(pages: usize, mode: Mode) -> Result<Vec<Owned>, Errno> {
+    let cpus = smp::possible_cpus();
+    let mut rings = try_vec(cpus).map_err(|_| Errno::ENOMEM)?;
+    for _ in 0..cpus {
+        rings.push(Owned::new(pages, mode)?);
+    }
+    Ok(rings)
+}
+
+/// Another ring for each of `rings`, none of which can be confused with its own.
+fn others_of(rings: &[Owned], pages: usize, mode: Mode) -> Result<Vec<Owned>, Errno> {
+    let mut others = try_vec(rings.len()).map_err(|_| Errno::ENOMEM)?;
+    let mut unfit = try_vec(TRIES).map_err(|_| Errno::ENOMEM)?;
+    for first in rings {
+        let other = loop {
+            let other = Owned::new(pages, mode)?;
+            let [one, two] = [first, &other].map(|ring| ring.memory.addr().get() as u64);
+            if !may_be_confused(one, two, first.layout.size() as u64) {
+                break other;
+            }
+            if unfit.len() == TRIES {
+                return Err(Errno::ENOMEM);
+            }
+            // Kept until all are made, so that the next one is elsewhere.
+            unfit.push(other);
+        };
+        others.push(other);
+    }
+    Ok(others)
+}
+
+/// Keeps the rings of a CPU as they are.
+fn hold(cpu: usize) -> Held<'static> {
+    let (live, spare) = percpu::of(cpu).trace_rings();
+    // SAFETY: null, or rings that live until a grace period after they were taken away (BUFFER-1).
+    unsafe { spare.hold(live) }
+}
+
+/// Lets all snapshots that are wanted be taken, and settles them. Task context, interrupts on.
+fn settle() {
+    let waits = || {
+        (0..smp::possible_cpus()).any(|cpu| {
+            let (_, spare) = percpu::of(cpu).trace_rings();
+            spare.is_exchanged() || spare.is_wanted()
+        })
+    };
+    // Twice, because what is wanted is done when the last one is settled. More often only if a hit
+    // that takes a snapshot comes in between; under a storm of such hits there is no last one.
+    for _ in 0..8 {
+        if !waits() {
+            return;
+        }
+        percpu::preempt_disable();
+        // A task is in no hit.
+        snapshot::on_quiet();
+        percpu::preempt_enable();
+        // The others get an interrupt, again and again until it is a quiet moment.
+        text_poke::synchronize_hits();
+    }
+}
+
 impl Buffer {
     /// Makes rings of `pages` pages and gives them to the CPUs, in place of those that were there.
     fn make(&mut self, pages: usize) -> Result<(), Errno> {
-        let cpus = smp::possible_cpus();
-        let mut rings = Vec::new();
-        rings.try_reserve_exact(cpus).map_err(|_| Errno::ENOMEM)?;
-        for _ in 0..cpus {
-            rings.push(Owned::new(pages, self.mode)?);
-        }
-        let mut cleared = Vec::new();
-        cleared.try_reserve_exact(cpus).map_err(|_| Errno::ENOMEM)?;
-        cleared.resize(cpus, Stats::default());
+        let rings = rings_of(pages, self.mode)?;
+        let others = match self.others.is_empty() {
+            true => Vec::new(),
+            false => others_of(&rings, pages, self.mode)?,
+        };
         // No record is being written from here on (BUFFER-1).
         records::pause();
         text_poke::synchronize_hits();
         for (cpu, owned) in rings.iter().enumerate() {
-            percpu::of(cpu).set_trace_ring(owned.memory.as_ptr());
+            let mut held = hold(cpu);
+            let other = others.get(cpu).map_or(null_mut(), Owned::start);
+            // SAFETY: empty rings, which live until they are taken away again; null is none. No
+            // record is being written.
+            unsafe {
+                held.set_spare(other);
+                held.set_live(owned.start());
+            }
         }
-        for owned in &self.rings {
-            self.gone.add(&owned.ring.stats());
+        for owned in self.rings.iter().chain(&self.others) {
+            self.gone.add(&owned.final_stats());
         }
         self.gone.cleared += core::mem::take(&mut self.gone.unread);
         self.rings = rings;
-        self.cleared = cleared;
+        self.others = others;
         self.pages = pages;
         RINGS_READY.store(true, Ordering::SeqCst);
         records::resume();
         Ok(())
     }
 
-    fn stats_of(&self, cpu: usize) -> Stats {
-        match (self.rings.get(cpu), self.cleared.get(cpu)) {
-            (Some(owned), Some(cleared)) => owned.ring.stats().since(cleared),
-            _ => Stats::default(),
+    /// Makes the rings, if there are none yet.
+    fn ready(&mut self) -> Result<(), Errno> {
+        match self.rings.is_empty() {
+            true => self.make(self.pages),
+            false => Ok(()),
         }
+    }
+
+    /// Gives each CPU another ring, if it has none.
+    fn ready_for_snapshots(&mut self) -> Result<(), Errno> {
+        if self.shared {
+            return Err(Errno::EBUSY);
+        }
+        self.ready()?;
+        if self.others.is_empty() {
+            let others = others_of(&self.rings, self.pages, self.mode)?;
+            for (cpu, owned) in others.iter().enumerate() {
+                // SAFETY: an empty ring, which lives until it is taken away again.
+                unsafe { hold(cpu).set_spare(owned.start()) };
+            }
+            self.others = others;
+        }
+        Ok(())
+    }
+
+    /// Takes the spares away.
+    fn drop_others(&mut self) {
+        for cpu in 0..self.others.len() {
+            let mut held = hold(cpu);
+            // SAFETY: null is no ring.
+            unsafe { held.set_spare(null_mut()) };
+            if held.live() == self.others[cpu].start() {
+                core::mem::swap(&mut self.rings[cpu], &mut self.others[cpu]);
+            }
+        }
+        // Whoever was writing to one of them is over then (BUFFER-1).
+        text_poke::synchronize_hits();
+        for owned in core::mem::take(&mut self.others) {
+            self.gone.add(&owned.final_stats());
+        }
+        self.gone.cleared += core::mem::take(&mut self.gone.unread);
+    }
+
+    /// Keeps the rings of a CPU as they are, if there is anybody who would exchange them.
+    fn hold_pair(&self, cpu: usize) -> Option<Held<'static>> {
+        (!self.others.is_empty()).then(|| hold(cpu))
+    }
+
+    /// A ring of a CPU. It may be the other one a moment later, unless the pair is held.
+    fn ring(&self, cpu: usize, which: Which) -> Option<Ring<'static>> {
+        let first = self.rings.get(cpu)?;
+        let Some(other) = self.others.get(cpu) else {
+            return (which == Which::Live).then_some(first.ring);
+        };
+        let (live, _) = percpu::of(cpu).trace_rings();
+        let is_live = live.load(Ordering::Acquire) == first.start();
+        Some(match is_live == (which == Which::Live) {
+            true => first.ring,
+            false => other.ring,
+        })
+    }
+
+    /// The counts of a CPU since the ring was cleared.
+    fn stats_of(&self, cpu: usize, which: Which) -> Stats {
+        if cpu >= self.rings.len() {
+            return Stats::default();
+        }
+        let mut held = hold(cpu);
+        let base = held.bases()[which as usize];
+        let ring = self.ring(cpu, which);
+        ring.map_or(Stats::default(), |ring| ring.stats().since(&base))
+    }
+
+    fn clear(&self, cpu: usize, which: Which) {
+        let mut held = hold(cpu);
+        if let Some(ring) = self.ring(cpu, which) {
+            held.bases()[which as usize] = ring.reset();
+        }
+    }
+
+    /// Clears a live ring that is damaged. The pair is held.
+    fn reset_damaged(&self, cpu: usize) {
+        if let Some(ring) = self.ring(cpu, Which::Live) {
+            ring.reset();
+        }
+    }
+
+    /// The CPU, or all.
+    fn chosen(&self, cpu: Option<usize>) -> Range<usize> {
+        let all = 0..self.rings.len();
+        cpu.map_or(all.clone(), |cpu| cpu.min(all.end)..(cpu + 1).min(all.end))
     }
 }
 
@@ -178,17 +375,18 @@ impl Buffer {
 /// # Errors
 /// ENOMEM.
 pub fn ready() -> Result<(), Errno> {
-    let mut buffer = BUFFER.lock();
-    if buffer.rings.is_empty() {
-        let pages = buffer.pages;
-        buffer.make(pages)?;
-    }
-    Ok(())
+    BUFFER.lock().ready()
 }
 
-/// Visits the rings of all CPUs, in their order: where each begins, and its bytes.
-pub fn for_each_ring(mut visit: impl FnMut(u64, usize)) {
-    let buffer = BUFFER.lock();
+/// Visits the rings of all CPUs, in their order, for the host to read them from memory: where each
+/// begins, and its bytes. They stay there: from now on there are no snapshots. Visits none if there
+/// are spares.
+pub fn share(mut visit: impl FnMut(u64, usize)) {
+    let mut buffer = BUFFER.lock();
+    if !buffer.others.is_empty() {
+        return;
+    }
+    buffer.shared = true;
     for owned in &buffer.rings {
         let start = owned.memory.addr().get() as u64;
         visit(start, owned.layout.size());
@@ -223,31 +421,103 @@ pub fn set_overwrite(overwrite: bool) {
         true => Mode::Overwrite,
         false => Mode::Stop,
     };
-    for owned in &buffer.rings {
+    for owned in buffer.rings.iter().chain(&buffer.others) {
         owned.ring.set_mode(buffer.mode);
     }
 }
 
 /// Removes all records, of one CPU or of all. Counts begin anew.
 pub fn clear(cpu: Option<usize>) {
-    let mut buffer = BUFFER.lock();
-    for at in 0..buffer.rings.len() {
-        if cpu.is_none_or(|cpu| cpu == at) {
-            buffer.cleared[at] = buffer.rings[at].ring.reset();
-        }
+    let buffer = BUFFER.lock();
+    for cpu in buffer.chosen(cpu) {
+        buffer.clear(cpu, Which::Live);
     }
 }
 
 /// The counts of a CPU's ring since it was cleared.
 pub fn stats(cpu: usize) -> Stats {
-    BUFFER.lock().stats_of(cpu)
+    stats_of(cpu, Which::Live)
+}
+
+/// The counts of one of a CPU's rings since it was cleared.
+pub fn stats_of(cpu: usize, which: Which) -> Stats {
+    BUFFER.lock().stats_of(cpu, which)
+}
+
+/// Takes a snapshot of all CPUs, or of one: its records are those of [`Which::Snapshot`] then, and
+/// the live buffer is empty. The last one is gone. The first one makes the rings that it needs.
+///
+/// # Errors
+/// ENOMEM. EBUSY: the rings have to stay where they are, because the host reads them.
+pub fn take_snapshot(cpu: Option<usize>) -> Result<(), Errno> {
+    let mut buffer = BUFFER.lock();
+    buffer.ready_for_snapshots()?;
+    settle();
+    for cpu in buffer.chosen(cpu) {
+        snapshot::take_of(cpu);
+    }
+    settle();
+    Ok(())
+}
+
+/// Waits until the last snapshot is complete.
+pub fn settle_snapshot() {
+    let _buffer = BUFFER.lock();
+    settle();
+}
+
+/// Whether there are rings for snapshots.
+pub fn has_snapshot() -> bool {
+    !BUFFER.lock().others.is_empty()
+}
+
+/// Removes the records of the snapshot.
+pub fn clear_snapshot(cpu: Option<usize>) {
+    let buffer = BUFFER.lock();
+    settle();
+    for cpu in buffer.chosen(cpu) {
+        buffer.clear(cpu, Which::Snapshot);
+    }
+}
+
+/// Frees the rings of snapshots.
+///
+/// # Errors
+/// EBUSY: a trigger takes snapshots.
+pub fn free_snapshot() -> Result<(), Errno> {
+    let mut buffer = BUFFER.lock();
+    if buffer.triggers > 0 {
+        return Err(Errno::EBUSY);
+    }
+    if !buffer.others.is_empty() {
+        buffer.drop_others();
+    }
+    Ok(())
+}
+
+/// A trigger is going to take snapshots: [`snapshot::take`]. Until [`disarm`] the rings for that
+/// stay.
+///
+/// # Errors
+/// As of [`take_snapshot`].
+pub fn arm() -> Result<(), Errno> {
+    let mut buffer = BUFFER.lock();
+    buffer.ready_for_snapshots()?;
+    buffer.triggers += 1;
+    Ok(())
+}
+
+/// Takes an [`arm`] back.
+pub fn disarm() {
+    let mut buffer = BUFFER.lock();
+    buffer.triggers = buffer.triggers.saturating_sub(1);
 }
 
 /// How many records were written and are neither discarded nor cleared, on all CPUs.
 pub fn written() -> u64 {
     let buffer = BUFFER.lock();
     (0..buffer.rings.len())
-        .map(|cpu| buffer.stats_of(cpu).written)
+        .map(|cpu| buffer.stats_of(cpu, Which::Live).written)
         .sum()
 }
 
@@ -255,15 +525,16 @@ pub fn written() -> u64 {
 pub fn unread() -> u64 {
     let buffer = BUFFER.lock();
     (0..buffer.rings.len())
-        .map(|cpu| buffer.stats_of(cpu).unread)
+        .map(|cpu| buffer.stats_of(cpu, Which::Live).unread)
         .sum()
 }
 
 /// The fates of all records since the boot. The numbers agree with each other while nobody records.
 pub fn totals() -> Totals {
     let buffer = BUFFER.lock();
+    settle();
     let mut totals = buffer.gone;
-    for owned in &buffer.rings {
+    for owned in buffer.rings.iter().chain(&buffer.others) {
         totals.add(&owned.ring.stats());
     }
     totals.off = (0..smp::possible_cpus())
@@ -311,71 +582,92 @@ fn item<'a>(cpu: usize, event: &Event, payload: &'a [u8]) -> Item<'a> {
 /// Takes the next record of all CPUs, or of one, out of the rings. False: there is none. A ring
 /// that is damaged is cleared.
 pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> bool {
-    let buffer = BUFFER.lock();
-    let mut consumers = Vec::new();
-    let chosen = |at: &usize| cpu.is_none_or(|cpu| cpu == *at);
-    for at in (0..buffer.rings.len()).filter(chosen) {
-        consumers.push(buffer.rings[at].ring.consumer());
-    }
-    let first = cpu.unwrap_or(0);
-    let mut payload = [0; layout::MAX_PAYLOAD];
-    match Merge::new(&mut consumers).next(&mut payload) {
-        Ok(Some((index, event))) => {
-            visit(item(first + index, &event, &payload));
-            true
+    let mut visit = Some(visit);
+    let mut is_there = false;
+    consume_chosen(cpu, |item| {
+        is_there = true;
+        if let (Some(item), Some(visit)) = (item, visit.take()) {
+            visit(item);
         }
-        Ok(None) => false,
-        Err((index, _)) => {
-            buffer.rings[first + index].ring.reset();
-            true
-        }
-    }
+        false
+    });
+    is_there
 }
 
 /// Takes records of all CPUs out of the rings, in the order of time, until there are none or
 /// `visit` says no. A ring that is damaged is cleared.
 pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) {
+    consume_chosen(None, |item| item.is_none_or(&mut visit));
+}
+
+/// As [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
+fn consume_chosen(cpu: Option<usize>, mut visit: impl FnMut(Option<Item<'_>>) -> bool) {
     let buffer = BUFFER.lock();
-    let mut consumers = Vec::new();
-    if consumers.try_reserve_exact(buffer.rings.len()).is_err() {
+    let chosen = buffer.chosen(cpu);
+    let (Ok(mut consumers), Ok(mut pairs)) = (try_vec(chosen.len()), try_vec(chosen.len())) else {
         // The next call may find memory.
         return;
-    }
-    consumers.extend(buffer.rings.iter().map(|owned| owned.ring.consumer()));
+    };
     let mut payload = [0; layout::MAX_PAYLOAD];
-    let mut merge = Merge::new(&mut consumers);
     loop {
-        match merge.next(&mut payload) {
-            Ok(Some((index, event))) => {
-                if !visit(item(index, &event, &payload)) {
-                    return;
-                }
+        // One record at a time (BUFFER-3). Without spares the rings stay as they are.
+        pairs.extend(chosen.clone().filter_map(|cpu| buffer.hold_pair(cpu)));
+        consumers.extend(
+            (chosen
+                .clone()
+                .filter_map(|cpu| buffer.ring(cpu, Which::Live)))
+            .map(Ring::consumer),
+        );
+        let mut merge = Merge::new(&mut consumers);
+        loop {
+            let next = merge.next(&mut payload);
+            if let Err((index, _)) = next {
+                buffer.reset_damaged(chosen.start + index);
             }
-            Ok(None) => return,
-            Err((index, _)) => _ = buffer.rings[index].ring.reset(),
+            pairs.clear();
+            let goes_on = match &next {
+                Ok(Some((index, event))) => {
+                    visit(Some(item(chosen.start + index, event, &payload)))
+                }
+                Ok(None) => return,
+                Err(_) => visit(None),
+            };
+            if !goes_on {
+                return;
+            }
+            if !buffer.others.is_empty() {
+                break;
+            }
         }
+        consumers.clear();
     }
 }
 
 /// Visits the records that are in the rings of all CPUs, or of one, in the order of time, and
 /// leaves them there. `visit` says whether to go on.
-pub fn view(cpu: Option<usize>, mut visit: impl FnMut(Item<'_>) -> bool) {
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn view(
+    which: Which,
+    cpu: Option<usize>,
+    mut visit: impl FnMut(Item<'_>) -> bool,
+) -> Result<(), OutOfMemory> {
     let buffer = BUFFER.lock();
-    let chosen = |at: &usize| cpu.is_none_or(|cpu| cpu == *at);
-    let mut cursors: Vec<Cursor<'_>> = (0..buffer.rings.len())
-        .filter(chosen)
-        .map(|at| buffer.rings[at].ring.cursor())
-        .collect();
-    let first = cpu.unwrap_or(0);
+    let chosen = buffer.chosen(cpu);
+    let mut cursors = try_vec::<Cursor<'_>>(chosen.len())?;
+    // A snapshot that comes while this goes on leaves the cursors where they are, and its records.
+    cursors.extend((chosen.clone().filter_map(|cpu| buffer.ring(cpu, which))).map(Ring::cursor));
     // A view ends, also if records are written faster than it goes: at what was there now.
     let end = crate::time::read_tsc();
     let mut payload = [0; layout::MAX_PAYLOAD];
     let mut merge = Merge::new(&mut cursors);
     while let Ok(Some((index, event))) = merge.next(&mut payload) {
-        let item = item(first + index, &event, &payload);
+        let item = item(chosen.start + index, &event, &payload);
         let is_later = matches!(item, Item::Record { tsc, .. } if tsc > end);
         if is_later || !visit(item) {
-            return;
+            break;
         }
     }
+    Ok(())
 }

@@ -439,10 +439,17 @@ impl Event {
         } else {
             program.count_unasked();
         }
-        for active in after {
+        // A snapshot has the record of the hit that takes it, and its stack.
+        let (snapshots, stacks): (Vec<_>, Vec<_>) =
+            (after.into_iter()).partition(|active| active.trigger.action == Action::Snapshot);
+        for active in stacks {
             let end = active.act(&mut program)?;
             program.builder.branch(Condition::Equal, Reg::R0, 0, end);
             program.record_stack();
+            program.builder.place(end);
+        }
+        for active in snapshots {
+            let end = active.act(&mut program)?;
             program.builder.place(end);
         }
         program.finish()

@@ -24,6 +24,7 @@ use trace_events::{
 };
 
 use super::{
+    buffer,
     event::{Event, Probe},
     files,
     names::KernelSymbols,
@@ -333,7 +334,7 @@ impl Events {
             Change::Add { paused } => self.add_trigger(name, trigger, paused),
             Change::Remove(index) => {
                 let active = self.event(name)?.remove_trigger(index)?;
-                self.leave_switch(&active.trigger)
+                self.disarm(&active.trigger)
             }
             Change::Pause(index) => self.event(name)?.pause(index, true),
             Change::Continue(index) => self.event(name)?.pause(index, false),
@@ -365,7 +366,10 @@ impl Events {
                 Taken::new(deed, count, Some(other.switch()))
             }
             Action::StackTrace => Taken::new(Deed::StackTrace, count, None),
-            Action::Snapshot => return Err(Errno::EINVAL),
+            Action::Snapshot => {
+                buffer::arm()?;
+                Taken::new(Deed::Snapshot, count, None)
+            }
         };
         let result = match taken {
             Some(taken) => {
@@ -375,13 +379,17 @@ impl Events {
             None => Err(Errno::ENOSPC),
         };
         if result.is_err() {
-            self.leave_switch(&trigger)?;
+            self.disarm(&trigger)?;
         }
         result
     }
 
-    /// A trigger that has another event's switch is gone.
-    fn leave_switch(&mut self, trigger: &Trigger) -> Result<(), Errno> {
+    /// A trigger is gone. It gives back what it had: another event's switch, or the rings of
+    /// snapshots.
+    fn disarm(&mut self, trigger: &Trigger) -> Result<(), Errno> {
+        if trigger.action == Action::Snapshot {
+            buffer::disarm();
+        }
         if let Action::SetEvent { group, event, .. } = &trigger.action
             && let Some(other) = self.list.get_mut(&(group.clone(), event.clone()))
         {

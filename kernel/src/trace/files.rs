@@ -3,9 +3,10 @@
 //! ```text
 //!   README, available_events, available_filter_functions, available_tracers
 //!   kprobe_events, dynamic_events, kprobe_profile, error_log, set_event
-//!   trace, trace_pipe, tracing_on, buffer_size_kb, current_tracer, trace_clock, trace_options
+//!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
+//!   trace_options
 //!   options/{overwrite, pause-on-trace}
-//!   per_cpu/cpuN/{trace, trace_pipe, stats}
+//!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/enable
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
 //! ```
@@ -352,12 +353,14 @@ impl VirtualFile for &'static TraceOption {
     }
 }
 
-/// `trace`, `trace_pipe` and `stats`, of all CPUs or of one.
+/// `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of one.
 fn create_buffer_files(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
     let trace: Arc<dyn Special> = Arc::new(Trace { cpu });
     pseudo::create_special(&format!("{directory}/trace"), READ | WRITE, trace)?;
     let pipe: Arc<dyn Special> = Arc::new(Pipe { cpu });
     pseudo::create_special(&format!("{directory}/trace_pipe"), READ, pipe)?;
+    let snapshot = SnapshotFile { cpu };
+    pseudo::create(&format!("{directory}/snapshot"), READ | WRITE, snapshot)?;
     match cpu {
         Some(cpu) => pseudo::create(&format!("{directory}/stats"), READ, StatsFile { cpu }),
         None => Ok(()),
@@ -476,6 +479,30 @@ impl Opened for OpenPipe {
     }
 }
 
+/// The file `snapshot`.
+struct SnapshotFile {
+    cpu: Option<usize>,
+}
+
+impl VirtualFile for SnapshotFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        Ok(output::show_snapshot(self.cpu, out)?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        match text(data)?.parse::<u64>() {
+            Ok(0) if self.cpu.is_some() => Err(Errno::EINVAL),
+            Ok(0) => buffer::free_snapshot(),
+            Ok(1) => buffer::take_snapshot(self.cpu),
+            Ok(_) => {
+                buffer::clear_snapshot(self.cpu);
+                Ok(())
+            }
+            Err(_) => Err(Errno::EINVAL),
+        }
+    }
+}
+
 /// The file `stats` of a CPU.
 struct StatsFile {
     cpu: usize,
@@ -531,16 +558,6 @@ const EVENT_FILES: [(&str, u32, EventFileKind); 7] = [
     ("profile", READ, EventFileKind::Profile),
 ];
 
-/// The triggers that there are.
-const TRIGGERS: &[Command] = &[
-    Command::TraceOn,
-    Command::TraceOff,
-    Command::StackTrace,
-    Command::EnableEvent,
-    Command::DisableEvent,
-    Command::Hist,
-];
-
 impl VirtualFile for EventFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
         let mut events = EVENTS.lock();
@@ -555,7 +572,7 @@ impl VirtualFile for EventFile {
             EventFileKind::Format => event.layout.write_format(&self.name.1, event.id, out)?,
             EventFileKind::Id => writeln!(out, "{}", event.id)?,
             EventFileKind::Trigger if event.triggers.is_empty() => {
-                write!(out, "{}", trigger::Available(TRIGGERS))?;
+                write!(out, "{}", trigger::Available(&Command::ALL))?;
             }
             EventFileKind::Trigger => event.show_triggers(out)?,
             EventFileKind::Hist => event.show_histograms(out)?,

@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | [`buffer`] | the rings that records go to, and their readers |
+//! | [`snapshot`] | the exchange of a CPU's ring with its other one |
 //! | [`names`] | names of functions that fit into a line |
 //! | [`program`] | a program in the kernel: verified, compiled, attached to a probe |
 //! | [`event`], [`events`] | one event; all of them, and the commands that define them |
@@ -39,6 +40,7 @@ pub mod program;
 pub mod records;
 pub mod script;
 pub mod shared;
+pub mod snapshot;
 pub mod sources;
 pub mod stacks;
 pub mod triggers;

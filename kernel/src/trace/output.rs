@@ -12,7 +12,7 @@ use trace_events::{
 };
 
 use super::{
-    buffer::{self, Item},
+    buffer::{self, Item, Which},
     comms,
     events::EVENTS,
     names::CachedSymbols,
@@ -84,18 +84,45 @@ impl Printer {
 /// # Errors
 /// That of `out`.
 pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
+    let (unread, written) = counts(Which::Live, cpu);
+    line::write_header(TRACER, unread, written, smp::online_cpus(), out)?;
+    show_records(Which::Live, cpu, out)
+}
+
+/// Writes the text of `snapshot`, of all CPUs or of one. Without records it tells how to use the
+/// file.
+///
+/// # Errors
+/// That of `out`.
+pub fn show_snapshot(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
+    buffer::settle_snapshot();
+    let (unread, written) = counts(Which::Snapshot, cpu);
+    if unread > 0 {
+        line::write_header(TRACER, unread, written, smp::online_cpus(), out)?;
+        return show_records(Which::Snapshot, cpu, out);
+    }
+    line::write_snapshot_help(TRACER, buffer::has_snapshot(), cpu.is_some(), out)
+}
+
+const TRACER: &str = "nop";
+
+/// How many records are there, and how many were written.
+fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
     let (mut unread, mut written) = (0, 0);
     for at in (0..smp::possible_cpus()).filter(|at| cpu.is_none_or(|cpu| cpu == *at)) {
-        let stats = buffer::stats(at);
+        let stats = buffer::stats_of(at, which);
         unread += stats.unread;
         written += stats.written;
     }
-    line::write_header("nop", unread, written, smp::online_cpus(), out)?;
+    (unread, written)
+}
+
+fn show_records(which: Which, cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
     let mut printer = Printer::of_now();
     let mut result = Ok(());
-    buffer::view(cpu, |item| {
+    let viewed = buffer::view(which, cpu, |item| {
         result = printer.print(&item, out);
         result.is_ok()
     });
-    result
+    viewed.map_err(|_| fmt::Error).and(result)
 }

@@ -12,8 +12,14 @@
 //! In front of the payload of the program is a [`Prefix`], which says how much of it is in use.
 //!
 //! # Invariants
-//! RECORD-1. A record is reserved and submitted on one CPU, in the ring that [`percpu::TRACE_RING`]
-//!     names. So a ring is changed only while [`Switch`] is off and no record is being written.
+//! RECORD-1. A record is reserved and submitted on one CPU. It is reserved in the ring that
+//!     [`percpu::TRACE_RING`] names then. A ring is taken away only while [`Switch`] is off and no
+//!     record is being written.
+//! RECORD-3. Between the two the ring may be exchanged with the other one of the CPU, once at most
+//!     ([`trace_ring::spare`]). `trace_ring_submit` looks into the live ring only, because it is
+//!     worth no instruction more: it marks the record as complete, does not find it at the live
+//!     ring's end of what is published, and leaves that to `Ring::settle`. So it is if
+//!     `trace_publish_slowly` finds another ring than the routine did: no record is busy there.
 //! RECORD-2. All but `trace_event_reserve` are routines in the sense of [`bpf_compiler::Routine`]:
 //!     they change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the flags.
 //!
@@ -410,6 +416,14 @@ fn ring() -> Option<Ring<'static>> {
     Some(unsafe { Ring::from_raw(base) })
 }
 
+/// The ring of a record that is being written: of the two of this CPU.
+#[inline(always)]
+fn ring_of(record: *const u8) -> Option<Ring<'static>> {
+    let (live, spare) = percpu::this().trace_rings();
+    // SAFETY: null, or rings that live until a grace period after they were taken away (RECORD-1).
+    unsafe { spare.ring_of(live, record) }
+}
+
 /// Reserves a record of `size` bytes with room for more. Null if there is none, which the ring
 /// counts.
 #[inline(always)]
@@ -477,7 +491,7 @@ pub(super) fn write_stack(frames: &[u64], flags: u8) {
             to.write_volatile(*frame);
         }
     }
-    if let Some(ring) = ring() {
+    if let Some(ring) = ring_of(record) {
         // SAFETY: reserved above, on this CPU, with its prefix in front of it.
         unsafe { ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
     }
@@ -517,7 +531,7 @@ extern "C" fn trace_publish_slowly(last: u64) {
 ///    reserved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trace_ring_discard(record: *mut u8, _: u64) {
-    if let Some(ring) = ring() {
+    if let Some(ring) = ring_of(record) {
         // SAFETY: the record is reserved, on this CPU, and its prefix is in front of it.
         unsafe { ring.discard(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
     }

@@ -16,7 +16,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::helpers::TRACING_ON;
+use super::{helpers::TRACING_ON, snapshot};
 
 /// The most triggers at once.
 pub const MOST: usize = 256;
@@ -34,6 +34,7 @@ pub enum Deed {
     DisableEvent,
     /// The program does it, if the helper says so.
     StackTrace,
+    Snapshot,
 }
 
 struct Slot {
@@ -130,6 +131,8 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
         set(1);
     } else if deed == Deed::DisableEvent as u64 {
         set(0);
+    } else if deed == Deed::Snapshot as u64 {
+        snapshot::take();
     }
     1
 }

@@ -1,11 +1,13 @@
 //! The files of tracing: events are defined, enabled, hit, read and deleted through them.
 //!
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
-//! of the files that are read in [`reading`], and those of call stacks in [`triggers`].
+//! of the files that are read in [`reading`], those of call stacks in [`triggers`], and those of
+//! the second buffer in [`snapshots`].
 
 mod arguments;
 mod definitions;
 mod reading;
+mod snapshots;
 mod triggers;
 
 use abi::open;
@@ -85,7 +87,12 @@ fn call(number: u64) {
 
 /// The lines of `trace` behind the header, from the name of the event on.
 fn lines() -> Vec<String> {
-    show("trace")
+    lines_of("trace")
+}
+
+/// The same of another file.
+fn lines_of(file: &str) -> Vec<String> {
+    show(file)
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.splitn(3, ": ").skip(1).collect::<Vec<_>>().join(": "))

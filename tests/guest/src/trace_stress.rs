@@ -177,6 +177,15 @@ struct Fire {
 impl Fire {
     /// On all CPUs, until [`Fire::end`].
     fn start() -> Self {
+        Self::from_each_cpu(|n| assert_eq!(fired_target(n), n.wrapping_mul(5) + 2))
+    }
+
+    /// The same with another call.
+    fn of(call: fn()) -> Self {
+        Self::from_each_cpu(move |_| call())
+    }
+
+    fn from_each_cpu(call: impl Fn(u64) + Copy + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let calls = Arc::new(AtomicU64::new(0));
         let threads = (0..smp::online_cpus() as u64)
@@ -185,7 +194,7 @@ impl Fire {
                 spawn_kthread_on(1 << cpu, "fires", move || {
                     let mut n = cpu << 32;
                     while !stop.load(Relaxed) {
-                        assert_eq!(fired_target(n), n.wrapping_mul(5) + 2);
+                        call(n);
                         n += 1;
                         calls.fetch_add(1, Relaxed);
                     }
@@ -235,7 +244,12 @@ struct Reader {
 impl Reader {
     /// Takes a record out. It is intact, and behind those before it. False: there is none.
     fn take(&mut self) -> bool {
-        buffer::consume(None, |item| match item {
+        buffer::consume(None, |item| self.note(item))
+    }
+
+    /// A record that was found. It is intact, and behind those before it.
+    fn note(&mut self, item: Item<'_>) {
+        match item {
             Item::Lost { count, .. } => self.lost += count,
             Item::Record { cpu, bytes, .. } => {
                 let n = number_in(bytes);
@@ -244,6 +258,6 @@ impl Reader {
                 assert!(last.is_none_or(|last| last < n), "{last:?}, then {n}");
                 self.read += 1;
             }
-        })
+        }
     }
 }

@@ -246,6 +246,39 @@ pub fn write_header(
     )
 }
 
+/// Writes the text of `snapshot`, or of the file of one CPU, that has no records: whether there is a
+/// buffer for them, and how the file is used.
+///
+/// The first lines and the marked one are those of Linux, because scripts look for them.
+pub fn write_snapshot_help(
+    tracer: &str,
+    is_allocated: bool,
+    is_of_cpu: bool,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let state = if is_allocated { "allocated" } else { "freed" };
+    write!(
+        out,
+        "# tracer: {tracer}\n#\n#\n# * Snapshot is {state} *\n#\n# Snapshot commands:\n"
+    )?;
+    out.write_str(match is_of_cpu {
+        false => {
+            "# echo 0 > snapshot : Frees the snapshot and its buffer\n\
+             # echo 1 > snapshot : Takes a snapshot: its records are here then, and\n\
+             #                      tracing goes on in an empty buffer. The first one\n\
+             #                      allocates the buffer that this needs.\n\
+             # echo 2 > snapshot : Clears the snapshot. Its buffer stays.\n\
+             #                      (Any number but 0 and 1 does this.)\n"
+        }
+        true => {
+            "# echo 0 > snapshot : Refused; the buffers of all CPUs are freed together\n\
+             # echo 1 > snapshot : Takes a snapshot of this CPU; allocates as the file of all\n\
+             # echo 2 > snapshot : Clears the snapshot of this CPU. Its buffer stays.\n\
+             #                      (Any number but 0 and 1 does this.)\n"
+        }
+    })
+}
+
 /// Writes that records of a CPU are lost.
 pub fn write_lost(cpu: u32, lost: u64, out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "CPU:{cpu} [LOST {lost} EVENTS]")

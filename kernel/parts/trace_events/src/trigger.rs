@@ -84,13 +84,14 @@ impl fmt::Display for Available<'_> {
 
 /// The text of the file `README` on triggers: the part behind
 /// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests
-/// search it for them. A trigger that the kernel refuses is not among them.
+/// search it for them.
 pub const README: &str = r#"      trigger		- If set, a command to perform when event is hit
 	    Format: <trigger>[:count][if <filter>]
 	   trigger: traceon, traceoff
 	            enable_event:<system>:<event>
 	            disable_event:<system>:<event>
 		    stacktrace
+		    snapshot
 		    hist (see below)
 	   example: echo traceoff:1 > events/kprobes/myprobe/trigger
 	            echo 'enable_event:kprobes:other:3 if size > 1' > \
@@ -156,7 +157,7 @@ impl Action {
 impl Action {
     /// Whether it is done when the hit has been recorded, and not before.
     pub const fn is_after_the_record(&self) -> bool {
-        matches!(self, Self::StackTrace)
+        matches!(self, Self::StackTrace | Self::Snapshot)
     }
 }
 

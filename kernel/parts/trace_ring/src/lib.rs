@@ -71,6 +71,9 @@
 //! go on to holds a record that the writer has interrupted. Each reason has a count. In overwrite
 //! mode a page of unread records is lost at once. [`Event::Lost`] tells a reader of both at the
 //! place where it happened: drops at the first page that was begun after them.
+//!
+//! # Two rings
+//! A CPU may have a second ring, with which the first one is exchanged at any time: [`spare`].
 #![no_std]
 
 #[cfg(test)]
@@ -84,6 +87,7 @@ pub mod limits;
 mod merge;
 mod read;
 mod ring;
+pub mod spare;
 pub mod word;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The read side.
 
 use core::sync::atomic::{
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
     fence,
 };
 
@@ -307,6 +307,44 @@ impl<'m> Ring<'m> {
             unread: 0,
             unread_bytes: 0,
             ..stats
+        }
+    }
+
+    /// Removes all records, as [`Self::reset`] does, in a number of steps that does not depend on
+    /// theirs. Any context, also on top of cursors.
+    ///
+    /// # Safety
+    /// Nobody writes to the ring or consumes from it meanwhile.
+    pub unsafe fn restart(self) -> Stats {
+        let header = self.header();
+        let (reading, writing) = (&header.reading, &header.writing);
+        let (oldest, committed) = (self.oldest(), self.committed());
+        let passed = &reading.discarded_passed;
+        let discarded = writing.discarded.load(Relaxed);
+        // Those that are neither overwritten nor passed are in the ring.
+        let discarded_here = discarded
+            .wrapping_sub(writing.discarded_overwritten.load(Relaxed))
+            .wrapping_sub(passed.load(Relaxed));
+        let here = u64::from(committed.records_since(oldest));
+        // A cursor that is behind it notices, as if it had been overtaken.
+        header.shared.oldest.store(committed.0, Release);
+        add(&reading.cleared, here.wrapping_sub(discarded_here));
+        add(passed, discarded_here);
+        let overwritten = self.overwritten_before(self.whole_sequence(committed));
+        reading.overwritten_reported.store(overwritten, Relaxed);
+        reading.dropped_reported.store(self.dropped(), Relaxed);
+        let (read, cleared) = (reading.read.load(Relaxed), reading.cleared.load(Relaxed));
+        Stats {
+            written: read.wrapping_add(overwritten).wrapping_add(cleared),
+            read,
+            overwritten,
+            cleared,
+            unread: 0,
+            discarded,
+            full: writing.full.load(Relaxed),
+            nested: writing.nested.load(Relaxed),
+            too_long: writing.too_long.load(Relaxed),
+            unread_bytes: 0,
         }
     }
 

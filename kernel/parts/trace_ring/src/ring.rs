@@ -131,6 +131,13 @@ impl<'m> Ring<'m> {
         self.base
     }
 
+    /// Whether `place` is in its data pages.
+    #[inline(always)]
+    pub fn contains(self, place: *const u8) -> bool {
+        let offset = place.addr().wrapping_sub(self.base.addr().get());
+        offset.wrapping_sub(HEADER_BYTES) < self.data_bytes() as usize
+    }
+
     #[inline(always)]
     pub(super) fn header(self) -> &'m Header {
         // SAFETY: the memory is valid for `'m` (1 of `init`), and a header is all atomics.
@@ -337,6 +344,20 @@ impl<'m> Ring<'m> {
     /// own record's beginning, and has found `reserved` changed.
     pub unsafe fn publish_from(self, last: u64) {
         self.publish(last);
+    }
+
+    /// Publishes all records. Writers that have ended them in another ring by mistake
+    /// ([`spare`](super::spare)) have left that to this.
+    ///
+    /// # Safety
+    /// It runs on the ring's own CPU, or that CPU does not know the ring any more. No record of the
+    /// ring is being written, and none will be before this is over.
+    pub unsafe fn settle(self) {
+        let writing = &self.header().writing;
+        // Release as in `finish`.
+        writing
+            .committed
+            .store(writing.reserved.load(Relaxed), Release);
     }
 
     /// Moves `committed` on from `last` to `reserved`, unless somebody else has moved it.

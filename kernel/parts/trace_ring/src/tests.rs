@@ -6,4 +6,5 @@ mod merging;
 mod nesting;
 mod pages;
 mod queue;
+mod spare;
 mod world;

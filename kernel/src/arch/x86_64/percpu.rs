@@ -27,6 +27,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
+use trace_ring::spare::Spare;
 use x86_64::{
     VirtAddr,
     instructions::{
@@ -77,6 +78,8 @@ pub struct PerCpu {
     pub(crate) bad_loads: AtomicU64,
     /// Records that were not begun, because recording was off, or paused while rings change.
     pub(crate) records_off: AtomicU64,
+    /// This CPU's other trace ring; see [`crate::trace::snapshot`].
+    spare_ring: Spare,
     /// Counters of programs; see [`crate::trace::counters`].
     counters: [AtomicU64; COUNTERS],
     /// The task state segment.
@@ -133,6 +136,7 @@ impl PerCpu {
             current_ids: [const { AtomicU32::new(0) }; 2],
             bad_loads: AtomicU64::new(0),
             records_off: AtomicU64::new(0),
+            spare_ring: Spare::new(),
             counters: [const { AtomicU64::new(0) }; COUNTERS],
             tss: Tss::new(),
             gdt: Gdt::new(),
@@ -185,9 +189,10 @@ impl PerCpu {
         self.nmis_seen.load(Ordering::Relaxed)
     }
 
-    /// Gives the CPU its trace ring. The old one stays where it is.
-    pub(crate) fn set_trace_ring(&self, ring: *mut u8) {
-        self.trace_ring.store(ring, Ordering::Release);
+    /// The place of the CPU's trace ring, and its other ring.
+    #[inline(always)]
+    pub(crate) fn trace_rings(&self) -> (&AtomicPtr<u8>, &Spare) {
+        (&self.trace_ring, &self.spare_ring)
     }
 
     /// Takes the request back: the scheduler is about to choose.
@@ -240,6 +245,12 @@ pub fn counter(number: usize) -> (ptr::NonNull<AtomicU64>, usize) {
 /// If `cpu` is not below [`MAX_CPUS`].
 pub fn of(cpu: usize) -> &'static PerCpu {
     &PERCPU[cpu]
+}
+
+/// The data of CPU number `cpu`, if there can be one. Any context.
+#[inline(always)]
+pub fn get(cpu: usize) -> Option<&'static PerCpu> {
+    PERCPU.get(cpu)
 }
 
 /// The data of the CPU that executes this. See the module's note on preemption.

@@ -15,7 +15,7 @@ use crate::{
     panic, pr_err, pr_warn,
     probes::{PROBES, hooks},
     task::{self, exit::exit_if_requested, scheduler, sleep},
-    terminal, test_runner,
+    terminal, test_runner, trace,
 };
 use core::{
     arch::asm,
@@ -195,6 +195,7 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
     let in_interrupt = percpu::InInterrupt::begin();
+    trace::snapshot::on_interrupt(regs);
     match vector as u8 {
         vector::TIMER => timer_interrupt(regs),
         vector::SERIAL => terminal::on_interrupt(),

@@ -275,7 +275,7 @@ impl Line {
             return;
         };
         if script.maps.iter().any(|map| map.kind == MapKind::Ring) && buffer::ready().is_ok() {
-            buffer::for_each_ring(|start, bytes| {
+            buffer::share(|start, bytes| {
                 if let Some(extents) = extents(start, bytes) {
                     self.tell(&Place::Ring(extents));
                 }

@@ -15,9 +15,10 @@ use kernel::{
     probes::PtRegs,
     task::kthread::spawn_kthread_on,
     trace::{
-        buffer::{self, Item},
+        buffer::{self, Item, Which},
         program::{AttachedProbes, Program},
         shared::Shared,
+        snapshot,
     },
 };
 
@@ -128,6 +129,94 @@ fn an_nmi_between_any_two_instructions_of_a_record_by_jump_loses_nothing() {
 #[guest_test]
 fn an_nmi_between_any_two_instructions_of_a_record_by_breakpoint_loses_nothing() {
     nothing_is_lost(false);
+}
+
+/// Steps left until the one at which an NMI takes a snapshot.
+static STEPS_LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// An NMI that takes a snapshot comes at one step.
+fn interrupt_once(_: &PtRegs) {
+    if STEPS_LEFT.fetch_sub(1, SeqCst) != 1 {
+        return;
+    }
+    let before = NMIS.load(SeqCst);
+    smp::send_nmi(percpu::cpu_id());
+    while NMIS.load(SeqCst) == before {
+        hint::spin_loop();
+    }
+}
+
+/// The rings are exchanged between any two instructions of a record, and an NMI's record goes to
+/// the other ring at once. Both records are complete, in one of the two.
+fn an_exchange_loses_nothing(jumps: bool) {
+    let _jumps = Optimization::set(jumps);
+    let _rings = Rings::of(4, true);
+    let since = Since::now();
+    buffer::take_snapshot(None).unwrap();
+    let probes = attach(recorder());
+    CALLS_IN_NMI.store(0, SeqCst);
+    for count in [&IN_NMIS, &NMIS, &WRONG] {
+        count.store(0, SeqCst);
+    }
+    traps::set_nmi_handler(Some(|_| {
+        snapshot::take();
+        body_of_nmi(IN_NMIS.fetch_add(1, SeqCst) + 1);
+    }));
+    let mut in_snapshot = 0;
+    let mut calls = 0;
+    for step in 1.. {
+        STEPS_LEFT.store(step, SeqCst);
+        step_through(outer, interrupt_once);
+        calls += 1;
+        // The call had fewer steps.
+        if NMIS.load(SeqCst) < step {
+            break;
+        }
+        calls += 1;
+        let mut old = Vec::new();
+        buffer::settle_snapshot();
+        buffer::view(Which::Snapshot, None, |item| {
+            match item {
+                Item::Record { bytes, .. } => old.push(number_in(bytes)),
+                Item::Lost { .. } => panic!("lost records"),
+            }
+            true
+        })
+        .unwrap();
+        let (new, lost) = numbers();
+        assert_eq!(lost, 0);
+        match &old[..] {
+            [] => assert_eq!(new, [step, OUTER], "at step {step}"),
+            [OUTER] => assert_eq!(new, [step], "at step {step}"),
+            _ => panic!("{old:?} and {new:?} at step {step}"),
+        }
+        in_snapshot += old.len();
+        buffer::clear_snapshot(None);
+    }
+    traps::set_nmi_handler(None);
+    assert_eq!(WRONG.load(SeqCst), 0, "results of calls");
+    let steps = calls / 2;
+    // Before the ring is known, and after.
+    assert!(
+        in_snapshot > 10 && in_snapshot < steps as usize,
+        "{steps} steps"
+    );
+    let totals = since.check(probes.program(), calls);
+    assert_eq!((totals.dropped, totals.off, totals.overwritten), (0, 0, 0));
+    assert_eq!(totals.cleared, in_snapshot as u64);
+    drop(probes);
+    buffer::free_snapshot().unwrap();
+    numbers();
+}
+
+#[guest_test]
+fn a_snapshot_between_any_two_instructions_of_a_record_by_jump_loses_nothing() {
+    an_exchange_loses_nothing(true);
+}
+
+#[guest_test]
+fn a_snapshot_between_any_two_instructions_of_a_record_by_breakpoint_loses_nothing() {
+    an_exchange_loses_nothing(false);
 }
 
 /// The NMIs in the middle of one record fill the only page: what has no room is counted, and the
