@@ -12,6 +12,7 @@ use crate::{
 };
 use abi::{DirentHeader, open, seek};
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use core::mem::offset_of;
 use file_tree::{Access, Attributes};
 
 /// Most that one call reads or writes, in bytes, as on Linux.
@@ -136,6 +137,9 @@ fn transfer(
 }
 
 impl File {
+    /// Where a `File` has the address of its name; see [`NodeRef::NAME_OFFSET`].
+    pub const NAME_OFFSET: usize = offset_of!(Self, node) + NodeRef::NAME_OFFSET;
+
     /// Opens the file that `path` names, relative to the directory `cwd`, with flags from
     /// [`abi::open`]. A file that is created gets the permission bits `mode`.
     pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Arc<Self>, Errno> {
@@ -155,9 +159,9 @@ impl File {
         }
         let (node, kind, special) = {
             let mut tree = TREE.lock();
-            let id = tree.open(request.cwd.0, request.path(), flags, request.mode)?;
+            let id = tree.open(request.cwd.id, request.path(), flags, request.mode)?;
             (
-                NodeRef(id),
+                NodeRef::of_retained(&tree, id),
                 tree.attributes(id)?.kind,
                 tree.special(id).cloned(),
             )
@@ -187,7 +191,7 @@ impl File {
         if !matches!(self.object, Object::Regular) {
             return Err(Errno::EACCES);
         }
-        Ok(TREE.lock().permit(self.node.0, Access::Execute)?)
+        Ok(TREE.lock().permit(self.node.id, Access::Execute)?)
     }
 
     /// Copies the file's bytes from `at` on into kernel memory. Returns how many those were, 0 at
@@ -198,7 +202,7 @@ impl File {
         }
         match &self.object {
             Object::Directory => Err(Errno::EISDIR),
-            Object::Regular => Ok(TREE.lock().read_at(self.node.0, at, buf)?),
+            Object::Regular => Ok(TREE.lock().read_at(self.node.id, at, buf)?),
             Object::Special(opened) => opened.read(at, buf),
         }
     }
@@ -214,7 +218,7 @@ impl File {
             Object::Directory => Err(Errno::EISDIR),
             Object::Regular => {
                 super::check_memory()?;
-                TREE.lock().write_at(self.node.0, at, data)?;
+                TREE.lock().write_at(self.node.id, at, data)?;
                 Ok(data.len())
             }
             Object::Special(opened) => opened.write(at, data),
@@ -282,7 +286,7 @@ impl File {
     fn records(&self, mut at: u64, room: usize) -> Result<(Vec<u8>, u64), Errno> {
         let mut records = Vec::with_capacity(room);
         let tree = TREE.lock();
-        while let Some(entry) = tree.next_entry(self.node.0, at)? {
+        while let Some(entry) = tree.next_entry(self.node.id, at)? {
             let end = records.len() + DirentHeader::record_len(entry.name.len());
             if end > room {
                 return if records.is_empty() {

@@ -35,6 +35,7 @@ pub use file_tree::{Attributes, Kind};
 use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex};
 use abi::open;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::mem::offset_of;
 use file_tree::{Install, NodeId, Tree};
 use spin::Lazy;
 
@@ -101,41 +102,67 @@ pub trait Opened: Send + Sync {
 }
 
 /// One use of a node: keeps it, and its content if it is a file, after its name is gone (F2).
-pub struct NodeRef(NodeId);
+#[repr(C)]
+pub struct NodeRef {
+    /// The address of the name, which ends with a NUL. It is the tree's and lives as long as the
+    /// node. Only programs of probes read it: [`NodeRef::NAME_OFFSET`].
+    name: usize,
+    id: NodeId,
+}
 
 impl NodeRef {
+    /// Where a `NodeRef` has the address of its name. A probe can read it without a lock, because
+    /// the name neither changes nor goes while there is a user of the node.
+    pub const NAME_OFFSET: usize = offset_of!(Self, name);
+
+    /// Takes over a use that `tree` has counted.
+    fn of_retained(tree: &Tree<Arc<dyn Special>>, id: NodeId) -> Self {
+        let name = tree.name_with_nul(id).unwrap_or(b"\0");
+        Self {
+            name: name.as_ptr().addr(),
+            id,
+        }
+    }
+
     /// The root directory, where the kernel's own walks and the first program start.
     pub fn root() -> Self {
-        TREE.lock()
-            .retain(NodeId::ROOT)
-            .expect("the root is always there");
-        Self(NodeId::ROOT)
+        let mut tree = TREE.lock();
+        tree.retain(NodeId::ROOT).expect("the root is always there");
+        Self::of_retained(&tree, NodeId::ROOT)
     }
 
     pub fn attributes(&self) -> Result<Attributes, Errno> {
-        Ok(TREE.lock().attributes(self.0)?)
+        Ok(TREE.lock().attributes(self.id)?)
     }
 
     /// Returns the absolute path; ENOENT if the node was removed.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
-        Ok(TREE.lock().path_of(self.0)?)
+        Ok(TREE.lock().path_of(self.id)?)
     }
 }
 
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
         // The node is there: `self` uses it (F2).
-        TREE.lock().retain(self.0).expect("a node in use is kept");
-        Self(self.0)
+        TREE.lock().retain(self.id).expect("a node in use is kept");
+        Self { ..*self }
     }
 }
 
 impl Drop for NodeRef {
     fn drop(&mut self) {
-        let special = TREE.lock().release(self.0);
-        // After the lock (F1).
-        drop(special);
+        dput(self);
     }
+}
+
+/// Gives a use of a node back. Linux has a function of this name, and tracers probe it for the name
+/// of the node: `name=$arg1:%pd`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn dput(node: &NodeRef) {
+    let special = TREE.lock().release(node.id);
+    // After the lock (F1).
+    drop(special);
 }
 
 /// Puts the standard directories and `/dev/console` into the empty tree.
@@ -208,20 +235,20 @@ pub fn uninstall_all(path: &[u8]) -> Result<(), Errno> {
 /// Looks up `path`, relative to the directory `cwd`.
 pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
     let tree = TREE.lock();
-    Ok(tree.attributes(tree.walk(cwd.0, path)?)?)
+    Ok(tree.attributes(tree.walk(cwd.id, path)?)?)
 }
 
 /// Returns the directory that `path` names, as a working directory. Its mode must allow looking up
 /// names.
 pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     let mut tree = TREE.lock();
-    let id = tree.walk(cwd.0, path)?;
+    let id = tree.walk(cwd.id, path)?;
     if tree.attributes(id)?.kind != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
     tree.permit(id, file_tree::Access::Execute)?;
     tree.retain(id)?;
-    Ok(NodeRef(id))
+    Ok(NodeRef::of_retained(&tree, id))
 }
 
 /// Refuses with ENOSPC to take memory for a program's files when it is short.
@@ -238,20 +265,20 @@ fn check_memory() -> Result<(), Errno> {
 #[inline(never)]
 pub fn mkdir(cwd: &NodeRef, path: &[u8], permissions: u32) -> Result<(), Errno> {
     check_memory()?;
-    TREE.lock().mkdir(cwd.0, path, permissions)?;
+    TREE.lock().mkdir(cwd.id, path, permissions)?;
     Ok(())
 }
 
 /// Removes an empty directory.
 #[inline(never)]
 pub fn rmdir(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
-    Ok(TREE.lock().rmdir(cwd.0, path)?)
+    Ok(TREE.lock().rmdir(cwd.id, path)?)
 }
 
 /// Removes a file's name; open files keep its content.
 #[inline(never)]
 pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
-    let special = TREE.lock().unlink(cwd.0, path)?;
+    let special = TREE.lock().unlink(cwd.id, path)?;
     drop(special);
     Ok(())
 }
@@ -260,7 +287,7 @@ pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
 /// which they were made.
 pub fn entries(cwd: &NodeRef, path: &[u8]) -> Result<Vec<(Vec<u8>, Attributes)>, Errno> {
     let tree = TREE.lock();
-    let id = tree.walk(cwd.0, path)?;
+    let id = tree.walk(cwd.id, path)?;
     tree.permit(id, file_tree::Access::Read)?;
     let mut entries = Vec::new();
     let mut at = 0;

@@ -13,9 +13,12 @@ use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
 
 use spin::Once;
-use trace_events::field::{LookupError, SymbolAt, Symbols};
+use trace_events::field::{self, LookupError, SymbolAt, Symbols};
 
-use crate::symbols::{self, Kind, Symbol};
+use crate::{
+    fs::{File, NodeRef},
+    symbols::{self, Kind, Symbol},
+};
 
 /// A symbol and its name.
 struct Named {
@@ -135,6 +138,13 @@ impl Symbols for KernelSymbols {
             },
             ref several => Err(LookupError::NotUnique(several.len())),
         }
+    }
+
+    fn name_offset(&self, object: field::Named) -> Option<u32> {
+        Some(match object {
+            field::Named::File => File::NAME_OFFSET,
+            field::Named::Node => NodeRef::NAME_OFFSET,
+        } as u32)
     }
 
     fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {

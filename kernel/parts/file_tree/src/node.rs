@@ -71,8 +71,27 @@ pub(crate) enum Content<S> {
     Alias(NodeId),
 }
 
+/// The name of a node, with a NUL behind it for those who read it from memory.
+#[derive(Default)]
+pub(crate) struct Name(Box<[u8]>);
+
+impl Name {
+    pub fn new(name: &[u8]) -> Self {
+        Self([name, &b"\0"[..]].concat().into())
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.0.split_last().map_or(&[], |(_, name)| name)
+    }
+
+    pub fn with_nul(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 pub(crate) struct Node<S> {
-    pub name: Box<[u8]>,
+    /// Its bytes never move (T6).
+    pub name: Name,
     pub parent: NodeId,
     /// Its parent lists it (T2). Always true of the root.
     pub named: bool,
@@ -92,7 +111,7 @@ impl<S> Node<S> {
             Content::Regular(bytes) => bytes.capacity(),
             Content::Directory(_) | Content::Special(_) | Content::Alias(_) => 0,
         };
-        Self::FIXED_COST + 2 * self.name.len() + bytes
+        Self::FIXED_COST + 2 * self.name.bytes().len() + bytes
     }
 
     pub fn permit(&self, access: Access) -> Result<(), Error> {

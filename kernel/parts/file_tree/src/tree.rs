@@ -2,11 +2,11 @@
 
 use crate::{
     Access, Attributes, Error, Kind, NodeId,
-    node::{Content, Directory, Node},
+    node::{Content, Directory, Name, Node},
     path::{Path, Step},
 };
 use abi::{mode, open};
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 /// Largest size of a regular file, in bytes.
 pub const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -53,7 +53,7 @@ impl<S> Tree<S> {
     /// memory.
     pub fn new(capacity: usize) -> Self {
         let root = Node {
-            name: Box::default(),
+            name: Name::default(),
             parent: NodeId::ROOT,
             named: true,
             users: 0,
@@ -71,6 +71,15 @@ impl<S> Tree<S> {
     /// Bytes of its capacity that the tree takes now.
     pub fn used(&self) -> usize {
         self.used
+    }
+
+    /// The name that a node had in its directory, with a NUL behind it; `/` for the root. Its bytes
+    /// stay where they are as long as the node is there (T6).
+    pub fn name_with_nul(&self, id: NodeId) -> Result<&[u8], Error> {
+        match id {
+            NodeId::ROOT => Ok(b"/\0"),
+            id => Ok(self.node(id)?.name.with_nul()),
+        }
     }
 
     fn node(&self, id: NodeId) -> Result<&Node<S>, Error> {
@@ -162,7 +171,7 @@ impl<S> Tree<S> {
         }
         let id = NodeId(self.next_id);
         let node = Node {
-            name: name.into(),
+            name: Name::new(name),
             parent,
             named: true,
             users: 0,
@@ -206,7 +215,7 @@ impl<S> Tree<S> {
         // Borrowed from the node while its parent changes. The node keeps it for its cost (T5).
         let name = core::mem::take(&mut node.name);
         let directory = self.node_mut(parent)?.directory_mut()?;
-        directory.by_name.remove(&name);
+        directory.by_name.remove(name.bytes());
         directory.by_id.remove(&id);
         directory.subdirectories -= u64::from(is_directory);
         self.node_mut(id)?.name = name;
@@ -562,7 +571,7 @@ impl<S> Tree<S> {
             0 => (b".", id),
             1 => (b"..", node.parent),
             _ => match directory.by_id.range(NodeId(at)..).next() {
-                Some(id) => (&self.node(*id)?.name, *id),
+                Some(id) => (self.node(*id)?.name.bytes(), *id),
                 None => return Ok(None),
             },
         };
@@ -588,7 +597,7 @@ impl<S> Tree<S> {
             if !node.named {
                 return Err(Error::NotFound);
             }
-            names.push(&node.name);
+            names.push(node.name.bytes());
             at = node.parent;
         }
         let mut path = Vec::new();

@@ -11,6 +11,9 @@
 //! | `@ADDR`, `@SYM+N` | the memory there |
 //! | `+N(F)`, `-N(F)` | the memory at the value of F plus or minus N; `+uN(F)` in user space |
 //!
+//! A value of the type `%pD` or `%pd` is the address of an open file or of a node. What is recorded
+//! is its name: the string at the address that is in the object ([`Symbols::name_offset`]).
+//!
 //! # Invariants
 //! A1. An argument keeps its text, and the text alone is printed. So what is printed parses to the
 //!     same argument.
@@ -19,7 +22,7 @@
 
 use crate::{
     definition::automatic_argument_name,
-    field::{Element, FieldKind, LookupError, Symbols, Width},
+    field::{Element, FieldKind, LookupError, Named, Symbols, Width},
     memory::{Boxed, copied},
     number,
     refusal::Reason,
@@ -374,6 +377,14 @@ impl Parser<'_> {
             None => (None, None),
         };
         let is_text = matches!(text, "$comm" | "$COMM") || text.starts_with("\\\"");
+        if let Some(named) = name.filter(|_| !is_text).and_then(named)
+            && let Some(offset) = self.symbols.name_offset(named)
+        {
+            if count.is_some() {
+                return Err(at_type((Reason::BadType, 0)));
+            }
+            return Ok((self.name_of(text, offset)?, ValueType::String, None));
+        }
         let value_type = match name {
             None if is_text => ValueType::String,
             None => ValueType::Hex(Width::W64),
@@ -394,6 +405,23 @@ impl Parser<'_> {
             _ => at_type((reason, 0)),
         })?;
         Ok((fetch, value_type, count))
+    }
+
+    /// Parses the fetch of an object's address. Returns that of its name, whose address is `offset`
+    /// bytes behind it.
+    fn name_of(&self, text: &str, offset: u32) -> Result<Fetch, At> {
+        let mut fetch = self.fetch(text, 0)?;
+        if fetch.steps() + 2 >= Fetch::MOST_STEPS {
+            return Err((Reason::TooManySteps, 0));
+        }
+        for offset in [i64::from(offset), 0] {
+            fetch = Fetch::Dereference {
+                user: false,
+                offset,
+                of: Boxed::new(fetch)?,
+            };
+        }
+        Ok(fetch)
     }
 
     /// Parses a fetch without its type, which begins at offset `at`.
@@ -545,6 +573,15 @@ fn split_type(body: &str) -> (&str, Option<&str>) {
     match colon {
         Some(colon) => (&body[..colon], Some(&body[colon + 1..])),
         None => (body, None),
+    }
+}
+
+/// The object whose name is the value of a type.
+fn named(type_name: &str) -> Option<Named> {
+    match type_name {
+        "%pD" => Some(Named::File),
+        "%pd" => Some(Named::Node),
+        _ => None,
     }
 }
 

@@ -21,7 +21,10 @@ use core::{
     fmt::{self, Write},
 };
 
-use crate::digits::{write_decimal, write_hex, write_signed};
+use crate::{
+    digits::{write_decimal, write_hex, write_signed},
+    memory::{OutOfMemory, copied},
+};
 
 /// The text that stands for a value that could not be read.
 pub const FAULT: &str = "(fault)";
@@ -63,6 +66,13 @@ impl Error for LookupError {}
 
 /// The symbol table of the kernel.
 pub trait Symbols {
+    /// How far behind the address of an object the address of its name is. The name ends with a
+    /// NUL. `None`: objects of the kind have no names.
+    fn name_offset(&self, object: Named) -> Option<u32> {
+        let _ = object;
+        None
+    }
+
     /// The symbol that covers `address`.
     fn symbol(&self, address: u64) -> Option<SymbolAt<'_>>;
 
@@ -75,6 +85,15 @@ pub trait Symbols {
         let _ = (module, name);
         Ok(None)
     }
+}
+
+/// An object of the kernel that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Named {
+    /// An open file: the type `%pD`.
+    File,
+    /// A use of a node in the tree of names, Linux's dentry: the type `%pd`.
+    Node,
 }
 
 /// A symbol table without symbols.
@@ -370,6 +389,20 @@ pub struct Field {
 impl Field {
     /// The number of bytes at the start of each record that all events have in common.
     pub const COMMON_SIZE: u32 = 8;
+
+    /// A copy.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_clone(&self) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            name: match &self.name {
+                Cow::Borrowed(name) => Cow::Borrowed(name),
+                Cow::Owned(name) => Cow::Owned(copied(name)?),
+            },
+            ..*self
+        })
+    }
 
     /// The field `name` at `offset`.
     pub fn new(name: impl Into<Cow<'static, str>>, offset: u32, kind: FieldKind) -> Self {

@@ -35,7 +35,7 @@ place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
 	     kernel return probes support: $retval, $arg<N>, $comm
 	     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
 	           b<bit-width>@<bit-offset>/<container-size>, ustring,
-	           symstr, <type>\[<array-size>\]
+	           symstr, %pd/%pD, <type>\[<array-size>\]
   events/		- Directory containing all trace event subsystems:
       enable		- Write 0/1 to enable/disable tracing of all events
   events/<system>/	- Directory containing all trace events for <system>:

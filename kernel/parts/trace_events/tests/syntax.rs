@@ -230,6 +230,10 @@ fn other_mistakes_have_their_columns() {
         ("p vfs_read ^hoge", Reason::NoArgumentNames),
         ("p vfs_read %ax:^:x16", Reason::BadType),
         ("p vfs_read %ax:^y16", Reason::BadType),
+        ("p vfs_read %ax:^%px", Reason::BadType),
+        ("p vfs_read %ax:^%pd[2]", Reason::BadType),
+        ("p vfs_read $comm:^%pD", Reason::NeedStringType),
+        ("p vfs_read ^hoge:%pD", Reason::NoArgumentNames),
         ("p vfs_read x16:^%ax", Reason::BadType),
         ("p vfs_read %ax:^", Reason::BadType),
         ("p vfs_read %ax:^x128", Reason::BadType),
@@ -505,6 +509,31 @@ fn numbers_of_instances_are_read() {
     ] {
         assert_eq!(definition(line).maxactive, maxactive, "{line}");
     }
+}
+
+/// The name of a file or a node is the string at the address that is in the object.
+#[test]
+fn names_of_objects_are_strings_behind_two_pointers() {
+    for (typed, written) in [
+        ("$arg1:%pD", "+0(+24($arg1)):string"),
+        ("%di:%pd", "+0(+8(%di)):string"),
+        ("+16(%di):%pD", "+0(+24(+16(%di))):string"),
+    ] {
+        let [typed_as, written_as] = [typed, written].map(|text| {
+            let mut definition = definition(&format!("p vfs_read name={text}"));
+            assert_eq!(
+                definition.arguments[0].text, text,
+                "what is shown is what was written"
+            );
+            definition.arguments.remove(0)
+        });
+        assert_eq!(typed_as.fetch, written_as.fetch, "{typed}");
+        assert_eq!(typed_as.kind(), written_as.kind(), "{typed}");
+    }
+    let deepest = |depth: usize| format!("{}%ax{}", "+0(".repeat(depth), ")".repeat(depth));
+    assert!(parse(&format!("p vfs_read {}:%pd", deepest(12))).is_ok());
+    let refusal = parse(&format!("p vfs_read {}:%pd", deepest(13))).unwrap_err();
+    assert_eq!(refusal.reason, Reason::TooManySteps);
 }
 
 #[test]

@@ -39,6 +39,57 @@ fn recorded(place: &str, arguments: &str, work: impl FnOnce()) -> String {
     lines[0].split_once(") ").expect(&lines[0]).1.into()
 }
 
+/// Of a file that is read and a node that is given back, also when the name is gone from its
+/// directory. An address that leads nowhere gives no name.
+#[guest_test]
+fn files_and_nodes_have_their_names() {
+    use kernel::fs::{File, vfs_read};
+
+    let node = NodeRef::root();
+    let create = |name: &str| {
+        let flags = open::RDWR | open::CREAT;
+        File::open(&node, name.as_bytes(), flags, 0o600).unwrap()
+    };
+    let read = |file: &File| {
+        // No user memory: only the call matters.
+        assert!(vfs_read(file, 0, 1, &mut 0) <= 0);
+    };
+    let file = create("/tmp/a name");
+    let by_file = "name=$arg1:%pD";
+    assert_eq!(
+        recorded("p vfs_read", by_file, || read(&file)),
+        "name=\"a name\""
+    );
+    assert_eq!(
+        recorded("r vfs_read", by_file, || read(&file)),
+        "name=\"a name\""
+    );
+    fs::unlink(&node, b"/tmp/a name").unwrap();
+    assert_eq!(
+        recorded("p vfs_read", by_file, || read(&file)),
+        "name=\"a name\""
+    );
+    let enable = fs::open(&path("events/enable"), open::RDONLY).unwrap();
+    assert_eq!(
+        recorded("p vfs_read", by_file, || read(&enable)),
+        "name=\"enable\""
+    );
+    let by_node = "name=$arg1:%pd";
+    let directory = fs::directory(&node, b"/tmp").unwrap();
+    // The files that this writes to are given back, too.
+    append(&format!("p:t/e dput {by_node}"), "kprobe_events").unwrap();
+    echo("1", "events/t/enable").unwrap();
+    drop((directory, file));
+    echo("0", "events/t/enable").unwrap();
+    let lines = lines();
+    for name in ["tmp", "a name", "/", "enable"] {
+        let end = format!(" name=\"{name}\"");
+        assert!(lines.iter().any(|line| line.ends_with(&end)), "{lines:?}");
+    }
+    let nowhere = recorded("p traced_function", by_file, || call(1));
+    assert_eq!(nowhere, "name=(fault)");
+}
+
 #[guest_test]
 fn each_register_is_recorded_as_a_handler_sees_it() {
     static SEEN: [AtomicU64; 21] = [const { AtomicU64::new(0) }; 21];

@@ -517,8 +517,12 @@ fn each_form_that_the_readme_shows_works() {
             vec!["p:n vfs_open %di:b3@4/32 +0(%di):ustring"],
         ),
         (
-            "symstr, <type>\\[<array-size>\\]",
-            vec!["p:q vfs_open %ip:symstr +0(%di):x8[4]"],
+            "symstr, %pd/%pD, <type>\\[<array-size>\\]",
+            vec![
+                "p:q vfs_open %ip:symstr +0(%di):x8[4]",
+                "p:s vfs_read %di:%pD",
+                "p:t dput $arg1:%pd",
+            ],
         ),
     ] {
         assert!(readme.contains(promise), "{promise} is not in\n{readme}");
@@ -530,7 +534,6 @@ fn each_form_that_the_readme_shows_works() {
     // These are forms of Linux that do not work here.
     for (absent, line) in [
         ("<argname>", "p:y vfs_open request"),
-        ("%pd/%pD", "p:y vfs_open +0(%di):%pd"),
         ("$current", "p:y vfs_open $current"),
         ("uprobe_events", "p:y /bin/child:0x10"),
     ] {

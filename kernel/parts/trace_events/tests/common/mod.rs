@@ -3,7 +3,7 @@
 
 pub mod generate;
 
-use trace_events::field::{LookupError, SymbolAt, Symbols};
+use trace_events::field::{LookupError, Named, SymbolAt, Symbols};
 
 /// Functions and data: name, address, size.
 const SYMBOLS: [(&str, u64, u64); 8] = [
@@ -46,6 +46,13 @@ impl Symbols for Kernel {
             (Some((_, address, _)), 0) => Ok(*address),
             (Some(_), more) => Err(LookupError::NotUnique(more + 1)),
         }
+    }
+
+    fn name_offset(&self, object: Named) -> Option<u32> {
+        Some(match object {
+            Named::File => 24,
+            Named::Node => 8,
+        })
     }
 
     fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {
