@@ -18,7 +18,7 @@
 //! # Contexts
 //! Task context, under the lock of the list of events ([`super::events`]).
 
-use alloc::{boxed::Box, collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::{
     fmt::{self, Write},
     ops::AddAssign,
@@ -31,6 +31,7 @@ use trace_events::{
     definition::{Definition, EventKind},
     filter::Filter,
     hist::{self, Hist},
+    memory::{copied, written},
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Trigger},
@@ -61,7 +62,7 @@ pub struct Event {
     /// Behind `probes`, so that no program has a trigger's slot when that is dropped.
     pub triggers: Vec<ActiveTrigger>,
     /// The maps of its histograms, by name. They outlive programs.
-    maps: BTreeMap<String, Shared<LoadedMap>>,
+    maps: Vec<(String, Shared<LoadedMap>)>,
     /// Whether hits are recorded, as triggers of other events say. It counts while there are such
     /// triggers.
     switch: Box<AtomicU64>,
@@ -314,8 +315,8 @@ struct StackNames<'a>(&'a Event, &'a ActiveTrigger);
 
 impl hist::Names for StackNames<'_> {
     fn frame(&self, stack: u64, frame: u32) -> Option<u64> {
-        let map = self.0.maps.get(&format!("{}.stacks", self.1.name))?;
-        let Some(Map::Stacks(stacks)) = map.own() else {
+        let is_it = |name: &str| name.strip_prefix(&*self.1.name) == Some(".stacks");
+        let Some(Map::Stacks(stacks)) = self.0.map(is_it) else {
             return None;
         };
         let mut frames = [0; trace_maps::MAX_FRAMES];
@@ -339,11 +340,17 @@ impl Event {
             filter: None,
             refused_filter: None,
             triggers: Vec::new(),
-            maps: BTreeMap::new(),
+            maps: Vec::new(),
             switch: Box::new(AtomicU64::new(0)),
             switch_users: 0,
             next_trigger: 0,
         }
+    }
+
+    /// The map of a histogram whose name `is_it`.
+    fn map(&self, is_it: impl Fn(&str) -> bool) -> Option<&Map> {
+        let (_, map) = self.maps.iter().find(|(name, _)| is_it(name))?;
+        map.own()
     }
 
     /// Whether hits are to do anything.
@@ -370,15 +377,10 @@ impl Event {
             self.probes.iter_mut().for_each(Probe::disarm);
             return Ok(());
         }
-        let mut maps_before = Vec::new();
-        maps_before
-            .try_reserve_exact(self.maps.len())
-            .map_err(|_| Errno::ENOMEM)?;
-        maps_before.extend(self.maps.values().cloned());
+        let maps_before = self.maps.len();
         let result = self.arm_all();
         if result.is_err() {
-            let was_there = |map: &Shared<LoadedMap>| maps_before.iter().any(|old| old.is(map));
-            self.maps.retain(|_, map| was_there(map));
+            self.maps.truncate(maps_before);
         }
         result.map_err(Errno::from)
     }
@@ -390,11 +392,20 @@ impl Event {
             let programs = self.programs(&probe.definition);
             let programs = programs.map_err(LoadError::Event)?;
             let maps = &mut self.maps;
-            let hit = Program::load_sharing(programs.hit, |name| maps.get(name).cloned())?;
+            let hit = Program::load_sharing(programs.hit, |wanted| {
+                let mut known = maps.iter();
+                known
+                    .find(|(name, _)| name == wanted)
+                    .map(|(_, map)| map.clone())
+            })?;
             let entry = programs.entry.map(Program::load).transpose()?;
             // The maps of a new histogram are made with the first program that has them.
             for (name, map) in hit.maps().filter(|(name, _)| is_hist_map(name)) {
-                maps.entry(name.into()).or_insert_with(|| map.clone());
+                if !maps.iter().any(|(known, _)| known == name) {
+                    let name = copied(name).map_err(|_| LoadError::OutOfMemory)?;
+                    maps.try_reserve(1).map_err(|_| LoadError::OutOfMemory)?;
+                    maps.push((name, map.clone()));
+                }
             }
             armed.push(probe.attach(Loaded { hit, entry })?);
         }
@@ -458,25 +469,30 @@ impl Event {
     /// Adds a trigger. `slot` is that of one that is no histogram.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then it is not there.
+    /// As [`Event::apply`]; then it is not there, and comes back.
     pub fn add_trigger(
         &mut self,
         trigger: Trigger,
         slot: Option<Taken>,
         paused: bool,
-    ) -> Result<(), Errno> {
+    ) -> (Result<(), Errno>, Option<Trigger>) {
         self.next_trigger += 1;
+        let name = written(&format_args!("{HIST_MAP}{}", self.next_trigger));
+        let (Ok(name), Ok(())) = (name, self.triggers.try_reserve(1)) else {
+            return (Err(Errno::ENOMEM), Some(trigger));
+        };
         self.triggers.push(ActiveTrigger {
             trigger,
-            name: format!("{HIST_MAP}{}", self.next_trigger),
+            name,
             slot,
             paused,
         });
         let result = self.apply();
-        if result.is_err() {
-            self.triggers.pop();
-        }
-        result
+        let back = match result {
+            Ok(()) => None,
+            Err(_) => self.triggers.pop().map(|active| active.trigger),
+        };
+        (result, back)
     }
 
     /// Takes a trigger away. Returns it.
@@ -490,7 +506,7 @@ impl Event {
             self.triggers.insert(index, active);
             return Err(errno);
         }
-        self.maps.retain(|name, _| !active.owns(name));
+        self.maps.retain(|(name, _)| !active.owns(name));
         Ok(active)
     }
 
@@ -608,9 +624,8 @@ impl Event {
     /// The contents of a histogram.
     fn table<'a>(&self, hist: &'a Hist, name: &str) -> Result<hist::Table<'a>, Errno> {
         let mut table = hist::Table::new(hist);
-        let own = |name: &str| self.maps.get(name).and_then(|map| map.own());
         let mut result = Ok(());
-        match own(name) {
+        match self.map(|known| known == name) {
             Some(Map::Hash(hash)) => {
                 hash.for_each(|_, key, value| {
                     let bytes: Vec<u8> = value.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -629,7 +644,8 @@ impl Event {
             _ => {}
         }
         result.map_err(|_| Errno::ENOMEM)?;
-        if let Some(Map::Array(drops)) = own(&format!("{name}.drops")) {
+        let is_drops = |known: &str| known.strip_prefix(name) == Some(".drops");
+        if let Some(Map::Array(drops)) = self.map(is_drops) {
             let mut sum = [0];
             drops.read_sum(0, &mut sum);
             table.dropped = sum[0];

@@ -4,7 +4,7 @@
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
 
-use alloc::{collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 use core::fmt::Write;
 
 use bpf::verifier::{Cause, verify};
@@ -17,7 +17,7 @@ use trace_events::{
     fetch::Grammar,
     filter::FilterError,
     line::stack,
-    memory::copied,
+    memory::{copied, written},
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger},
@@ -319,12 +319,15 @@ impl Events {
             Err(error) => {
                 if let Some(entry) = error.log_entry(text) {
                     let source = match entry.is_hist {
-                        true => format!("hist:{}:{}", name.0, name.1),
-                        false => FilterError::LOCATION.into(),
+                        true => written(&format_args!("hist:{}:{}", name.0, name.1)),
+                        false => copied(FilterError::LOCATION),
                     };
                     let (now, column) = (ktime_get(), entry.column);
                     let (reason, command) = (&entry.text, entry.command());
-                    self.errors.add(now, &source, reason, &command, column);
+                    // Without memory the errno has to do.
+                    if let Ok(source) = source {
+                        self.errors.add(now, &source, reason, &command, column);
+                    }
                 }
                 return Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL));
             }
@@ -348,7 +351,10 @@ impl Events {
     fn add_trigger(&mut self, name: &Name, trigger: Trigger, paused: bool) -> Result<(), Errno> {
         let count = trigger.count;
         let taken = match &trigger.action {
-            Action::Hist(_) => return self.event(name)?.add_trigger(trigger, None, paused),
+            Action::Hist(_) => {
+                let event = self.event(name)?;
+                return event.add_trigger(trigger, None, paused).0;
+            }
             Action::TraceOn => Taken::new(Deed::TraceOn, count, None),
             Action::TraceOff => Taken::new(Deed::TraceOff, count, None),
             Action::SetEvent {
@@ -356,8 +362,7 @@ impl Events {
                 group,
                 event,
             } => {
-                let other = (group.clone(), event.clone());
-                let other = self.list.get_mut(&other).ok_or(Errno::EINVAL)?;
+                let other = self.called(group, event).ok_or(Errno::EINVAL)?;
                 other.share_switch(true)?;
                 let deed = match enable {
                     true => Deed::EnableEvent,
@@ -371,17 +376,23 @@ impl Events {
                 Taken::new(Deed::Snapshot, count, None)
             }
         };
-        let result = match taken {
-            Some(taken) => {
-                let event = self.event(name)?;
-                event.add_trigger(trigger.clone(), Some(taken), false)
-            }
-            None => Err(Errno::ENOSPC),
+        let (result, back) = match (taken, self.event(name)) {
+            (Some(taken), Ok(event)) => event.add_trigger(trigger, Some(taken), false),
+            (None, _) => (Err(Errno::ENOSPC), Some(trigger)),
+            (_, Err(errno)) => (Err(errno), Some(trigger)),
         };
-        if result.is_err() {
+        if let Some(trigger) = back {
             self.disarm(&trigger)?;
         }
         result
+    }
+
+    /// The event with that name, found without memory.
+    fn called(&mut self, group: &str, event: &str) -> Option<&mut Event> {
+        let mut list = self.list.iter_mut();
+        let (_, found) =
+            list.find(|((known_group, known), _)| known_group == group && known == event)?;
+        Some(found)
     }
 
     /// A trigger is gone. It gives back what it had: another event's switch, or the rings of
@@ -391,7 +402,7 @@ impl Events {
             buffer::disarm();
         }
         if let Action::SetEvent { group, event, .. } = &trigger.action
-            && let Some(other) = self.list.get_mut(&(group.clone(), event.clone()))
+            && let Some(other) = self.called(group, event)
         {
             other.share_switch(false)?;
         }

@@ -25,7 +25,9 @@ use core::{
 
 use trace_events::{
     definition::File,
-    filter, readme,
+    filter,
+    memory::written,
+    readme,
     trigger::{self, Command},
 };
 
@@ -604,7 +606,7 @@ impl VirtualFile for EventFile {
                         })
                     }
                     Err(error) => {
-                        event.refused_filter = Some(format!("{}", error.shown(text)));
+                        event.refused_filter = written(&error.shown(text)).ok();
                         let reason = error.reason.text();
                         events.errors.add(
                             ktime_get(),
@@ -613,7 +615,7 @@ impl VirtualFile for EventFile {
                             &text,
                             error.column,
                         );
-                        Err(Errno::EINVAL)
+                        Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL))
                     }
                 }
             }

@@ -21,7 +21,7 @@
 //! E2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no `Not`.
 //!
 //! # Differences to Linux
-//! Each bad filter is refused with EINVAL; Linux has EPERM, ENOENT or ESRCH for some. Linux takes
+//! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has EPERM, ENOENT or ESRCH for some. Linux takes
 //! `a == 1 &&` as `a == 1`; here it is refused. A glob that begins with a digit is a glob here. A
 //! pattern has at most [`Pattern::MOST_BYTES`] bytes. An array and a `symstr` cannot be compared.
 
@@ -30,7 +30,7 @@ mod error;
 mod parse;
 mod pattern;
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 pub(crate) use compile::{COMM_BYTES, load_number};
@@ -38,7 +38,10 @@ pub use compile::{CompileError, Frame, Load, LoadError, Loaded};
 pub use error::{FilterError, FilterReason};
 pub use pattern::{ByteSet, Pattern, Piece};
 
-use crate::field::{Element, Field, FieldKind, Width};
+use crate::{
+    field::{Element, Field, FieldKind, Width},
+    memory::Boxed,
+};
 
 /// The thing that a test looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,7 +266,7 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Test(Test),
-    Not(Box<Expression>),
+    Not(Boxed<Expression>),
     And(Vec<Expression>),
     Or(Vec<Expression>),
 }

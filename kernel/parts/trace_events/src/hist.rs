@@ -39,7 +39,7 @@ mod error;
 mod parse;
 mod show;
 
-use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 use bpf::{MapDef, MapKind};
@@ -304,8 +304,8 @@ impl Hist {
     /// Whether `other` is the same histogram: then a second line is refused, and `pause`, `cont`,
     /// `clear` and `!` mean it. The size and the order do not matter.
     pub fn is_same(&self, other: &Self) -> bool {
-        let filter = |hist: &Self| hist.filter.as_ref().map(|filter| filter.text().to_owned());
-        self.is_compatible(other) && self.name == other.name && filter(self) == filter(other)
+        let [own, filter] = [self, other].map(|hist| hist.filter.as_ref().map(Filter::text));
+        self.is_compatible(other) && self.name == other.name && own == filter
     }
 
     /// Whether both can share a table.

@@ -70,7 +70,7 @@ pub fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), OutOfMemory> {
 
 /// A value in memory of its own, as in a [`Box`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Boxed<T>(Box<[T]>);
+pub struct Boxed<T>(Box<[T; 1]>);
 
 impl<T> Boxed<T> {
     /// # Errors
@@ -79,8 +79,15 @@ impl<T> Boxed<T> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).map_err(|_| OutOfMemory)?;
         one.push(value);
-        // No bytes are to spare, so this needs no memory.
-        Ok(Self(one.into_boxed_slice()))
+        // No bytes are to spare, so this needs no memory. The length is right.
+        let one = one.into_boxed_slice().try_into();
+        one.map(Self).map_err(|_| OutOfMemory)
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        let [value] = *self.0;
+        value
     }
 }
 

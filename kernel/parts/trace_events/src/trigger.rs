@@ -20,13 +20,14 @@
 //!     if there is none, because scripts take away what an opening for writing took already.
 //! G3. A line that the file shows can be written again, with `!` in front of it, too.
 
-use alloc::{borrow::ToOwned, boxed::Box, string::String};
+use alloc::string::String;
 use core::{error::Error, fmt};
 
 use crate::{
     field::{Field, Symbols},
     filter::{Filter, FilterError},
     hist::{Hist, HistError, HistReason, Order, split_filter},
+    memory::{Boxed, OutOfMemory, copied},
     number,
 };
 
@@ -136,7 +137,7 @@ pub enum Action {
         group: String,
         event: String,
     },
-    Hist(Box<Hist>),
+    Hist(Boxed<Hist>),
 }
 
 impl Action {
@@ -250,6 +251,13 @@ pub enum TriggerError {
     Filter(FilterError),
     /// The histogram is refused.
     Hist(HistError),
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for TriggerError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
 }
 
 impl TriggerError {
@@ -257,7 +265,9 @@ impl TriggerError {
     pub const fn errno(self) -> i32 {
         match self {
             Self::Exists => 17,
+            Self::Filter(error) => error.errno(),
             Self::Hist(error) => error.errno(),
+            Self::OutOfMemory => 12,
             _ => 22,
         }
     }
@@ -297,6 +307,7 @@ impl fmt::Display for TriggerError {
             Self::NoSuchEvent => "there is no such event; available_events lists those there are",
             Self::Filter(error) => return error.fmt(f),
             Self::Hist(error) => return error.fmt(f),
+            Self::OutOfMemory => "no memory is left; delete events or shrink buffers",
         })
     }
 }
@@ -387,7 +398,7 @@ impl Line {
                     return Err(TriggerError::NoParameter);
                 }
                 let hist = Hist::parse(rest, fields, symbols).map_err(TriggerError::Hist)?;
-                let action = Action::Hist(Box::new(hist));
+                let action = Action::Hist(Boxed::new(hist)?);
                 return Ok(Self {
                     remove,
                     trigger: Trigger {
@@ -460,8 +471,8 @@ fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
     let left = &text[group.len() + 1 + event.len()..];
     let action = Action::SetEvent {
         enable,
-        group: group.to_owned(),
-        event: event.to_owned(),
+        group: copied(group)?,
+        event: copied(event)?,
     };
     Ok((action, left.strip_prefix(':').unwrap_or(left)))
 }

@@ -13,8 +13,11 @@ use trace_events::{
     commands::{MOST_LINE_BYTES, Words},
     definition::{Command, File},
     fetch::Grammar,
+    field::Field,
+    filter,
     record::Layout,
     refusal::{Reason, Refusal},
+    trigger,
 };
 
 thread_local! {
@@ -85,6 +88,65 @@ fn each_allocation_fails(line: &str) -> usize {
     unreachable!("the loop ends by itself")
 }
 
+/// Reads a line of a `trigger` file, or of a `filter` file without the `if`, as above.
+fn each_allocation_of_a_wish_fails(fields: &[Field], line: &str) -> usize {
+    for number in 0.. {
+        let before = BLOCKS.get();
+        LEFT.set(Some(number));
+        let result = match line.strip_prefix("if ") {
+            Some(text) => match filter::Request::parse(text, fields, &Kernel) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.errno()),
+            },
+            None => match trigger::Line::parse(line, fields, &Kernel) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.errno()),
+            },
+        };
+        LEFT.set(None);
+        assert_eq!(BLOCKS.get(), before, "{line}: all is given back");
+        match result {
+            Ok(()) => return number,
+            Err(errno) => assert_eq!(errno, 12, "{line}, allocation {number}"),
+        }
+    }
+    unreachable!("the loop ends by itself")
+}
+
+#[test]
+fn each_allocation_of_a_filter_or_a_trigger_may_fail() {
+    let line = "p vfs_read own=%di:u64 text=+0(%si):string";
+    let words = Words::of(line).unwrap();
+    let command = Command::parse(&words, File::DynamicEvents, &Kernel, &Grammar::default());
+    let Ok(Command::Create(definition)) = command else {
+        panic!("a definition")
+    };
+    let fields = Layout::of(&definition).unwrap().fields;
+    for (line, least) in [
+        ("if own == 1", 4),
+        (
+            "if comm ~ \"a*\" && !(text != 'x' || !(own & 8 && CPU < 2))",
+            14,
+        ),
+        (
+            "if ((own == 1 || own == 2) || own == 3) && (own < 4 && own > 5)",
+            9,
+        ),
+        ("if own.function == vfs_read", 3),
+        ("traceoff:3 if own == 1", 4),
+        ("enable_event:group:event:2", 2),
+        ("snapshot if common_pid != 0", 2),
+        (
+            "hist:keys=own.buckets=10,text:vals=own:sort=own.buckets=10.descending:name=n",
+            9,
+        ),
+        ("hist:keys=text:sort=hitcount if own > 1", 6),
+    ] {
+        let allocations = each_allocation_of_a_wish_fails(&fields, line);
+        assert!(allocations >= least, "{line}: {allocations}");
+    }
+}
+
 /// A line with as many arguments as there may be, and with a name and a fetch as long.
 fn longest() -> String {
     let mut line = "r:group/name vfs_read".to_owned();
@@ -107,6 +169,7 @@ fn each_allocation_of_a_line_may_fail() {
             "p vfs_read a=+8(+u16(%si)):u8[4] \\\"text\" b=@vfs_read+8:x32",
             14,
         ),
+        ("p vfs_read name=$arg1:%pD", 6),
         // Its automatic name has to be cut.
         (&format!("p {LONG}"), 5),
         ("-:group/name vfs_read a=%di %si", 8),

@@ -1,22 +1,27 @@
 //! Programs and events while memory is short: every allocation fails once, and nothing comes of it.
 
-use alloc::{string::String, vec::Vec};
+use abi::open;
+use alloc::{format, string::String, vec, vec::Vec};
 
 use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
 use kernel::{
     errno::Errno,
+    fs,
     mm::allocation_faults::with_room_for,
     probes::{Kprobe, Kretprobe, PROBES},
     symbols,
     trace::{
         buffer,
         events::EVENTS,
+        names::KernelSymbols,
         program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
     },
 };
 
+use trace_events::{filter, trigger};
+
 use super::{Rings, address_of, fired_target, recorder};
-use crate::trace_files::{append, clean_up, echo};
+use crate::trace_files::{append, clean_up, echo, path};
 
 /// A program with a map of each kind.
 fn source() -> bpf::Program {
@@ -179,6 +184,88 @@ fn each_allocation_of_new_rings_may_fail() {
         assert_eq!((buffer::size_kib(), buffer::unread()), (size, 10));
     }
     drop(probe);
+}
+
+/// A filter or a trigger, written while there is no memory to read it: ENOMEM, and all is as
+/// before. The rings of a snapshot are among what a trigger may find no memory for.
+#[guest_test]
+fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
+    clean_up();
+    let _rings = Rings::of(8, true);
+    buffer::free_snapshot().unwrap();
+    echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
+    append("p:other body_of_nmi", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/fired/enable").unwrap();
+    let name = (String::from("kprobes"), String::from("fired"));
+    let fields = EVENTS.lock().event(&name).unwrap().layout.fields.clone();
+    let files = ["filter", "trigger"].map(|file| {
+        let path = path(&format!("events/kprobes/fired/{file}"));
+        fs::open(&path, open::RDWR).unwrap()
+    });
+    let show = || {
+        files.each_ref().map(|file| {
+            let mut text = vec![0; 512];
+            let len = file.read_at(0, &mut text).unwrap();
+            String::from_utf8(text[..len].to_vec()).unwrap()
+        })
+    };
+    let nothing = show();
+    for (at, line, undo) in [
+        (0, "n == 7 && (n != 8 || comm ~ \"a*\")", "0"),
+        (1, "traceoff:1 if n == 1000", "!traceoff"),
+        (
+            1,
+            "enable_event:kprobes:other",
+            "!enable_event:kprobes:other",
+        ),
+        (
+            1,
+            "hist:keys=n.buckets=4,common_pid:vals=n:sort=n",
+            "!hist:keys=n.buckets=4,common_pid:vals=n:sort=n",
+        ),
+    ] {
+        // As many as the reading of the line takes.
+        let read = with_room_for(u64::MAX, || match at {
+            0 => drop(filter::Request::parse(line, &fields, &KernelSymbols).unwrap()),
+            _ => drop(trigger::Line::parse(line, &fields, &KernelSymbols).unwrap()),
+        });
+        assert!(read.granted > 1, "{line}");
+        let write = |text: &str| files[at].write_at(0, text.as_bytes()).map(drop);
+        for room in 0..read.granted {
+            let outcome = with_room_for(room, || write(line));
+            assert!(outcome.refused > 0, "{line} with room for {room}");
+            assert_eq!(
+                outcome.result,
+                Err(Errno::ENOMEM),
+                "{line} with room for {room}"
+            );
+            // The text of a refusal stays in the file until the next wish.
+            files[0].write_at(0, b"0").unwrap();
+            assert_eq!(show(), nothing, "{line} with room for {room}");
+            assert_eq!(fired_target(7), 37);
+        }
+        write(line).unwrap();
+        assert_ne!(show(), nothing, "{line}");
+        write(undo).unwrap();
+        assert_eq!(show(), nothing, "{line}");
+    }
+    // The second rings, by hand and for a trigger.
+    for room in 0.. {
+        let outcome = with_room_for(room, || buffer::take_snapshot(None));
+        if outcome.refused == 0 {
+            assert_eq!(outcome.result, Ok(()));
+            break;
+        }
+        assert_eq!((outcome.result, outcome.kept), (Err(Errno::ENOMEM), 0));
+        assert!(!buffer::has_snapshot());
+        let outcome = with_room_for(room, buffer::arm);
+        assert_eq!((outcome.result, outcome.kept), (Err(Errno::ENOMEM), 0));
+        // No trigger keeps it.
+        buffer::free_snapshot().unwrap();
+    }
+    buffer::free_snapshot().unwrap();
+    drop(files);
+    clean_up();
 }
 
 /// An event is turned off also when there is no memory at all. Its place is kept, and it can be

@@ -6,6 +6,8 @@
 
 use core::{error::Error, fmt};
 
+use crate::memory::OutOfMemory;
+
 /// The reason why a filter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterReason {
@@ -24,6 +26,7 @@ pub enum FilterReason {
     InvalidValue,
     FunctionNotFound,
     NoFilter,
+    OutOfMemory,
 }
 
 impl FilterReason {
@@ -45,6 +48,7 @@ impl FilterReason {
             Self::InvalidValue => "Invalid value (did you forget quotes)?",
             Self::FunctionNotFound => "Function not found",
             Self::NoFilter => "No filter found",
+            Self::OutOfMemory => "No memory is left",
         }
     }
 
@@ -67,6 +71,7 @@ impl FilterReason {
             Self::InvalidValue => "write a number, or a text in quotes",
             Self::FunctionNotFound => "kallsyms lists the functions",
             Self::NoFilter => "write a test, or 0 to keep all",
+            Self::OutOfMemory => "delete events or shrink buffers",
         }
     }
 }
@@ -83,8 +88,14 @@ pub struct FilterError {
 impl FilterError {
     /// The name that filters have in [`ErrorLog`](crate::error_log::ErrorLog::add).
     pub const LOCATION: &'static str = "event filter parse error";
-    /// EINVAL.
-    pub const ERRNO: i32 = 22;
+
+    /// The errno of the write.
+    pub const fn errno(self) -> i32 {
+        match self.reason {
+            FilterReason::OutOfMemory => 12,
+            _ => 22,
+        }
+    }
 
     pub(super) const fn new(reason: FilterReason, column: usize) -> Self {
         Self { reason, column }
@@ -113,6 +124,12 @@ impl fmt::Display for FilterError {
 }
 
 impl Error for FilterError {}
+
+impl From<OutOfMemory> for FilterError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::new(FilterReason::OutOfMemory, 0)
+    }
+}
 
 /// See [`FilterError::shown`].
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,13 @@
 //! Reads filters.
 
-use alloc::{borrow::ToOwned, boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 
 use super::{
     Comparison, Expression, Filter, FilterError, FilterReason as Reason, Pattern, Subject, Test,
 };
 use crate::{
     field::{Element, Field, Symbols, Width},
+    memory::{Boxed, OutOfMemory, copied, push},
     number,
 };
 
@@ -30,7 +31,7 @@ impl Filter {
         }
         let root = parser.expression()?;
         Ok(Self {
-            text: text.trim_start().to_owned(),
+            text: copied(text.trim_start())?,
             root,
         })
     }
@@ -38,7 +39,8 @@ impl Filter {
 
 /// Linux looks at quotes and parentheses first, so their errors come before all others.
 fn check_quotes_and_parens(text: &[u8]) -> Result<(), FilterError> {
-    let mut open = Vec::new();
+    // Where parentheses are open, and how many.
+    let (mut open, mut opened) = ([0; Filter::MOST_PARENS], 0);
     let mut quote = None;
     for (at, &byte) in text.iter().enumerate() {
         match (quote, byte) {
@@ -46,21 +48,23 @@ fn check_quotes_and_parens(text: &[u8]) -> Result<(), FilterError> {
             (Some(_), _) => {}
             (None, b'\'' | b'"') => quote = Some((byte, at)),
             (None, b'(') => {
-                if open.len() == Filter::MOST_PARENS {
+                let Some(place) = open.get_mut(opened) else {
                     return Err(FilterError::new(Reason::TooManyOpen, at));
-                }
-                open.push(at);
+                };
+                *place = at;
+                opened += 1;
             }
-            (None, b')') if open.pop().is_none() => {
-                return Err(FilterError::new(Reason::TooManyClose, at));
-            }
+            (None, b')') => match opened.checked_sub(1) {
+                Some(left) => opened = left,
+                None => return Err(FilterError::new(Reason::TooManyClose, at)),
+            },
             _ => {}
         }
     }
     if let Some((_, at)) = quote {
         return Err(FilterError::new(Reason::MissingQuote, at));
     }
-    match open.last() {
+    match open[..opened].last() {
         Some(&at) => Err(FilterError::new(Reason::TooManyOpen, at)),
         None => Ok(()),
     }
@@ -100,41 +104,49 @@ struct Level {
 
 impl Level {
     /// Joins the parts behind the last `||`.
-    fn end_all(&mut self) {
+    fn end_all(&mut self) -> Result<(), OutOfMemory> {
         let all = core::mem::take(&mut self.all);
-        push(
+        push_flat(
             &mut self.any,
             join(all, Expression::And),
             |part| match part {
                 Expression::Or(parts) => Ok(parts),
                 part => Err(part),
             },
-        );
+        )
     }
 
-    fn end(mut self) -> Expression {
-        self.end_all();
+    fn end(mut self) -> Result<Expression, OutOfMemory> {
+        self.end_all()?;
         let joined = join(self.any, Expression::Or);
-        if self.negated { negate(joined) } else { joined }
+        if self.negated {
+            negate(joined)
+        } else {
+            Ok(joined)
+        }
     }
 
-    fn push(&mut self, part: Expression) {
-        push(&mut self.all, part, |part| match part {
+    fn push(&mut self, part: Expression) -> Result<(), OutOfMemory> {
+        push_flat(&mut self.all, part, |part| match part {
             Expression::And(parts) => Ok(parts),
             part => Err(part),
-        });
+        })
     }
 }
 
 /// Adds a part, or its parts if it is a join of the same kind, because parentheses need not stay.
-fn push(
+fn push_flat(
     parts: &mut Vec<Expression>,
     part: Expression,
     same_kind: fn(Expression) -> Result<Vec<Expression>, Expression>,
-) {
+) -> Result<(), OutOfMemory> {
     match same_kind(part) {
-        Ok(inner) => parts.extend(inner),
-        Err(part) => parts.push(part),
+        Ok(inner) => {
+            parts.try_reserve(inner.len()).map_err(|_| OutOfMemory)?;
+            parts.extend(inner);
+            Ok(())
+        }
+        Err(part) => push(parts, part),
     }
 }
 
@@ -145,11 +157,11 @@ fn join(mut parts: Vec<Expression>, kind: fn(Vec<Expression>) -> Expression) -> 
     }
 }
 
-fn negate(part: Expression) -> Expression {
-    match part {
-        Expression::Not(part) => *part,
-        part => Expression::Not(Box::new(part)),
-    }
+fn negate(part: Expression) -> Result<Expression, OutOfMemory> {
+    Ok(match part {
+        Expression::Not(part) => part.into_inner(),
+        part => Expression::Not(Boxed::new(part)?),
+    })
 }
 
 struct Parser<'a> {
@@ -212,63 +224,61 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 Some(b'(') => {
                     self.at += 1;
-                    outer.push(core::mem::replace(
-                        &mut level,
-                        Level {
-                            negated,
-                            ..Level::default()
-                        },
-                    ));
+                    let inner = Level {
+                        negated,
+                        ..Level::default()
+                    };
+                    push(&mut outer, core::mem::replace(&mut level, inner))?;
                     continue;
                 }
                 None | Some(b')') => return Err(FilterError::new(Reason::Meaningless, self.at)),
                 Some(_) => {}
             }
             let test = Expression::Test(self.test()?);
-            level.push(if negated { negate(test) } else { test });
+            level.push(if negated { negate(test)? } else { test })?;
             while self.peek() == Some(b')') {
                 self.at += 1;
                 let Some(around) = outer.pop() else {
                     return Err(FilterError::new(Reason::TooManyClose, self.at));
                 };
                 let inner = core::mem::replace(&mut level, around);
-                level.push(inner.end());
+                level.push(inner.end()?)?;
             }
             if self.byte().is_none() {
                 break;
             } else if self.take(b"||") {
-                level.end_all();
+                level.end_all()?;
             } else if !self.take(b"&&") {
                 return Err(FilterError::new(Reason::TooManyTerms, self.at));
             }
         }
         if outer.is_empty() {
-            Ok(level.end())
+            Ok(level.end()?)
         } else {
             Err(FilterError::new(Reason::TooManyOpen, self.at))
         }
     }
 
-    fn subject(&self, name: &[u8]) -> Option<Subject> {
+    fn subject(&self, name: &[u8]) -> Result<Option<Subject>, OutOfMemory> {
         let found = self
             .fields
             .iter()
             .find(|field| field.name.as_bytes() == name);
-        match (found, name) {
-            (Some(field), _) => Some(Subject::Field(field.clone())),
+        Ok(match (found, name) {
+            (Some(field), _) => Some(Subject::Field(field.try_clone()?)),
             (None, b"comm" | b"COMM") => Some(Subject::Comm),
             (None, b"cpu" | b"CPU") => Some(Subject::Cpu),
             (None, _) => Field::common()
                 .into_iter()
                 .find(|field| field.name.as_bytes() == name)
                 .map(Subject::Field),
-        }
+        })
     }
 
     fn test(&mut self) -> Result<Test, FilterError> {
         let start = self.at;
         self.take_while(is_name);
-        let Some(subject) = self.subject(&self.text[start..self.at]) else {
+        let Some(subject) = self.subject(&self.text[start..self.at])? else {
             return self.error(Reason::FieldNotFound);
         };
         let function = self.take(b".function");
@@ -307,10 +317,10 @@ impl<'a> Parser<'a> {
         };
         let start = self.at;
         self.at += 1;
-        let text = self.take_while(|byte| byte != quote).to_owned();
+        let text = self.take_while(|byte| byte != quote);
         let end = self.at;
         self.at += 1;
-        match (subject.element(), operator, &text[..]) {
+        match (subject.element(), operator, text) {
             (Some(Element::String), _, _) => {}
             (Some(Element::Char), Operator::Number(comparison), &[byte]) => {
                 return Ok(Test::Number {
@@ -325,9 +335,9 @@ impl<'a> Parser<'a> {
             return Err(FilterError::new(Reason::OperandTooLong, end + 1));
         }
         let (pattern, negated) = match (operator, text.split_first()) {
-            (Operator::Glob, Some((b'!', text))) => (Pattern::glob(text), true),
-            (Operator::Glob, _) => (Pattern::glob(&text), false),
-            _ => (Pattern::exact(&text), negated),
+            (Operator::Glob, Some((b'!', text))) => (Pattern::glob(text)?, true),
+            (Operator::Glob, _) => (Pattern::glob(text)?, false),
+            _ => (Pattern::exact(text)?, negated),
         };
         Ok(Test::Text {
             subject,

@@ -8,6 +8,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::memory::OutOfMemory;
+
 /// A set of bytes. NUL is never in it, because it ends each string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByteSet([u64; 4]);
@@ -84,18 +86,44 @@ impl Pattern {
     /// The most bytes of a string that a pattern searches.
     pub const MOST_SEARCHED: usize = 127;
 
+    /// Without pieces yet, but with room for as many as there may be.
+    fn empty(source: &[u8], glob: bool) -> Result<Self, OutOfMemory> {
+        let mut pattern = Self {
+            source: Vec::new(),
+            pieces: Vec::new(),
+            glob,
+        };
+        let Self {
+            source: copy,
+            pieces,
+            ..
+        } = &mut pattern;
+        (copy.try_reserve_exact(source.len()))
+            .and_then(|()| pieces.try_reserve_exact(source.len()))
+            .map_err(|_| OutOfMemory)?;
+        copy.extend_from_slice(source);
+        Ok(pattern)
+    }
+
     /// Exactly `text`.
-    pub fn exact(text: &[u8]) -> Self {
-        Self {
-            source: text.into(),
-            pieces: text.iter().map(|&byte| Piece::Byte(byte)).collect(),
-            glob: false,
-        }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn exact(text: &[u8]) -> Result<Self, OutOfMemory> {
+        let mut pattern = Self::empty(text, false)?;
+        pattern
+            .pieces
+            .extend(text.iter().map(|&byte| Piece::Byte(byte)));
+        Ok(pattern)
     }
 
     /// The glob `source`. A `[` that nothing closes stands for itself.
-    pub fn glob(source: &[u8]) -> Self {
-        let mut pieces = Vec::new();
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn glob(source: &[u8]) -> Result<Self, OutOfMemory> {
+        let mut pattern = Self::empty(source, true)?;
+        let pieces = &mut pattern.pieces;
         let mut rest = source;
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;
@@ -125,11 +153,7 @@ impl Pattern {
                 byte => Piece::Byte(byte),
             });
         }
-        Self {
-            source: source.into(),
-            pieces,
-            glob: true,
-        }
+        Ok(pattern)
     }
 
     /// As it was written, without quotes.
@@ -272,7 +296,7 @@ mod tests {
             // The first try of the middle part must not be the last one.
             ("*aab", &["aaab"], &["aaa"]),
         ] {
-            let glob = Pattern::glob(pattern.as_bytes());
+            let glob = Pattern::glob(pattern.as_bytes()).unwrap();
             for text in yes {
                 assert!(glob.matches(text.as_bytes()), "{pattern} {text}");
             }
@@ -284,9 +308,9 @@ mod tests {
 
     #[test]
     fn exact_patterns_have_no_special_letters() {
-        assert!(Pattern::exact(b"a*").matches(b"a*"));
-        assert!(!Pattern::exact(b"a*").matches(b"ab"));
-        assert!(!Pattern::exact(b"a*").searches());
+        assert!(Pattern::exact(b"a*").unwrap().matches(b"a*"));
+        assert!(!Pattern::exact(b"a*").unwrap().matches(b"ab"));
+        assert!(!Pattern::exact(b"a*").unwrap().searches());
     }
 
     #[test]
@@ -299,25 +323,25 @@ mod tests {
             ("a*b", true),
         ] {
             assert_eq!(
-                Pattern::glob(pattern.as_bytes()).searches(),
+                Pattern::glob(pattern.as_bytes()).unwrap().searches(),
                 searches,
                 "{pattern}"
             );
         }
         let mut text = vec![b'x'; Pattern::MOST_SEARCHED];
         *text.last_mut().unwrap() = b'y';
-        assert!(Pattern::glob(b"*y").matches(&text));
+        assert!(Pattern::glob(b"*y").unwrap().matches(&text));
         text.push(b'z');
         assert!(
-            !Pattern::glob(b"*z").matches(&text),
+            !Pattern::glob(b"*z").unwrap().matches(&text),
             "the byte lies behind what is searched"
         );
-        assert!(Pattern::glob(b"x*").matches(&text));
+        assert!(Pattern::glob(b"x*").unwrap().matches(&text));
     }
 
     #[test]
     fn runs_of_a_set_cover_it() {
-        let runs = |source: &str| match Pattern::glob(source.as_bytes()).pieces() {
+        let runs = |source: &str| match Pattern::glob(source.as_bytes()).unwrap().pieces() {
             [Piece::Set(set)] => set.runs().collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };

@@ -5,7 +5,7 @@
 
 use core::{error::Error, fmt};
 
-use crate::filter::FilterError;
+use crate::{filter::FilterError, memory::OutOfMemory};
 
 /// The reason why a `hist` trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +33,7 @@ pub enum HistReason {
     NotSupported,
     /// A part that is none of the above.
     UnknownPart,
+    OutOfMemory,
 }
 
 impl HistReason {
@@ -61,6 +62,7 @@ impl HistReason {
             Self::UnknownPart => {
                 "Unknown part; there are keys vals sort size name pause cont clear"
             }
+            Self::OutOfMemory => "No memory is left; delete events or shrink buffers",
         }
     }
 
@@ -68,6 +70,7 @@ impl HistReason {
     pub const fn errno(self) -> i32 {
         match self {
             Self::NoneToContinueOrClear => 2,
+            Self::OutOfMemory => 12,
             Self::Exists => 17,
             _ => 22,
         }
@@ -98,7 +101,7 @@ impl HistError {
     pub const fn errno(self) -> i32 {
         match self {
             Self::Trigger { reason, .. } => reason.errno(),
-            Self::Filter(_) => FilterError::ERRNO,
+            Self::Filter(error) => error.errno(),
         }
     }
 }
@@ -113,3 +116,9 @@ impl fmt::Display for HistError {
 }
 
 impl Error for HistError {}
+
+impl From<OutOfMemory> for HistError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::new(HistReason::OutOfMemory, 0)
+    }
+}

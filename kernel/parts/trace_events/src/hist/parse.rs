@@ -1,11 +1,12 @@
 //! Reads `hist` triggers.
 
-use alloc::{string::String, vec::Vec};
+use alloc::vec::Vec;
 
 use super::{Column, Hist, HistError, HistReason as Reason, Modifier, Order, Sort, SortBy, Source};
 use crate::{
     field::{Field, Symbols},
     filter::Filter,
+    memory::{copied, push, written},
     number,
 };
 
@@ -98,14 +99,14 @@ impl Hist {
             if values.len() == Self::MOST_VALUES {
                 return word.error(Reason::TooManyValues);
             }
-            values.push(value(word, fields)?);
+            push(&mut values, value(word, fields)?)?;
         }
         let mut hist = Self {
             keys: Vec::new(),
             values,
             sort: Vec::new(),
             size: parts.size,
-            name: parts.name.map(String::from),
+            name: parts.name.map(copied).transpose()?,
             order: parts.order,
             filter: None,
         };
@@ -113,14 +114,17 @@ impl Hist {
             if hist.keys.len() == Self::MOST_KEYS {
                 return word.error(Reason::TooManyKeys);
             }
-            hist.keys.push(key(word, fields)?);
+            push(&mut hist.keys, key(word, fields)?)?;
         }
         match parts.sort {
             Some(word) => hist.sort = hist.parse_sort(word)?,
-            None => hist.sort.push(Sort {
-                by: SortBy::HitCount,
-                descending: false,
-            }),
+            None => {
+                let usual = Sort {
+                    by: SortBy::HitCount,
+                    descending: false,
+                };
+                push(&mut hist.sort, usual)?;
+            }
         }
         hist.filter = filter
             .map(|filter| Filter::parse(filter, fields, symbols))
@@ -141,7 +145,7 @@ impl Hist {
             if sort.len() == Self::MOST_SORT_KEYS {
                 return assignment.error(Reason::TooManySortFields);
             }
-            sort.push(self.sort_key(word)?);
+            push(&mut sort, self.sort_key(word)?)?;
         }
         Ok(sort)
     }
@@ -189,7 +193,7 @@ fn direction(own: Modifier, modifier: Option<Word<'_>>) -> Result<bool, HistErro
     let Some(word) = modifier else {
         return Ok(false);
     };
-    let shown = alloc::format!("{own}");
+    let shown = written(&own)?;
     let own = shown.strip_prefix('.').unwrap_or("");
     let word = match word.strip_prefix(own) {
         Some(rest) if own.is_empty() => rest,
@@ -332,7 +336,8 @@ fn column<'a>(word: Word<'a>, fields: &[Field]) -> Result<(Source, Option<Word<'
         Some((name, modifier)) => (name, Some(modifier)),
         None => (word, None),
     };
-    let own = fields.iter().find(|field| field.name == name.text).cloned();
+    let own = fields.iter().find(|field| field.name == name.text);
+    let own = own.map(Field::try_clone).transpose()?;
     let source = own.map(Source::Field).or_else(|| match name.text {
         "common_cpu" | "cpu" | "CPU" => Some(Source::Cpu),
         "common_comm" | "comm" | "COMM" => Some(Source::Comm),
