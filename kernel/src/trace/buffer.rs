@@ -311,7 +311,7 @@ impl Buffer {
                 core::mem::swap(&mut self.rings[cpu], &mut self.others[cpu]);
             }
         }
-        // Whoever was writing to one of them is over then (BUFFER-1).
+        // Writers to one of them are over then (BUFFER-1).
         text_poke::synchronize_hits();
         for owned in core::mem::take(&mut self.others) {
             self.gone.add(&owned.final_stats());

@@ -25,8 +25,8 @@
 //!     directories. Each call of [`Tree::retain`] is followed by one call of [`Tree::release`].
 //! T4. A removed directory is empty and stays so.
 //! T5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
-//! T6. The bytes of a node's name neither move nor change as long as the node is there. So those who
-//!     use the node may keep their address.
+//! T6. The bytes of a node's name neither move nor change as long as the node is there. So users of
+//!     the node may keep their address.
 //!
 //! # Permissions
 //! There is one user, who owns every file and is bound by the owner's permission bits. Virtual

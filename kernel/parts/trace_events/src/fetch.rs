@@ -11,8 +11,8 @@
 //! | `@ADDR`, `@SYM+N` | the memory there |
 //! | `+N(F)`, `-N(F)` | the memory at the value of F plus or minus N; `+uN(F)` in user space |
 //!
-//! A value of the type `%pD` or `%pd` is the address of an open file or of a node. What is recorded
-//! is its name: the string at the address that is in the object ([`Symbols::name_offset`]).
+//! A value of the type `%pD` or `%pd` is the address of an open file or of a node. Its name is
+//! recorded: the string at the address that is in the object ([`Symbols::name_offset`]).
 //!
 //! # Invariants
 //! A1. An argument keeps its text, and the text alone is printed. So what is printed parses to the

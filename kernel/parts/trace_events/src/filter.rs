@@ -21,8 +21,8 @@
 //! E2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no `Not`.
 //!
 //! # Differences to Linux
-//! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has EPERM, ENOENT or ESRCH for some. Linux takes
-//! `a == 1 &&` as `a == 1`; here it is refused. A glob that begins with a digit is a glob here. A
+//! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has
+//! EPERM, ENOENT or ESRCH for some. Linux takes `a == 1 &&` as `a == 1`; here it is refused. A glob that begins with a digit is a glob here. A
 //! pattern has at most [`Pattern::MOST_BYTES`] bytes. An array and a `symstr` cannot be compared.
 
 mod compile;

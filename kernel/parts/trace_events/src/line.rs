@@ -246,8 +246,8 @@ pub fn write_header(
     )
 }
 
-/// Writes the text of `snapshot`, or of the file of one CPU, that has no records: whether there is a
-/// buffer for them, and how the file is used.
+/// Writes the text of `snapshot`, or of the file of one CPU, that has no records: whether there is
+/// a buffer for them, and how the file is used.
 ///
 /// The first lines and the marked one are those of Linux, because scripts look for them.
 pub fn write_snapshot_help(

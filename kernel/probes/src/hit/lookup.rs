@@ -25,7 +25,8 @@ impl<P: Platform> Hits<P> {
         self.table.find(TrapIp(ip), self.no_grace()).is_some()
     }
 
-    /// Whether this CPU runs a pre or entry handler now. Any context that keeps its CPU.
+    /// Whether this CPU runs a pre or entry handler now. The assembly tells a return handler as
+    /// one, too: its `ip` is behind a call, where no breakpoint is. Any context that keeps its CPU.
     pub fn in_pre_handler(&self) -> bool {
         let cpu = P::this_cpu();
         let running = cpu.running.load(Relaxed);

@@ -73,7 +73,7 @@ fn a_snapshot_has_what_was_recorded_and_tracing_goes_on() {
     );
     assert!(show("snapshot").contains("entries-in-buffer/entries-written: 2/2 "));
     assert!(show("trace").contains("entries-in-buffer/entries-written: 1/1 "));
-    // What clears the one leaves the other.
+    // Clearing the one leaves the other.
     echo("2", "snapshot").unwrap();
     assert_eq!(state("snapshot").as_deref(), Some(ALLOCATED));
     assert_eq!(numbers("trace"), [6]);
