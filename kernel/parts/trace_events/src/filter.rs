@@ -22,8 +22,9 @@
 //!
 //! # Differences to Linux
 //! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has
-//! EPERM, ENOENT or ESRCH for some. Linux takes `a == 1 &&` as `a == 1`; here it is refused. A glob that begins with a digit is a glob here. A
-//! pattern has at most [`Pattern::MOST_BYTES`] bytes. An array and a `symstr` cannot be compared.
+//! EPERM, ENOENT or ESRCH for some. Linux takes `a == 1 &&` as `a == 1`; here it is refused. A glob
+//! that begins with a digit is a glob here. A pattern has at most [`Pattern::MOST_BYTES`] bytes. An
+//! array and a `symstr` cannot be compared.
 
 mod compile;
 mod error;

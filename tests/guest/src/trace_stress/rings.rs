@@ -172,7 +172,7 @@ fn a_storm_of_snapshots_harms_nothing() {
     let since = Since::now();
     let probe = attached_recorder();
     buffer::take_snapshot(None).unwrap();
-    let storm = super::Fire::of(|| snapshot::take());
+    let storm = super::Fire::of(snapshot::take);
     let fire = Fire::start();
     let mut reader = Reader::default();
     for round in 0..15 {
