@@ -21,14 +21,14 @@ use kernel::{
     log,
     mm::init_text,
     probes::{
-        Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, debugfs,
+        Jprobe, Kernel, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, debugfs,
         disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, register_kretprobe,
         unregister_kprobe, unregister_kprobes, unregister_kretprobe,
     },
     symbols,
     task::kthread::{spawn_kthread, spawn_kthread_on},
 };
-use probes::kprobe::flags;
+use probes::{Platform, kprobe::flags};
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const STATS: &str = "/sys/kernel/debug/kprobes/stats";
@@ -297,6 +297,10 @@ fn blacklist_names_each_function_that_may_not_be_probed() {
                 "{line} at {at:#x}"
             );
         }
+        // The next one may begin there.
+        if !text.contains(&format!("{end:#018x}-")) {
+            assert_eq!(Kernel::blacklisted(end), None, "{line}");
+        }
         names.push(symbols::lookup_addr(start).unwrap().to_string());
     }
     for name in [
@@ -466,6 +470,24 @@ fn knob_logs_each_change_once() {
     write(ENABLED, b"1").unwrap();
     write(ENABLED, b"y").unwrap();
     assert_eq!((logged(on), logged(off)), (before.0 + 1, before.1 + 1));
+}
+
+/// The same for the knob of jumps.
+#[guest_test]
+fn knob_of_jumps_logs_each_change_once() {
+    let message = |on| match on {
+        true => "kprobe jump-optimization is enabled",
+        false => "kprobe jump-optimization is disabled",
+    };
+    let count = || (logged(message(true)), logged(message(false)));
+    let was = PROBES.optimization();
+    let before = count();
+    PROBES.set_optimization(was).unwrap();
+    assert_eq!(count(), before);
+    for on in [!was, !was, was, was] {
+        PROBES.set_optimization(on).unwrap();
+    }
+    assert_eq!(count(), (before.0 + 1, before.1 + 1));
 }
 
 #[guest_test]

@@ -699,6 +699,21 @@ mod tests {
         );
     }
 
+    /// The first indirect jump is named, and a reference to the probed instruction itself does not
+    /// hide the one that leads under the jump.
+    #[test]
+    fn of_several_references_those_that_matter_are_found() {
+        let nops = [0x90; 8];
+        let jumps = [&nops[..], &[0xff, 0xe0, 0xff, 0xe0]].concat();
+        let refused = Err(Obstacle::IndirectJump { at: START + 8 });
+        assert_eq!(lengths(&jumps, &[], 0), refused);
+        assert_eq!(lengths(&jumps, &[], 1), refused);
+        // jmp to 1; jmp to 3; ret
+        let back = [&nops[..], &[0xeb, 0xf7, 0xeb, 0xf7, 0xc3]].concat();
+        let (at, to) = (START + 10, START + 3);
+        assert_eq!(lengths(&back, &[], 1), Err(Obstacle::Entered { at, to }));
+    }
+
     #[test]
     fn a_call_is_displaced_only_if_it_returns_behind_the_jump() {
         let near = [0xe8, 0, 1, 0, 0, 0xc3];

@@ -160,6 +160,13 @@ fn string_may_end_where_memory_ends() {
     slashes[PATH_MAX - 1] = 0;
     let longest = at_end_of_page(page, &slashes);
     assert_eq!(call(nr::CHDIR, [longest, 0, 0, 0, 0, 0]), Ok(0));
+    // A string on two pages: both of its parts count.
+    let next = last_page();
+    assert_eq!(next, page + 4096);
+    let split = at_end_of_page(page, b"/t");
+    // SAFETY: the page is one of the heap that nothing else uses.
+    unsafe { core::slice::from_raw_parts_mut(next as *mut u8, 3) }.copy_from_slice(b"mp\0");
+    assert_eq!(call(nr::CHDIR, [split, 0, 0, 0, 0, 0]), Ok(0));
     syscall::chdir(c"/").expect("chdir");
 }
 
