@@ -22,7 +22,7 @@ use core::{
 };
 
 use crate::{
-    digits::{write_decimal, write_hex, write_signed},
+    digits::Ascii,
     memory::{OutOfMemory, copied},
 };
 
@@ -249,6 +249,17 @@ impl Element {
         })
     }
 
+    /// Appends `value` if it is printed as a number. Returns whether it is.
+    fn push_number<const MOST: usize>(self, value: u64, text: &mut Ascii<MOST>) -> bool {
+        match self {
+            Self::Unsigned(_) => text.push_decimal(value, b' ', 0),
+            Self::Signed(_) => text.push_signed(value as i64),
+            Self::Hex(_) => text.push_hex(value),
+            Self::Char | Self::Symbol | Self::String => return false,
+        }
+        true
+    }
+
     /// Prints the value at `offset` of `record`.
     fn print(
         self,
@@ -271,9 +282,11 @@ impl Element {
             return out.write_str(FAULT);
         };
         match self {
-            Self::Unsigned(_) => write_decimal(value, b' ', 0, out),
-            Self::Signed(_) => write_signed(value as i64, out),
-            Self::Hex(_) => write_hex(value, out),
+            Self::Unsigned(_) | Self::Signed(_) | Self::Hex(_) => {
+                let mut text = Ascii::<20>::new();
+                self.push_number(value, &mut text);
+                text.write_to(out)
+            }
             Self::Char => {
                 out.write_char('\'')?;
                 print_bytes(&[value as u8], out)?;
@@ -321,17 +334,27 @@ pub fn print_symbol(address: u64, symbols: &dyn Symbols, out: &mut dyn Write) ->
             size,
             module,
         }) => {
-            out.write_str(name)?;
-            out.write_str("+")?;
-            write_hex(offset, out)?;
-            out.write_str("/")?;
-            write_hex(size, out)?;
+            // One text, if the name is not among the longest.
+            let mut place = Ascii::<88>::new();
+            match name.len() {
+                ..=48 => place.push(name.as_bytes()),
+                _ => out.write_str(name)?,
+            }
+            place.push(b"+");
+            place.push_hex(offset);
+            place.push(b"/");
+            place.push_hex(size);
+            place.write_to(out)?;
             match module {
                 Some(module) => write!(out, " [{module}]"),
                 None => Ok(()),
             }
         }
-        None => write_hex(address, out),
+        None => {
+            let mut number = Ascii::<18>::new();
+            number.push_hex(address);
+            number.write_to(out)
+        }
     }
 }
 
@@ -511,6 +534,32 @@ impl Field {
             Element::String if !self.is_symbol => string_at(record, self.offset as usize),
             _ => None,
         }
+    }
+
+    /// Prints `before`, the name, `=` and the value.
+    pub fn print_named(
+        &self,
+        before: &str,
+        record: &[u8],
+        symbols: &dyn Symbols,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        // Most are numbers with short names: one text.
+        let mut text = Ascii::<64>::new();
+        text.push(before.as_bytes());
+        text.push(self.name.as_bytes());
+        text.push(b"=");
+        if let FieldKind::One(element) = self.kind
+            && let Some(value) = element.number(record, self.offset as usize)
+            && element.push_number(value, &mut text)
+            && text.is_whole()
+        {
+            return text.write_to(out);
+        }
+        out.write_str(before)?;
+        out.write_str(&self.name)?;
+        out.write_str("=")?;
+        self.print(record, symbols, out)
     }
 
     /// Prints its value in `record`: `5`, `0x2a`, `'c'`, `"text"`, `main+0x4/0x20` or `{1,2}`.

@@ -6,7 +6,7 @@
 
 use crate::{
     definition::EventKind,
-    digits::{write_decimal, write_signed},
+    digits::Ascii,
     field::{FAULT, SymbolAt, Symbols, print_symbol},
     record::Layout,
 };
@@ -65,10 +65,13 @@ pub fn write_line(
 ) -> fmt::Result {
     write_prefix(record, origin, out)?;
     out.write_str(name)?;
-    out.write_str(": ")?;
-    write_body(layout, record, symbols, out)?;
+    out.write_str(if layout.fixed { ": " } else { ": (" })?;
+    write_values(layout, record, symbols, out)?;
     out.write_char('\n')
 }
+
+/// The letters of a task's name, with blanks before them.
+const COMM_LETTERS: usize = 16;
 
 /// Writes task, CPU, state and time: all that stands before the name of the event.
 pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> fmt::Result {
@@ -76,31 +79,33 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     let byte = |at: usize| record.get(at).copied().unwrap_or(0);
     let pid = i32::from_le_bytes([byte(4), byte(5), byte(6), byte(7)]);
     let Origin { comm, cpu, time_ns } = origin;
-    // At once, because a padded text is written letter by letter.
-    const BLANKS: &str = "                ";
-    let missing = BLANKS.len().saturating_sub(comm.chars().count());
-    out.write_str(&BLANKS[..missing])?;
-    out.write_str(comm)?;
-    out.write_str("-")?;
-    write_signed(pid.into(), out)?;
-    // The number and the blanks behind it have 7 letters at least.
-    let digits = match pid {
-        0.. => pid.checked_ilog10().unwrap_or(0) as usize + 1,
-        _ => pid.unsigned_abs().ilog10() as usize + 2,
-    };
-    out.write_str(&BLANKS[..7_usize.saturating_sub(digits)])?;
-    out.write_str(" [")?;
-    write_decimal((*cpu).into(), b'0', 3, out)?;
-    let mut text = *b"] ..... ";
-    for (byte, letter) in text[2..].iter_mut().zip(state(byte(2), byte(3))) {
-        *byte = letter as u8;
+    // Room for the largest numbers: 12 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters, and for the name.
+    let mut text = Ascii::<80>::new();
+    if comm.is_ascii() && comm.len() <= COMM_LETTERS {
+        // In halves, each of which is one store.
+        let blanks = COMM_LETTERS - comm.len();
+        text.pad_to(blanks.min(COMM_LETTERS / 2));
+        text.pad_to(blanks);
+        text.push(comm.as_bytes());
+    } else {
+        write!(out, "{comm:>COMM_LETTERS$}")?;
     }
-    out.write_str(core::str::from_utf8(&text).unwrap_or("] ..... "))?;
+    let number_at = text.len();
+    text.push(b"-");
+    text.push_signed(pid.into());
+    // The number and the blanks behind it have 7 letters at least.
+    text.pad_to(number_at + 8);
+    text.push(b" [");
+    text.push_decimal((*cpu).into(), b'0', 3);
+    text.push(b"] ");
+    text.push(&state(byte(2), byte(3)));
+    text.push(b" ");
     let micros = time_ns.saturating_add(500) / 1000;
-    write_decimal(micros / 1_000_000, b' ', 5, out)?;
-    out.write_str(".")?;
-    write_decimal(micros % 1_000_000, b'0', 6, out)?;
-    out.write_str(": ")
+    text.push_decimal(micros / 1_000_000, b' ', 5);
+    text.push(b".");
+    text.push_decimal(micros % 1_000_000, b'0', 6);
+    text.push(b": ");
+    text.write_to(out)
 }
 
 /// Writes the lines of a record of a call stack.
@@ -131,6 +136,19 @@ pub fn write_body(
     symbols: &dyn Symbols,
     out: &mut dyn Write,
 ) -> fmt::Result {
+    if !layout.fixed {
+        out.write_str("(")?;
+    }
+    write_values(layout, record, symbols, out)
+}
+
+/// Writes what stands behind the parenthesis of the place, or all of it if no place is shown.
+fn write_values(
+    layout: &Layout,
+    record: &[u8],
+    symbols: &dyn Symbols,
+    out: &mut dyn Write,
+) -> fmt::Result {
     let address = |number: usize| {
         let field = layout.own_fields().get(number)?;
         field.number(record)
@@ -138,14 +156,10 @@ pub fn write_body(
     if layout.fixed {
         for (number, field) in layout.arguments().iter().enumerate() {
             let space = if number == 0 { "" } else { " " };
-            out.write_str(space)?;
-            out.write_str(&field.name)?;
-            out.write_str("=")?;
-            field.print(record, symbols, out)?;
+            field.print_named(space, record, symbols, out)?;
         }
         return Ok(());
     }
-    out.write_str("(")?;
     match layout.kind {
         EventKind::Probe => write_address(address(0), true, symbols, out)?,
         EventKind::Return => {
@@ -154,12 +168,12 @@ pub fn write_body(
             write_address(address(0), false, symbols, out)?;
         }
     }
-    out.write_char(')')?;
-    for field in layout.arguments() {
-        out.write_str(" ")?;
-        out.write_str(&field.name)?;
-        out.write_str("=")?;
-        field.print(record, symbols, out)?;
+    let Some((first, others)) = layout.arguments().split_first() else {
+        return out.write_char(')');
+    };
+    first.print_named(") ", record, symbols, out)?;
+    for field in others {
+        field.print_named(" ", record, symbols, out)?;
     }
     Ok(())
 }
@@ -185,31 +199,31 @@ fn write_address(
 }
 
 /// The five letters of the state: interrupts, rescheduling, context, preemption, migration.
-pub fn state(flags: u8, preempt_count: u8) -> [char; 5] {
+pub fn state(flags: u8, preempt_count: u8) -> [u8; 5] {
     let has = |bits| flags & bits == bits;
     let interrupts = match (has(flags::IRQS_OFF), has(flags::BH_OFF)) {
-        (true, true) => 'D',
-        (true, false) => 'd',
-        (false, true) => 'b',
-        (false, false) => '.',
+        (true, true) => b'D',
+        (true, false) => b'd',
+        (false, true) => b'b',
+        (false, false) => b'.',
     };
     let resched = match (has(flags::NEED_RESCHED), has(flags::PREEMPT_RESCHED)) {
-        (true, true) => 'N',
-        (true, false) => 'n',
-        (false, true) => 'p',
-        (false, false) => '.',
+        (true, true) => b'N',
+        (true, false) => b'n',
+        (false, true) => b'p',
+        (false, false) => b'.',
     };
     let context = match (has(flags::NMI), has(flags::HARDIRQ), has(flags::SOFTIRQ)) {
-        (true, true, _) => 'Z',
-        (true, false, _) => 'z',
-        (false, true, true) => 'H',
-        (false, true, false) => 'h',
-        (false, false, true) => 's',
-        (false, false, false) => '.',
+        (true, true, _) => b'Z',
+        (true, false, _) => b'z',
+        (false, true, true) => b'H',
+        (false, true, false) => b'h',
+        (false, false, true) => b's',
+        (false, false, false) => b'.',
     };
     let depth = |depth: u8| match depth {
-        0 => '.',
-        depth => char::from_digit(depth.into(), 16).unwrap_or('.'),
+        0 => b'.',
+        depth => b"0123456789abcdef"[usize::from(depth & 0xf)],
     };
     [
         interrupts,

@@ -129,7 +129,7 @@ fn short_record_prints_faults() {
 
 #[test]
 fn state_has_a_letter_for_each_flag() {
-    let text = |flags, count| state(flags, count).iter().collect::<String>();
+    let text = |flags, count| String::from_utf8(state(flags, count).to_vec()).unwrap();
     assert_eq!(text(0, 0), ".....");
     assert_eq!(text(flags::IRQS_OFF, 0), "d....");
     assert_eq!(text(flags::BH_OFF, 0), "b....");
