@@ -2,8 +2,6 @@
 //! outer one, and at each access of that. A reader on another CPU that runs while a writer stands
 //! still is among them, and the other way round.
 
-use std::{rc::Rc, vec, vec::Vec};
-
 use super::{
     interrupt,
     world::{End, World},
@@ -56,38 +54,20 @@ impl Act {
     }
 }
 
-/// Runs `acts`, each one interrupted by the next at an access of it, in all ways. Returns in how
-/// many.
 fn explore(pages: usize, mode: Mode, before: &[Act], acts: &[Act]) -> usize {
-    let mut steps = vec![0; acts.len() - 1];
-    let mut runs = 0;
-    loop {
+    let new = || {
         // 32 bits wrap within the run.
-        let world = Rc::new(World::new(pages, mode, u64::from(u32::MAX) - 3));
+        let world = World::new(pages, mode, u64::from(u32::MAX) - 3);
         before.iter().for_each(|act| act.run(&world));
-        let interrupts: Vec<_> = (steps.iter().zip(&acts[1..]))
-            .map(|(&step, &act)| {
-                let world = Rc::clone(&world);
-                let handler: Rc<dyn Fn()> = Rc::new(move || act.run(&world));
-                (step, handler)
-            })
-            .collect();
-        let came = interrupt::with(&interrupts, || acts[0].run(&world));
-        let case = std::format!("{pages} pages, {mode:?}, {before:?}, {acts:?} at {steps:?}");
-        let closed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let stats = world.close_books();
-            // It still works.
-            assert!(world.write(MAX, End::Commit) && world.close_books().read > stats.read);
-        }));
-        assert!(closed.is_ok(), "{case}");
-        runs += 1;
-        // The innermost interrupt moves on first. One that did not come was the last of its kind.
-        let Some(depth) = came.checked_sub(1) else {
-            return runs;
-        };
-        steps[depth] += 1;
-        steps[depth + 1..].fill(0);
-    }
+        world
+    };
+    let case = std::format!("{pages} pages, {mode:?}, {before:?}");
+    let run = |world: &World, act: Act| act.run(world);
+    interrupt::explore(case, new, run, acts, |world| {
+        let stats = world.close_books();
+        // It still works.
+        assert!(world.write(MAX, End::Commit) && world.close_books().read > stats.read);
+    })
 }
 
 /// Explores `acts` in both modes. Two of them meet in rings of 1 to 3 pages that have been filled

@@ -6,7 +6,7 @@ use core::{
     ptr::NonNull,
     sync::atomic::{AtomicPtr, Ordering::SeqCst},
 };
-use std::{collections::BTreeSet, rc::Rc, vec, vec::Vec};
+use std::{collections::BTreeSet, rc::Rc};
 
 use super::{interrupt, world::Memory};
 use crate::{
@@ -188,40 +188,21 @@ impl Pair {
     }
 }
 
-/// Runs `acts`, each one interrupted by the next at an access of it, in all ways.
 fn explore(mode: Mode, before: &[Act], acts: &[Act]) -> usize {
-    let mut steps = vec![0; acts.len() - 1];
-    let mut runs = 0;
-    loop {
-        let pair = Rc::new(Pair::new(mode));
+    let new = || {
+        let pair = Pair::new(mode);
         before.iter().for_each(|act| pair.run(*act));
-        let interrupts: Vec<_> = (steps.iter().zip(&acts[1..]))
-            .map(|(&step, &act)| {
-                let pair = Rc::clone(&pair);
-                let handler: Rc<dyn Fn()> = Rc::new(move || pair.run(act));
-                (step, handler)
-            })
-            .collect();
-        let came = interrupt::with(&interrupts, || pair.run(acts[0]));
-        let closed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pair
+    };
+    let case = std::format!("{mode:?}, {before:?}");
+    interrupt::explore(case, new, Pair::run, acts, |pair| {
+        pair.close_books();
+        // It still works.
+        for act in [Act::Write(1, Look::Live), Act::Exchange, Act::Doubt] {
+            pair.run(act);
             pair.close_books();
-            // It still works.
-            for act in [Act::Write(1, Look::Live), Act::Exchange, Act::Doubt] {
-                pair.run(act);
-                pair.close_books();
-            }
-        }));
-        assert!(
-            closed.is_ok(),
-            "{mode:?}, {before:?}, {acts:?} at {steps:?}"
-        );
-        runs += 1;
-        let Some(depth) = came.checked_sub(1) else {
-            return runs;
-        };
-        steps[depth] += 1;
-        steps[depth + 1..].fill(0);
-    }
+        }
+    })
 }
 
 /// Three records fill a page, and nine a ring.
