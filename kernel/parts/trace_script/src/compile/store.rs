@@ -412,56 +412,6 @@ impl Body<'_, '_> {
         self.asm.release(mark);
     }
 
-    /// The same as [`Self::store_memory`] of the memory of a program.
-    fn store_user_memory(&mut self, address: &Number, length: &Number, most: u32, to: Place) {
-        let mark = self.asm.mark();
-        let address = self.keep(address);
-        let length = self.keep(length);
-        let before = core::mem::replace(&mut self.asm.forgetful, true);
-        self.asm.fill(to, most);
-        let end = self.asm.label();
-        let add = |a: Number, b: Number| Number::alu(AluOp::Add, a, b);
-        let load = |address: Number, offset: i64, bytes: u8| {
-            Number::load_in(Space::User, address, offset, bytes, false)
-        };
-        for word in 0..most / 8 {
-            let at = u64::from(8 * word);
-            let compare = |condition, than: u64| {
-                Test::compare(condition, length.clone(), Number::Constant(than))
-            };
-            self.branch_on(&compare(Condition::BelowOrEqual, at), true, end);
-            let rest = if word == 0 {
-                // 1 to 7 bytes: 4, 2 and 1 of them, as the bits of the length say.
-                let mut behind = Number::Constant(0);
-                let mut sum = Number::Constant(0);
-                for bytes in [4_u8, 2, 1] {
-                    let bit = Number::Constant(bytes.into());
-                    let bit = self.keep(&Number::alu(AluOp::And, length.clone(), bit));
-                    let part = load(add(address.clone(), behind.clone()), 0, bytes);
-                    let part =
-                        Number::select(Test::not_zero(bit.clone()), part, Number::Constant(0));
-                    let bits = Number::alu(AluOp::ShiftLeft, behind.clone(), Number::Constant(3));
-                    let part = Number::alu(AluOp::ShiftLeft, part, bits);
-                    sum = Number::alu(AluOp::Or, part, sum);
-                    behind = self.keep(&add(behind, bit));
-                }
-                sum
-            } else {
-                // The last 8 bytes, without those that are stored already.
-                let last = load(add(address.clone(), length.clone()), -8, 8);
-                let missing = Number::alu(AluOp::Sub, Number::Constant(at + 8), length.clone());
-                let bits = Number::alu(AluOp::ShiftLeft, missing, Number::Constant(3));
-                Number::alu(AluOp::ShiftRight, last, bits)
-            };
-            let whole = load(address.clone(), at as i64, 8);
-            let word = Number::select(compare(Condition::AboveOrEqual, at + 8), whole, rest);
-            self.store_number(&word, to.at(at as u32), 8);
-        }
-        self.asm.place(end);
-        self.asm.forgetful = before;
-        self.asm.release(mark);
-    }
-
     /// Copies `length` bytes of memory, at most `most`, a multiple of 8. Zeros follow. No byte
     /// behind the length is read.
     pub(super) fn store_memory(
@@ -471,54 +421,112 @@ impl Body<'_, '_> {
         most: u32,
         to: Place,
     ) {
-        if space == Space::User {
-            return self.store_user_memory(address, length, most, to);
-        }
         let mark = self.asm.mark();
         let address = self.keep(address);
         let length = self.keep(length);
         let before = core::mem::replace(&mut self.asm.forgetful, true);
         self.asm.fill(to, most);
         let end = self.asm.label();
-        let whole_words = most / 8;
-        for word in 0..whole_words {
-            let at = i32::try_from(8 * word).unwrap_or(0);
-            let (whole, store) = (self.asm.label(), self.asm.label());
-            self.number(&address);
-            self.asm.mov(Reg::R2, Reg::R0);
-            self.number(&length);
-            self.asm.mov(Reg::R1, Reg::R0);
-            self.asm.branch(Condition::BelowOrEqual, Reg::R1, at, end);
-            self.asm
-                .branch(Condition::AboveOrEqual, Reg::R1, at + 8, whole);
-            if word == 0 {
-                self.load_short();
-            } else {
-                // The last 8 bytes, without those that are stored already.
-                self.asm.alu(AluOp::Add, Reg::R2, Reg::R1);
-                let last = Place {
-                    base: Reg::R2,
-                    offset: -8,
-                };
-                self.asm.load(Reg::R0, last, 8, false);
-                self.asm.mov(Reg::R3, at + 8);
-                self.asm.alu(AluOp::Sub, Reg::R3, Reg::R1);
-                self.asm.alu(AluOp::ShiftLeft, Reg::R3, 3);
-                self.asm.alu(AluOp::ShiftRight, Reg::R0, Reg::R3);
+        for at in (0..most / 8).map(|word| 8 * word) {
+            match space {
+                Space::Kernel => self.store_word_of_kernel(&address, &length, at, to, end),
+                Space::User => self.store_word_of_program(&address, &length, at, to, end),
             }
-            self.asm.jump(store);
-            self.asm.place(whole);
-            let here = Place {
-                base: Reg::R2,
-                offset: at as i16,
-            };
-            self.asm.load(Reg::R0, here, 8, false);
-            self.asm.place(store);
-            self.asm.store(to.at(8 * word), 8, Reg::R0);
         }
         self.asm.place(end);
         self.asm.forgetful = before;
         self.asm.release(mark);
+    }
+
+    /// The word `at` bytes into the memory of a program, of which `length` bytes are copied. To
+    /// `end` if it is behind them.
+    fn store_word_of_program(
+        &mut self,
+        address: &Number,
+        length: &Number,
+        at: u32,
+        to: Place,
+        end: Label,
+    ) {
+        let add = |a: Number, b: Number| Number::alu(AluOp::Add, a, b);
+        let load = |address: Number, offset: i64, bytes: u8| {
+            Number::load_in(Space::User, address, offset, bytes, false)
+        };
+        let compare = |condition, than: u32| {
+            Test::compare(condition, length.clone(), Number::Constant(than.into()))
+        };
+        self.branch_on(&compare(Condition::BelowOrEqual, at), true, end);
+        let rest = if at == 0 {
+            // 1 to 7 bytes: 4, 2 and 1 of them, as the bits of the length say.
+            let mut behind = Number::Constant(0);
+            let mut sum = Number::Constant(0);
+            for bytes in [4_u8, 2, 1] {
+                let bit = Number::Constant(bytes.into());
+                let bit = self.keep(&Number::alu(AluOp::And, length.clone(), bit));
+                let part = load(add(address.clone(), behind.clone()), 0, bytes);
+                let part = Number::select(Test::not_zero(bit.clone()), part, Number::Constant(0));
+                let bits = Number::alu(AluOp::ShiftLeft, behind.clone(), Number::Constant(3));
+                let part = Number::alu(AluOp::ShiftLeft, part, bits);
+                sum = Number::alu(AluOp::Or, part, sum);
+                behind = self.keep(&add(behind, bit));
+            }
+            sum
+        } else {
+            // The last 8 bytes, without those that are stored already.
+            let last = load(add(address.clone(), length.clone()), -8, 8);
+            let next = Number::Constant(u64::from(at) + 8);
+            let missing = Number::alu(AluOp::Sub, next, length.clone());
+            let bits = Number::alu(AluOp::ShiftLeft, missing, Number::Constant(3));
+            Number::alu(AluOp::ShiftRight, last, bits)
+        };
+        let whole = load(address.clone(), at.into(), 8);
+        let word = Number::select(compare(Condition::AboveOrEqual, at + 8), whole, rest);
+        self.store_number(&word, to.at(at), 8);
+    }
+
+    /// The same of the memory of the kernel.
+    fn store_word_of_kernel(
+        &mut self,
+        address: &Number,
+        length: &Number,
+        at: u32,
+        to: Place,
+        end: Label,
+    ) {
+        let offset = i32::try_from(at).unwrap_or(0);
+        let (whole, store) = (self.asm.label(), self.asm.label());
+        self.number(address);
+        self.asm.mov(Reg::R2, Reg::R0);
+        self.number(length);
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm
+            .branch(Condition::BelowOrEqual, Reg::R1, offset, end);
+        self.asm
+            .branch(Condition::AboveOrEqual, Reg::R1, offset + 8, whole);
+        if at == 0 {
+            self.load_short();
+        } else {
+            // The last 8 bytes, without those that are stored already.
+            self.asm.alu(AluOp::Add, Reg::R2, Reg::R1);
+            let last = Place {
+                base: Reg::R2,
+                offset: -8,
+            };
+            self.asm.load(Reg::R0, last, 8, false);
+            self.asm.mov(Reg::R3, offset + 8);
+            self.asm.alu(AluOp::Sub, Reg::R3, Reg::R1);
+            self.asm.alu(AluOp::ShiftLeft, Reg::R3, 3);
+            self.asm.alu(AluOp::ShiftRight, Reg::R0, Reg::R3);
+        }
+        self.asm.jump(store);
+        self.asm.place(whole);
+        let here = Place {
+            base: Reg::R2,
+            offset: offset as i16,
+        };
+        self.asm.load(Reg::R0, here, 8, false);
+        self.asm.place(store);
+        self.asm.store(to.at(at), 8, Reg::R0);
     }
 
     /// `r0` = the `r1` bytes (1 to 7) at `r2`. From the last one on: 1, 2 and 4 bytes.
