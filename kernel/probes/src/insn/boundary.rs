@@ -245,20 +245,15 @@ impl Insn {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::*;
+    use super::{super::xorshift, *};
     use std::vec::Vec;
 
     /// Both walks over bytes of all kinds, many of which are no instructions.
     #[test]
     fn decoded_forms_are_those_of_the_instructions() {
         const START: u64 = 0xffff_ffff_8012_3450;
-        let mut random = 0x2545_f491_4f6c_dd1d_u64;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 24) as u8
-        };
+        let mut random = xorshift(0x2545_f491_4f6c_dd1d);
+        let mut next = || (random() >> 24) as u8;
         let (mut walked, mut failed, mut prefixed) = (0, 0, 0);
         for _ in 0..50_000 {
             let mut bytes: Vec<u8> = (0..next() % 40).map(|_| next()).collect();

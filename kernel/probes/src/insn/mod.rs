@@ -52,3 +52,16 @@ pub fn init() {
     let nop = decode(&[0x90], 0);
     debug_assert!(nop.is_ok());
 }
+
+/// Numbers for tests that try many cases: the same ones for the same `seed`, which is not 0.
+/// Marsaglia's xorshift generator with a state of 64 bits.
+#[cfg(test)]
+fn xorshift(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}

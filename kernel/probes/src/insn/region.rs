@@ -454,7 +454,7 @@ fn padding(bytes: &[u8], at: u64) -> usize {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::*;
+    use super::{super::xorshift, *};
     use std::vec;
 
     const START: u64 = 0xffff_ffff_8001_2340;
@@ -595,13 +595,8 @@ mod tests {
     /// under a jump at the entry is seen by its bytes alone.
     #[test]
     fn what_refers_to_the_entry_is_seen_without_decoding() {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) as usize
-        };
+        let mut random = xorshift(0x9e37_79b9_7f4a_7c15);
+        let mut next = || (random() >> 11) as usize;
         // Each has room for the reference at its end.
         let forms: [(&[u8], usize, usize); 14] = [
             (&[0xeb], 1, 0),
