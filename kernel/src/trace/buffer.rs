@@ -156,9 +156,7 @@ impl Owned {
             }
         }
     }
-}
 
-impl Owned {
     fn start(&self) -> *mut u8 {
         self.memory.as_ptr()
     }

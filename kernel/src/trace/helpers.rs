@@ -291,16 +291,10 @@ unsafe extern "C" fn trace_next_key(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_count_keys(map: *const Tables) -> u64 {
-    // SAFETY: the map is live.
-    let map = unsafe { &*map };
-    let table = |cpu: usize| match cpu < map.cpus {
-        true => map.tables.get(cpu).copied(),
-        false => None,
-    };
     let (mut count, mut place) = (0_u64, 0);
     loop {
-        // SAFETY: the tables live as long as the map, and no byte is written.
-        place = unsafe { compiled::hash_next_key(table, place, null_mut(), 0) };
+        // SAFETY: the map is live, and no byte is written.
+        place = unsafe { trace_next_key(map, place, null_mut(), 0) };
         if place == 0 {
             return count;
         }
