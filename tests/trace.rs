@@ -144,6 +144,14 @@ fn wrong_programs_are_refused_with_their_place() {
             "there is no ready program `funccuont`",
         ),
         (&["-f", "/nowhere"], "cannot read the program /nowhere"),
+        (
+            &["begin { }", "--html", "/nowhere/page"],
+            "cannot write /nowhere/page",
+        ),
+        (
+            &["begin { }", "--perfetto", "/"],
+            "cannot write /: Is a directory",
+        ),
     ] {
         let said = refusal(arguments);
         assert!(said.contains(part), "{arguments:?}: {said}");

@@ -35,7 +35,7 @@ pub struct Options {
     #[command(subcommand)]
     pub command: Option<Subcommands>,
     /// Keep the last calls in memory, and show them if the kernel dies [default program: entry and
-    /// return of every function that a task calls]
+    /// return of every function that a task calls]; `--record --help` lists more options
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1)]
     pub record: Option<Option<String>>,
     #[command(flatten)]
@@ -204,6 +204,11 @@ impl MachineOptions {
     /// Returns whether the guest is to run a prompt.
     pub fn is_interactive(&self) -> bool {
         self.interactive
+    }
+
+    /// Returns whether a debugger may stop the guest.
+    pub fn is_debugged(&self) -> bool {
+        self.gdb
     }
 
     pub fn firmware(&self) -> Firmware {

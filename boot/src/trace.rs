@@ -419,6 +419,11 @@ impl Trace {
         }
     }
 
+    /// The right to kill the guest, for another thread. None: it could not be started.
+    pub fn killer(&self) -> Option<Killer> {
+        self.killer.clone()
+    }
+
     /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends.
     pub fn end(&self) {
         self.ender().end();

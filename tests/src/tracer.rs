@@ -28,6 +28,15 @@ pub fn program() -> &'static PathBuf {
     &TRACER
 }
 
+/// The flight recorder's program.
+pub fn recorder() -> &'static PathBuf {
+    static RECORDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        prerequisites::toolchain(Install::Allowed).unwrap();
+        cargo::build_tool("flight").unwrap()
+    });
+    &RECORDER
+}
+
 /// Runs a trace with these arguments.
 pub fn trace(arguments: &[&str]) -> Output {
     let _taken = for_guest(Machine::CPUS);

@@ -51,7 +51,7 @@ use crate::{
 const FIRST_PAGES: usize = 64;
 const PAGE_BYTES: usize = trace_ring::limits::PAGE_BYTES;
 /// The most that a file may ask for, in KiB for each CPU.
-pub const MOST_KIB: usize = 16 << 10;
+pub const MOST_KIB: usize = trace_wire::MOST_RING_KIB as usize;
 
 /// The rings, by CPU. Empty: there are none yet.
 struct Buffer {

@@ -16,6 +16,9 @@
 
 #![forbid(unsafe_code)]
 
+use std::{collections::BTreeMap, fmt};
+
+use boot::trace::LiveMap;
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, MapDef,
     Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
@@ -23,10 +26,13 @@ use bpf::{
     context::{self, Register},
 };
 use pictures::{Builder as Pictures, Timeline};
-use trace_model::script::{
-    Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, Script, VERSION,
+use trace_model::{
+    Frame,
+    frame::Entry,
+    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, Script, VERSION},
 };
 use trace_ring::image::{Image, ImageError};
+use trace_script::{Event, Presentation, Symbolize};
 
 /// The requests of the two kinds of records.
 const ENTRY: i32 = 0;
@@ -238,6 +244,85 @@ pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String
             _ => strange += 1,
         }
     }
+    lose(&mut pictures, recording, strange);
+    pictures.finish()
+}
+
+/// A request of a user's program that nobody serves, as the program has it. The kernel serves none,
+/// because it reads no records while it is recorded.
+pub fn unserved(script: &Script) -> Option<&'static str> {
+    let mut requests = script.requests.iter();
+    requests.find_map(|request| match request {
+        Request::Forward => None,
+        Request::Print { .. } => Some("`print(@map)`"),
+        Request::Clear { .. } => Some("`clear(@map)`"),
+        Request::Zero { .. } => Some("`zero(@map)`"),
+        Request::Exit => Some("`exit()`"),
+    })
+}
+
+/// The records and maps of a user's program, from the memory of the dead kernel: the lines of the
+/// last `last` records and all maps, and a timeline of all records. `started` is the frame of the
+/// program's start.
+///
+/// # Errors
+/// Those of a text that cannot grow: none.
+pub fn lines(
+    mut presentation: Presentation,
+    started: &Frame,
+    recording: &Recording,
+    live: &[LiveMap],
+    last: usize,
+    symbols: &dyn Symbolize,
+) -> Result<(String, Timeline), fmt::Error> {
+    let mut text = String::new();
+    let mut pictures = Pictures::new();
+    presentation.frame(started, symbols, &mut text)?;
+    let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    for part in live {
+        for (key, words) in &part.entries {
+            match key.first_chunk() {
+                // Before the records that name it.
+                Some(number) if part.is_stacks => {
+                    let frame = Frame::Stack {
+                        map: part.map,
+                        number: u64::from_le_bytes(*number),
+                        addresses: words.clone(),
+                    };
+                    presentation.frame(&frame, symbols, &mut text)?;
+                }
+                _ => maps.entry(part.map).or_default().push(Entry {
+                    cpu: part.cpu,
+                    key: key.clone(),
+                    value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
+                }),
+            }
+        }
+    }
+    let skipped = recording.records.len().saturating_sub(last);
+    for (index, Record { cpu, tsc, bytes }) in recording.records.iter().enumerate() {
+        let frame = Frame::Record {
+            cpu: *cpu,
+            tsc: *tsc,
+            bytes: bytes.clone(),
+        };
+        let mut line = String::new();
+        if let Event::Record(record) = presentation.frame(&frame, symbols, &mut line)? {
+            let time = presentation.nanoseconds_since_start(record.tsc);
+            let time = time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0);
+            pictures.instant(time, record.tid, record.cpu, &record.text, Vec::new());
+        }
+        if index >= skipped {
+            text.push_str(&line);
+        }
+    }
+    presentation.live(&maps, symbols, &mut text)?;
+    lose(&mut pictures, recording, 0);
+    Ok((text, pictures.finish()))
+}
+
+/// Tells of records that are not there, and of `strange` ones that were not understood.
+fn lose(pictures: &mut Pictures, recording: &Recording, strange: u64) {
     for (what, count) in [
         ("written over by later ones", recording.earlier),
         ("not of the flight recorder", strange),
@@ -249,7 +334,6 @@ pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String
     for (cpu, reason) in &recording.damaged {
         pictures.lost(&format!("the ring of CPU {cpu} ends early: {reason}"), 1);
     }
-    pictures.finish()
 }
 
 #[cfg(test)]

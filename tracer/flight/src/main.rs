@@ -2,79 +2,49 @@
 //! records if the kernel dies: by a panic, by a triple fault, or because it hangs.
 //!
 //! Standard output has the guest's log and then the last calls. Messages of this program go
-//! to standard error. The exit status is that of a plain run: 0 only if the guest ended well.
+//! to standard error. A program or an option that is wrong is refused before a machine starts.
+
+mod options;
 
 use std::{
+    fmt::Display,
     fs::File,
-    io::{BufWriter, Write, stdout},
-    path::PathBuf,
+    io::{BufWriter, Write, stderr, stdout},
     process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use boot::{
-    children,
+    children::{self, Killer},
     guest::End,
-    image::Kernel,
-    options::MachineOptions,
-    prerequisites::{self, Install},
+    image::{self, Kernel},
+    prerequisites,
     progress::say,
-    qemu::Serial,
-    trace::{Event, Request, Trace, Transport},
+    trace::{Event, LiveMap, Request, Trace, Transport},
 };
-use clap::Parser;
 use debug_info::DebugInfo;
+use options::Options;
 use pictures::text::{Tree, tree};
 use trace_model::{Frame, Kernel as _, Script};
 use trace_script::Presentation;
 
 /// Exit status after Ctrl-C, as shells report it.
-const INTERRUPTED: i32 = 128 + 2;
+const STATUS_INTERRUPTED: u8 = 128 + 2;
 /// Exit status of a program that is wrong.
 const REFUSED: u8 = 2;
 
-/// Runs the kernel and keeps its last calls in memory. If it dies, they are shown.
-#[derive(Debug, Parser)]
-#[command(name = "record", bin_name = "cargo run --", max_term_width = 100)]
-struct Options {
-    /// The program, in the tracer's language [default: entry and return of the functions of
-    /// --functions]
-    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, required = true)]
-    record: Option<Option<String>>,
-    /// Which functions are recorded without a PROGRAM
-    #[arg(long, value_name = "GLOB", default_value = "*")]
-    functions: String,
-    /// How many calls, or records of a PROGRAM, are shown
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    last: usize,
-    /// KiB of memory for the records of each CPU
-    #[arg(long, value_name = "KIB", default_value_t = 4096)]
-    ring: u32,
-    /// Seconds without progress on a CPU after which the kernel is taken for hanging
-    #[arg(long, value_name = "S", default_value_t = 20)]
-    watchdog: u64,
-    /// Write all recorded calls to this file, for the Perfetto UI
-    #[arg(long, value_name = "FILE")]
-    perfetto: Option<PathBuf>,
-    /// The program that runs, and its arguments [default: the workload]
-    #[arg(long, value_name = "PROGRAM ARGS")]
-    run: Option<String>,
-    /// Modules to load, in this order
-    #[arg(long, value_name = "A,B", default_value = "")]
-    samples: String,
-    /// Text to add to the kernel command line
-    #[arg(long, value_name = "CMDLINE", allow_hyphen_values = true)]
-    append: Option<String>,
-    /// Install nothing that is missing; say which packages to install
-    #[arg(long)]
-    no_install: bool,
-    #[command(flatten)]
-    machine: MachineOptions,
-}
+/// The guest runs: kills it. The first Ctrl-C takes it.
+static KILLER: Mutex<Option<Killer>> = Mutex::new(None);
+/// Ctrl-C has killed the guest.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = Options::from_arguments();
     match run(&options) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
@@ -82,6 +52,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes the first Ctrl-C kill the guest, so that its last calls are shown, and the second one this
+/// process. Nothing is left running.
+fn end_on_signal() -> Result<()> {
+    ctrlc::set_handler(|| {
+        let killer = KILLER.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match killer {
+            Some(killer) => {
+                INTERRUPTED.store(true, Ordering::SeqCst);
+                killer.kill();
+            }
+            None => {
+                children::kill_all();
+                say("interrupted");
+                std::process::exit(i32::from(STATUS_INTERRUPTED));
+            }
+        }
+    })
+    .context("cannot handle Ctrl-C")
 }
 
 /// The name of the function that has an address.
@@ -96,16 +86,21 @@ struct Plan {
     presentation: Option<Presentation>,
 }
 
-/// None: the program is wrong, and that was told.
+/// None: the program or the pattern is wrong, and that was told.
 fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
-    let Some(Some(text)) = &options.record else {
-        let functions = kernel.functions(&options.functions);
+    let Some(text) = options.program() else {
+        let pattern = options.functions();
+        let functions = kernel.functions(pattern);
         if functions.is_empty() {
-            let near = kernel.nearest(&options.functions).join(", ");
-            bail!(
-                "no function is called {}; near are: {near}",
-                options.functions
-            );
+            let near = kernel.nearest(pattern);
+            let next = match near.is_empty() {
+                true => "`*` stands for any text".into(),
+                false => format!("near are {}", near.join(", ")),
+            };
+            say(format_args!(
+                "no function matches --functions '{pattern}'; {next}"
+            ));
+            return Ok(None);
         }
         let addresses: Vec<u64> = functions.iter().map(|function| function.address).collect();
         return Ok(Some(Plan {
@@ -115,59 +110,75 @@ fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
     };
     let compiled = trace_language::parse(text)
         .and_then(|tree| trace_script::compile(&tree, kernel, &trace_script::Options::default()));
-    match compiled {
-        Ok(compiled) => Ok(Some(Plan {
-            script: compiled.script,
-            presentation: Some(compiled.presentation),
-        })),
+    let compiled = match compiled {
+        Ok(compiled) => compiled,
         Err(mistakes) => {
             for mistake in mistakes {
-                eprintln!("{}", mistake.show(text));
+                show_line(mistake.show(text));
             }
-            Ok(None)
+            return Ok(None);
         }
+    };
+    if let Some(call) = flight::unserved(&compiled.script) {
+        say(format_args!(
+            "the program has {call}, which the flight recorder cannot serve, because it reads the \
+             records only when the kernel is dead; leave it out: all maps are shown then"
+        ));
+        return Ok(None);
     }
+    Ok(Some(Plan {
+        script: compiled.script,
+        presentation: Some(compiled.presentation),
+    }))
+}
+
+/// Writes a line to standard error.
+fn show_line(line: impl Display) {
+    // Nothing can be done about a closed standard error.
+    let _ = writeln!(stderr(), "{line}");
 }
 
 /// How a kernel ended, and what it said about its trace.
 struct Ran {
     end: End,
-    hung: bool,
+    death: Death,
     started: Option<Frame>,
+    /// The recorder has ended before the kernel did.
+    is_over: bool,
     rings: Vec<Vec<u8>>,
+    maps: Vec<LiveMap>,
+}
+
+/// Why a kernel did not come to its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// It did, or it died by itself.
+    Own,
+    Hung,
+    Late,
 }
 
 fn run(options: &Options) -> Result<u8> {
-    ctrlc::set_handler(|| {
-        children::kill_all();
-        say("interrupted");
-        std::process::exit(INTERRUPTED);
-    })
-    .context("cannot handle Ctrl-C")?;
-    let install = match options.no_install {
-        true => Install::Forbidden,
-        false => Install::Allowed,
-    };
-    prerequisites::toolchain(install)?;
+    end_on_signal()?;
+    if let Some(path) = &options.perfetto
+        && let Err(error) = pictures::file::check(path)
+    {
+        say(format_args!("cannot write {}: {error}", path.display()));
+        return Ok(REFUSED);
+    }
+    let install = options.build.install();
     prerequisites::qemu(install)?;
-    let kernel = Kernel::build("kernel")?;
-    let symbols = DebugInfo::open(&kernel.debug_elf)?;
+    let kernel = Kernel::build_with_loader(install, options.machine.firmware())?;
+    let mut symbols = DebugInfo::open(&kernel.debug_elf)?;
     let Some(plan) = plan(options, &symbols)? else {
         return Ok(REFUSED);
     };
-    let mut words = Vec::new();
-    if !options.samples.is_empty() {
-        words.push(format!("modules={}", options.samples));
+    let image = kernel.image(options.machine.firmware())?;
+    for (name, program) in image::programs()? {
+        symbols.add_program(&name, &program);
     }
-    words.extend(options.append.clone());
-    let disk = match options.machine.disk() {
-        Some(disk) => disk,
-        None => kernel.image(options.machine.firmware())?,
-    };
-    let machine = options.machine.machine(disk, words.join(" "));
-    if machine.serial == Serial::Terminal {
-        bail!("--record shows the last calls on the terminal; leave --interactive out");
-    }
+    let cmdline = options.build.cmdline(&[], &[]);
+    let machine = options.machine.machine(image, cmdline);
     let request = Request {
         script: plan.script.encode(),
         run: options.run.clone(),
@@ -175,32 +186,47 @@ fn run(options: &Options) -> Result<u8> {
         transport: Transport::Memory,
         ring_kib: Some(options.ring),
         overwrite: true,
-        watchdog: Some(Duration::from_secs(options.watchdog.max(1))),
-        maps: false,
+        watchdog: options.watchdog(),
+        // Call stacks are in one of them.
+        maps: plan.presentation.is_some(),
     };
     let trace = Trace::start(&machine, install, &request)?;
+    *KILLER.lock().unwrap_or_else(PoisonError::into_inner) = trace.killer();
     let ran = follow(trace, options.machine.timeout())?;
-    if ran.end == End::Success && !ran.hung {
-        return Ok(0);
+    let interrupted = INTERRUPTED.load(Ordering::SeqCst);
+    let is_well = ran.end == End::Success && ran.death == Death::Own;
+    match ran.death {
+        Death::Hung => say("the kernel hangs: a CPU does not get on"),
+        Death::Late => say("the guest did not end in its time; --timeout sets another limit"),
+        Death::Own if interrupted => say("interrupted; Ctrl-C again stops it at once"),
+        Death::Own if is_well => {}
+        Death::Own => say(format_args!("{}", ran.end)),
     }
-    match ran.hung {
-        true => say("the kernel hangs: a CPU does not get on"),
-        false => say(format_args!("{}", ran.end)),
+    let has_died = !is_well && !ran.is_over;
+    if !has_died {
+        say("the kernel did not die while it was recorded, so no last calls are shown");
     }
-    show(options, plan.presentation, &ran, &symbols)?;
-    Ok(1)
+    show(options, plan.presentation, ran, &symbols, has_died)?;
+    Ok(match (is_well, interrupted) {
+        (true, _) => 0,
+        (false, true) => STATUS_INTERRUPTED,
+        (false, false) => 1,
+    })
 }
 
 fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
     let deadline = limit.map(|limit| Instant::now() + limit);
-    let (mut started, mut hung) = (None, false);
+    let (mut started, mut death, mut is_over) = (None, Death::Own, false);
     let end = loop {
+        // A guest that was killed has its end among the next events.
+        let deadline = deadline.filter(|_| death == Death::Own);
         match trace.next(deadline) {
             Event::Message(bytes) => match Frame::decode(&bytes)? {
                 Frame::Refused { text, .. } => {
                     bail!("the kernel refuses to record: {text}");
                 }
                 frame @ Frame::Started { .. } => started = Some(frame),
+                Frame::Ended { .. } => is_over = true,
                 _ => {}
             },
             Event::Log(text) => {
@@ -209,13 +235,11 @@ fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
                     .and_then(|()| out.flush())
                     .context("cannot write the guest's log to standard output")?;
             }
-            Event::Hung => hung = true,
+            Event::Hung => death = Death::Hung,
             Event::End(end) => break end,
             Event::Deadline => {
-                // As good as a hang: nobody knows where it stands, but its records tell.
-                hung = true;
+                death = Death::Late;
                 trace.kill();
-                break End::Emulator("the guest did not end in its time".into());
             }
             Event::Damaged(error) => return Err(error.into()),
             Event::Failed(error) => return Err(error),
@@ -223,25 +247,31 @@ fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
     };
     Ok(Ran {
         end,
-        hung,
+        death,
         started,
+        is_over,
         rings: trace.rings(),
+        maps: trace.maps().unwrap_or_default(),
     })
 }
 
-/// Shows the last records.
+/// Shows the last records of a kernel that has died, and writes all records to the file that the
+/// options name.
 fn show(
     options: &Options,
     presentation: Option<Presentation>,
-    ran: &Ran,
+    ran: Ran,
     symbols: &DebugInfo,
+    has_died: bool,
 ) -> Result<()> {
+    if !has_died && options.perfetto.is_none() {
+        return Ok(());
+    }
     let Some(started @ Frame::Started { tsc_hz, .. }) = &ran.started else {
-        bail!("the kernel died before the recorder ran; there are no records");
+        bail!("there are no records, because the guest ended before the recorder ran");
     };
     let recording = flight::read(&ran.rings);
-    let mut out = String::new();
-    match presentation {
+    let (text, timeline) = match presentation {
         None => {
             let timeline = flight::timeline(&recording, *tsc_hz, |address| path(symbols, address));
             let last = Tree {
@@ -249,34 +279,30 @@ fn show(
                 from_end: true,
                 ..Tree::default()
             };
-            out.push_str(&tree(&timeline, last));
-            for (reason, count) in &timeline.lost {
-                say(format_args!("{count} records: {reason}"));
-            }
-            if let Some(path) = &options.perfetto {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot make the file {}", path.display()))?;
-                pictures::perfetto::write(&timeline, BufWriter::new(file))
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                say(format_args!("{}: for ui.perfetto.dev", path.display()));
-            }
+            (tree(&timeline, last), timeline)
         }
-        Some(mut presentation) => {
-            let mut frame = |frame: &Frame, out: &mut String| {
-                let shown = presentation.frame(frame, symbols, out);
-                shown
-                    .map(drop)
-                    .map_err(|_| anyhow!("a record cannot be shown"))
-            };
-            frame(started, &mut String::new())?;
-            let skipped = recording.records.len().saturating_sub(options.last);
-            for record in recording.records.into_iter().skip(skipped) {
-                let flight::Record { cpu, tsc, bytes } = record;
-                frame(&Frame::Record { cpu, tsc, bytes }, &mut out)?;
-            }
+        Some(presentation) => flight::lines(
+            presentation,
+            started,
+            &recording,
+            &ran.maps,
+            options.last,
+            symbols,
+        )?,
+    };
+    if has_died {
+        stdout()
+            .write_all(text.as_bytes())
+            .context("cannot write the last calls to standard output")?;
+        for (reason, count) in &timeline.lost {
+            say(format_args!("{count} records: {reason}"));
         }
     }
-    stdout()
-        .write_all(out.as_bytes())
-        .context("cannot write the last calls to standard output")
+    if let Some(path) = &options.perfetto {
+        let cannot = || format!("cannot write {}", path.display());
+        let file = File::create(path).with_context(cannot)?;
+        pictures::perfetto::write(&timeline, BufWriter::new(file)).with_context(cannot)?;
+        say(format_args!("{}: for ui.perfetto.dev", path.display()));
+    }
+    Ok(())
 }

@@ -19,6 +19,7 @@
 
 mod builder;
 mod escape;
+pub mod file;
 pub mod flame;
 pub mod html;
 pub mod model;

@@ -100,6 +100,11 @@ impl Options {
         if self.machine.disk().is_some() {
             return refuse("a trace builds its kernel, so that it has its debug information");
         }
+        let files = [&self.perfetto, &self.flame, &self.html];
+        let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+        if (1..files.len()).any(|index| files[..index].contains(&files[index])) {
+            return refuse("two pictures would go to one file; name a file for each");
+        }
         Ok(())
     }
 }
@@ -148,6 +153,7 @@ mod tests {
             &["--duration", "x", "x"],
             &["--interactive", "x"],
             &["--disk", "/dev/null", "x"],
+            &["--perfetto", "/dev/null", "--html", "/dev/null", "x"],
             &["--unknown", "x"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));

@@ -204,6 +204,12 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
                 .into(),
         );
     }
+    let files = [&options.perfetto, &options.flame, &options.html];
+    for path in files.into_iter().flatten() {
+        if let Err(error) = ::pictures::file::check(path) {
+            return refuse(format!("error: cannot write {}: {error}", path.display()));
+        }
+    }
     prerequisites::qemu(options.build.install())?;
     timing.step("program read");
     let kernel = build(options, timing)?;

@@ -35,6 +35,9 @@ pub const SCRIPT_FILE: &str = "opt/trace/script";
 /// How to run it: lines `KEY=VALUE`, see [`Options`].
 pub const OPTIONS_FILE: &str = "opt/trace/options";
 
+/// The most KiB of a CPU's ring that a kernel takes: see [`Options::ring_kib`].
+pub const MOST_RING_KIB: u32 = 16 << 10;
+
 /// The most bytes of a message.
 pub const MOST_BYTES: u32 = 64 << 20;
 
