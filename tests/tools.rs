@@ -417,16 +417,43 @@ fn wakeups_have_both_tasks_and_the_stack() {
     assert_eq!(last.map(|(_, count)| count).sum::<u64>(), 1);
 }
 
-/// Each interrupt is a hit. At the end some may not have returned: one may be
-/// in the air on each CPU, and one below each task that it took from its CPU.
+/// The ready program, with clauses of the test in it: each entry adds one to what its task has in
+/// the air, and each return takes one away. So at the end each entry has its time, or is in the
+/// air, and no task can have more than one there, because interrupts are off in an interrupt.
+///
+/// From the first switch to the workload to its last one, all probes are attached. In this time the
+/// interrupts of the timer are as many as the calls of its handler.
 #[test]
 fn hardirqs_times_interrupts() {
-    let answers = Answers::of(&["--smp", "2", "hardirqs"]);
+    let program = programs(
+        &["hardirqs"],
+        "tracepoint:sched:sched_switch {
+            if (args.next_comm == \"workload\") { @on = 1; }
+            if (args.prev_comm == \"workload\" && args.prev_state == 2) { @on = 0; }
+        }
+        kprobe:timer_interrupt /@on/ { @ticks = count(); }",
+    );
+    let with = |program: String, place, further: &str| {
+        assert_eq!(program.matches(place).count(), 1, "{program}");
+        program.replace(place, &format!("{place} {further}"))
+    };
+    let entry = "@air[tid]++; if (@on) { @entered[$vector] = count(); }";
+    let program = with(program, "$begin = nsecs;", entry);
+    let program = with(program, "return {", "@air[tid]--; @returned = count();");
+    let answers = Answers::of(&[&program]);
     let by_vector = answers.map("@irq_ns").as_object().unwrap();
     let timed: u64 = by_vector.values().map(total).sum();
-    let hits = answers.hits;
-    assert!((timed..=timed + 4).contains(&hits), "{timed} of {hits}");
-    assert!(timed > 0);
+    assert_eq!(timed, answers.number("@returned"));
+    let air = answers.counts("@air");
+    assert!(air.values().all(|calls| *calls <= 1), "{air:?}");
+    // The timer's vector is the only one at which its handler is called.
+    let entered = answers.counts("@entered");
+    let ticks = answers.number("@ticks");
+    assert!(ticks > 0);
+    assert!(
+        entered.values().any(|count| *count == ticks),
+        "{entered:?}: {ticks}"
+    );
 }
 
 /// After each fork parent and child write to their stacks: the parent to a page that is there and
@@ -464,13 +491,29 @@ fn lockwait_times_each_lock() {
     }
 }
 
-/// A machine with two CPUs has no samples of others.
+/// Profiles with the same rate run at the same ticks. So on each CPU of the machine the samples are
+/// those of the program and those of the CPU's idle task, to the last one.
 #[test]
-fn cpuwalk_has_the_cpus_of_the_machine() {
-    let answers = Answers::of(&["--smp", "2", "--run", "exercise rounds 30", "cpuwalk"]);
+fn cpuwalk_shows_each_sample_of_a_cpu_that_works() {
+    let further = "profile:hz:99 { @all[cpu] = count(); }
+                   profile:hz:99 /pid == 0/ { @idle[cpu] = count(); }";
+    let program = programs(&["cpuwalk"], further);
+    let answers = Answers::of(&["--smp", "2", "--run", "exercise rounds 30", &program]);
     let cpus = buckets(answers.map("@cpu"));
-    let is_there = |(cpu, _): &(i64, u64)| (0..2).contains(cpu);
-    assert!(!cpus.is_empty() && cpus.iter().all(is_there), "{cpus:?}");
+    let busy: BTreeMap<String, u64> = cpus
+        .into_iter()
+        .map(|(cpu, samples)| (cpu.to_string(), samples))
+        .collect();
+    assert!(!busy.is_empty());
+    let (all, idle) = (answers.counts("@all"), answers.counts("@idle"));
+    for cpu in ["0", "1"] {
+        let of = |map: &BTreeMap<&str, u64>| map.get(cpu).copied().unwrap_or(0);
+        let of_cpu = busy.get(cpu).copied().unwrap_or(0);
+        assert_eq!(of_cpu + of(&idle), of(&all), "CPU {cpu}");
+    }
+    assert!(busy.keys().all(|cpu| all.contains_key(&**cpu)), "{busy:?}");
+    // Each of the three clauses is hit by each sample.
+    assert_eq!(answers.hits, 3 * answers.sum("@all"));
 }
 
 /// Each sample is in one bucket, and the last one in none twice.

@@ -481,6 +481,7 @@ impl Session {
                 return Err(refusal);
             }
         }
+        attach::begin_profiles();
         let now = time::ktime_get();
         for timer in &mut session.timers {
             timer.begin(now);

@@ -20,6 +20,8 @@
 //!     at the tick that is nearest to each multiple of its period. A period below that of the ticks
 //!     is refused, because it could not be kept. A CPU that has nothing to do takes no ticks, so a
 //!     profile does not run there.
+//! PROFILE-3. The profiles of a script begin and end with the same tick of a CPU. So those with the
+//!     same period run at the same ticks, and their counts can be compared.
 //!
 //! # Contexts
 //! Task context. [`tick`]: a pre handler, interrupts off.
@@ -27,7 +29,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
-    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
 use trace_model::script::Attachment;
@@ -371,7 +373,16 @@ struct Due {
 static PROFILES: [AtomicPtr<Due>; MOST_PROFILES] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST_PROFILES];
 
-/// A program that runs at timer ticks, until the value is dropped.
+/// All profiles of the script are in the list (PROFILE-3).
+static PROFILES_RUN: AtomicBool = AtomicBool::new(false);
+
+/// Lets the profiles run, when all are attached.
+pub fn begin_profiles() {
+    // Release: a tick that sees it sees all of the list.
+    PROFILES_RUN.store(true, Ordering::Release);
+}
+
+/// A program that runs at timer ticks from [`begin_profiles`] on, until the value is dropped.
 pub struct Profile {
     /// Dropped first, by hand (PROFILE-1).
     probe: Option<Registered<Box<Kprobe>>>,
@@ -417,7 +428,10 @@ impl Profile {
 impl Drop for Profile {
     fn drop(&mut self) {
         // Waits until no tick is under way. Those of other profiles of the script end with it.
-        drop(self.probe.take());
+        if let Some(probe) = self.probe.take() {
+            drop(probe);
+            PROFILES_RUN.store(false, Ordering::Relaxed);
+        }
         let due = PROFILES[self.slot].swap(core::ptr::null_mut(), Ordering::AcqRel);
         crate::probes::text_poke::synchronize_hits();
         if !due.is_null() {
@@ -429,6 +443,9 @@ impl Drop for Profile {
 
 /// Runs the profiles that are due on this CPU, with the registers that the timer's interrupt found.
 fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    if !PROFILES_RUN.load(Ordering::Acquire) {
+        return PreVerdict::Execute;
+    }
     let now = time::read_tsc();
     let interrupted = core::ptr::with_exposed_provenance::<PtRegs>(regs.di as usize);
     // SAFETY: the argument of `timer_interrupt`, at its entry.
