@@ -244,6 +244,38 @@ fn tasks_of_the_kernel_have_no_call_stack_of_a_program() {
     assert!(said.contains("@[\n    (no call stack)\n]: "), "{said}");
 }
 
+/// `mkdir` does not look at the mark that its path ends in a slash, so the compiler keeps it nowhere.
+/// The name is shown nevertheless, and a program that asks for the mark alone is refused.
+#[test]
+fn a_value_that_has_lost_a_part_is_shown_with_the_others() {
+    let source = include_str!("../kernel/parts/file_tree/src/tree.rs");
+    let is_line = |line: &str| line.contains("let mode = mode::DIRECTORY |");
+    let number = source.lines().position(is_line).unwrap() + 1;
+    let place = format!("line:file_tree/src/tree.rs:{number}");
+    let said = answer(&[
+        "--smp",
+        "1",
+        &format!("{place} {{ printf(\"%r\\n\", target); }}"),
+    ]);
+    let mut shown = said.lines().take_while(|line| line.starts_with("Target"));
+    let first = shown.next().unwrap_or_default();
+    assert!(first.contains("last: Down(workload."), "{said}");
+    assert!(
+        first.ends_with(", demands_directory: <unavailable> }"),
+        "{said}"
+    );
+    for child in 0..CHILDREN {
+        let line = shown.next().unwrap_or_default();
+        let rest = format!("last: Down({child}), demands_directory: <unavailable> }}");
+        assert!(line.ends_with(&rest), "{said}");
+    }
+    assert_eq!(shown.next(), None, "{said}");
+
+    let said = refusal(&[&format!("{place} {{ @ = target.demands_directory; }}")]);
+    let reason = "the compiler of the kernel left this part of the value out";
+    assert!(said.contains(reason) && said.contains('^'), "{said}");
+}
+
 /// A path is in the memory of the program that makes the directory.
 #[test]
 fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
