@@ -143,7 +143,7 @@ impl Writer {
 
     fn map(&mut self, def: MapDef) -> u32 {
         self.script.maps.push(Map {
-            name: def.name,
+            name: def.name.into_owned(),
             kind: match def.kind {
                 bpf::MapKind::Array => MapKind::Array,
                 bpf::MapKind::PerCpuArray => MapKind::PerCpuArray,

@@ -244,7 +244,7 @@ fn own_text(text: &str) -> Result<String, OutOfMemory> {
 
 fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
     Ok(MapDef {
-        name: own_text(&def.name)?,
+        name: own_text(&def.name)?.into(),
         ..*def
     })
 }
@@ -252,7 +252,7 @@ fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
 /// The definition of a map, as programs have it.
 fn definition(map: &script::Map) -> Result<MapDef, OutOfMemory> {
     Ok(MapDef {
-        name: own_text(&map.name)?,
+        name: own_text(&map.name)?.into(),
         kind: match map.kind {
             script::MapKind::Array => MapKind::Array,
             script::MapKind::PerCpuArray => MapKind::PerCpuArray,
@@ -276,7 +276,7 @@ fn counter(attachment: usize) -> Result<MapDef, OutOfMemory> {
     // There is room for it.
     let _ = write!(name, "{HITS}{attachment})");
     Ok(MapDef {
-        name,
+        name: name.into(),
         kind: MapKind::PerCpuArray,
         key_size: 4,
         value_size: 8,

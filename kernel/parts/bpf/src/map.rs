@@ -1,6 +1,6 @@
 //! Maps: the memory that a program's hits share with each other and with the reader.
 
-use alloc::string::String;
+use alloc::borrow::Cow;
 use core::fmt;
 
 /// The kind of a map.
@@ -24,7 +24,8 @@ pub enum MapKind {
 /// A map that a program wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapDef {
-    pub name: String,
+    /// A name that is known beforehand takes no memory.
+    pub name: Cow<'static, str>,
     pub kind: MapKind,
     /// Bytes of a key: 4 for arrays (an index) and stacks, 1 to 64 for hashes, 0 for a ring.
     pub key_size: u32,
@@ -74,7 +75,7 @@ impl MapDef {
     pub const MOST_ENTRIES: u32 = 1 << 20;
 
     /// An array of `entries` counters for each CPU.
-    pub fn counters(name: &str, entries: u32) -> Self {
+    pub fn counters(name: impl Into<Cow<'static, str>>, entries: u32) -> Self {
         Self {
             name: name.into(),
             kind: MapKind::PerCpuArray,
@@ -85,7 +86,11 @@ impl MapDef {
     }
 
     /// Counters by a key of `key_size` bytes, a table for each CPU.
-    pub fn counters_by_key(name: &str, key_size: u32, entries: u32) -> Self {
+    pub fn counters_by_key(
+        name: impl Into<Cow<'static, str>>,
+        key_size: u32,
+        entries: u32,
+    ) -> Self {
         Self {
             name: name.into(),
             kind: MapKind::PerCpuHash,
@@ -96,12 +101,12 @@ impl MapDef {
     }
 
     /// A histogram by powers of two: 65 counters for each CPU (see [`crate::Helper::Log2`]).
-    pub fn histogram(name: &str) -> Self {
+    pub fn histogram(name: impl Into<Cow<'static, str>>) -> Self {
         Self::counters(name, 65)
     }
 
     /// The trace buffer.
-    pub fn ring(name: &str) -> Self {
+    pub fn ring(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: name.into(),
             kind: MapKind::Ring,

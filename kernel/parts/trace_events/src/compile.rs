@@ -106,7 +106,9 @@ impl CompileError {
     pub const fn is_out_of_memory(&self) -> bool {
         matches!(
             self,
-            Self::OutOfMemory | Self::Build(BuildError::OutOfMemory)
+            Self::OutOfMemory
+                | Self::Build(BuildError::OutOfMemory)
+                | Self::Filter(filter::CompileError::OutOfMemory)
         )
     }
 }
@@ -226,10 +228,10 @@ impl<'a> EventProgram<'a> {
     /// Counts the hit in a histogram whose maps are called `name` and so on.
     ///
     /// # Errors
-    /// [`CompileError::Filter`].
+    /// [`CompileError`].
     pub fn count(&mut self, hist: &Hist, name: &str) -> Result<(), CompileError> {
         let Self { builder, values } = self;
-        let maps = hist.add_maps(builder, name);
+        let maps = hist.add_maps(builder, name)?;
         let frame = Frame {
             value: RECORD,
             text: TEXT,

@@ -237,7 +237,7 @@ impl Hist {
     }
 
     /// The bytes of each key in the packed key.
-    fn key_sizes(&self) -> Vec<usize> {
+    fn key_sizes(&self) -> impl Iterator<Item = usize> {
         let fixed = |key: &Column| match &key.source {
             Source::Comm => Some(COMM_BYTES as usize),
             source if source.is_text() => None,
@@ -246,15 +246,13 @@ impl Hist {
         let taken: usize = self.keys.iter().filter_map(fixed).sum();
         let texts = self.keys.iter().filter(|key| fixed(key).is_none()).count();
         let share = (KEY_BYTES - taken) / texts.max(1) / 8 * 8;
-        self.keys
-            .iter()
-            .map(|key| fixed(key).unwrap_or(share))
-            .collect()
+        let size = move |key| fixed(key).unwrap_or(share);
+        self.keys.iter().map(size)
     }
 
     /// The offset of each key in the packed key, with its bytes.
     fn key_places(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.key_sizes().into_iter().scan(0, |next, size| {
+        self.key_sizes().scan(0, |next, size| {
             let offset = *next;
             *next += size;
             Some((offset, size))
@@ -267,7 +265,7 @@ impl Hist {
     }
 
     /// The table.
-    pub fn table_map(&self, name: &str) -> MapDef {
+    pub fn table_map(&self, name: String) -> MapDef {
         if self.is_log2_array() {
             return MapDef::histogram(name);
         }
@@ -279,19 +277,14 @@ impl Hist {
         MapDef {
             name: name.into(),
             kind: MapKind::PerCpuHash,
-            key_size: self.key_sizes().iter().sum::<usize>() as u32,
+            key_size: self.key_sizes().sum::<usize>() as u32,
             value_size: (self.exec_name_offset() + comm) as u32,
             entries: self.size,
         }
     }
 
-    /// A counter of hits that found no room in the table.
-    pub fn drops_map(&self, name: &str) -> MapDef {
-        MapDef::counters(name, 1)
-    }
-
     /// The call stacks, if a key is one.
-    pub fn stacks_map(&self, name: &str) -> Option<MapDef> {
+    pub fn stacks_map(&self, name: String) -> Option<MapDef> {
         self.has_stack().then(|| MapDef {
             name: name.into(),
             kind: MapKind::Stacks,

@@ -68,6 +68,21 @@ pub fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// The items, as many as their iterator has promised at most.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn collected<T>(items: impl Iterator<Item = T>) -> Result<Vec<T>, OutOfMemory> {
+    let mut all = Vec::new();
+    let (least, most) = items.size_hint();
+    all.try_reserve_exact(most.unwrap_or(least))
+        .map_err(|_| OutOfMemory)?;
+    for item in items {
+        push(&mut all, item)?;
+    }
+    Ok(all)
+}
+
 /// A value in memory of its own, as in a [`Box`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boxed<T>(Box<[T; 1]>);

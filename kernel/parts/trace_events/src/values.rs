@@ -118,7 +118,7 @@ impl<'a> Values<'a> {
         builder: &mut Builder,
         field: &Field,
         dst: Reg,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<Loaded<'a>, LoadError> {
         let named = |argument: &&Argument| argument.name == field.name;
         if let Some(argument) = self.definition.arguments.iter().find(named) {
             return self.load_argument(builder, argument, dst);
@@ -138,9 +138,9 @@ impl<'a> Values<'a> {
     fn load_argument(
         &self,
         builder: &mut Builder,
-        argument: &Argument,
+        argument: &'a Argument,
         dst: Reg,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<Loaded<'a>, LoadError> {
         const GONE: LoadError = LoadError("a symbol of the event is gone; define the event anew");
         if argument.count.is_some() {
             return Err(LoadError(
@@ -152,7 +152,7 @@ impl<'a> Values<'a> {
                 "a symstr is known when it is read; use the type symbol",
             )),
             (Fetch::Comm, _) => Ok(Loaded::Comm),
-            (Fetch::Text(text), _) => Ok(Loaded::Constant(text.as_bytes().to_vec())),
+            (Fetch::Text(text), _) => Ok(Loaded::Constant(text.as_bytes())),
             (fetch, ValueType::String | ValueType::UserString) => {
                 self.location(builder, fetch, dst).map_err(|_| GONE)?;
                 Ok(match is_user_text(argument) {

@@ -34,7 +34,7 @@ fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
         panic!("{trigger} is no histogram");
     };
     let EventProgram { builder, values } = &mut program;
-    let maps = hist.add_maps(builder, "hist");
+    let maps = hist.add_maps(builder, "hist").unwrap();
     let frame = Frame {
         value: Reg::R7,
         text: -512,

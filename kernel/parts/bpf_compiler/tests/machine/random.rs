@@ -110,7 +110,7 @@ const STACK: i16 = 64;
 /// A program of about `length` instructions. `r6` keeps the context, or the value of an array.
 pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     let mut insns = Vec::new();
-    let map = |name: &str, kind, value_size, entries| MapDef {
+    let map = |name: &'static str, kind, value_size, entries| MapDef {
         name: name.into(),
         kind,
         key_size: 4,

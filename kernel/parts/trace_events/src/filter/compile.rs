@@ -19,7 +19,10 @@ use core::{error::Error, fmt, mem};
 use bpf::{AluOp, Builder, Condition, Helper, Insn, Label, Reg, Size, Width as Bits};
 
 use super::{Comparison, Expression, Filter, Pattern, Piece, Subject, Test};
-use crate::field::{Field, Width};
+use crate::{
+    field::{Field, Width},
+    memory::{OutOfMemory, collected, push},
+};
 
 /// The bytes of a task's name, with its NUL.
 pub(crate) const COMM_BYTES: i16 = 16;
@@ -40,8 +43,8 @@ impl Frame {
 }
 
 /// The value that a load has put into its register.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Loaded {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded<'a> {
     /// The number. Bits above the width of the field may be anything.
     Number,
     /// The address of a string in kernel memory.
@@ -51,7 +54,7 @@ pub enum Loaded {
     /// Nothing: the string is the task's name.
     Comm,
     /// Nothing: the string is always this.
-    Constant(Vec<u8>),
+    Constant(&'a [u8]),
 }
 
 /// A value that a filter cannot have before the record is written, with the reason.
@@ -74,6 +77,8 @@ pub enum CompileError {
     Load(LoadError),
     /// A field of one type was loaded as another.
     Mismatch,
+    /// There is no memory.
+    OutOfMemory,
 }
 
 impl fmt::Display for CompileError {
@@ -84,6 +89,7 @@ impl fmt::Display for CompileError {
                 "a string was loaded as a number, or a number as a string; load fields as their \
                  types say",
             ),
+            Self::OutOfMemory => f.write_str("there is no memory for the filter"),
         }
     }
 }
@@ -96,9 +102,15 @@ impl From<LoadError> for CompileError {
     }
 }
 
+impl From<OutOfMemory> for CompileError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
 /// Puts the value of a field into a register. It may use `r0` to `r5` and must leave all others.
 /// It is not asked for `common_pid`.
-pub type Load<'a> = dyn FnMut(&mut Builder, &Field, Reg) -> Result<Loaded, LoadError> + 'a;
+pub type Load<'a> = dyn FnMut(&mut Builder, &Field, Reg) -> Result<Loaded<'a>, LoadError> + 'a;
 
 impl Filter {
     /// Appends instructions that go to `reject` if the hit does not match, and fall through if it
@@ -171,21 +183,23 @@ struct Emitter<'a, 'b, 'l> {
 
 impl<'a> Emitter<'a, '_, '_> {
     /// A jump to `label` comes next.
-    fn leads_to(&mut self, label: Label) {
+    fn leads_to(&mut self, label: Label) -> Result<(), OutOfMemory> {
         match self
             .waiting
             .iter_mut()
             .find(|(waiting, _)| *waiting == label)
         {
             Some((_, held)) => *held = held.or(self.held),
-            None => self.waiting.push((label, self.held)),
+            None => push(&mut self.waiting, (label, self.held))?,
         }
+        Ok(())
     }
 
-    fn jump(&mut self, label: Label) {
-        self.leads_to(label);
+    fn jump(&mut self, label: Label) -> Result<(), OutOfMemory> {
+        self.leads_to(label)?;
         self.builder.jump(label);
         self.held = Held::NoPath;
+        Ok(())
     }
 
     fn place(&mut self, label: Label) {
@@ -251,7 +265,7 @@ impl<'a> Emitter<'a, '_, '_> {
                 let Some((width, signed)) = subject.number() else {
                     return Err(CompileError::Mismatch);
                 };
-                self.leads_to(target);
+                self.leads_to(target)?;
                 self.compare(
                     register,
                     width,
@@ -270,7 +284,7 @@ impl<'a> Emitter<'a, '_, '_> {
                 end,
             } => {
                 self.load_number(field)?;
-                self.leads_to(target);
+                self.leads_to(target)?;
                 let inside = jump_if != *negated;
                 let condition = if inside {
                     Condition::Below
@@ -381,16 +395,16 @@ impl<'a> Emitter<'a, '_, '_> {
         let size = match loaded {
             Loaded::Number => return Err(CompileError::Mismatch),
             Loaded::Constant(text) => {
-                let result = pattern.matches(&text) != negated;
+                let result = pattern.matches(text) != negated;
                 self.held = held;
                 if result == jump_if {
-                    self.jump(target);
+                    self.jump(target)?;
                 }
                 return Ok(());
             }
             Loaded::Comm => {
                 self.held = held;
-                self.leads_to(target);
+                self.leads_to(target)?;
                 self.address(Reg::R1);
                 self.builder
                     .mov(Reg::R2, i32::from(COMM_BYTES))
@@ -398,7 +412,7 @@ impl<'a> Emitter<'a, '_, '_> {
                 COMM_BYTES
             }
             Loaded::KernelText | Loaded::UserText => {
-                self.leads_to(target);
+                self.leads_to(target)?;
                 let helper = match loaded {
                     Loaded::UserText => Helper::ReadUserStr,
                     _ => Helper::ReadKernelStr,
@@ -424,9 +438,9 @@ impl<'a> Emitter<'a, '_, '_> {
             if loaded == Loaded::Comm {
                 text.measure();
             }
-            text.search(pattern.pieces());
+            text.search(pattern.pieces())?;
         } else {
-            text.prefix(pattern.pieces());
+            text.prefix(pattern.pieces())?;
         }
         if matched != done {
             self.builder.jump(matched);
@@ -472,16 +486,20 @@ fn bytes_to_read(pattern: &Pattern) -> i16 {
         (pieces.len() as i16).max(2)
     } else {
         // One byte more than the pattern has shows whether the string goes on.
-        (pieces.len() as i16 + 2).max(with_nuls(pieces).len() as i16)
+        (pieces.len() as i16 + 2).max(bytes_with_nuls(pieces) as i16)
     }
 }
 
 /// A pattern without a star, with a NUL at its end, and more of them up to a multiple of 8: fewer
 /// comparisons do, because what is behind a string on the stack is zero.
-fn with_nuls(pieces: &[Piece]) -> Vec<Piece> {
-    let mut pieces = pieces.to_vec();
-    pieces.resize((pieces.len() + 1).next_multiple_of(8), Piece::Byte(0));
-    pieces
+fn with_nuls(pieces: &[Piece]) -> Result<Vec<Piece>, OutOfMemory> {
+    let nuls = core::iter::repeat_n(&Piece::Byte(0), bytes_with_nuls(pieces) - pieces.len());
+    collected(pieces.iter().chain(nuls).cloned())
+}
+
+/// The number of bytes of [`with_nuls`].
+const fn bytes_with_nuls(pieces: &[Piece]) -> usize {
+    (pieces.len() + 1).next_multiple_of(8)
 }
 
 /// A string on the stack, and where to go when it is known whether it matches.
@@ -503,16 +521,21 @@ impl Text<'_> {
     }
 
     /// Matches a pattern with at most one star, at its end.
-    fn prefix(&mut self, pieces: &[Piece]) {
-        let with_nuls = match pieces {
-            [pieces @ .., Piece::Star] => pieces.to_vec(),
-            pieces => with_nuls(pieces),
+    fn prefix(&mut self, pieces: &[Piece]) -> Result<(), OutOfMemory> {
+        let whole;
+        let pieces = match pieces {
+            [pieces @ .., Piece::Star] => pieces,
+            pieces => {
+                whole = with_nuls(pieces)?;
+                &whole
+            }
         };
-        if with_nuls.len() > self.size as usize {
+        if pieces.len() > self.size as usize {
             self.builder.jump(self.failed);
         } else {
-            self.compare(&with_nuls, 0, self.failed);
+            self.compare(pieces, 0, self.failed);
         }
+        Ok(())
     }
 
     /// `r0 = ` the bytes of the string with its NUL, as the helpers that read strings give it.
@@ -532,16 +555,15 @@ impl Text<'_> {
     ///
     /// Each part between two stars goes to the first place where it fits: if the whole pattern
     /// matches, it matches so, too.
-    fn search(&mut self, pieces: &[Piece]) {
-        let mut parts: Vec<&[Piece]> = pieces.split(|piece| *piece == Piece::Star).collect();
-        let (Some(last), false) = (parts.pop(), parts.is_empty()) else {
-            return;
+    fn search(&mut self, pieces: &[Piece]) -> Result<(), OutOfMemory> {
+        let mut parts = pieces.split(|piece| *piece == Piece::Star);
+        let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else {
+            return Ok(());
         };
-        let first = parts.remove(0);
         let mut needed = pieces.iter().filter(|piece| **piece != Piece::Star).count();
         if needed > self.most() {
             self.builder.jump(self.failed);
-            return;
+            return Ok(());
         }
         self.needs(needed);
         self.compare(first, 0, self.failed);
@@ -550,9 +572,9 @@ impl Text<'_> {
         // For each position where the next part may begin: the code that looks for it there. A part
         // that is found leads to the code of the next part at the position behind it, and the last
         // part to the end.
-        let mut here: Vec<Label> = (0..positions).map(|_| self.builder.label()).collect();
+        let mut here = self.labels(positions)?;
         for part in parts {
-            let behind: Vec<Label> = (0..positions).map(|_| self.builder.label()).collect();
+            let behind = self.labels(positions)?;
             for (index, label) in here.iter().enumerate() {
                 let position = least + index;
                 self.builder.place(*label);
@@ -571,6 +593,11 @@ impl Text<'_> {
         if !last.is_empty() {
             self.suffix(last, least + last.len(), self.most());
         }
+        Ok(())
+    }
+
+    fn labels(&mut self, count: usize) -> Result<Vec<Label>, OutOfMemory> {
+        collected((0..count).map(|_| self.builder.label()))
     }
 
     /// Fails if the string has fewer bytes.

@@ -368,7 +368,7 @@ fn constant_strings_are_decided_when_compiling() {
         let reject = builder.label();
         parse(text)
             .compile(&mut builder, FRAME, reject, &mut |_, _, _| {
-                Ok(Loaded::Constant(b"abc".into()))
+                Ok(Loaded::Constant(b"abc"))
             })
             .unwrap();
         builder.exit(1).place(reject).exit(0);

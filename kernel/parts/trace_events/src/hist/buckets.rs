@@ -134,7 +134,7 @@ impl Linear {
     }
 
     /// The counters for them.
-    pub fn map(&self, name: &str) -> MapDef {
+    pub fn map(&self, name: &'static str) -> MapDef {
         MapDef::counters(name, self.buckets())
     }
 

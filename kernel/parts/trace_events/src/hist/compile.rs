@@ -10,10 +10,8 @@
 //! All the stack that it uses lies in the 128 bytes that a filter has for strings, because the
 //! filter is through with them.
 
-use alloc::vec::Vec;
-
 use bpf::{
-    AluOp, AtomicOp, Builder, Condition, Helper, Insn, Label, MapIndex, Operand, Reg, Size,
+    AluOp, AtomicOp, Builder, Condition, Helper, Insn, Label, MapDef, MapIndex, Operand, Reg, Size,
     Width as Bits,
 };
 
@@ -21,6 +19,7 @@ use super::{Column, Hist, KEY_BYTES, Modifier, Source};
 use crate::{
     field::Width,
     filter::{COMM_BYTES, CompileError, Frame, Load, Loaded, load_number},
+    memory::{OutOfMemory, copied, written},
 };
 
 /// The offsets of the values and of a task's name, from the beginning of the packed key.
@@ -42,14 +41,17 @@ pub struct Maps {
 
 impl Hist {
     /// Adds its maps to the program: `NAME`, `NAME.drops` and, if need be, `NAME.stacks`.
-    pub fn add_maps(&self, builder: &mut Builder, name: &str) -> Maps {
-        Maps {
-            table: builder.map(self.table_map(name)),
-            drops: builder.map(self.drops_map(&alloc::format!("{name}.drops"))),
-            stacks: self
-                .stacks_map(&alloc::format!("{name}.stacks"))
-                .map(|map| builder.map(map)),
-        }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn add_maps(&self, builder: &mut Builder, name: &str) -> Result<Maps, OutOfMemory> {
+        let drops = written(&format_args!("{name}.drops"))?;
+        let stacks = written(&format_args!("{name}.stacks"))?;
+        Ok(Maps {
+            table: builder.map(self.table_map(copied(name)?)),
+            drops: builder.map(MapDef::counters(drops, 1)),
+            stacks: self.stacks_map(stacks).map(|map| builder.map(map)),
+        })
     }
 
     /// Appends instructions that count the hit, if the filter keeps it. All paths fall through.
@@ -209,7 +211,7 @@ impl Emitter<'_, '_> {
         let helper = match loaded {
             Loaded::Number => return Err(CompileError::Mismatch),
             Loaded::Constant(text) => {
-                self.constant(&text, at, size);
+                self.constant(text, at, size);
                 return Ok(());
             }
             Loaded::Comm => Helper::Comm,
@@ -234,9 +236,10 @@ impl Emitter<'_, '_> {
     }
 
     fn constant(&mut self, text: &[u8], at: i16, size: i16) {
-        let mut bytes: Vec<u8> = text.into();
-        bytes.truncate(size as usize - 1);
-        bytes.resize(size as usize, 0);
+        let mut bytes = [0; KEY_BYTES];
+        let len = text.len().min(size as usize - 1);
+        bytes[..len].copy_from_slice(&text[..len]);
+        let bytes = &bytes[..size as usize];
         for (word, at) in bytes.as_chunks::<8>().0.iter().zip((at..).step_by(8)) {
             self.builder.set(Reg::R0, i64::from_le_bytes(*word)).store(
                 Reg::R10,

@@ -428,7 +428,7 @@ const RECORD: u64 = 0xffff_8000_0000_0000;
 const NAME: u64 = 0xffff_8000_0001_0000;
 const PATH: u64 = 0x7000_0000;
 
-fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded, LoadError> {
+fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded<'static>, LoadError> {
     for scratch in [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5] {
         builder.mov(scratch, -1);
     }
@@ -451,7 +451,7 @@ fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded, LoadEr
 
 fn compile(hist: &Hist) -> (Program, Maps) {
     let mut builder = Builder::new(Kind::Probe);
-    let maps = hist.add_maps(&mut builder, "hist");
+    let maps = hist.add_maps(&mut builder, "hist").unwrap();
     builder.mov(Reg::R6, Reg::R1);
     let frame = Frame {
         value: Reg::R7,
@@ -745,7 +745,7 @@ fn texts_share_the_key_and_are_shortened() {
         ("u8,comm,stacktrace", vec![8, 16, 8]),
     ] {
         let hist = parse(&format!("hist:keys={keys}")).unwrap();
-        assert_eq!(hist.key_sizes(), sizes, "{keys}");
+        assert_eq!(hist.key_sizes().collect::<Vec<_>>(), sizes, "{keys}");
     }
 }
 
@@ -754,7 +754,7 @@ fn histograms_take_few_instructions() {
     let insns = |text| {
         let hist = parse(text).unwrap();
         let mut builder = Builder::new(Kind::Probe);
-        let maps = hist.add_maps(&mut builder, "hist");
+        let maps = hist.add_maps(&mut builder, "hist").unwrap();
         let frame = Frame {
             value: Reg::R7,
             text: -Frame::TEXT_BYTES,

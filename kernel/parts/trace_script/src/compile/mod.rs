@@ -322,7 +322,7 @@ impl<'a> Compiler<'a> {
             false => ("", frames),
         };
         self.own_map(MapDef {
-            name: format!("({of}stacks {frames})"),
+            name: format!("({of}stacks {frames})").into(),
             kind: MapKind::Stacks,
             key_size: 4,
             value_size: 8 * words,
@@ -881,7 +881,7 @@ impl<'a> Compiler<'a> {
         let key_size: u32 = keys.iter().map(Shape::bytes).sum();
         let name = format!("@{}", map.name.as_deref().unwrap_or(""));
         let with_key = |kind, key_size, value_size| MapDef {
-            name: name.clone(),
+            name: name.clone().into(),
             kind,
             key_size,
             value_size,
@@ -1021,7 +1021,7 @@ impl<'a> Compiler<'a> {
                 )]);
             }
             maps.push(script::Map {
-                name: def.name,
+                name: def.name.into_owned(),
                 kind: match def.kind {
                     MapKind::Array => script::MapKind::Array,
                     MapKind::PerCpuArray => script::MapKind::PerCpuArray,

@@ -613,7 +613,7 @@ pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
     let def = |map: &u32| {
         let map = &script.maps[*map as usize];
         MapDef {
-            name: map.name.clone(),
+            name: map.name.clone().into(),
             kind: kind_of(map.kind),
             key_size: map.key_size,
             value_size: map.value_size,
