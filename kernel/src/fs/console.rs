@@ -3,14 +3,14 @@
 
 use super::{How, Opened, Special};
 use crate::{console, errno::Errno, pr_info};
-use alloc::{boxed::Box, string::String, sync::Arc};
+use alloc::{boxed::Box, string::String};
 
 /// The console. Each write makes at least one line, and waits while much is still to be printed.
 /// There is no input: a read finds its end.
 pub struct Console;
 
 impl Special for Console {
-    fn open(self: Arc<Self>, _how: How) -> Result<Box<dyn Opened>, Errno> {
+    fn open(&self, _how: How) -> Result<Box<dyn Opened>, Errno> {
         Ok(Box::new(Self))
     }
 }

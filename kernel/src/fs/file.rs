@@ -7,11 +7,14 @@
 use super::{CHUNK, How, Kind, NodeRef, Opened, TREE};
 use crate::{
     errno::Errno,
-    mm::uaccess::{self, copy_from_user, copy_to_user},
+    mm::{
+        shared::try_vec,
+        uaccess::{self, copy_from_user, copy_to_user},
+    },
     sync::Mutex,
 };
 use abi::{DirentHeader, open, seek};
-use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem::offset_of;
 use file_tree::{Access, Attributes};
 
@@ -85,7 +88,11 @@ pub extern "C" fn vfs_open(request: &OpenRequest<'_>, file: &mut Option<Arc<File
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn vfs_read(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
-    let mut chunk = vec![0; count.min(CHUNK)];
+    let mut chunk = match try_vec(count.min(CHUNK)) {
+        Ok(chunk) => chunk,
+        Err(error) => return Errno::from(error).negated(),
+    };
+    chunk.resize(count.min(CHUNK), 0);
     transfer(file, buf, count, |done, len| {
         let read = file.read_at(*pos, &mut chunk[..len])?;
         copy_to_user(buf.wrapping_add(done as u64), &chunk[..read])?;
@@ -100,7 +107,11 @@ pub extern "C" fn vfs_read(file: &File, buf: u64, count: usize, pos: &mut u64) -
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64 {
-    let mut chunk = vec![0; count.min(CHUNK)];
+    let mut chunk = match try_vec(count.min(CHUNK)) {
+        Ok(chunk) => chunk,
+        Err(error) => return Errno::from(error).negated(),
+    };
+    chunk.resize(count.min(CHUNK), 0);
     transfer(file, buf, count, |done, len| {
         copy_from_user(&mut chunk[..len], buf.wrapping_add(done as u64))?;
         let written = file.write_at(*pos, &chunk[..len])?;

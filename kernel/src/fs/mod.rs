@@ -3,7 +3,7 @@
 //! ```text
 //!   task: FileTable[fd] --> Arc<File> { position, NodeRef } --> TREE node: directory
 //!                                |                                      or regular file
-//!                                +--> Box<dyn Opened> <-- open -- Arc<dyn Special>
+//!                                +--> Box<dyn Opened> <-- open -- SpecialFile
 //! ```
 //!
 //! The tree ([`file_tree`]) holds names, directories and the contents of regular files. Devices and
@@ -32,7 +32,14 @@ pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
 pub use file_tree::{Attributes, Kind};
 
-use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex};
+use crate::{
+    errno::Errno,
+    mm::{
+        shared::{Shared, try_box},
+        user_space::is_memory_short,
+    },
+    sync::Mutex,
+};
 use abi::open;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem::offset_of;
@@ -45,7 +52,10 @@ pub const CHUNK: usize = 4096;
 /// The most heap that all files together may take, in bytes.
 const CAPACITY: usize = 16 << 20;
 
-static TREE: Lazy<Mutex<Tree<Arc<dyn Special>>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
+/// A special file, as the tree holds it.
+type SpecialFile = Shared<Box<dyn Special>>;
+
+static TREE: Lazy<Mutex<Tree<SpecialFile>>> = Lazy::new(|| Mutex::new(Tree::new(CAPACITY)));
 
 /// The ways in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +96,7 @@ pub trait Special: Send + Sync {
     /// The name of the file may be gone already, and go at any time while it is open. Then the file
     /// itself decides about its operations; ENODEV is the usual answer if they make no sense any
     /// more.
-    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno>;
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno>;
 }
 
 /// A special file, opened. It is dropped when its last user closes it. Calls come from task context
@@ -116,7 +126,7 @@ impl NodeRef {
     pub const NAME_OFFSET: usize = offset_of!(Self, name);
 
     /// Takes over a use that `tree` has counted.
-    fn of_retained(tree: &Tree<Arc<dyn Special>>, id: NodeId) -> Self {
+    fn of_retained(tree: &Tree<SpecialFile>, id: NodeId) -> Self {
         let name = tree.name_with_nul(id).unwrap_or(b"\0");
         Self {
             name: name.as_ptr().addr(),
@@ -178,8 +188,8 @@ pub fn init() {
         tree.install(path.as_bytes(), permissions, Install::Directory)
             .expect("the tree is empty");
     }
-    let console = Install::Device(Arc::new(console::Console) as Arc<dyn Special>);
-    tree.install(b"/dev/console", 0o600, console)
+    let console = special_file(console::Console).expect("the boot has memory");
+    tree.install(b"/dev/console", 0o600, Install::Device(console))
         .expect("the tree is empty");
 }
 
@@ -206,10 +216,20 @@ pub fn install_file(path: &[u8], permissions: u32, content: Vec<u8>) -> Result<(
     Ok(())
 }
 
+fn special_file(file: impl Special + 'static) -> Result<SpecialFile, Errno> {
+    let file: Box<dyn Special> = try_box(file)?;
+    Ok(Shared::try_new(file)?)
+}
+
 /// Puts a special file at the absolute `path`, and makes missing directories. EEXIST if the name is
-/// taken.
-fn install_special(path: &[u8], permissions: u32, file: &Arc<dyn Special>) -> Result<(), Errno> {
-    // The caller keeps its reference, so a file that is refused is not dropped under the lock (F1).
+/// taken; ENOMEM, and then nothing has changed.
+fn install_special(
+    path: &[u8],
+    permissions: u32,
+    file: impl Special + 'static,
+) -> Result<(), Errno> {
+    // This one is kept, so that a file that is refused is not dropped under the lock (F1).
+    let file = special_file(file)?;
     let virtual_file = Install::Virtual(file.clone());
     TREE.lock().install(path, permissions, virtual_file)?;
     Ok(())
@@ -225,11 +245,16 @@ pub fn uninstall(path: &[u8]) -> Result<(), Errno> {
 }
 
 /// Takes away the file or directory at the absolute `path`, and all that is in the directory, in
-/// one step. Tasks that have any of it open may go on.
+/// one step and without memory. Tasks that have any of it open may go on.
 pub fn uninstall_all(path: &[u8]) -> Result<(), Errno> {
-    let specials = TREE.lock().uninstall_all(path)?;
-    drop(specials);
-    Ok(())
+    TREE.lock().uninstall_all(path)?;
+    loop {
+        let special = TREE.lock().take_removed();
+        // After the lock (F1).
+        if special.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// Looks up `path`, relative to the directory `cwd`.

@@ -13,8 +13,13 @@
 //! with EACCES.
 
 use super::{CHUNK, How, Opened, Special};
-use crate::{errno::Errno, fs, sync::Mutex};
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use crate::{
+    errno::Errno,
+    fs,
+    mm::shared::{Shared, try_box},
+    sync::Mutex,
+};
+use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 /// The functions of a virtual file. All run in task context and may sleep. Of the vfs's locks, only
@@ -65,14 +70,18 @@ impl VirtualFile for Functions {
 
 /// Puts a virtual file at the absolute `path`, and makes missing directories. `permissions` is 0400
 /// or 0444 if the file can be read, 0200 if it can be written, and the sum if both. EEXIST if the
-/// name is taken.
+/// name is taken; ENOMEM, and then nothing has changed.
 pub fn create(path: &str, permissions: u32, file: impl VirtualFile) -> Result<(), Errno> {
-    create_special(path, permissions, Arc::new(Node(Arc::new(file))))
+    create_special(path, permissions, Node(Shared::try_new(file)?))
 }
 
 /// The same for a file that needs a state of its own for each user, or reads that wait.
-pub fn create_special(path: &str, permissions: u32, file: Arc<dyn Special>) -> Result<(), Errno> {
-    fs::install_special(path.as_bytes(), permissions, &file)
+pub fn create_special(
+    path: &str,
+    permissions: u32,
+    file: impl Special + 'static,
+) -> Result<(), Errno> {
+    fs::install_special(path.as_bytes(), permissions, file)
 }
 
 /// Takes the virtual file at `path` away. Tasks that have it open may go on: its functions can run
@@ -82,21 +91,22 @@ pub fn remove(path: &str) -> Result<(), Errno> {
 }
 
 /// A virtual file as it hangs in the tree.
-struct Node<F>(Arc<F>);
+struct Node<F>(Shared<F>);
 
 impl<F: VirtualFile> Special for Node<F> {
-    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
-        self.0.open(how)?;
-        Ok(Box::new(OpenVirtual {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        let opened = try_box(OpenVirtual {
             file: self.0.clone(),
             text: Snapshot::default(),
-        }))
+        })?;
+        self.0.open(how)?;
+        Ok(opened)
     }
 }
 
 /// A virtual file, opened.
 struct OpenVirtual<F> {
-    file: Arc<F>,
+    file: Shared<F>,
     text: Snapshot,
 }
 

@@ -8,6 +8,7 @@ pub mod init_text;
 pub mod kernel_stack;
 pub mod paging;
 pub mod phys_map;
+pub mod shared;
 pub mod uaccess;
 pub mod usage;
 pub mod user_space;

@@ -18,7 +18,7 @@
 //! # Contexts
 //! Task context, under the lock of the list of events ([`super::events`]).
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
     fmt::{self, Write},
     ops::AddAssign,
@@ -41,7 +41,7 @@ use trace_maps::Map;
 use super::{
     names::KernelSymbols,
     program::{AttachedCall, AttachedProbe, LoadError, LoadedMap, Program},
-    shared::{Shared, try_box, try_vec},
+    shared::{OutOfMemory, Shared, try_box, try_vec},
     triggers::Taken,
 };
 use crate::{
@@ -52,7 +52,7 @@ use crate::{
 /// See the module's text.
 pub struct Event {
     pub id: u16,
-    pub layout: Arc<Layout>,
+    pub layout: Shared<Layout>,
     pub probes: Vec<Probe>,
     /// Records are to be written.
     pub enabled: bool,
@@ -331,20 +331,23 @@ impl hist::Names for StackNames<'_> {
 
 impl Event {
     /// An event without probes.
-    pub fn new(id: u16, layout: Layout) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(id: u16, layout: Layout) -> Result<Self, OutOfMemory> {
+        Ok(Self {
             id,
-            layout: Arc::new(layout),
+            layout: Shared::try_new(layout)?,
             probes: Vec::new(),
             enabled: false,
             filter: None,
             refused_filter: None,
             triggers: Vec::new(),
             maps: Vec::new(),
-            switch: Box::new(AtomicU64::new(0)),
+            switch: try_box(AtomicU64::new(0))?,
             switch_users: 0,
             next_trigger: 0,
-        }
+        })
     }
 
     /// The map of a histogram whose name `is_it`.
@@ -421,9 +424,8 @@ impl Event {
         definition: &Definition,
     ) -> Result<compile::Programs, compile::CompileError> {
         let mut program = EventProgram::new(definition, self.id, &KernelSymbols)?;
-        let (after, before): (Vec<_>, Vec<_>) =
-            (self.triggers.iter()).partition(|active| active.trigger.action.is_after_the_record());
-        for active in before {
+        let is_after = |active: &&ActiveTrigger| active.trigger.action.is_after_the_record();
+        for active in self.triggers.iter().filter(|active| !is_after(active)) {
             match &active.trigger.action {
                 Action::Hist(_) if active.paused => {}
                 Action::Hist(hist) => program.count(hist, &active.name)?,
@@ -451,15 +453,15 @@ impl Event {
             program.count_unasked();
         }
         // A snapshot has the record of the hit that takes it, and its stack.
-        let (snapshots, stacks): (Vec<_>, Vec<_>) =
-            (after.into_iter()).partition(|active| active.trigger.action == Action::Snapshot);
-        for active in stacks {
+        let after = || self.triggers.iter().filter(is_after);
+        let is_snapshot = |active: &&ActiveTrigger| active.trigger.action == Action::Snapshot;
+        for active in after().filter(|active| !is_snapshot(active)) {
             let end = active.act(&mut program)?;
             program.builder.branch(Condition::Equal, Reg::R0, 0, end);
             program.record_stack();
             program.builder.place(end);
         }
-        for active in snapshots {
+        for active in after().filter(is_snapshot) {
             let end = active.act(&mut program)?;
             program.builder.place(end);
         }

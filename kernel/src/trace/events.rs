@@ -4,7 +4,7 @@
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
 
-use alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
 use bpf::verifier::{Cause, verify};
@@ -17,7 +17,7 @@ use trace_events::{
     fetch::Grammar,
     filter::FilterError,
     line::stack,
-    memory::{copied, written},
+    memory::{copied, push, written},
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger},
@@ -28,6 +28,7 @@ use super::{
     event::{Event, Probe},
     files,
     names::KernelSymbols,
+    shared::{Shared, try_box, try_vec},
     sources,
     triggers::{Deed, Taken},
 };
@@ -36,9 +37,20 @@ use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex, time::kt
 /// Group and name.
 pub type Name = (String, String);
 
+/// An event of the list.
+struct Entry {
+    name: Name,
+    event: Event,
+}
+
 /// The events, by name.
 pub struct Events {
-    list: BTreeMap<Name, Event>,
+    /// In the order of the names.
+    #[expect(
+        clippy::vec_box,
+        reason = "an entry is large, and the others move for a new one"
+    )]
+    list: Vec<Box<Entry>>,
     /// The number of the next event, if it is free. Numbers are used again as late as possible,
     /// because records may be there that have them.
     next_id: u16,
@@ -55,23 +67,57 @@ const FIRST_FIXED_ID: u16 = 32;
 const _: () = assert!(stack::ID < FIRST_FIXED_ID);
 
 pub static EVENTS: Mutex<Events> = Mutex::new(Events {
-    list: BTreeMap::new(),
+    list: Vec::new(),
     next_id: FIRST_ID,
     next_order: 0,
     errors: ErrorLog::new(),
 });
+
+fn no_memory() -> Refusal {
+    Refusal::line(Reason::OutOfMemory)
+}
 
 fn errno(reason: Reason) -> Errno {
     Errno::from_code(reason.errno()).unwrap_or(Errno::EINVAL)
 }
 
 impl Events {
+    /// Where the event of that name is, or where it would be.
+    fn position(&self, name: &Name) -> Result<usize, usize> {
+        self.list.binary_search_by(|entry| entry.name.cmp(name))
+    }
+
+    fn find(&mut self, name: &Name) -> Option<&mut Event> {
+        let at = self.position(name).ok()?;
+        Some(&mut self.list[at].event)
+    }
+
+    /// Whether there is an event of that group.
+    fn has_group(&self, group: &str) -> bool {
+        self.list.iter().any(|entry| entry.name.0 == group)
+    }
+
+    /// Adds an event without probes, off, with its files. Returns its place in the list.
+    ///
+    /// # Errors
+    /// ENOMEM; then nothing has changed.
+    fn add(&mut self, name: Name, id: u16, layout: Layout) -> Result<usize, Errno> {
+        let event = Event::new(id, layout)?;
+        let entry = try_box(Entry { name, event })?;
+        self.list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let at = self.position(&entry.name).err().ok_or(Errno::EEXIST)?;
+        let with_group = !self.has_group(&entry.name.0);
+        files::create_event(&entry.name, id, with_group)?;
+        self.list.insert(at, entry);
+        Ok(at)
+    }
+
     /// The event of that name.
     ///
     /// # Errors
     /// ENODEV if it is gone.
     pub fn event(&mut self, name: &Name) -> Result<&mut Event, Errno> {
-        self.list.get_mut(name).ok_or(Errno::ENODEV)
+        self.find(name).ok_or(Errno::ENODEV)
     }
 
     /// The event of that name, with that number.
@@ -79,13 +125,13 @@ impl Events {
     /// # Errors
     /// ENODEV if it is gone, also if there is another one of its name.
     pub fn numbered(&mut self, name: &Name, id: u16) -> Result<&mut Event, Errno> {
-        let event = self.list.get_mut(name).filter(|event| event.id == id);
+        let event = self.find(name).filter(|event| event.id == id);
         event.ok_or(Errno::ENODEV)
     }
 
     /// The number for a new event. Numbers are used again only when all have been used.
     fn free_id(&self) -> Option<u16> {
-        let is_free = |id: &u16| self.list.values().all(|event| event.id != *id);
+        let is_free = |id: &u16| self.list.iter().all(|entry| entry.event.id != *id);
         (self.next_id..=u16::MAX)
             .chain(FIRST_ID..self.next_id)
             .find(is_free)
@@ -93,24 +139,14 @@ impl Events {
 
     /// All events, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &Event)> {
-        self.list.iter()
-    }
-
-    /// The names of the events that `select` chooses.
-    fn names(&self, select: impl Fn(&Name) -> bool) -> Vec<Name> {
-        self.list
-            .keys()
-            .filter(|name| select(name))
-            .cloned()
-            .collect()
+        self.list.iter().map(|entry| (&entry.name, &entry.event))
     }
 
     /// Obeys the commands that were written to `file`, one by one. The first one that is refused
     /// ends it; those before it stay.
     ///
-    /// A line has at most 4,094 bytes. Any allocation for reading it may fail, which is ENOMEM. The
-    /// lists and the files of an event are allocated without such an answer. So a line is refused
-    /// while less than the kernel's reserve is free.
+    /// A line has at most 4,094 bytes. Any allocation for it may fail, which is ENOMEM; then it has
+    /// changed nothing. A definition is also refused while less than the kernel's reserve is free.
     ///
     /// # Errors
     /// That of the refusal, which is in `error_log` then.
@@ -132,10 +168,8 @@ impl Events {
     }
 
     fn obey_one(&mut self, file: File, words: &Words<'_>) -> Result<(), Refusal> {
-        if is_memory_short() {
-            return Err(Refusal::line(Reason::OutOfMemory));
-        }
         match Command::parse(words, file, &KernelSymbols, &Grammar::default())? {
+            Command::Create(_) if is_memory_short() => Err(no_memory()),
             Command::Create(definition) => self.create(definition),
             Command::Delete(deletion) => self.delete(&deletion),
         }
@@ -147,7 +181,7 @@ impl Events {
         check_program(&definition)?;
         let order = self.next_order;
         self.next_order += 1;
-        if let Some(event) = self.list.get_mut(&name) {
+        if let Some(event) = self.find(&name) {
             if event.is_fixed() {
                 return Err(Refusal::line(Reason::EventExists));
             }
@@ -155,63 +189,53 @@ impl Events {
                 &definition,
                 event.probes.iter().map(|probe| &probe.definition),
             )?;
-            event.probes.push(Probe::new(definition, order)?);
-            if event.apply().is_err() {
+            push(&mut event.probes, Probe::new(definition, order)?)?;
+            if let Err(errno) = event.apply() {
                 event.probes.pop();
-                let _ = event.apply();
-                return Err(Refusal::place(Reason::RegistrationFailed));
+                return Err(match errno {
+                    Errno::ENOMEM => no_memory(),
+                    _ => Refusal::place(Reason::RegistrationFailed),
+                });
             }
             return Ok(());
         }
-        let id = self
-            .free_id()
-            .ok_or_else(|| Refusal::line(Reason::OutOfMemory))?;
-        let mut event = Event::new(id, Layout::of(&definition)?);
-        event.probes.push(Probe::new(definition, order)?);
-        files::create_event(&name, id).map_err(|_| Refusal::line(Reason::OutOfMemory))?;
+        let id = self.free_id().ok_or_else(no_memory)?;
+        let layout = Layout::of(&definition)?;
+        let mut probes = Vec::new();
+        push(&mut probes, Probe::new(definition, order)?)?;
+        let at = self.add(name, id, layout).map_err(|_| no_memory())?;
+        self.list[at].event.probes = probes;
         self.next_id = id.checked_add(1).unwrap_or(FIRST_ID);
-        self.list.insert(name, event);
         Ok(())
     }
 
     /// Deletes the probes that match, and the events that have none left.
     fn delete(&mut self, deletion: &Deletion) -> Result<(), Refusal> {
-        let matching = |event: &Event| {
-            event
-                .probes
-                .iter()
-                .any(|probe| deletion.matches(&probe.definition))
-        };
-        let chosen: Vec<Name> = self
-            .list
-            .iter()
-            .filter(|(_, event)| !event.is_fixed() && matching(event))
-            .map(|(name, _)| name.clone())
-            .collect();
-        if chosen.is_empty() {
+        let matches = |probe: &Probe| deletion.matches(&probe.definition);
+        let is_chosen = |event: &Event| !event.is_fixed() && event.probes.iter().any(matches);
+        let mut chosen =
+            (self.list.iter().map(|entry| &entry.event)).filter(|event| is_chosen(event));
+        let Some(first) = chosen.next() else {
             return Err(Refusal::line(Reason::NotFound));
-        }
-        if chosen.iter().any(|name| self.list[name].is_busy()) {
+        };
+        if first.is_busy() || chosen.any(Event::is_busy) {
             return Err(Refusal::line(Reason::Busy));
         }
-        for name in chosen {
-            let Some(event) = self.list.get_mut(&name) else {
-                continue;
-            };
-            event
-                .probes
-                .retain(|probe| !deletion.matches(&probe.definition));
-            if event.probes.is_empty() {
-                self.remove(&name);
+        for at in (0..self.list.len()).rev() {
+            let event = &mut self.list[at].event;
+            if is_chosen(event) {
+                event.probes.retain(|probe| !matches(probe));
+                if event.probes.is_empty() {
+                    self.remove(at);
+                }
             }
         }
         Ok(())
     }
 
-    fn remove(&mut self, name: &Name) {
-        self.list.remove(name);
-        let has_group = self.list.keys().any(|(group, _)| *group == name.0);
-        files::remove_event(name, !has_group);
+    fn remove(&mut self, at: usize) {
+        let entry = self.list.remove(at);
+        files::remove_event(&entry.name, !self.has_group(&entry.name.0));
     }
 
     /// Deletes all events.
@@ -219,13 +243,14 @@ impl Events {
     /// # Errors
     /// EBUSY if one of them is in use; then all stay.
     pub fn clear(&mut self) -> Result<(), Errno> {
-        let mut own = self.list.values().filter(|event| !event.is_fixed());
+        let mut own =
+            (self.list.iter().map(|entry| &entry.event)).filter(|event| !event.is_fixed());
         if own.any(Event::is_busy) {
             return Err(Errno::EBUSY);
         }
-        for name in self.names(|_| true) {
-            if !self.list[&name].is_fixed() {
-                self.remove(&name);
+        for at in (0..self.list.len()).rev() {
+            if !self.list[at].event.is_fixed() {
+                self.remove(at);
             }
         }
         Ok(())
@@ -233,7 +258,7 @@ impl Events {
 
     /// The probes of events that were defined, in the order of their definition.
     fn in_order(&self) -> Result<Vec<&Probe>, Errno> {
-        let events = self.list.values().filter(|event| !event.is_fixed());
+        let events = (self.list.iter().map(|entry| &entry.event)).filter(|event| !event.is_fixed());
         let mut probes = Vec::new();
         for event in events {
             let room = probes.try_reserve(event.probes.len());
@@ -280,10 +305,8 @@ impl Events {
     /// EINVAL if there is none; else that of the first one that cannot be turned on.
     pub fn enable(&mut self, enabled: bool, select: impl Fn(&Name) -> bool) -> Result<(), Errno> {
         let mut result = Ok(());
-        for name in self.names(select) {
-            if let Some(event) = self.list.get_mut(&name) {
-                result = result.and(event.enable(enabled));
-            }
+        for entry in self.list.iter_mut().filter(|entry| select(&entry.name)) {
+            result = result.and(entry.event.enable(enabled));
         }
         result
     }
@@ -291,7 +314,6 @@ impl Events {
     /// Whether the events that `select` chooses are on: `0`, `1`, or `X` if some are.
     pub fn enabled(&self, select: impl Fn(&Name) -> bool) -> char {
         let mut states = self
-            .list
             .iter()
             .filter(|(name, _)| select(name))
             .map(|(_, event)| event.enabled);
@@ -389,10 +411,11 @@ impl Events {
 
     /// The event with that name, found without memory.
     fn called(&mut self, group: &str, event: &str) -> Option<&mut Event> {
-        let mut list = self.list.iter_mut();
-        let (_, found) =
-            list.find(|((known_group, known), _)| known_group == group && known == event)?;
-        Some(found)
+        let is_it = |entry: &&mut Box<Entry>| entry.name.0 == group && entry.name.1 == event;
+        self.list
+            .iter_mut()
+            .find(is_it)
+            .map(|found| &mut found.event)
     }
 
     /// A trigger is gone. It gives back what it had: another event's switch, or the rings of
@@ -410,11 +433,29 @@ impl Events {
     }
 
     /// The events by number, for a reader of records.
-    pub fn layouts(&self) -> BTreeMap<u16, (String, Arc<Layout>)> {
-        self.list
-            .iter()
-            .map(|((_, name), event)| (event.id, (name.clone(), event.layout.clone())))
-            .collect()
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn layouts(&self) -> Result<Layouts, Errno> {
+        let mut layouts = try_vec(self.list.len())?;
+        for ((_, name), event) in self.iter() {
+            let name = copied(name).map_err(|_| Errno::ENOMEM)?;
+            layouts.push((event.id, name, event.layout.clone()));
+        }
+        layouts.sort_unstable_by_key(|(id, ..)| *id);
+        Ok(Layouts(layouts))
+    }
+}
+
+/// Names and layouts of events, in the order of their numbers.
+pub struct Layouts(Vec<(u16, String, Shared<Layout>)>);
+
+impl Layouts {
+    /// Those of the event with that number.
+    pub fn of(&self, id: u16) -> Option<(&str, &Layout)> {
+        let at = self.0.binary_search_by_key(&id, |(id, ..)| *id).ok()?;
+        let (_, name, layout) = &self.0[at];
+        Some((name, layout))
     }
 }
 
@@ -444,10 +485,8 @@ pub fn define_fixed() -> Result<(), Errno> {
     for (definition, id) in sources::definitions().into_iter().zip(FIRST_FIXED_ID..) {
         let name = (definition.group.clone(), definition.event.clone());
         let layout = Layout::of(&definition).map_err(|_| Errno::ENOMEM)?;
-        let mut event = Event::new(id, layout);
-        event.probes.push(Probe::fixed(definition));
-        files::create_event(&name, id)?;
-        events.list.insert(name, event);
+        let at = events.add(name, id, layout)?;
+        events.list[at].event.probes.push(Probe::fixed(definition));
     }
     Ok(())
 }
@@ -456,7 +495,7 @@ pub fn define_fixed() -> Result<(), Errno> {
 pub fn define_at_boot(parameter: &str) {
     let mut events = EVENTS.lock();
     for line in trace_events::commands::boot_lines(parameter) {
-        let before: Vec<Name> = events.names(|_| true);
+        let before: Vec<Name> = events.iter().map(|(name, _)| name.clone()).collect();
         match events.obey(File::KprobeEvents, line.as_bytes()) {
             Ok(()) => {
                 let _ = events.enable(true, |name| !before.contains(name));

@@ -17,16 +17,16 @@
 //! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
 //! the open file's position.
 
-use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
-    fmt::Write,
+    fmt::{self, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use trace_events::{
-    definition::File,
+    definition::{File, MOST_NAME_BYTES},
     filter,
-    memory::written,
+    memory::{copied, written},
     readme,
     trigger::{self, Command},
 };
@@ -37,6 +37,7 @@ use super::{
     helpers::TRACING_ON,
     names::{self, KernelSymbols},
     output::{self, Printer},
+    shared::{Shared, try_box},
 };
 use crate::{
     arch::percpu,
@@ -357,9 +358,9 @@ impl VirtualFile for &'static TraceOption {
 
 /// `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of one.
 fn create_buffer_files(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
-    let trace: Arc<dyn Special> = Arc::new(Trace { cpu });
+    let trace = Trace { cpu };
     pseudo::create_special(&format!("{directory}/trace"), READ | WRITE, trace)?;
-    let pipe: Arc<dyn Special> = Arc::new(Pipe { cpu });
+    let pipe = Pipe { cpu };
     pseudo::create_special(&format!("{directory}/trace_pipe"), READ, pipe)?;
     let snapshot = SnapshotFile { cpu };
     pseudo::create(&format!("{directory}/snapshot"), READ | WRITE, snapshot)?;
@@ -375,19 +376,20 @@ struct Trace {
 }
 
 impl Special for Trace {
-    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        let mut opened = try_box(OpenTrace {
+            cpu: self.cpu,
+            pauses: false,
+            text: pseudo::Snapshot::default(),
+        })?;
         if how.truncate {
             buffer::clear(self.cpu);
         }
-        let pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
-        if pauses {
+        opened.pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
+        if opened.pauses {
             super::records::pause();
         }
-        Ok(Box::new(OpenTrace {
-            cpu: self.cpu,
-            pauses,
-            text: pseudo::Snapshot::default(),
-        }))
+        Ok(opened)
     }
 }
 
@@ -422,12 +424,12 @@ struct Pipe {
 }
 
 impl Special for Pipe {
-    fn open(self: Arc<Self>, how: How) -> Result<Box<dyn Opened>, Errno> {
-        Ok(Box::new(OpenPipe {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        Ok(try_box(OpenPipe {
             cpu: self.cpu,
             nonblocking: how.nonblocking,
             rest: Mutex::new(Vec::new()),
-        }))
+        })?)
     }
 }
 
@@ -441,7 +443,7 @@ struct OpenPipe {
 impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
     fn fill(&self, rest: &mut Vec<u8>, room: usize) -> Result<(), Errno> {
-        let mut printer = Printer::of_now();
+        let mut printer = Printer::of_now()?;
         let mut line = String::new();
         let mut result = Ok(());
         while rest.len() < room
@@ -533,7 +535,7 @@ impl VirtualFile for StatsFile {
 
 /// A file of an event.
 struct EventFile {
-    name: Name,
+    name: Shared<Name>,
     /// The event's number. Another event may have the name later.
     id: u16,
     kind: EventFileKind,
@@ -652,46 +654,82 @@ impl VirtualFile for GroupFile {
     }
 }
 
-/// Puts the files of an event into the tree. The list of events is locked.
+/// The path of a file of events. It takes no memory, so that events can also go when there is none.
+struct Path {
+    bytes: [u8; Self::MOST],
+    len: usize,
+}
+
+impl Path {
+    /// The parts around the names of a group and an event have less than 64 bytes.
+    const MOST: usize = 2 * MOST_NAME_BYTES + 64;
+
+    /// # Errors
+    /// ENAMETOOLONG.
+    fn of(path: fmt::Arguments<'_>) -> Result<Self, Errno> {
+        let mut own = Self {
+            bytes: [0; Self::MOST],
+            len: 0,
+        };
+        own.write_fmt(path).map_err(|_| Errno::ENAMETOOLONG)?;
+        Ok(own)
+    }
+
+    fn text(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl Write for Path {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let rest = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let place = rest.get_mut(..text.len()).ok_or(fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+/// Puts the files of an event into the tree; those of its group, too, if `with_group`. The list of
+/// events is locked.
 ///
 /// # Errors
 /// ENOMEM; then none is there.
-pub fn create_event(name: &Name, id: u16) -> Result<(), Errno> {
+pub fn create_event(name: &Name, id: u16, with_group: bool) -> Result<(), Errno> {
+    let result = create_event_files(name, id, with_group);
+    if result.is_err() {
+        remove_event(name, with_group);
+    }
+    result
+}
+
+fn create_event_files(name: &Name, id: u16, with_group: bool) -> Result<(), Errno> {
+    let own = |text: &str| copied(text).map_err(|_| Errno::ENOMEM);
+    let shared = Shared::try_new((own(&name.0)?, own(&name.1)?))?;
     for root in ROOTS {
-        let group = format!("{root}/events/{}", name.0);
-        let result = (|| {
-            let enable = GroupFile {
-                group: name.0.clone(),
-            };
-            match pseudo::create(&format!("{group}/enable"), READ | WRITE, enable) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-            for (file, permissions, kind) in EVENT_FILES {
-                let path = format!("{group}/{}/{file}", name.1);
-                let name = name.clone();
-                pseudo::create(&path, permissions, EventFile { name, id, kind })?;
-            }
-            Ok(())
-        })();
-        if let Err(errno) = result {
-            remove_event(name, false);
-            return Err(errno);
+        if with_group {
+            let path = Path::of(format_args!("{root}/events/{}/enable", name.0))?;
+            let group = own(&name.0)?;
+            pseudo::create(path.text(), READ | WRITE, GroupFile { group })?;
+        }
+        for (file, permissions, kind) in EVENT_FILES {
+            let path = Path::of(format_args!("{root}/events/{}/{}/{file}", name.0, name.1))?;
+            let name = shared.clone();
+            pseudo::create(path.text(), permissions, EventFile { name, id, kind })?;
         }
     }
     Ok(())
 }
 
-/// Takes the files of an event away, and its group with them if `with_group`. The list of events is
-/// locked. Files that are open stay so, and say ENODEV.
+/// Takes the files of an event away, and its group with them if `with_group`. It takes no memory.
+/// The list of events is locked. Files that are open stay so, and say ENODEV.
 pub fn remove_event(name: &Name, with_group: bool) {
     for root in ROOTS {
-        let mut path = format!("{root}/events/{}", name.0);
-        if !with_group {
-            path += "/";
-            path += &name.1;
-        }
+        let path = match with_group {
+            true => Path::of(format_args!("{root}/events/{}", name.0)),
+            false => Path::of(format_args!("{root}/events/{}/{}", name.0, name.1)),
+        };
         // A file that is not there need not go.
-        let _ = fs::uninstall_all(path.as_bytes());
+        let _ = path.and_then(|path| fs::uninstall_all(path.text().as_bytes()));
     }
 }

@@ -39,11 +39,12 @@ pub mod output;
 pub mod program;
 pub mod records;
 pub mod script;
-pub mod shared;
 pub mod snapshot;
 pub mod sources;
 pub mod stacks;
 pub mod triggers;
+
+pub use crate::mm::shared;
 
 use core::sync::atomic::Ordering;
 

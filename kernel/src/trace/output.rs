@@ -3,25 +3,22 @@
 //! # Contexts
 //! Task context, may sleep.
 
-use alloc::{collections::BTreeMap, string::String, sync::Arc};
+use alloc::{collections::BTreeMap, string::String};
 use core::fmt::{self, Write};
 
-use trace_events::{
-    line::{self, Origin, stack},
-    record::Layout,
-};
+use trace_events::line::{self, Origin, stack};
 
 use super::{
     buffer::{self, Item, Which},
     comms,
-    events::EVENTS,
+    events::{EVENTS, Layouts},
     names::CachedSymbols,
 };
-use crate::{arch::smp, task::Pid, time};
+use crate::{arch::smp, errno::Errno, task::Pid, time};
 
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {
-    layouts: BTreeMap<u16, (String, Arc<Layout>)>,
+    layouts: Layouts,
     comms: BTreeMap<Pid, String>,
     symbols: CachedSymbols,
     /// The line that is being made. It is written at once, because its many pieces are short.
@@ -30,13 +27,16 @@ pub struct Printer {
 
 impl Printer {
     /// For the events that are there now.
-    pub fn of_now() -> Self {
-        Self {
-            layouts: EVENTS.lock().layouts(),
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn of_now() -> Result<Self, Errno> {
+        Ok(Self {
+            layouts: EVENTS.lock().layouts()?,
             comms: BTreeMap::new(),
             symbols: CachedSymbols::empty(),
             line: String::new(),
-        }
+        })
     }
 
     /// Writes the line of `item`.
@@ -63,7 +63,7 @@ impl Printer {
         };
         let text = &mut self.line;
         text.clear();
-        match self.layouts.get(&id) {
+        match self.layouts.of(id) {
             _ if id == stack::ID => {
                 line::write_stack(record, &origin, &self.symbols, text)?;
             }
@@ -118,7 +118,7 @@ fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
 }
 
 fn show_records(which: Which, cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
-    let mut printer = Printer::of_now();
+    let mut printer = Printer::of_now().map_err(|_| fmt::Error)?;
     let mut result = Ok(());
     let viewed = buffer::view(which, cpu, |item| {
         result = printer.print(&item, out);

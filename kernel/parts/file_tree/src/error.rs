@@ -16,6 +16,7 @@ pub enum Error {
     NoSpace,
     NameTooLong,
     NotEmpty,
+    OutOfMemory,
 }
 
 impl Error {
@@ -23,6 +24,7 @@ impl Error {
     pub const fn errno(self) -> i32 {
         match self {
             Self::NotFound => 2,
+            Self::OutOfMemory => 12,
             Self::AccessDenied => 13,
             Self::Busy => 16,
             Self::Exists => 17,
@@ -58,6 +60,7 @@ impl fmt::Display for Error {
                 "a name or the path is too long: 255 bytes for a name, 4095 for a path"
             }
             Self::NotEmpty => "the directory is not empty: remove its entries first",
+            Self::OutOfMemory => "there is no memory for it: free some first",
         })
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! A [`Tree`] is plain data. It takes no lock, calls no code of its user and knows no kernel type.
 //! Its owner wraps it in a lock. Devices and virtual files are in it as values of the owner's type
-//! `S`, which the tree returns and never looks into. It does not drop one either: it returns those
-//! that it frees, because their owner may drop them outside its lock only.
+//! `S`, which the tree returns and never looks into. It does not drop one that it has taken: it
+//! returns those that it frees, because their owner may drop them outside its lock only.
 //!
 //! ```text
-//!   name in a directory --> NodeId --> Node { mode, links, users, content }
+//!   name in a directory --> NodeId --> slot --> Node { mode, links, users, content }
 //!                                                                 |
 //!                              Directory { by_name, by_id } | Regular(bytes) | Special(S)
 //!                                                           | Alias(NodeId of a directory)
@@ -27,6 +27,9 @@
 //! T5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
 //! T6. The bytes of a node's name neither move nor change as long as the node is there. So users of
 //!     the node may keep their address.
+//! T7. The directory's `by_name` has the ids of its entries in the order of their names, `by_id` in
+//!     that of their numbers. Each slot has a node, or is free, or has a special file that
+//!     [`Tree::take_removed`] will return.
 //!
 //! # Permissions
 //! There is one user, who owns every file and is bound by the owner's permission bits. Virtual
@@ -34,7 +37,8 @@
 //! [`Tree::install`], which ignores the bits.
 //!
 //! # Contexts
-//! Every call that adds something allocates; none waits. Errors leave the tree as it was.
+//! Every call that adds something allocates, and may be refused memory; none waits. A call that
+//! removes something takes no memory. Errors leave the tree as it was.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

@@ -2,24 +2,28 @@
 
 use crate::Error;
 use abi::mode;
-use alloc::{
-    boxed::Box,
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{boxed::Box, vec::Vec};
 
 /// Names a node for the life of the tree (T1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NodeId(pub(crate) u64);
+pub struct NodeId {
+    /// Rises with time. So it comes first, and decides the order.
+    pub(crate) number: u64,
+    pub(crate) slot: u32,
+}
 
 impl NodeId {
-    pub const ROOT: Self = Self(Self::FIRST_ENTRY - 1);
-    /// Positions in a directory below this are those of `.` and `..`; the others are node ids.
+    pub const ROOT: Self = Self {
+        number: Self::FIRST_ENTRY - 1,
+        slot: 0,
+    };
+    /// Positions in a directory below this are those of `.` and `..`; the others are the numbers of
+    /// nodes.
     pub(crate) const FIRST_ENTRY: u64 = 2;
 
     /// The inode number that user programs see.
     pub const fn number(self) -> u64 {
-        self.0
+        self.number
     }
 }
 
@@ -54,12 +58,12 @@ pub struct Attributes {
 
 /// The entries of a directory, by name for look-up and by id for listing.
 ///
-/// Ids rise with time and stay. So a listing that goes on after some id neither repeats an entry
-/// nor skips one that was there throughout.
+/// Numbers of nodes rise with time and stay. So a listing that goes on after some number neither
+/// repeats an entry nor skips one that was there throughout.
 #[derive(Default)]
 pub(crate) struct Directory {
-    pub by_name: BTreeMap<Box<[u8]>, NodeId>,
-    pub by_id: BTreeSet<NodeId>,
+    pub by_name: Vec<NodeId>,
+    pub by_id: Vec<NodeId>,
     pub subdirectories: u64,
 }
 
@@ -76,8 +80,14 @@ pub(crate) enum Content<S> {
 pub(crate) struct Name(Box<[u8]>);
 
 impl Name {
-    pub fn new(name: &[u8]) -> Self {
-        Self([name, &b"\0"[..]].concat().into())
+    pub fn new(name: &[u8]) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        let room = bytes.try_reserve_exact(name.len() + 1);
+        room.map_err(|_| Error::OutOfMemory)?;
+        bytes.extend_from_slice(name);
+        bytes.push(0);
+        // No bytes are to spare, so this needs no memory.
+        Ok(Self(bytes.into()))
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -102,7 +112,7 @@ pub(crate) struct Node<S> {
 
 impl<S> Node<S> {
     /// Bytes that a node without content takes, rounded up. They include its entries in its
-    /// parent's two maps.
+    /// parent's two lists and its slot.
     const FIXED_COST: usize = 256;
 
     /// The node's share of the tree's capacity, in bytes.

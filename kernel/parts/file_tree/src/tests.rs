@@ -23,6 +23,14 @@ fn listing(tree: &Files, id: NodeId) -> Vec<String> {
     names
 }
 
+/// Removes all that is at `path`. Returns the special files that nobody uses, in order.
+fn uninstall_all(tree: &mut Files, path: &str) -> Result<Vec<&'static str>, Error> {
+    tree.uninstall_all(path.as_bytes())?;
+    let mut freed: Vec<_> = std::iter::from_fn(|| tree.take_removed()).collect();
+    freed.sort();
+    Ok(freed)
+}
+
 fn create(tree: &mut Files, path: &str) -> NodeId {
     tree.open(NodeId::ROOT, path.as_bytes(), CREAT | RDWR, 0o644)
         .unwrap()
@@ -373,8 +381,7 @@ fn a_directory_goes_with_all_that_is_in_it() {
     let cwd = tree.walk(root, b"/sys/events/a").unwrap();
     tree.retain(cwd).unwrap();
 
-    let mut freed = tree.uninstall_all(b"/sys/events").unwrap();
-    freed.sort();
+    let freed = uninstall_all(&mut tree, "/sys/events").unwrap();
     assert_eq!(freed, ["a/enable", "a/id", "enable"]);
     let sys = tree.walk(root, b"/sys").unwrap();
     assert_eq!(listing(&tree, sys), [".", "..", "other"]);
@@ -389,12 +396,12 @@ fn a_directory_goes_with_all_that_is_in_it() {
     assert_eq!(tree.used(), kept);
 
     // A file is no directory, and goes all the same. The name can be used again.
-    assert_eq!(tree.uninstall_all(b"/sys/other"), Ok(vec!["other"]));
-    assert_eq!(tree.uninstall_all(b"/sys/other"), Err(NotFound));
-    assert_eq!(tree.uninstall_all(b"/"), Err(Invalid));
+    assert_eq!(uninstall_all(&mut tree, "/sys/other"), Ok(vec!["other"]));
+    assert_eq!(uninstall_all(&mut tree, "/sys/other"), Err(NotFound));
+    assert_eq!(uninstall_all(&mut tree, "/"), Err(Invalid));
     tree.install(b"/sys/events/a/id", 0o444, Install::Virtual("new"))
         .unwrap();
-    assert_eq!(tree.uninstall_all(b"/sys"), Ok(vec!["new"]));
+    assert_eq!(uninstall_all(&mut tree, "/sys"), Ok(vec!["new"]));
     assert_eq!(tree.used(), before);
 }
 
@@ -445,16 +452,16 @@ fn an_alias_leads_to_its_directory() {
     tree.walk(root, b"/sys/trace/new").unwrap();
 
     // The alias is removed alone, and an alias to nothing is found no more.
-    assert_eq!(tree.uninstall_all(b"/sys/debug"), Ok(vec!["other"]));
+    assert_eq!(uninstall_all(&mut tree, "/sys/debug"), Ok(vec!["other"]));
     tree.walk(root, b"/sys/trace/new").unwrap();
     tree.install(b"/sys/again", 0o555, alias()).unwrap();
-    assert_eq!(tree.uninstall_all(b"/sys/trace").unwrap().len(), 2);
+    assert_eq!(uninstall_all(&mut tree, "/sys/trace").unwrap().len(), 2);
     assert_eq!(tree.walk(root, b"/sys/again"), Err(NotFound));
     assert_eq!(tree.walk(root, b"/sys/again/events"), Err(NotFound));
     assert_eq!(tree.rmdir(root, b"/sys/again"), Err(NotDirectory));
     assert_eq!(listing(&tree, parent), [".", "..", "again"]);
     assert_eq!(tree.uninstall(b"/sys/again"), Ok(None));
-    assert_eq!(tree.uninstall_all(b"/sys"), Ok(vec![]));
+    assert_eq!(uninstall_all(&mut tree, "/sys"), Ok(vec![]));
     assert_eq!(tree.used(), before);
 }
 

@@ -6,7 +6,7 @@ use crate::{
     path::{Path, Step},
 };
 use abi::{mode, open};
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 
 /// Largest size of a regular file, in bytes.
 pub const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -40,10 +40,38 @@ struct Target<'a> {
     demands_directory: bool,
 }
 
+/// A place for a node.
+enum Slot<S> {
+    /// It is free, and so is that one.
+    Free(Option<u32>),
+    /// The number of the node, and the node, which is large and stays where it is.
+    Node(u64, Box<[Node<S>; 1]>),
+    /// The special file of a node that is gone, and the next such slot.
+    Removed(S, Option<u32>),
+}
+
+fn boxed<T>(value: T) -> Result<Box<[T; 1]>, Error> {
+    let mut one = Vec::new();
+    one.try_reserve_exact(1).map_err(|_| Error::OutOfMemory)?;
+    one.push(value);
+    // No bytes are to spare, so this needs no memory. The length is right.
+    one.into_boxed_slice()
+        .try_into()
+        .map_err(|_| Error::OutOfMemory)
+}
+
+fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
+    list.try_reserve(1).map_err(|_| Error::OutOfMemory)
+}
+
 /// A tree of files. `S` stands for a device or a virtual file.
 pub struct Tree<S> {
-    nodes: BTreeMap<NodeId, Node<S>>,
-    next_id: u64,
+    /// By [`NodeId::slot`].
+    slots: Vec<Slot<S>>,
+    /// The first free slot, and the first one with a file to be returned (T7).
+    free: Option<u32>,
+    removed: Option<u32>,
+    next_number: u64,
     used: usize,
     capacity: usize,
 }
@@ -62,8 +90,10 @@ impl<S> Tree<S> {
         };
         Self {
             used: root.cost(),
-            nodes: BTreeMap::from([(NodeId::ROOT, root)]),
-            next_id: NodeId::FIRST_ENTRY,
+            slots: Vec::from([Slot::Node(NodeId::ROOT.number, Box::new([root]))]),
+            free: None,
+            removed: None,
+            next_number: NodeId::FIRST_ENTRY,
             capacity,
         }
     }
@@ -83,11 +113,32 @@ impl<S> Tree<S> {
     }
 
     fn node(&self, id: NodeId) -> Result<&Node<S>, Error> {
-        self.nodes.get(&id).ok_or(Error::NotFound)
+        match self.slots.get(id.slot as usize) {
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(&node[0]),
+            _ => Err(Error::NotFound),
+        }
     }
 
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<S>, Error> {
-        self.nodes.get_mut(&id).ok_or(Error::NotFound)
+        match self.slots.get_mut(id.slot as usize) {
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(&mut node[0]),
+            _ => Err(Error::NotFound),
+        }
+    }
+
+    /// Where `name` is in `directory`, or where it would be.
+    fn position(&self, directory: &Directory, name: &[u8]) -> Result<usize, usize> {
+        (directory.by_name).binary_search_by(|id| {
+            let own = self.node(*id).map_or(&[][..], |node| node.name.bytes());
+            own.cmp(name)
+        })
+    }
+
+    /// The entry of the directory `parent` with that name: an alias itself, not its directory.
+    fn child(&self, parent: NodeId, name: &[u8]) -> Result<NodeId, Error> {
+        let directory = self.node(parent)?.directory()?;
+        let at = self.position(directory, name);
+        Ok(directory.by_name[at.map_err(|_| Error::NotFound)?])
     }
 
     /// Takes one step from the directory `from`.
@@ -100,8 +151,8 @@ impl<S> Tree<S> {
             // The parent of a removed directory may be gone as well (T1).
             Step::Up => self.node(node.parent).map(|_| node.parent),
             Step::Down(name) => {
-                let id = directory.by_name.get(name).ok_or(Error::NotFound)?;
-                self.behind_alias(*id)
+                let at = self.position(directory, name);
+                self.behind_alias(directory.by_name[at.map_err(|_| Error::NotFound)?])
             }
         }
     }
@@ -112,12 +163,6 @@ impl<S> Tree<S> {
             Content::Alias(target) => self.node(target).map(|_| target),
             _ => Ok(id),
         }
-    }
-
-    /// The entry that a path names, to be removed: an alias itself, not its directory.
-    fn entry(&self, target: &Target<'_>, name: &[u8]) -> Result<NodeId, Error> {
-        let directory = self.node(target.parent)?.directory()?;
-        directory.by_name.get(name).copied().ok_or(Error::NotFound)
     }
 
     fn start(&self, cwd: NodeId, path: Path<'_>) -> NodeId {
@@ -169,9 +214,8 @@ impl<S> Tree<S> {
         if !self.node(parent)?.named {
             return Err(Error::NotFound); // T4
         }
-        let id = NodeId(self.next_id);
         let node = Node {
-            name: Name::new(name),
+            name: Name::new(name)?,
             parent,
             named: true,
             users: 0,
@@ -183,14 +227,46 @@ impl<S> Tree<S> {
             return Err(Error::NoSpace);
         }
         let is_directory = node.kind() == Kind::Directory;
+        let node = boxed(node)?;
+        let directory = self.node(parent)?.directory()?;
+        let Err(at) = self.position(directory, name) else {
+            return Err(Error::Exists);
+        };
         let directory = self.node_mut(parent)?.directory_mut()?;
-        directory.by_name.insert(name.into(), id);
-        directory.by_id.insert(id);
+        reserve(&mut directory.by_name)?;
+        reserve(&mut directory.by_id)?;
+        // Nothing fails from here on.
+        let id = NodeId {
+            number: self.next_number,
+            slot: self.free_slot()?,
+        };
+        let directory = self.node_mut(parent)?.directory_mut()?;
+        directory.by_name.insert(at, id);
+        directory.by_id.push(id);
         directory.subdirectories += u64::from(is_directory);
-        self.next_id += 1;
+        self.next_number += 1;
         self.used = used;
-        self.nodes.insert(id, node);
+        self.fill(id.slot, Slot::Node(id.number, node));
         Ok(id)
+    }
+
+    /// A slot that is free, which may be a new one.
+    fn free_slot(&mut self) -> Result<u32, Error> {
+        if let Some(free) = self.free {
+            return Ok(free);
+        }
+        let next = u32::try_from(self.slots.len()).map_err(|_| Error::NoSpace)?;
+        reserve(&mut self.slots)?;
+        self.slots.push(Slot::Free(None));
+        self.free = Some(next);
+        Ok(next)
+    }
+
+    /// Puts something into the free slot that [`Self::free_slot`] has named.
+    fn fill(&mut self, slot: u32, content: Slot<S>) {
+        if let Slot::Free(next) = core::mem::replace(&mut self.slots[slot as usize], content) {
+            self.free = next;
+        }
     }
 
     /// Adds a node for a user, who needs permission to write to the directory.
@@ -208,27 +284,34 @@ impl<S> Tree<S> {
     /// Takes the name away from a node that its parent lists. If the node is freed, returns the
     /// special file that it was.
     fn remove(&mut self, id: NodeId) -> Result<Option<S>, Error> {
-        let node = self.node_mut(id)?;
+        let node = self.node(id)?;
         let is_directory = node.kind() == Kind::Directory;
         let parent = node.parent;
-        node.named = false;
-        // Borrowed from the node while its parent changes. The node keeps it for its cost (T5).
-        let name = core::mem::take(&mut node.name);
+        let directory = self.node(parent)?.directory()?;
+        let by_name = self.position(directory, node.name.bytes());
+        let by_name = by_name.map_err(|_| Error::NotFound)?;
         let directory = self.node_mut(parent)?.directory_mut()?;
-        directory.by_name.remove(name.bytes());
-        directory.by_id.remove(&id);
+        let by_id = directory.by_id.binary_search(&id);
+        directory.by_id.remove(by_id.map_err(|_| Error::NotFound)?);
+        directory.by_name.remove(by_name);
         directory.subdirectories -= u64::from(is_directory);
-        self.node_mut(id)?.name = name;
+        self.node_mut(id)?.named = false;
         Ok(self.free_if_unused(id))
     }
 
     fn free_if_unused(&mut self, id: NodeId) -> Option<S> {
-        let node = self.nodes.get(&id)?;
+        let node = self.node(id).ok()?;
         if node.named || node.users > 0 {
             return None;
         }
         self.used -= node.cost();
-        match self.nodes.remove(&id)?.content {
+        let slot = &mut self.slots[id.slot as usize];
+        let Slot::Node(_, node) = core::mem::replace(slot, Slot::Free(self.free)) else {
+            return None;
+        };
+        self.free = Some(id.slot);
+        let [node] = *node;
+        match node.content {
             Content::Special(special) => Some(special),
             Content::Directory(_) | Content::Regular(_) | Content::Alias(_) => None,
         }
@@ -326,7 +409,7 @@ impl<S> Tree<S> {
             Step::Stay if path.iter().all(|&byte| byte == b'/') => return Err(Error::Busy),
             Step::Stay => return Err(Error::Invalid),
         };
-        let id = self.entry(&target, name)?;
+        let id = self.child(target.parent, name)?;
         if !self.node(id)?.directory()?.by_name.is_empty() {
             return Err(Error::NotEmpty);
         }
@@ -341,7 +424,7 @@ impl<S> Tree<S> {
         let Step::Down(name) = target.last else {
             return Err(Error::IsDirectory);
         };
-        let id = self.entry(&target, name)?;
+        let id = self.child(target.parent, name)?;
         match self.node(id)?.kind() {
             Kind::Directory => return Err(Error::IsDirectory),
             _ if target.demands_directory => return Err(Error::NotDirectory),
@@ -371,6 +454,23 @@ impl<S> Tree<S> {
                 (mode::DIRECTORY, Content::Alias(target))
             }
         };
+        let mode = kind | permissions & mode::PERMISSIONS;
+        let mut made = None;
+        let result = self.install_on_the_way(path, mode, content, &mut made);
+        if let (Err(_), Some(first)) = (&result, made) {
+            self.remove_all(first)?;
+        }
+        result
+    }
+
+    /// As [`Self::install`]. `made` is the first directory that was made on the way.
+    fn install_on_the_way(
+        &mut self,
+        path: Path<'_>,
+        mode: u32,
+        content: Content<S>,
+        made: &mut Option<NodeId>,
+    ) -> Result<NodeId, Error> {
         let mut steps = path.steps();
         let Some(Ok(Step::Down(last))) = steps.next_back() else {
             return Err(Error::Invalid);
@@ -380,29 +480,25 @@ impl<S> Tree<S> {
             let Step::Down(name) = step? else {
                 return Err(Error::Invalid);
             };
-            parent = match self.node(parent)?.directory()?.by_name.get(name) {
-                Some(id) => self.behind_alias(*id)?,
-                None => self.add(
-                    parent,
-                    name,
-                    mode::DIRECTORY | 0o555,
-                    Content::Directory(Directory::default()),
-                )?,
+            parent = match self.child(parent, name) {
+                Ok(id) => self.behind_alias(id)?,
+                Err(Error::NotFound) => {
+                    let directory = Content::Directory(Directory::default());
+                    let id = self.add(parent, name, mode::DIRECTORY | 0o555, directory)?;
+                    made.get_or_insert(id);
+                    id
+                }
+                Err(error) => return Err(error),
             };
         }
-        let found = self.node(parent)?.directory()?.by_name.get(last);
-        match (found, &content) {
-            (None, _) => self.add(
-                parent,
-                last,
-                kind | permissions & mode::PERMISSIONS,
-                content,
-            ),
-            (Some(id), Content::Directory(_)) => {
-                let id = self.behind_alias(*id)?;
+        match (self.child(parent, last), &content) {
+            (Err(Error::NotFound), _) => self.add(parent, last, mode, content),
+            (Err(error), _) => Err(error),
+            (Ok(id), Content::Directory(_)) => {
+                let id = self.behind_alias(id)?;
                 self.node(id)?.directory().map(|_| id)
             }
-            (Some(_), _) => Err(Error::Exists),
+            (Ok(_), _) => Err(Error::Exists),
         }
     }
 
@@ -410,7 +506,7 @@ impl<S> Tree<S> {
     fn installed(&self, path: &[u8]) -> Result<NodeId, Error> {
         let target = self.walk_parent(NodeId::ROOT, path)?;
         match target.last {
-            Step::Down(name) => self.entry(&target, name),
+            Step::Down(name) => self.child(target.parent, name),
             Step::Stay | Step::Up => Err(Error::Invalid),
         }
     }
@@ -428,31 +524,45 @@ impl<S> Tree<S> {
     }
 
     /// Removes the entry at the absolute path `path` and, if it is a directory, all that is in it.
-    /// Returns the special files that nobody uses. [`Error::NoSpace`] if there is no memory to list
-    /// them.
-    pub fn uninstall_all(&mut self, path: &[u8]) -> Result<Vec<S>, Error> {
-        // A directory comes before its entries.
-        let mut ids = Vec::new();
-        let room = |ids: &mut Vec<_>, more| ids.try_reserve(more).map_err(|_| Error::NoSpace);
-        let top = self.installed(path)?;
-        room(&mut ids, 1)?;
-        ids.push(top);
-        let mut next = 0;
-        while let Some(id) = ids.get(next) {
-            if let Ok(directory) = self.node(*id)?.directory() {
-                room(&mut ids, directory.by_id.len())?;
-                ids.extend(&directory.by_id);
+    /// [`Self::take_removed`] returns the special files that nobody uses.
+    pub fn uninstall_all(&mut self, path: &[u8]) -> Result<(), Error> {
+        self.remove_all(self.installed(path)?)
+    }
+
+    fn remove_all(&mut self, top: NodeId) -> Result<(), Error> {
+        let mut at = top;
+        loop {
+            // An entry goes before its directory.
+            while let Ok(directory) = self.node(at)?.directory()
+                && let Some(last) = directory.by_id.last()
+            {
+                at = *last;
             }
-            next += 1;
+            let parent = self.node(at)?.parent;
+            if let Some(special) = self.remove(at)? {
+                // The node's own slot is free now.
+                let slot = self.free_slot()?;
+                self.fill(slot, Slot::Removed(special, self.removed));
+                self.removed = Some(slot);
+            }
+            if at == top {
+                return Ok(());
+            }
+            at = parent;
         }
-        let mut specials = Vec::new();
-        specials
-            .try_reserve_exact(ids.len())
-            .map_err(|_| Error::NoSpace)?;
-        while let Some(id) = ids.pop() {
-            specials.extend(self.remove(id)?);
-        }
-        Ok(specials)
+    }
+
+    /// Returns one of the special files that [`Self::uninstall_all`] has freed, until there are
+    /// none.
+    pub fn take_removed(&mut self) -> Option<S> {
+        let at = self.removed?;
+        let slot = &mut self.slots[at as usize];
+        let Slot::Removed(special, next) = core::mem::replace(slot, Slot::Free(self.free)) else {
+            return None;
+        };
+        self.free = Some(at);
+        self.removed = next;
+        Some(special)
     }
 
     /// Counts one more user of `id`.
@@ -481,7 +591,7 @@ impl<S> Tree<S> {
 
     /// Returns the device or virtual file that `id` is, if it is one.
     pub fn special(&self, id: NodeId) -> Option<&S> {
-        match &self.nodes.get(&id)?.content {
+        match &self.node(id).ok()?.content {
             Content::Special(special) => Some(special),
             _ => None,
         }
@@ -570,10 +680,13 @@ impl<S> Tree<S> {
         let (name, id): (&[u8], _) = match at {
             0 => (b".", id),
             1 => (b"..", node.parent),
-            _ => match directory.by_id.range(NodeId(at)..).next() {
-                Some(id) => (self.node(*id)?.name.bytes(), *id),
-                None => return Ok(None),
-            },
+            _ => {
+                let next = directory.by_id.partition_point(|id| id.number < at);
+                match directory.by_id.get(next) {
+                    Some(id) => (self.node(*id)?.name.bytes(), *id),
+                    None => return Ok(None),
+                }
+            }
         };
         let shown = self.behind_alias(id).unwrap_or(id);
         Ok(Some(Entry {
@@ -583,30 +696,33 @@ impl<S> Tree<S> {
             next: if at < NodeId::FIRST_ENTRY {
                 at + 1
             } else {
-                id.0 + 1
+                id.number + 1
             },
         }))
     }
 
     /// Returns the absolute path of the directory or file `id`; an error if it was removed.
     pub fn path_of(&self, id: NodeId) -> Result<Vec<u8>, Error> {
-        let mut names = Vec::new();
-        let mut at = id;
+        let (mut at, mut bytes) = (id, 0);
         while at != NodeId::ROOT {
             let node = self.node(at)?;
             if !node.named {
                 return Err(Error::NotFound);
             }
-            names.push(node.name.bytes());
+            bytes += 1 + node.name.bytes().len();
             at = node.parent;
         }
         let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        if path.is_empty() {
-            path.push(b'/');
+        let room = path.try_reserve_exact(bytes.max(1));
+        room.map_err(|_| Error::OutOfMemory)?;
+        path.resize(bytes.max(1), b'/');
+        let (mut at, mut end) = (id, bytes);
+        while at != NodeId::ROOT {
+            let node = self.node(at)?;
+            let name = node.name.bytes();
+            path[end - name.len()..end].copy_from_slice(name);
+            end -= 1 + name.len();
+            at = node.parent;
         }
         Ok(path)
     }

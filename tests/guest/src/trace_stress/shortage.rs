@@ -6,7 +6,7 @@ use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
 use kernel::{
     errno::Errno,
-    fs,
+    fs::{self, NodeRef},
     mm::allocation_faults::with_room_for,
     probes::{Kprobe, Kretprobe, PROBES},
     symbols,
@@ -21,7 +21,7 @@ use kernel::{
 use trace_events::{filter, trigger};
 
 use super::{Rings, address_of, fired_target, recorder};
-use crate::trace_files::{append, clean_up, echo, path};
+use crate::trace_files::{append, clean_up, echo, path, read};
 
 /// A program with a map of each kind.
 fn source() -> bpf::Program {
@@ -231,23 +231,29 @@ fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
         });
         assert!(read.granted > 1, "{line}");
         let write = |text: &str| files[at].write_at(0, text.as_bytes()).map(drop);
-        for room in 0..read.granted {
+        // Behind the reading come programs, maps, places and, at last, jumps, which may be missing.
+        for room in 0.. {
             let outcome = with_room_for(room, || write(line));
-            assert!(outcome.refused > 0, "{line} with room for {room}");
-            assert_eq!(
-                outcome.result,
-                Err(Errno::ENOMEM),
-                "{line} with room for {room}"
-            );
-            // The text of a refusal stays in the file until the next wish.
-            files[0].write_at(0, b"0").unwrap();
-            assert_eq!(show(), nothing, "{line} with room for {room}");
-            assert_eq!(fired_target(7), 37);
+            let of = format!("{line} with room for {room}");
+            assert_eq!(fired_target(7), 37, "{of}");
+            if outcome.result.is_ok() {
+                assert!(room >= read.granted, "{of}");
+                assert_ne!(show(), nothing, "{of}");
+                write(undo).unwrap();
+            } else {
+                assert_eq!(outcome.result, Err(Errno::ENOMEM), "{of}");
+                if at == 0 && room < read.granted {
+                    // The text of a refusal stays in the file until the next wish.
+                    write(undo).unwrap();
+                }
+            }
+            assert_eq!(show(), nothing, "{of}");
+            if outcome.refused == 0 {
+                assert_eq!(outcome.result, Ok(()), "{of}");
+                assert!(room > read.granted + 5, "{of}");
+                break;
+            }
         }
-        write(line).unwrap();
-        assert_ne!(show(), nothing, "{line}");
-        write(undo).unwrap();
-        assert_eq!(show(), nothing, "{line}");
     }
     // The second rings, by hand and for a trigger.
     for room in 0.. {
@@ -265,6 +271,139 @@ fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
     }
     buffer::free_snapshot().unwrap();
     drop(files);
+    clean_up();
+}
+
+/// The events, and the names of all groups and of all files of the group `short`.
+fn files_of_events() -> (String, Vec<String>) {
+    let mut names = Vec::new();
+    let mut list = |directory: String| {
+        let entries = fs::entries(&NodeRef::root(), directory.as_bytes()).unwrap_or_default();
+        let entries = entries.into_iter().map(|(name, _)| {
+            let name = format!("{directory}/{}", String::from_utf8(name).unwrap());
+            names.push(name.clone());
+            name
+        });
+        entries.collect::<Vec<_>>()
+    };
+    for root in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
+        list(format!("{root}/events"));
+        list(format!("{root}/events/short"))
+            .into_iter()
+            .for_each(|event| drop(list(event)));
+    }
+    (read("kprobe_events").unwrap(), names)
+}
+
+/// A definition or a deletion, written while memory is out: ENOMEM, and there is neither an event
+/// nor a file of one more or less than before.
+#[guest_test]
+fn a_definition_that_has_no_memory_changes_nothing() {
+    clean_up();
+    let _rings = Rings::of(8, true);
+    let file = fs::open(&path("kprobe_events"), open::WRONLY | open::APPEND).unwrap();
+    let write = |text: &str| file.write_at(0, text.as_bytes()).map(drop);
+    for (before, line, after) in [
+        (
+            "",
+            "p:short/a fired_target n=%di:u64 t=+0(%si):string",
+            "-:short/a",
+        ),
+        // The group is there.
+        (
+            "p:short/b fired_target",
+            "r4:short/a fired_target r=$retval n=$arg1",
+            "-:short/a",
+        ),
+        // The event is there, and is on.
+        (
+            "p:short/a fired_target n=%di",
+            "p:short/a body_of_nmi n=%di",
+            "-:short/a body_of_nmi",
+        ),
+        (
+            "p:short/a fired_target",
+            "-:short/a",
+            "p:short/a fired_target",
+        ),
+        (
+            "p:short/a fired_target",
+            "-:short/",
+            "p:short/a fired_target",
+        ),
+    ] {
+        let turn = |on: &str| match line.contains("body_of_nmi") {
+            true => echo(on, "events/short/a/enable").unwrap(),
+            false => {}
+        };
+        if !before.is_empty() {
+            write(before).unwrap();
+        }
+        turn("1");
+        // A place that was armed may have lost its jump, for which there was no memory.
+        let placed = || match state() {
+            (listed, slots, _) if line.contains("body_of_nmi") => (listed, slots, Vec::new()),
+            state => state,
+        };
+        let undo = || {
+            turn("0");
+            write(after).unwrap();
+            turn("1");
+        };
+        // Lists that grow stay as long as they are.
+        for _ in 0..2 {
+            write(line).unwrap();
+            undo();
+            with_room_for(0, || write(line)).result.unwrap_err();
+        }
+        EVENTS.lock().errors.clear();
+        let mut failures = 0;
+        for room in 0.. {
+            let (probes, files) = (placed(), files_of_events());
+            let outcome = with_room_for(room, || {
+                let result = write(line);
+                EVENTS.lock().errors.clear();
+                result
+            });
+            let of = format!("{line} with room for {room}");
+            if outcome.result.is_ok() {
+                assert_ne!(files_of_events(), files, "{of}");
+                undo();
+            } else {
+                assert_eq!(outcome.result, Err(Errno::ENOMEM), "{of}");
+                // It may have freed memory of the round before.
+                assert!(outcome.kept <= 0, "{of}: {} bytes", outcome.kept);
+                failures += 1;
+            }
+            assert_eq!((placed(), files_of_events()), (probes, files), "{of}");
+            if outcome.refused == 0 {
+                assert_eq!(outcome.result, Ok(()), "{of}");
+                break;
+            }
+        }
+        let least = if line.starts_with('-') { 1 } else { 30 };
+        assert!(failures >= least, "{line}: {failures} failures");
+        clean_up();
+    }
+    drop(file);
+}
+
+/// All events go also when there is no memory at all, and so do their files.
+#[guest_test]
+fn events_are_deleted_without_memory() {
+    clean_up();
+    let before = files_of_events();
+    for line in [
+        "p:short/a fired_target n=%di",
+        "p:short/b fired_target",
+        "p:short/b body_of_nmi",
+        "p:other/a body_of_nmi",
+    ] {
+        append(line, "kprobe_events").unwrap();
+    }
+    let outcome = with_room_for(0, || EVENTS.lock().clear());
+    assert_eq!((outcome.result, outcome.refused), (Ok(()), 0));
+    assert_eq!(files_of_events(), before);
     clean_up();
 }
 

@@ -16,9 +16,17 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering, fence},
 };
 
+use crate::errno::Errno;
+
 /// There is no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
+
+impl From<OutOfMemory> for Errno {
+    fn from(_: OutOfMemory) -> Self {
+        Self::ENOMEM
+    }
+}
 
 /// A box, or an error where `Box::new` would end the kernel.
 ///
