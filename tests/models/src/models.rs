@@ -5,6 +5,7 @@ mod grace;
 mod instances;
 mod maps;
 mod sites;
+mod spare;
 mod table;
 mod trace;
 
@@ -138,6 +139,30 @@ pub const ALL: &[Model] = &[
         run: trace::cleared,
         preemptions: 2,
         needs: &[Exchange],
+    },
+    Model {
+        name: "a_snapshot_loses_no_record",
+        run: spare::exchanged,
+        preemptions: 2,
+        needs: &[AlwaysQuiescent],
+    },
+    Model {
+        name: "a_snapshot_that_is_wanted_is_taken",
+        run: spare::asked_twice,
+        preemptions: 2,
+        needs: &[],
+    },
+    Model {
+        name: "a_consumer_meets_no_snapshot",
+        run: spare::consumed,
+        preemptions: 2,
+        needs: &[Release, Acquire, Exchange],
+    },
+    Model {
+        name: "a_task_that_clears_meets_no_snapshot",
+        run: spare::cleared,
+        preemptions: 2,
+        needs: &[Release, Acquire, Exchange],
     },
     Model {
         name: "a_new_key_of_a_map_has_one_slot",

@@ -9,6 +9,9 @@ pub(crate) mod read;
 #[path = "../../../kernel/parts/trace_ring/src/ring.rs"]
 #[allow(dead_code)]
 pub(crate) mod ring;
+#[path = "../../../kernel/parts/trace_ring/src/spare.rs"]
+#[allow(dead_code)]
+pub(crate) mod spare;
 
 pub(crate) use read::{Event, Source, Stats};
 pub(crate) use ring::{Mode, Ring};

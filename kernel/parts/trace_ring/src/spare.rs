@@ -145,10 +145,18 @@ impl Spare {
     #[inline(always)]
     pub unsafe fn exchange(&self, live: &AtomicPtr<u8>) {
         if !self.ring.load(Relaxed).is_null() {
-            self.wanted.store(true, SeqCst);
+            // The same instruction as a store, and in one order with all who ask or obey.
+            self.wanted.swap(true, SeqCst);
             // SAFETY: the same contract.
             unsafe { self.obey(live) };
         }
+    }
+
+    /// Sets `held`. False: somebody else has it.
+    #[inline(always)]
+    fn take(&self) -> bool {
+        let taken = (self.held).compare_exchange(false, true, SeqCst, SeqCst);
+        taken.is_ok()
     }
 
     /// Does what is wanted, if it may be done.
@@ -161,7 +169,7 @@ impl Spare {
         // At most twice, unless others exchange and settle meanwhile.
         while self.wanted.load(SeqCst) && !self.exchanged.load(SeqCst) && {
             step();
-            !self.held.swap(true, SeqCst)
+            self.take()
         } {
             step();
             // Another one may have been faster.
@@ -202,7 +210,7 @@ impl Spare {
     /// 1. As for [`Self::exchange`].
     /// 2. It runs on the CPU itself, which is kept, and has interrupted no writer of records there.
     pub unsafe fn on_quiet(&self, live: &AtomicPtr<u8>) {
-        if self.exchanged.load(SeqCst) && !self.held.swap(true, SeqCst) {
+        if self.exchanged.load(SeqCst) && self.take() {
             if self.exchanged.load(SeqCst) {
                 if let Some(ring) = NonNull::new(self.ring.load(Relaxed)) {
                     // SAFETY: no writer is under way on this CPU (2) but those that interrupt this.
@@ -225,7 +233,7 @@ impl Spare {
     /// # Safety
     /// As for [`Self::exchange`].
     pub unsafe fn hold<'a>(&'a self, live: &'a AtomicPtr<u8>) -> Held<'a> {
-        while self.held.swap(true, SeqCst) {
+        while !self.take() {
             spin_loop();
         }
         Held { spare: self, live }

@@ -15,9 +15,11 @@ use crate::{
 };
 
 const PAGES: usize = 2;
+/// The memory of a ring.
+pub(super) const BYTES: usize = HEADER_BYTES + PAGES * PAGE_BYTES;
 
 /// A ring that has `before` records.
-fn world(mode: Mode, before: u64) -> Ring<'static> {
+pub(super) fn world(mode: Mode, before: u64) -> Ring<'static> {
     let bytes = Ring::bytes(PAGES).expect("a size");
     let layout = Layout::from_size_align(bytes, HEADER_BYTES).expect("a layout");
     // SAFETY: the layout is not empty.
@@ -35,7 +37,7 @@ fn world(mode: Mode, before: u64) -> Ring<'static> {
     ring
 }
 
-fn word(memory: NonNull<u8>, offset: usize) -> &'static Word {
+pub(super) fn word(memory: NonNull<u8>, offset: usize) -> &'static Word {
     // SAFETY: in the ring or in a payload, which are all words.
     unsafe { memory.add(offset).cast().as_ref() }
 }
