@@ -377,8 +377,8 @@ pub fn ready() -> Result<(), Errno> {
 }
 
 /// Visits the rings of all CPUs, in their order, for the host to read them from memory: where each
-/// begins, and its bytes. They stay there: from now on there are no snapshots. Visits none if there
-/// are spares.
+/// begins, and its bytes. They stay there: from now on there are no snapshots and no other sizes.
+/// Visits none if there are spares.
 pub fn share(mut visit: impl FnMut(u64, usize)) {
     let mut buffer = BUFFER.lock();
     if !buffer.others.is_empty() {
@@ -399,12 +399,16 @@ pub fn size_kib() -> usize {
 /// Gives each CPU a ring of at least `kib` KiB. The records of the old ones are gone.
 ///
 /// # Errors
-/// EINVAL for 0 or too much, ENOMEM; nothing has changed then.
+/// EINVAL for 0 or too much, ENOMEM, EBUSY as of [`take_snapshot`]; nothing has changed then.
 pub fn resize(kib: usize) -> Result<(), Errno> {
     if !(1..=MOST_KIB).contains(&kib) {
         return Err(Errno::EINVAL);
     }
-    BUFFER.lock().make((kib * 1024).div_ceil(PAGE_BYTES))
+    let mut buffer = BUFFER.lock();
+    if buffer.shared {
+        return Err(Errno::EBUSY);
+    }
+    buffer.make((kib * 1024).div_ceil(PAGE_BYTES))
 }
 
 /// Whether the oldest records go when there is no room, rather than the newest.

@@ -1,5 +1,5 @@
-//! Without memory the tree refuses a request, whichever allocation fails, and is as before. What
-//! removes something takes no memory.
+//! Without memory the tree refuses a request, whichever allocation fails, and is as before. A
+//! request that removes something takes no memory.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -214,3 +214,44 @@ fn a_trigger_takes_snapshots_also_where_its_hit_is_not_recorded() {
     append("!stacktrace", "events/kprobes/other/trigger").unwrap();
     end();
 }
+
+/// The host reads the rings from memory, so they stay where they are. It is not told of rings that
+/// snapshots exchange. This has a boot of its own, because nothing takes the sharing back.
+#[guest_test(cmdline = "tick_ms=5")]
+fn rings_that_the_host_reads_stay_where_they_are() {
+    let share = || {
+        let mut visited = vec![];
+        buffer::share(|start, bytes| visited.push((start, bytes)));
+        visited
+    };
+    begin();
+    calls(1..2);
+    echo("1", "snapshot").unwrap();
+    assert_eq!(share(), []);
+    echo("64", "buffer_size_kb").unwrap();
+    echo("1", "snapshot").unwrap();
+    echo("0", "snapshot").unwrap();
+    calls(2..3);
+    let rings = share();
+    assert_eq!(rings.len(), kernel::arch::smp::possible_cpus());
+    assert!(rings.iter().all(|(_, bytes)| *bytes > 64 << 10));
+    for (text, file) in [
+        ("1", "snapshot"),
+        ("1", "per_cpu/cpu0/snapshot"),
+        ("snapshot", TRIGGER),
+        ("128", "buffer_size_kb"),
+        ("64", "buffer_size_kb"),
+    ] {
+        assert_eq!(echo(text, file), Err(Errno::EBUSY), "{text} > {file}");
+    }
+    assert!(show(TRIGGER).starts_with("# Available triggers:"));
+    assert_eq!(show("buffer_size_kb").trim(), "64");
+    assert_eq!(state("snapshot").as_deref(), Some(FREED));
+    // There is nothing to clear and nothing to free, and records go where they went.
+    echo("2", "snapshot").unwrap();
+    echo("0", "snapshot").unwrap();
+    calls(3..4);
+    assert_eq!(numbers("trace"), [2, 3]);
+    assert_eq!(share(), rings);
+    clean_up();
+}

@@ -332,9 +332,11 @@ fn a_definition_that_has_no_memory_changes_nothing() {
             "p:short/a fired_target",
         ),
     ] {
-        let turn = |on: &str| match line.contains("body_of_nmi") {
-            true => echo(on, "events/short/a/enable").unwrap(),
-            false => {}
+        let is_on = line.contains("body_of_nmi");
+        let turn = |on: &str| {
+            if is_on {
+                echo(on, "events/short/a/enable").unwrap();
+            }
         };
         if !before.is_empty() {
             write(before).unwrap();
@@ -342,7 +344,7 @@ fn a_definition_that_has_no_memory_changes_nothing() {
         turn("1");
         // A place that was armed may have lost its jump, for which there was no memory.
         let placed = || match state() {
-            (listed, slots, _) if line.contains("body_of_nmi") => (listed, slots, Vec::new()),
+            (listed, slots, _) if is_on => (listed, slots, Vec::new()),
             state => state,
         };
         let undo = || {
