@@ -11,7 +11,8 @@ use kernel::{
     arch::{cpu as processor, percpu, smp, traps},
     probes::{
         EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
-        disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, unregister_kprobe,
+        disable_kprobe, enable_kprobe, jprobe, register, register_kprobe, text_poke,
+        unregister_kprobe,
     },
     task::{
         self, TaskRef, WaitQueue,
@@ -20,7 +21,7 @@ use kernel::{
     time::{NSEC_PER_SEC, ktime_get},
 };
 use probes::instance::TASK_CELLS;
-use x86_64::registers::rflags;
+use x86_64::{instructions::interrupts::without_interrupts, registers::rflags};
 
 /// How often a test's function is called on each CPU.
 const CALLS: u64 = 100_000;
@@ -761,6 +762,51 @@ fn code_with_user_memory_open_does_not_give_way_at_a_breakpoint() {
     }
     assert_eq!(OPEN.load(SeqCst), 0, "a task found user memory open");
     drop((probes, ticks));
+}
+
+/// A wait for the other CPUs does not end before each of them has answered it. Answers to earlier
+/// waits do not count.
+#[guest_test]
+fn a_wait_for_all_cpus_ends_when_the_last_one_has_answered() {
+    static DEAF: AtomicBool = AtomicBool::new(false);
+    static BEGINS: AtomicBool = AtomicBool::new(false);
+    static OVER: AtomicBool = AtomicBool::new(false);
+    static HEARS: AtomicBool = AtomicBool::new(false);
+    for wait in [text_poke::synchronize_cores, text_poke::synchronize_hits] {
+        for flag in [&DEAF, &BEGINS, &OVER, &HEARS] {
+            flag.store(false, SeqCst);
+        }
+        let deaf = spawn_kthread_on(1 << 1, "deaf", || {
+            without_interrupts(|| {
+                DEAF.store(true, SeqCst);
+                while !BEGINS.load(SeqCst) {
+                    hint::spin_loop();
+                }
+                // Long enough for a wait that does not wait for this CPU.
+                for _ in 0..1_000_000 {
+                    if OVER.load(SeqCst) {
+                        break;
+                    }
+                    hint::spin_loop();
+                }
+                HEARS.store(true, SeqCst);
+            });
+        })
+        .unwrap();
+        let waits = spawn_kthread_on(1, "waits", move || {
+            while !DEAF.load(SeqCst) {
+                hint::spin_loop();
+            }
+            BEGINS.store(true, SeqCst);
+            wait();
+            let is_too_soon = !HEARS.load(SeqCst);
+            OVER.store(true, SeqCst);
+            assert!(!is_too_soon);
+        })
+        .unwrap();
+        deaf.wait_released();
+        waits.wait_released();
+    }
 }
 
 /// Handlers run with preemption and interrupts off, on the CPU that hit.

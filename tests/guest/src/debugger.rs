@@ -178,7 +178,7 @@ jprobe! {
 }
 
 /// The outcome of a call of [`debugged`].
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Seen {
     result: u64,
     /// With `sp` counted from the first one's.
@@ -188,10 +188,15 @@ struct Seen {
 /// Steps through a call. Returns what was told, and what the handlers have noted.
 #[inline(never)]
 fn step() -> (Seen, Vec<u64>) {
+    stepping(|| step_through(20))
+}
+
+/// Calls `step_through`, which steps through a call. Returns as [`step`].
+fn stepping(step_through: impl FnOnce() -> u64) -> (Seen, Vec<u64>) {
     COUNT.store(0, SeqCst);
     HANDLER_COUNT.store(0, SeqCst);
     traps::set_exception_handler(Some(note_stop));
-    let result = step_through(20);
+    let result = step_through();
     traps::set_exception_handler(None);
     // SAFETY: see `Stops`.
     let mut stops = unsafe { (&(*STOPS.0.get()))[..COUNT.load(SeqCst)].to_vec() };
@@ -290,6 +295,72 @@ fn a_jump_shows_the_instructions_that_it_displaces() {
     }
 }
 
+/// A jump fits at +0, over both instructions.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn debugged_string(at: *mut u8) -> *mut u8 {
+    naked_asm!(
+        ".cfi_startproc",
+        "rep stosb",      // +0
+        "lea rax, [rdi]", // +2
+        "ret",            // +5
+        ".cfi_endproc",
+    )
+}
+
+/// Has `debugged_string` stepped through, which stores three bytes.
+#[unsafe(naked)]
+extern "C" fn step_through_string(at: *mut u8) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "lea rsp, [rsp - 8]",
+        ".cfi_adjust_cfa_offset 8",
+        "xor eax, eax",
+        "xor edx, edx",
+        "mov ecx, 3",
+        "pushfq",
+        "or qword ptr [rsp], {tf}",
+        "popfq",
+        "call debugged_string",
+        "pushfq",
+        "and qword ptr [rsp], ~{tf}",
+        "popfq",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        tf = const TF,
+    )
+}
+
+/// A repeated string instruction stops a debugger after each round. Where it is displaced, it is
+/// told of once, as with a breakpoint.
+#[guest_test]
+fn a_jump_shows_a_displaced_string_instruction_once() {
+    let mut bytes = [1; 4];
+    let mut string = || {
+        bytes = [1; 4];
+        let at = bytes.as_mut_ptr();
+        let (seen, handlers) = stepping(|| step_through_string(at));
+        assert_eq!(bytes, [0, 0, 0, 1]);
+        (seen, handlers)
+    };
+    let (mut plain, _) = string();
+    plain.stops.dedup_by_key(|stop| stop.ip);
+    for optimized in [false, true] {
+        let _knob = Optimization::set(optimized);
+        let probe = Kprobe::new().symbol("debugged_string").pre(pre);
+        let probe = register(Box::new(probe)).unwrap();
+        let at = probe.addr();
+        assert_eq!(is_jump(at), optimized);
+        assert_eq!(
+            string(),
+            (plain.clone(), Vec::from([100 + plain.up_to(at)]))
+        );
+        drop(probe);
+    }
+}
+
 /// A debugger that has the code go on under a jump has it go on in the displaced instruction.
 #[guest_test]
 fn a_debugger_may_resume_under_a_jump() {
@@ -306,6 +377,29 @@ fn a_debugger_may_resume_under_a_jump() {
     let (seen, handlers) = go_back();
     assert_eq!((seen, handlers.len()), (plain, 1));
     drop(probe);
+}
+
+/// A handler that has the code go on under the jump: the debugger is told what it is told with a
+/// breakpoint.
+#[guest_test]
+fn a_handler_may_resume_stepped_code_under_a_jump() {
+    fn pass_over_the_first(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        note_handler::<6>();
+        regs.ip = start() + 3;
+        PreVerdict::Resume
+    }
+    let seen = [false, true].map(|optimized| {
+        let _knob = Optimization::set(optimized);
+        let probe = Kprobe::new().symbol("debugged").pre(pass_over_the_first);
+        let probe = register(Box::new(probe)).unwrap();
+        assert_eq!(is_jump(start()), optimized);
+        let seen = step();
+        drop(probe);
+        seen
+    });
+    let [by_breakpoint, by_jump] = seen;
+    assert_eq!((by_breakpoint.0.result, by_breakpoint.1.len()), (2, 1));
+    assert_eq!(by_jump, by_breakpoint);
 }
 
 /// Neither what has a call return to the probes is stepped through, nor that return, whatever

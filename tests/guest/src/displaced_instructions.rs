@@ -30,7 +30,7 @@ use kernel::{
     symbols::{self, Address, Kind},
     task,
 };
-use x86_64::instructions::interrupts::without_interrupts;
+use x86_64::instructions::interrupts::{self, without_interrupts};
 
 /// An instruction that reads per-CPU data and writes nothing but a register or the flags.
 struct Read {
@@ -271,7 +271,11 @@ fn schedule_can_be_probed_at_its_entry_by_every_method() {
     }
 }
 
-static WATCHED: AtomicU64 = AtomicU64::new(0);
+/// The word that is watched, and one beside it.
+#[repr(align(16))]
+struct Watched(AtomicU64, AtomicU64);
+
+static WATCHED: Watched = Watched(AtomicU64::new(0), AtomicU64::new(0));
 /// How often the debugger was told, and what it had then called.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 static POSTS: AtomicU64 = AtomicU64::new(0);
@@ -280,7 +284,7 @@ static NMIS: AtomicU64 = AtomicU64::new(0);
 static NMIS_IN_HITS: AtomicU64 = AtomicU64::new(0);
 static WRONG: AtomicU64 = AtomicU64::new(0);
 
-/// Writes `value` to [`WATCHED`] by its instruction at +0.
+/// Writes `value` to `to` by its instruction at +0.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn writes_watched(value: u64, to: *mut u64) -> u64 {
@@ -305,28 +309,36 @@ fn count_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
 }
 
 fn debugger(_: &mut PtRegs, exception: &Exception) -> bool {
+    // The match is told of once. QEMU forgets it when the page is accessed at another address.
+    forget_match();
+    WATCHED.1.fetch_add(1, SeqCst);
     WRONG.fetch_add(u64::from(percpu::in_probe_handler()), SeqCst);
     TOLD.fetch_add(1, SeqCst);
     WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 7), SeqCst);
     exception.vector == vector::DEBUG
 }
 
-/// Has stores to `at` raise #DB on this CPU while `body` runs. Interrupts off.
+fn forget_match() {
+    // SAFETY: DR6 only tells.
+    unsafe { asm!("mov dr6, {}", in(reg) 0xffff_0ff0_u64, options(nostack, preserves_flags)) };
+}
+
+/// Has accesses to `at` raise #DB on this CPU while `body` runs. Preemption or interrupts off.
 fn watching(at: u64, body: impl FnOnce()) {
-    // DR7: DR0, for writes of 8 bytes (Intel SDM vol. 3B, 17.2.4).
+    // DR7: DR0, for reads and writes of 8 bytes (Intel SDM vol. 3B, 17.2.4).
     // SAFETY: the debug registers only have the processor raise #DB, which `debugger` takes.
     unsafe {
         asm!(
             "mov dr0, {}",
             "mov dr7, {}",
             in(reg) at,
-            in(reg) 0x9_0402_u64,
+            in(reg) 0xb_0402_u64,
             options(nostack, preserves_flags)
         );
         body();
         asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags));
-        asm!("mov dr6, {}", in(reg) 0xffff_0ff0_u64, options(nostack, preserves_flags));
     }
+    forget_match();
 }
 
 fn nmi(regs: &PtRegs) {
@@ -353,39 +365,111 @@ fn probes_on_top() -> [Registered<Box<Kprobe>>; 3] {
 
 /// A watchpoint matches in a displaced instruction whose post handler waits. The hits that the
 /// debugger then does hits probes as anything else does, with post handlers, and the hit below it
-/// ends as it should. Not while it is stepped: QEMU tells of the match alone, and never of the
-/// step, where a processor tells of both at once.
+/// ends as it should, with the interrupt flag of its own. Not while it is stepped: QEMU tells of
+/// the match alone, and never of the step, where a processor tells of both at once.
 #[guest_test]
 fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
-    let at = WATCHED.as_ptr() as u64;
+    let at = WATCHED.0.as_ptr() as u64;
     let on_top = probes_on_top();
     let probe = Kprobe::new()
         .symbol("writes_watched")
         .post(count_post)
         .step_method(StepMethod::Translate);
     let probe = register(Box::new(probe)).unwrap();
+    let write = || {
+        watching(at, || {
+            assert_eq!(writes_watched(black_box(21), WATCHED.0.as_ptr()), 42);
+        });
+        interrupts::are_enabled()
+    };
+    for (round, interrupts_are_on) in (1..).zip([false, true]) {
+        for count in [&WATCHED.0, &TOLD, &POSTS, &WRONG] {
+            count.store(0, SeqCst);
+        }
+        traps::set_exception_handler(Some(debugger));
+        percpu::preempt_disable();
+        let are_on = match interrupts_are_on {
+            true => write(),
+            false => without_interrupts(write),
+        };
+        percpu::preempt_enable();
+        traps::set_exception_handler(None);
+        assert_eq!(are_on, interrupts_are_on);
+        assert_eq!(
+            (
+                WATCHED.0.load(SeqCst),
+                TOLD.load(SeqCst),
+                WRONG.load(SeqCst)
+            ),
+            (21, 1, 0)
+        );
+        // Its own, and two of the function that the debugger calls.
+        let hits = (POSTS.load(SeqCst), probe.hits(), probe.nmissed());
+        assert_eq!(hits, (3, round, 0));
+        for probe in &on_top {
+            assert_eq!((probe.hits(), probe.nmissed()), (round, 0));
+        }
+    }
+}
+
+/// Jumps to the address that is at `from`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn jumps_by_watched(from: *const u64) {
+    naked_asm!(
+        ".cfi_startproc",
+        "jmp [rdi]", // +0
+        "ret",       // +2
+        ".cfi_endproc",
+    )
+}
+
+/// The stack pointer that the probed code has.
+static OWN_STACK: AtomicU64 = AtomicU64::new(0);
+
+/// The same where the displaced instruction leads to an address that the processor refuses. The
+/// hit is given up then, and the exception finds the stack as the instruction had it.
+#[guest_test]
+fn a_debugger_that_a_displaced_jump_to_nowhere_calls_hits_probes() {
+    fn note_stack(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        OWN_STACK.store(regs.sp, SeqCst);
+        PreVerdict::Execute
+    }
+    fn debugger_of_jump(regs: &mut PtRegs, exception: &Exception) -> bool {
+        if exception.vector == vector::DEBUG {
+            // SAFETY: it ends the watch, which would match in the instruction itself as well.
+            unsafe { asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags)) };
+            return debugger(regs, exception);
+        }
+        TOLD.fetch_add(100, SeqCst);
+        let stack = OWN_STACK.load(SeqCst);
+        WRONG.fetch_add(u64::from(regs.sp != stack), SeqCst);
+        (regs.ip, regs.sp) = (jumps_by_watched as *const () as u64 + 2, stack);
+        true
+    }
+    let on_top = probes_on_top();
+    let probe = Kprobe::new()
+        .symbol("jumps_by_watched")
+        .pre(note_stack)
+        .post(count_post)
+        .step_method(StepMethod::Translate);
+    let probe = register(Box::new(probe)).unwrap();
     for count in [&TOLD, &POSTS, &WRONG] {
         count.store(0, SeqCst);
     }
-    traps::set_exception_handler(Some(debugger));
+    WATCHED.0.store(1 << 63, SeqCst);
+    traps::set_exception_handler(Some(debugger_of_jump));
     without_interrupts(|| {
-        watching(at, || {
-            assert_eq!(writes_watched(black_box(21), WATCHED.as_ptr()), 42);
+        watching(WATCHED.0.as_ptr() as u64, || {
+            jumps_by_watched(WATCHED.0.as_ptr())
         })
     });
     traps::set_exception_handler(None);
-    assert_eq!(
-        (WATCHED.load(SeqCst), TOLD.load(SeqCst), WRONG.load(SeqCst)),
-        (21, 1, 0)
-    );
-    // Its own, and two of the function that the debugger calls.
-    assert_eq!(
-        (POSTS.load(SeqCst), probe.hits(), probe.nmissed()),
-        (3, 1, 0)
-    );
-    for probe in &on_top {
-        assert_eq!((probe.hits(), probe.nmissed()), (1, 0));
-    }
+    // A match, and the exception of the jump.
+    assert_eq!((TOLD.load(SeqCst), WRONG.load(SeqCst)), (101, 0));
+    // Those of the function that the debugger calls.
+    assert_eq!((POSTS.load(SeqCst), probe.hits()), (2, 1));
+    drop(on_top);
 }
 
 /// The same with an NMI, which the CPU sends itself by a displaced store.

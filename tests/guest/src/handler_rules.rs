@@ -8,6 +8,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
+    arch::percpu,
     probes::{
         EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
         Registered, jprobe, register,
@@ -130,6 +131,24 @@ fn drops_the_handle(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
 
 fn nothing(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
     PreVerdict::Execute
+}
+
+/// When the handler is over, the kernel names none any more.
+#[guest_test]
+fn no_handler_is_said_to_run_when_it_is_over() {
+    static RUNNING: AtomicU64 = AtomicU64::new(0);
+    fn who(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        let (running, _) = PROBES.running_probe().expect("this one");
+        RUNNING.store(running.addr(), SeqCst);
+        PreVerdict::Execute
+    }
+    let probe = register(Box::new(Kprobe::new().symbol("ruled_target").pre(who))).unwrap();
+    percpu::preempt_disable();
+    ruled_target(black_box(1));
+    let after = PROBES.running_probe().map(|(probe, _)| probe.addr());
+    percpu::preempt_enable();
+    assert_eq!((RUNNING.load(SeqCst), after), (probe.addr(), None));
+    drop(probe);
 }
 
 /// A handle that is dropped in a handler, where nothing can be waited for: its probe fires no more,

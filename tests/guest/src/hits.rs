@@ -47,19 +47,22 @@ fn pass(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
 
 fn pass_after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
 
-/// A program's breakpoint is the program's own: it ends by it, and the probes are not even asked.
+/// A program's breakpoint is the program's own, and so is its single step: it ends by it, and the
+/// probes are not even asked.
 #[guest_test(cmdline = "kprobes.optimize=0")]
 fn a_programs_breakpoint_is_no_hit() {
     let asked = || {
         (0..smp::online_cpus())
-            .map(|cpu| percpu::of(cpu).probes.breakpoints.load(SeqCst))
+            .map(|cpu| &percpu::of(cpu).probes)
+            .map(|probes| probes.breakpoints.load(SeqCst) + probes.debug_traps.load(SeqCst))
             .sum::<u64>()
     };
     let before = asked();
-    let status =
-        run_program("/bin/exercise", &["raise", "breakpoint"]).expect("the program starts");
-    assert_eq!(status, WaitStatus::killed(signal::TRAP));
-    assert_eq!(asked(), before);
+    for what in ["breakpoint", "single_step"] {
+        let status = run_program("/bin/exercise", &["raise", what]).expect("the program starts");
+        assert_eq!(status, WaitStatus::killed(signal::TRAP), "{what}");
+        assert_eq!(asked(), before, "{what}");
+    }
     // The counter counts: a hit of the kernel's shows.
     let probe = register(Box::new(Kprobe::new().symbol("hit_target").pre(pass))).unwrap();
     hit_target(black_box(1));

@@ -101,6 +101,7 @@ mod trace_sources;
 mod trace_stacks;
 mod trace_stress;
 mod unusual_instructions;
+mod user_memory;
 mod virtual_files;
 mod whole_kernel;
 

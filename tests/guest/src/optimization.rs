@@ -4,10 +4,11 @@
 mod detours;
 mod under_fire;
 
+use crate::suite::flags::PLAIN;
 use abi::open;
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
-    arch::naked_asm,
+    arch::{global_asm, naked_asm},
     hint::black_box,
     sync::atomic::{
         AtomicU64,
@@ -23,8 +24,10 @@ use kernel::{
         Kprobe, PROBES, PreVerdict, PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
     },
     symbols,
+    task::scheduler::is_to_preempt_before_hit,
 };
-use probes::{StepMethod, optimize::NoJump};
+use probes::{StepMethod, insn::Obstacle, optimize::NoJump};
+use x86_64::instructions::interrupts::without_interrupts;
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
 const KNOB: &str = "/proc/sys/debug/kprobes-optimization";
@@ -400,6 +403,81 @@ fn siblings_share_the_detour() {
     drop(first);
     assert!(!is_jump("opt_rust"));
     drop(second);
+}
+
+/// A task that an interrupt has found displaced gives way in front of its next breakpoint. It may
+/// do so in front of one that is becoming a jump, but not in front of one that will be under it.
+#[guest_test]
+fn a_task_gives_way_in_front_of_a_breakpoint_that_becomes_a_jump() {
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    let start = address("opt_rust");
+    assert!(is_jump("opt_rust"));
+    // The trap of a breakpoint leaves an ip behind it.
+    let gives_way = |breakpoint: u64| {
+        let regs = PtRegs {
+            ip: breakpoint + 1,
+            flags: PLAIN,
+            ..PtRegs::default()
+        };
+        without_interrupts(|| {
+            percpu::this().set_need_resched();
+            is_to_preempt_before_hit(&regs)
+        })
+    };
+    let found: Vec<_> = (0..7).map(|offset| gives_way(start + offset)).collect();
+    assert_eq!(found, [true, false, false, false, false, true, true]);
+    drop(probe);
+}
+
+global_asm!(
+    r#"
+    .macro opt_return name
+    .globl \name
+    .type \name, @function
+\name:
+    .cfi_startproc
+    ret
+    .cfi_endproc
+    .size \name, . - \name
+    .endm
+
+    .pushsection .text.opt_at_ends, "ax", @progbits
+    .balign 4096, 0xcc
+    opt_return opt_before_padding
+    .balign 16, 0xcc
+    opt_return opt_before_another
+    .globl opt_another
+    .type opt_another, @function
+opt_another:
+    .cfi_startproc
+    .byte 0x90, 0x90, 0x90, 0x90
+    ret
+    .cfi_endproc
+    .size opt_another, . - opt_another
+    .fill 4095 - (. - opt_before_padding), 1, 0xcc
+    opt_return opt_before_page
+    .balign 16, 0xcc
+    .popsection
+    "#
+);
+
+unsafe extern "C" {
+    fn opt_before_padding();
+}
+
+#[used]
+static AT_ENDS: unsafe extern "C" fn() = opt_before_padding;
+
+/// A jump may reach over what is behind a function: over padding that belongs to nobody, on the
+/// same page. The next page need not be there.
+#[guest_test]
+fn a_jump_reaches_over_padding_but_over_no_function_and_no_page() {
+    let allows = |name| PROBES.allows_jump(address(name));
+    assert_eq!(address("opt_before_page") % 4096, 4095);
+    assert_eq!(allows("opt_before_padding"), Ok(()));
+    let too_short = Err(NoJump::Code(Obstacle::TooShort));
+    assert_eq!(allows("opt_before_another"), too_short);
+    assert_eq!(allows("opt_before_page"), too_short);
 }
 
 /// A jump has 32 bits for its distance: wherever in the pool a detour lies, all of the kernel's

@@ -3,6 +3,7 @@
 //! The programs' side of a test is an exercise of `/bin/exercise`, which checks what it sees and
 //! exits with 0.
 
+use crate::suite::flags::IF;
 use abi::{WaitStatus, signal};
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
@@ -138,6 +139,51 @@ fn exception_ends_the_program_with_its_signal() {
             "{what}: {report}"
         );
     }
+}
+
+/// What ends a program may take time and locks, so it does not begin with interrupts off.
+#[guest_test]
+fn an_exception_of_a_program_is_handled_with_interrupts_on() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    static ON: AtomicUsize = AtomicUsize::new(0);
+    fn look(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        CALLS.fetch_add(1, SeqCst);
+        ON.fetch_add((regs.flags & IF != 0).into(), SeqCst);
+        PreVerdict::Execute
+    }
+    let probe = Kprobe::new().symbol("kernel::mm::fault::user_exception");
+    let probe = register(Box::new(probe.pre(look))).expect("it is not inlined");
+    for (what, signal) in [
+        ("divide", signal::FPE),
+        ("breakpoint", signal::TRAP),
+        ("single_step", signal::TRAP),
+    ] {
+        assert_eq!(exercise(&["raise", what]), WaitStatus::killed(signal));
+    }
+    drop(probe);
+    assert_eq!((CALLS.load(SeqCst), ON.load(SeqCst)), (3, 3));
+}
+
+/// Whatever a handler writes to the saved flags of a program, it may not use ports after that.
+#[guest_test]
+fn a_program_gets_no_ports_by_its_saved_flags() {
+    const IOPL: u64 = 3 << 12;
+    static CHANGED: AtomicUsize = AtomicUsize::new(0);
+    fn raise(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        // SAFETY: the first argument of the probed function, the frame of the page fault.
+        let frame = unsafe { &mut *(regs.di as *mut PtRegs) };
+        if frame.user_mode() {
+            frame.flags |= IOPL;
+            CHANGED.fetch_add(1, SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    let probe = register(Box::new(Kprobe::new().symbol("do_page_fault").pre(raise)));
+    let probe = probe.expect("it can be probed");
+    let status = exercise(&["raise", "port"]);
+    drop(probe);
+    assert_eq!(status, WaitStatus::killed(signal::SEGV));
+    assert!(CHANGED.load(SeqCst) > 0);
 }
 
 /// There is no vector state to switch, so no program may have any.

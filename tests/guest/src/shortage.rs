@@ -184,6 +184,36 @@ fn each_allocation_of_the_first_return_by_traps_may_fail() {
     }
 }
 
+/// That kprobe is refused more often than a page of counters has room: nothing of it is kept. In a
+/// boot without any before.
+#[guest_test(cmdline = "kprobes.optimize=0 kprobes.return=asm")]
+fn the_first_return_by_traps_that_fails_again_and_again_keeps_nothing() {
+    for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
+        let probe = leak(
+            Kretprobe::<u64>::new()
+                .symbol("short_one")
+                .return_method(method)
+                .handler(returned),
+        );
+        let attempt = |room| with_room_for(room, || PROBES.register(probe));
+        let is_registered_with = |room: u64| {
+            // The first ones make the pools grow.
+            (0..600).any(|number| {
+                let outcome = attempt(room);
+                let kept = outcome.kept;
+                let is_registered = outcome.result.is_ok();
+                assert!(
+                    is_registered || number < 10 || kept == 0,
+                    "{method:?}: {kept} bytes kept by attempt {number} with room for {room}"
+                );
+                is_registered
+            })
+        };
+        assert!((0..).any(is_registered_with));
+        PROBES.unregister(probe).unwrap();
+    }
+}
+
 /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals.
 /// Without memory that is the answer.
 #[guest_test(cmdline = "kprobes.optimize=0")]
@@ -336,6 +366,31 @@ fn a_knob_goes_on_past_jumps_that_find_no_memory() {
     }
     assert_eq!(first_bytes(), [0xe9; 3]);
     PROBES.unregister_batch(&probes).unwrap();
+}
+
+/// Wherever the memory for a jump is missing, the breakpoint becomes one as soon as there is some.
+#[guest_test(cmdline = "kprobes.optimize=1")]
+fn a_jump_that_found_no_memory_comes_when_there_is_some() {
+    static PROBE: Kprobe = Kprobe::new().symbol("short_one").pre(nothing);
+    let start = symbols::lookup_name("short_one").unwrap().start as *const u8;
+    // SAFETY: kernel text is mapped and readable for ever.
+    let first_byte = || unsafe { start.read_volatile() };
+    PROBES.register(&PROBE).unwrap();
+    for room in 0.. {
+        PROBES.set_optimization(false).unwrap();
+        let short = with_room_for(room, || PROBES.set_optimization(true));
+        assert_eq!(short.result, Ok(()));
+        let is_jump = first_byte() == 0xe9;
+        assert_eq!(is_jump, short.refused == 0, "with room for {room}");
+        PROBES.set_optimization(false).unwrap();
+        PROBES.set_optimization(true).unwrap();
+        assert_eq!(first_byte(), 0xe9, "after room for {room}");
+        if is_jump {
+            assert!(room > 1, "{room} allocations");
+            break;
+        }
+    }
+    PROBES.unregister(&PROBE).unwrap();
 }
 
 /// Return probes with large pools, until memory really is out: that one is refused, those before it

@@ -1,5 +1,6 @@
 //! The order in which a breakpoint becomes a jump and one again, seen by probes on what stores it.
 
+use crate::optimization::Optimization;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -9,6 +10,7 @@ use kernel::{
     probes::{Kprobe, PROBES, PreVerdict, PtRegs, register},
     symbols,
 };
+use probes::kprobe::flags;
 
 /// Takes a jump at its entry: the instruction there is as long as one.
 #[unsafe(naked)]
@@ -126,4 +128,46 @@ fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
     );
     assert_eq!(stored_target(), 0x5061);
     drop((stores, tails, synchronisations));
+}
+
+/// Its second instruction lies under a jump at the first one.
+#[unsafe(naked)]
+extern "C" fn entered_target() -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "nop",
+        "mov eax, 0x5062",
+        "ret",
+        ".cfi_endproc"
+    )
+}
+
+static ENTERED: Kprobe = Kprobe::new().pre(|_, _| PreVerdict::Execute);
+/// The states in which a wait for all CPUs has found the probe.
+static STATES: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the probe has a detour, and whether hits go by it.
+fn note_state(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    let second = entered_target as *const () as u64 + 1;
+    let has_detour = ENTERED.flags() & flags::OPTIMIZED != 0;
+    let is_used = PROBES.executable_ip(second) != second;
+    let state = u64::from(has_detour) | u64::from(is_used) << 1;
+    STATES.fetch_or(1 << state, SeqCst);
+    PreVerdict::Execute
+}
+
+/// From the moment that a detour is there, no task may be preempted under the jump to come. All
+/// CPUs know of it before the first hit comes out behind the jump, where no slot leads any more.
+#[guest_test]
+fn all_cpus_know_of_a_detour_before_a_hit_takes_it() {
+    let _knob = Optimization::set(true);
+    let waits = Kprobe::new().symbol("kernel::probes::text_poke::synchronize_cores");
+    let waits = register(Box::new(waits.pre(note_state))).unwrap();
+    ENTERED.set_addr(entered_target as *const () as u64);
+    PROBES.register(&ENTERED).unwrap();
+    // The breakpoint is written, the detour is there, it is used.
+    assert_eq!(STATES.load(SeqCst), 1 << 0 | 1 << 1 | 1 << 3);
+    assert_eq!((entered_target(), ENTERED.hits()), (0x5062, 1));
+    PROBES.unregister(&ENTERED).unwrap();
+    drop(waits);
 }

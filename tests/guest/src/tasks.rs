@@ -6,9 +6,10 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
 };
 use kernel::{
-    arch::{percpu, smp},
+    arch::{idt::vector, percpu, smp},
     mm::{frame, heap},
     probes::{Kprobe, PreVerdict, PtRegs, register},
+    symbols,
     sync::{Mutex, SpinLock},
     task::{
         self, TaskRef, WaitQueue,
@@ -18,6 +19,7 @@ use kernel::{
     },
     time::{NSEC_PER_MSEC, NSEC_PER_SEC, TICK_NS, ktime_get},
 };
+use x86_64::instructions::interrupts;
 
 fn spawn(body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread("test", body).expect("memory for a thread")
@@ -114,6 +116,140 @@ fn four_cpus_wake_by_their_alarms() {
 #[guest_test(icount)]
 fn alarms_come_where_time_counts_instructions() {
     sleepers_wake_on_idle_cpus();
+}
+
+/// The last reason against a switch ends while another task waits. That task runs at once, and not
+/// only when the next interrupt comes.
+#[guest_test]
+fn a_waiting_task_runs_as_soon_as_no_reason_is_left_against_it() {
+    static WANTED: AtomicBool = AtomicBool::new(false);
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    static RAN: AtomicBool = AtomicBool::new(false);
+    let keeper = spawn_on(1, || {
+        percpu::preempt_disable();
+        WANTED.store(true, SeqCst);
+        while !WAITS.load(SeqCst) {
+            hint::spin_loop();
+        }
+        percpu::this().set_need_resched();
+        assert!(!RAN.load(SeqCst), "preemption was off");
+        percpu::preempt_enable();
+        assert!(RAN.load(SeqCst), "the other task still waits");
+    });
+    let other = spawn_on(0, || {
+        while !WANTED.load(SeqCst) {
+            hint::spin_loop();
+        }
+        let other = spawn_on(1, || RAN.store(true, SeqCst));
+        WAITS.store(true, SeqCst);
+        other.wait_released();
+    });
+    keeper.wait_released();
+    other.wait_released();
+}
+
+/// One that has preemption off, or interrupts.
+#[guest_test]
+fn a_task_that_may_not_be_switched_away_from_is_not_preemptible() {
+    percpu::preempt_disable();
+    let counted = percpu::preemptible();
+    percpu::preempt_enable();
+    let masked = interrupts::without_interrupts(percpu::preemptible);
+    assert_eq!(
+        (counted, masked, percpu::preemptible()),
+        (false, false, true)
+    );
+}
+
+/// Spins until the flag is set, with no call of another function.
+#[inline(never)]
+fn spins_until(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
+        hint::spin_loop();
+    }
+}
+
+/// A task that was preempted somewhere and has run since is preempted there no more, also while it
+/// waits for its turn again.
+#[guest_test]
+fn a_task_that_has_run_again_is_preempted_nowhere() {
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    static AWAY: AtomicBool = AtomicBool::new(false);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let spins = symbols::lookup_addr(spins_until as *const () as u64).unwrap();
+    let inside = move |ip: u64| (spins.start..spins.start + spins.size).contains(&ip);
+    let spinner = spawn_on(1, || {
+        spins_until(&GO_ON);
+        // Nobody preempts it somewhere else.
+        interrupts::disable();
+        AWAY.store(true, SeqCst);
+        while !STOP.load(SeqCst) {
+            task::schedule();
+        }
+        interrupts::enable();
+    });
+    let keeper = spawn_on(1, move || {
+        let preempted = || {
+            percpu::preempt_disable();
+            let preempted = scheduler::is_preempted_in(&inside);
+            percpu::preempt_enable();
+            preempted
+        };
+        while !preempted() {
+            task::schedule();
+        }
+        GO_ON.store(true, SeqCst);
+        while !AWAY.load(SeqCst) {
+            task::schedule();
+        }
+        // Both are for this CPU alone, so the other one waits in the queue.
+        let still = preempted();
+        STOP.store(true, SeqCst);
+        assert!(!still);
+    });
+    spinner.wait_released();
+    keeper.wait_released();
+}
+
+/// An idle task is never in the queue. It is found all the same where it was preempted.
+#[guest_test]
+fn an_idle_task_that_was_preempted_is_found() {
+    static RESTS: AtomicBool = AtomicBool::new(false);
+    static RUNS: AtomicBool = AtomicBool::new(false);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    fn rests(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        if percpu::cpu_id() == 1 {
+            RESTS.store(true, SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    // The idle loop calls it with interrupts off, and lets them in by the `hlt` behind.
+    let rest = Kprobe::new()
+        .symbol("kernel::console::idle_ends")
+        .pre(rests);
+    let rest = register(Box::new(rest)).unwrap();
+    let waker = spawn_on(0, || {
+        RESTS.store(false, SeqCst);
+        smp::send_ipi(1, vector::RESCHEDULE);
+        while !RESTS.load(SeqCst) {
+            hint::spin_loop();
+        }
+        let other = spawn_on(1, || {
+            RUNS.store(true, SeqCst);
+            while !STOP.load(SeqCst) {
+                hint::spin_loop();
+            }
+        });
+        while !RUNS.load(SeqCst) {
+            hint::spin_loop();
+        }
+        let found = scheduler::is_preempted_in(&|ip| ip != 0);
+        STOP.store(true, SeqCst);
+        other.wait_released();
+        assert!(found);
+    });
+    waker.wait_released();
+    drop(rest);
 }
 
 /// Tasks that become ready for a CPU which sleeps without an alarm, from another CPU, all run.

@@ -252,6 +252,14 @@ mod tests {
         &kretprobe.core.kprobe
     }
 
+    /// A jprobe without a handler, as a registration leaves it.
+    fn jprobe() -> &'static Kprobe {
+        let jprobe: &'static Jprobe = Box::leak(Box::default());
+        let container = core::ptr::from_ref(jprobe).cast_mut().cast();
+        jprobe.kprobe.container.store(container, Ordering::Relaxed);
+        &jprobe.kprobe
+    }
+
     const PROBED: u64 = 0xffff_ffff_8001_2340;
 
     /// Stub, chain and routine of the newest of `probes`, oldest first, which all come to `site`.
@@ -277,9 +285,6 @@ mod tests {
         // SAFETY: it lives to the end of the test.
         let acts = || unsafe { Kprobe::new().action(&raw const action) };
         let plain = || Kprobe::new().pre(handler);
-        let jprobe: &'static Jprobe = Box::leak(Box::default());
-        let container = core::ptr::from_ref(jprobe).cast_mut().cast();
-        jprobe.kprobe.container.store(container, Ordering::Relaxed);
         let (lone, sibling, old) = (kretprobe::<()>(0), kretprobe::<()>(0), kretprobe::<()>(1));
         let (with_data, beside) = (kretprobe::<u64>(0), kretprobe::<()>(0));
         let over_post = kretprobe::<()>(0);
@@ -295,7 +300,7 @@ mod tests {
             (&[&acts()], [16, 4, 4]),
             (&[&plain(), &acts()], [12, 9, 4]),
             (&[&acts().post(after)], [13, 4, 4]),
-            (&[jprobe.kprobe()], [12, 2, 2]),
+            (&[jprobe()], [12, 2, 2]),
             (&[lone], [14, 5, 5]),
             (&[&plain().disabled(), sibling], [15, 9, 5]),
             (&[&plain(), beside], [12, 9, 5]),
@@ -319,6 +324,20 @@ mod tests {
         assert_eq!(chosen(&pops, &[&Kprobe::new().pre(handler)]), [11, 3, 3]);
         let far = Site::sentinel(TrapIp::of(0xffff_8000_0001_2340));
         assert_eq!(chosen(&far, &[&Kprobe::new().pre(handler)]), [12, 10, 3]);
+    }
+
+    /// A jprobe comes last, so those before it have one more behind them.
+    #[test]
+    fn a_jprobe_that_comes_to_others_has_them_lead_on_to_it() {
+        let (site, first) = (site(), Kprobe::new().pre(handler));
+        site.link(&first, &ENTRY);
+        let chain = || first.chain.load(Ordering::Relaxed);
+        assert_eq!(chain(), 3);
+        let jprobe = jprobe();
+        site.link(jprobe, &ENTRY);
+        assert_eq!(chain(), 9);
+        site.unlink(jprobe, &ENTRY);
+        assert_eq!(chain(), 3);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl<const N: usize> Positions<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::insn::{Ending, decode, translate};
+    use crate::insn::{Ending, Position, decode, translate};
 
     const PROBED: u64 = 0xffff_ffff_8001_2340;
     const SLOT: u64 = 0xffff_ffff_a000_0040;
@@ -140,6 +140,24 @@ mod tests {
         &[0xc3],                               // ret
         &[0xc2, 0x10, 0],                      // ret 16
     ];
+
+    #[test]
+    fn positions_that_differ_in_anything_but_where_they_begin_are_different() {
+        let packed = |from, ip, rsp_correction| {
+            let position = Position { ip, rsp_correction };
+            PackedPosition::new(from, position, PROBED).unwrap()
+        };
+        let known = ResumeIp::Known(PROBED + 8);
+        let position = packed(3, known, 8);
+        assert!(position.is_same_as(&packed(5, known, 8)));
+        for other in [
+            packed(3, ResumeIp::Known(PROBED + 9), 8),
+            packed(3, ResumeIp::Stacked(8), 8),
+            packed(3, known, 16),
+        ] {
+            assert!(!position.is_same_as(&other), "{other:?}");
+        }
+    }
 
     #[test]
     fn packed_positions_say_at_each_offset_what_the_translation_says() {

@@ -684,6 +684,9 @@ mod tests {
         assert_eq!(lengths(&broken, &[], 1), Err(Obstacle::Undecodable(cause)));
         // At the entry the bytes show that nothing can lead there.
         assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
+        // Nor is what is right behind the jump.
+        let broken = [&nops[..], &[0x06, 0xc3]].concat();
+        assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
         // But not what is under the jump.
         let cause = DecodeError::Invalid { ip: START + 1 };
         let broken = [0x90, 0x06, 0x90, 0x90, 0x90, 0xc3];
@@ -692,6 +695,35 @@ mod tests {
             lengths(&[0x48, 0x89, 0xf8, 0xc3], &[], 1),
             Err(Obstacle::NoInstruction)
         );
+    }
+
+    #[test]
+    fn flags_are_dead_where_all_are_overwritten_before_one_is_read() {
+        let cases: [(&[u8], bool); 12] = [
+            // add eax, ecx; and behind a no-operation
+            (&[0x01, 0xc8, 0xc3], true),
+            (&[0x90, 0x01, 0xc8, 0xc3], true),
+            // adc and setb read CF.
+            (&[0x11, 0xc8, 0xc3], false),
+            (&[0x0f, 0x92, 0xc0, 0x01, 0xc8, 0xc3], false),
+            // Behind a branch the code is not known.
+            (&[0xeb, 0x00, 0x01, 0xc8, 0xc3], false),
+            // inc ecx leaves CF; xor eax, eax clears it, and stc sets it.
+            (&[0xff, 0xc1, 0xc3], false),
+            (&[0x31, 0xc0, 0xff, 0xc1, 0xc3], true),
+            (&[0xf9, 0xff, 0xc1, 0xc3], true),
+            // shl eax, cl may shift by nothing, and a repeated cmpsb may not be executed at all.
+            (&[0xd3, 0xe0, 0xff, 0xc1, 0xc3], false),
+            (&[0xf3, 0xa6, 0xc3], false),
+            (&[0xa6, 0xc3], true),
+            // The function ends before it is known.
+            (&[0x90], false),
+        ];
+        for (bytes, are_dead) in cases {
+            let code = FunctionCode::new(bytes.to_vec(), START);
+            assert_eq!(code.flags_are_dead(START), are_dead, "{bytes:02x?}");
+            assert!(!code.flags_are_dead(START + bytes.len() as u64 + 1));
+        }
     }
 
     /// The first indirect jump is named, and a reference to the probed instruction itself does not

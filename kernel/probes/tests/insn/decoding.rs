@@ -50,9 +50,10 @@ fn a_pushed_register_is_told_by_its_number() {
             Some(usize::from(register) + 8)
         );
     }
-    // push ax; fs push rax; push 1; push [rax]; pop rax
+    // push ax; push rax, with 0x66 that REX.W overrides; fs push rax; push 1; push [rax]; pop rax
     for bytes in [
         &[0x66, 0x50][..],
+        &[0x66, 0x48, 0x50],
         &[0x64, 0x50],
         &[0x6a, 1],
         &[0xff, 0x30],

@@ -525,8 +525,33 @@ fn a_step_restores_the_flags_of_the_probed_code() {
     assert_eq!(step("fa", 0x202, stepping), 0x2);
     assert_eq!(step("fb", 0x2, stepping | bits::IF), 0x202);
     assert_eq!(step("fb", 0x102, stepping | bits::IF), 0x302);
+    let resumed = stepping | bits::RF;
+    assert_eq!(step("90", 0x202, resumed), 0x202, "RF is the step's own");
     assert_eq!(step("9d", 0x302, 0x2), 0x2, "what was popped stays");
     assert_eq!(step("9d", 0x2, 0x302), 0x302);
+}
+
+/// What it has stored is mended: the flags before the step, as `pushf` stores them.
+#[test]
+fn a_stepped_pushf_stores_the_flags_of_the_probed_code() {
+    for (text, len) in [("9c", 8), ("66 9c", 2)] {
+        let original = bytes(text);
+        let copy = step_copy(&decode(&original, IP).unwrap(), SLOT).unwrap();
+        let mut regs = PtRegs {
+            ip: SLOT + original.len() as u64,
+            sp: 0x7000,
+            flags: 0x302,
+            ..PtRegs::default()
+        };
+        let mut stored = Vec::new();
+        let flags = 0x202 | bits::RF | bits::AC;
+        let progress = copy.finish(&mut regs, flags, |at, bytes| {
+            stored.push((at, bytes.to_vec()));
+        });
+        assert_eq!((progress, regs.flags), (StepProgress::Done, 0x202));
+        let image = (0x202 | bits::AC).to_le_bytes()[..len].to_vec();
+        assert_eq!(stored, [(0x7000, image)], "{text}");
+    }
 }
 
 #[test]

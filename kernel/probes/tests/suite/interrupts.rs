@@ -323,6 +323,44 @@ fn a_debugger_that_steps_through_probed_code_sees_the_code_alone() {
 }
 
 #[test]
+fn a_debugger_that_steps_through_a_function_does_not_step_through_its_mirror() {
+    probes::jprobe! {
+        fn arguments(a: u64) {
+            journal::note(a);
+        }
+    }
+    let _machine = boot();
+    let mut body = Vec::from([
+        0x9c, // pushf
+        0x81, 0x0c, 0x24, 0x00, 0x01, 0x00, 0x00, // or dword [rsp], TF
+        0x9d, // popf
+        0x48, 0xb8, // mov rax, add
+    ]);
+    body.extend(address("add").to_le_bytes());
+    body.extend([
+        0xff, 0xd0, // call rax
+        0x9c, // pushf
+        0x81, 0x24, 0x24, 0xff, 0xfe, 0xff, 0xff, // and dword [rsp], ~TF
+        0x9d, // popf
+    ]);
+    let code = Code::with_exit(&body);
+    let mut bench = Bench::new();
+    traps::on_exception(debugger);
+    let mut run = || {
+        STEPS.lock().clear();
+        let outcome = bench.run(code.start, Registers::default());
+        (outcome, STEPS.lock().clone())
+    };
+    let bare = run();
+    assert!(bare.1.contains(&address("add")));
+    let probe = leak(Jprobe::new().symbol("add").entry(arguments));
+    PROBES.register(probe).unwrap();
+    assert_eq!(run(), bare);
+    assert_eq!(journal::take(), [Registers::default().di]);
+    PROBES.unregister(probe).unwrap();
+}
+
+#[test]
 fn a_debug_trap_that_is_not_a_step_of_the_probes_is_handed_on() {
     let _machine = boot();
     // A match of the debug registers at a trampoline is no return to it.

@@ -143,6 +143,29 @@ fn every_allocation_for_an_owned_probe_may_fail() {
     assert_eq!(journal::take(), [1, 2, 5]);
 }
 
+/// A registration fails at one place more often than pools have room. Nothing of it is kept.
+#[test]
+fn registrations_that_fail_again_and_again_keep_nothing() {
+    let _machine = boot().without_jumps();
+    fn try_all<T: Probe>(probe: &'static T) {
+        let is_registered_with = |room: u64| {
+            // The first ones make the pools grow. A page of counters has 511.
+            (0..600).any(|number| {
+                let (result, _, kept) = kept_with_room_for(room, || PROBES.register(probe));
+                assert!(
+                    result.is_ok() || number < 10 || kept == 0,
+                    "{kept} bytes kept by attempt {number} with room for {room}"
+                );
+                result.is_ok()
+            })
+        };
+        assert!((0..).any(is_registered_with));
+        PROBES.unregister(probe).unwrap();
+    }
+    try_all(leak(Kprobe::new().symbol("add").post(post::<1>)));
+    try_all(leak(call::<2>().symbol("add")));
+}
+
 /// Calls are in flight in more kretprobes than any list has room for by itself.
 #[test]
 fn unregistering_with_calls_in_flight_needs_no_memory() {

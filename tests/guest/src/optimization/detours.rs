@@ -6,7 +6,7 @@ use super::{
     opt_recursion, opt_rust,
 };
 use crate::preserved_registers::{pop_preserved, push_preserved};
-use crate::suite::flags::{DF, IF, MASKED, PLAIN, STATUS};
+use crate::suite::flags::{AC, DF, IF, MASKED, PLAIN, STATUS};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -27,6 +27,7 @@ use kernel::{
     symbols,
     sync::SpinLock,
 };
+use probes::hit::Displaced;
 
 /// The general registers but rsp, in the order of [`run`]'s code; then flags, and the function to
 /// call.
@@ -81,12 +82,13 @@ unsafe extern "C" fn run(state: &mut State) {
         "mov [rax + 112], r15",
         "pop [rax]",
         "pop [rax + 120]",
-        "cld",
-        "sti",
+        "push {plain}",
+        "popfq",
         "add rsp, 16",
         "pop rdi",
         pop_preserved!(),
         "ret",
+        plain = const PLAIN,
     )
 }
 
@@ -181,16 +183,18 @@ fn a_detour_shows_and_leaves_what_a_breakpoint_does() {
     ];
     for (name, offset) in cases {
         // CF, PF, AF, ZF, SF, OF set or clear, interrupts on or off.
-        for flags in [MASKED, MASKED | STATUS, PLAIN, PLAIN | STATUS] {
+        // AC, which is clear at each entry.
+        let all = [MASKED, MASKED | STATUS, PLAIN, PLAIN | STATUS, PLAIN | AC];
+        for flags in all.into_iter().take(if offset == 0 { 4 } else { 5 }) {
             let with_trap = observe(name, offset, flags, false);
             let own = OWN_FLAGS.load(SeqCst);
             let without = observe(name, offset, flags, true);
             assert_eq!(without, with_trap, "{name}+{offset} with flags {flags:#x}");
-            assert_eq!(own & (IF | DF), 0);
+            assert_eq!(own & (IF | DF | AC), 0);
             assert_eq!(
-                OWN_FLAGS.load(SeqCst) & (IF | DF),
+                OWN_FLAGS.load(SeqCst) & (IF | DF | AC),
                 flags & IF,
-                "as the code had them, DF clear"
+                "as the code had them, DF and AC clear"
             );
             let regs = without.0;
             assert_eq!(regs.ip, address(name) + u64::from(offset) + 1);
@@ -461,6 +465,34 @@ fn a_fault_behind_the_probed_instruction_is_not_the_probes() {
     assert_eq!(opt_load(black_box(0), &raw const GOOD as u64), 80);
     assert_eq!(ASKED.load(SeqCst), 1, "its own it is asked for");
     assert!(!percpu::in_probe_handler());
+    drop(probe);
+}
+
+/// A breakpoint in a detour that is none of the probes', such as its padding, is not a hit.
+#[guest_test]
+fn a_breakpoint_in_a_detours_padding_is_no_hit() {
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+    fn come_back(regs: &mut PtRegs, exception: &Exception) -> bool {
+        TOLD.store(regs.ip, SeqCst);
+        // SAFETY: the return address of the call that led here.
+        regs.ip = unsafe { *(regs.sp as *const u64) };
+        (regs.sp, regs.ax) = (regs.sp + 8, 77);
+        exception.vector == vector::BREAKPOINT
+    }
+    let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
+    assert!(is_jump("opt_rust"));
+    // SAFETY: kernel text is mapped and readable for ever.
+    let distance = unsafe { ((address("opt_rust") + 1) as *const i32).read_unaligned() };
+    let enter = (address("opt_rust") + 5).wrapping_add_signed(distance.into());
+    let is_of_detour = |at: &u64| matches!(PROBES.displaced(*at), Some(Displaced::Detour { start, .. }) if start <= enter);
+    let last = (enter..).take_while(is_of_detour).last().unwrap();
+    assert_eq!(byte_at(last), 0xcc);
+    // SAFETY: the exception handler has the call come back.
+    let padding: extern "C" fn(u64, u64) -> u64 = unsafe { core::mem::transmute(last) };
+    traps::set_exception_handler(Some(come_back));
+    let result = padding(black_box(1), black_box(2));
+    traps::set_exception_handler(None);
+    assert_eq!((result, TOLD.load(SeqCst), probe.hits()), (77, last + 1, 0));
     drop(probe);
 }
 
