@@ -383,9 +383,9 @@ fn a_debugger_may_resume_under_a_jump() {
 /// breakpoint.
 #[guest_test]
 fn a_handler_may_resume_stepped_code_under_a_jump() {
-    fn pass_over_the_first(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+    fn pass_over_the_first(probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
         note_handler::<6>();
-        regs.ip = start() + 3;
+        regs.ip = probe.addr() + 3;
         PreVerdict::Resume
     }
     let seen = [false, true].map(|optimized| {

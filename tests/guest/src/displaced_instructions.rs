@@ -271,11 +271,7 @@ fn schedule_can_be_probed_at_its_entry_by_every_method() {
     }
 }
 
-/// The word that is watched, and one beside it.
-#[repr(align(16))]
-struct Watched(AtomicU64, AtomicU64);
-
-static WATCHED: Watched = Watched(AtomicU64::new(0), AtomicU64::new(0));
+static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// How often the debugger was told, and what it had then called.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 static POSTS: AtomicU64 = AtomicU64::new(0);
@@ -309,21 +305,24 @@ fn count_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
 }
 
 fn debugger(_: &mut PtRegs, exception: &Exception) -> bool {
-    // The match is told of once. QEMU forgets it when the page is accessed at another address.
-    forget_match();
-    WATCHED.1.fetch_add(1, SeqCst);
+    // The match is told of once.
+    end_watch();
     WRONG.fetch_add(u64::from(percpu::in_probe_handler()), SeqCst);
     TOLD.fetch_add(1, SeqCst);
     WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 7), SeqCst);
     exception.vector == vector::DEBUG
 }
 
-fn forget_match() {
-    // SAFETY: DR6 only tells.
-    unsafe { asm!("mov dr6, {}", in(reg) 0xffff_0ff0_u64, options(nostack, preserves_flags)) };
+fn end_watch() {
+    // SAFETY: no debug register is in force then, and none has matched.
+    unsafe {
+        asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags));
+        asm!("mov dr6, {}", in(reg) 0xffff_0ff0_u64, options(nostack, preserves_flags));
+    }
 }
 
-/// Has accesses to `at` raise #DB on this CPU while `body` runs. Preemption or interrupts off.
+/// Has the first access to `at` raise #DB on this CPU while `body` runs. Preemption or interrupts
+/// off.
 fn watching(at: u64, body: impl FnOnce()) {
     // DR7: DR0, for reads and writes of 8 bytes (Intel SDM vol. 3B, 17.2.4).
     // SAFETY: the debug registers only have the processor raise #DB, which `debugger` takes.
@@ -335,10 +334,9 @@ fn watching(at: u64, body: impl FnOnce()) {
             in(reg) 0xb_0402_u64,
             options(nostack, preserves_flags)
         );
-        body();
-        asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags));
     }
-    forget_match();
+    body();
+    end_watch();
 }
 
 fn nmi(regs: &PtRegs) {
@@ -369,7 +367,7 @@ fn probes_on_top() -> [Registered<Box<Kprobe>>; 3] {
 /// the match alone, and never of the step, where a processor tells of both at once.
 #[guest_test]
 fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
-    let at = WATCHED.0.as_ptr() as u64;
+    let at = WATCHED.as_ptr() as u64;
     let on_top = probes_on_top();
     let probe = Kprobe::new()
         .symbol("writes_watched")
@@ -378,12 +376,12 @@ fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
     let probe = register(Box::new(probe)).unwrap();
     let write = || {
         watching(at, || {
-            assert_eq!(writes_watched(black_box(21), WATCHED.0.as_ptr()), 42);
+            assert_eq!(writes_watched(black_box(21), WATCHED.as_ptr()), 42);
         });
         interrupts::are_enabled()
     };
     for (round, interrupts_are_on) in (1..).zip([false, true]) {
-        for count in [&WATCHED.0, &TOLD, &POSTS, &WRONG] {
+        for count in [&WATCHED, &TOLD, &POSTS, &WRONG] {
             count.store(0, SeqCst);
         }
         traps::set_exception_handler(Some(debugger));
@@ -396,11 +394,7 @@ fn a_debugger_that_a_displaced_instruction_calls_hits_probes() {
         traps::set_exception_handler(None);
         assert_eq!(are_on, interrupts_are_on);
         assert_eq!(
-            (
-                WATCHED.0.load(SeqCst),
-                TOLD.load(SeqCst),
-                WRONG.load(SeqCst)
-            ),
+            (WATCHED.load(SeqCst), TOLD.load(SeqCst), WRONG.load(SeqCst)),
             (21, 1, 0)
         );
         // Its own, and two of the function that the debugger calls.
@@ -437,8 +431,6 @@ fn a_debugger_that_a_displaced_jump_to_nowhere_calls_hits_probes() {
     }
     fn debugger_of_jump(regs: &mut PtRegs, exception: &Exception) -> bool {
         if exception.vector == vector::DEBUG {
-            // SAFETY: it ends the watch, which would match in the instruction itself as well.
-            unsafe { asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack, preserves_flags)) };
             return debugger(regs, exception);
         }
         TOLD.fetch_add(100, SeqCst);
@@ -457,11 +449,11 @@ fn a_debugger_that_a_displaced_jump_to_nowhere_calls_hits_probes() {
     for count in [&TOLD, &POSTS, &WRONG] {
         count.store(0, SeqCst);
     }
-    WATCHED.0.store(1 << 63, SeqCst);
+    WATCHED.store(1 << 63, SeqCst);
     traps::set_exception_handler(Some(debugger_of_jump));
     without_interrupts(|| {
-        watching(WATCHED.0.as_ptr() as u64, || {
-            jumps_by_watched(WATCHED.0.as_ptr())
+        watching(WATCHED.as_ptr() as u64, || {
+            jumps_by_watched(WATCHED.as_ptr())
         })
     });
     traps::set_exception_handler(None);

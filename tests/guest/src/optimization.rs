@@ -24,7 +24,7 @@ use kernel::{
         Kprobe, PROBES, PreVerdict, PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
     },
     symbols,
-    task::scheduler::is_to_preempt_before_hit,
+    task::{schedule, scheduler::is_to_preempt_before_hit},
 };
 use probes::{StepMethod, insn::Obstacle, optimize::NoJump};
 use x86_64::instructions::interrupts::without_interrupts;
@@ -420,6 +420,9 @@ fn a_task_gives_way_in_front_of_a_breakpoint_that_becomes_a_jump() {
             ..PtRegs::default()
         };
         without_interrupts(|| {
+            // Whatever else waits has its turn.
+            schedule();
+            assert!(!is_to_preempt_before_hit(&regs), "nobody has asked for it");
             percpu::this().set_need_resched();
             is_to_preempt_before_hit(&regs)
         })

@@ -141,7 +141,7 @@ fn exception_ends_the_program_with_its_signal() {
     }
 }
 
-/// What ends a program may take time and locks, so it does not begin with interrupts off.
+/// The end of a program may take time and locks, so it does not begin with interrupts off.
 #[guest_test]
 fn an_exception_of_a_program_is_handled_with_interrupts_on() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);

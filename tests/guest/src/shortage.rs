@@ -184,34 +184,37 @@ fn each_allocation_of_the_first_return_by_traps_may_fail() {
     }
 }
 
-/// That kprobe is refused more often than a page of counters has room: nothing of it is kept. In a
-/// boot without any before.
+/// Registers `probe` with ever more memory, and `attempts` times with as much each time. None of the
+/// failures may keep anything, if `pools_are_ready`. Then unregisters it.
+fn fails_again_and_again<T: Probe>(probe: &'static T, attempts: u64, pools_are_ready: bool) {
+    let is_registered_with = |room: u64| {
+        (0..attempts).any(|_| {
+            let outcome = with_room_for(room, || PROBES.register(probe));
+            let (is_registered, kept) = (outcome.result.is_ok(), outcome.kept);
+            assert!(
+                is_registered || !pools_are_ready || kept == 0,
+                "{kept} bytes kept with room for {room}"
+            );
+            is_registered
+        })
+    };
+    assert!((0..).any(is_registered_with));
+    PROBES.unregister(probe).unwrap();
+}
+
+/// Registrations that are refused more often than a page of counters has room, which is 511, keep
+/// none of them. In a boot of their own, where there is one page, and no trap returns before.
 #[guest_test(cmdline = "kprobes.optimize=0 kprobes.return=asm")]
-fn the_first_return_by_traps_that_fails_again_and_again_keeps_nothing() {
-    for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
-        let probe = leak(
-            Kretprobe::<u64>::new()
-                .symbol("short_one")
-                .return_method(method)
-                .handler(returned),
-        );
-        let attempt = |room| with_room_for(room, || PROBES.register(probe));
-        let is_registered_with = |room: u64| {
-            // The first ones make the pools grow.
-            (0..600).any(|number| {
-                let outcome = attempt(room);
-                let kept = outcome.kept;
-                let is_registered = outcome.result.is_ok();
-                assert!(
-                    is_registered || number < 10 || kept == 0,
-                    "{method:?}: {kept} bytes kept by attempt {number} with room for {room}"
-                );
-                is_registered
-            })
-        };
-        assert!((0..).any(is_registered_with));
-        PROBES.unregister(probe).unwrap();
-    }
+fn registrations_that_fail_again_and_again_keep_nothing() {
+    let by = |method| {
+        let probe = Kretprobe::<u64>::new().symbol("short_one");
+        leak(probe.return_method(method).handler(returned))
+    };
+    let after = leak(Kprobe::new().symbol("short_one").post(nothing_after));
+    fails_again_and_again(after, 1, false);
+    fails_again_and_again(by(ReturnMethod::Trap3), 1, false);
+    fails_again_and_again(after, 600, true);
+    fails_again_and_again(by(ReturnMethod::Trap4), 600, true);
 }
 
 /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals.

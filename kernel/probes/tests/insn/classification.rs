@@ -557,3 +557,24 @@ fn operand_out_of_reach_of_the_slot_is_refused() {
     assert!(translate(&load, far, Ending::Resume).is_ok());
     assert_eq!(DisplacementRange.errno(), 22);
 }
+
+/// A replacement is longer than its original, and keeps all prefixes.
+#[test]
+fn a_branch_may_have_as_many_prefixes_as_a_slot_has_room_for() {
+    for branch in [
+        &[0xeb, 0x00][..],
+        &[0xe8, 0, 0, 0, 0],
+        &[0xff, 0xe0],
+        &[0xff, 0xd0],
+        &[0x74, 0x00],
+        &[0xe2, 0x00],
+        &[0xc3],
+    ] {
+        let judged = |prefixes| {
+            let bytes = [&[0x2e; 10][..prefixes], branch].concat();
+            classify(&decode(&bytes, 0x1000).unwrap(), None).map(drop)
+        };
+        assert_eq!(judged(9), Ok(()), "{branch:02x?}");
+        assert_eq!(judged(10), Err(Refusal::Prefix), "{branch:02x?}");
+    }
+}

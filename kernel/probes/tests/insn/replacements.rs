@@ -531,7 +531,7 @@ fn a_step_restores_the_flags_of_the_probed_code() {
     assert_eq!(step("9d", 0x2, 0x302), 0x302);
 }
 
-/// What it has stored is mended: the flags before the step, as `pushf` stores them.
+/// The step mends the word that was stored: it holds the flags before the step.
 #[test]
 fn a_stepped_pushf_stores_the_flags_of_the_probed_code() {
     for (text, len) in [("9c", 8), ("66 9c", 2)] {

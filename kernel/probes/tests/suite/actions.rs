@@ -175,6 +175,11 @@ fn an_action_beside_other_probes_is_a_handler() {
     PROBES.unregister(probe).unwrap();
     assert_eq!(add(1, 2), 3);
     assert_eq!(runs(), 0);
+    // The same if it is the newest of them.
+    PROBES.register_batch(&[other, probe]).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!((other.hits(), HANDLERS.load(Relaxed), runs()), (1, 1, 1));
+    PROBES.unregister_batch(&[other, probe]).unwrap();
 }
 
 /// The entry notes the first argument, the return adds the result.

@@ -426,6 +426,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                     assert_eq!(noted, when_complete, "{branch:x?} to {target:#x}");
                 }
                 assert!(cpu::can_sleep());
+                assert!(PROBES.may_preempt(address("add")), "the hit is over");
                 PROBES.unregister(probe).unwrap();
             }
         }

@@ -21,6 +21,37 @@ fn by_hand(handler: unsafe extern "C" fn()) -> JprobeEntry {
     unsafe { JprobeEntry::new(handler as *const ()) }
 }
 
+/// The function goes on as its other probes want it, also if the last jprobe was alone. The kernel
+/// knows whose handler runs.
+#[test]
+fn a_function_is_stepped_behind_a_jprobes_handler() {
+    let _machine = boot();
+    probes::jprobe! {
+        fn says_who_runs(a: u64) {
+            let running = PROBES.running_probe();
+            let is_this = |(probe, entry): (&Kprobe, Option<u64>)| {
+                entry.is_some() && probe.addr() == address("add") && a == 1
+            };
+            journal::note(u64::from(running.is_some_and(is_this)));
+        }
+    }
+    let jprobe = leak(Jprobe::new().symbol("add").entry(says_who_runs));
+    PROBES.register(jprobe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1]);
+    PROBES.unregister(jprobe).unwrap();
+    let stepped = Kprobe::new()
+        .symbol("add")
+        .step_method(StepMethod::TrapFlag);
+    let stepped = leak(stepped.post(post::<2>));
+    PROBES.register(stepped).unwrap();
+    PROBES.register(jprobe).unwrap();
+    assert_eq!(add(1, 2), 3);
+    assert_eq!(journal::take(), [1, 2]);
+    PROBES.unregister(jprobe).unwrap();
+    PROBES.unregister(stepped).unwrap();
+}
+
 #[test]
 fn a_handler_sees_up_to_thirteen_arguments() {
     let _machine = boot();

@@ -41,6 +41,30 @@ fn a_registered_probe_cannot_be_registered_again() {
     PROBES.unregister(call).unwrap();
 }
 
+/// More than are written between two waits for all CPUs.
+#[test]
+fn a_large_batch_is_armed_and_disarmed_to_the_last_probe() {
+    let _machine = boot();
+    let code: Vec<_> = (0..42).map(|_| Code::new(|_| vec![0x90; 100])).collect();
+    let places = code.iter().flat_map(|code| code.start..code.start + 100);
+    let batch: Vec<_> = places.map(|at| leak(Kprobe::new().at(at))).collect();
+    let all_are = |byte| {
+        let others = batch.iter().filter(|probe| byte_at(probe.addr()) != byte);
+        others.count() == 0
+    };
+    PROBES.register_batch(&batch).unwrap();
+    assert!(all_are(INT3));
+    PROBES.set_enabled(false).unwrap();
+    assert!(all_are(0x90));
+    PROBES.set_enabled(true).unwrap();
+    assert!(all_are(INT3));
+    PROBES.unregister_batch(&batch).unwrap();
+    assert!(code.iter().all(|code| {
+        let mut bytes = code.start..code.start + 100;
+        bytes.all(|at| byte_at(at) == 0x90)
+    }));
+}
+
 #[test]
 fn a_probe_can_be_registered_again_and_again() {
     let _machine = boot();

@@ -484,7 +484,10 @@ fn a_breakpoint_in_a_detours_padding_is_no_hit() {
     // SAFETY: kernel text is mapped and readable for ever.
     let distance = unsafe { ((address("opt_rust") + 1) as *const i32).read_unaligned() };
     let enter = (address("opt_rust") + 5).wrapping_add_signed(distance.into());
-    let is_of_detour = |at: &u64| matches!(PROBES.displaced(*at), Some(Displaced::Detour { start, .. }) if start <= enter);
+    let is_of_detour = |at: &u64| {
+        let displaced = PROBES.displaced(*at);
+        matches!(displaced, Some(Displaced::Detour { start, .. }) if start <= enter)
+    };
     let last = (enter..).take_while(is_of_detour).last().unwrap();
     assert_eq!(byte_at(last), 0xcc);
     // SAFETY: the exception handler has the call come back.
