@@ -326,6 +326,13 @@ mod tests {
         assert_eq!(chosen(&far, &[&Kprobe::new().pre(handler)]), [12, 10, 3]);
     }
 
+    #[test]
+    fn a_disabled_probe_is_served_in_rust_from_the_moment_that_it_is_there() {
+        let probe = Kprobe::new().pre(handler).disabled();
+        site().link(&probe, &ENTRY);
+        assert_eq!(probe.stub.load(Ordering::Relaxed), 11);
+    }
+
     /// A jprobe comes last, so those before it have one more behind them.
     #[test]
     fn a_jprobe_that_comes_to_others_has_them_lead_on_to_it() {

@@ -164,6 +164,26 @@ fn unregistering_with_calls_in_flight_needs_no_memory() {
     assert_eq!(PROBES.reap(), Ok(0));
 }
 
+/// One for the displaced instruction, and one for what is executed in front of a post handler or
+/// stepped.
+#[test]
+fn a_probe_has_as_many_slots_as_it_needs() {
+    let _machine = boot();
+    let kprobe = || Kprobe::new().symbol("add");
+    let before = PROBES.slots_in_use();
+    for (shape, step, slots) in [
+        (kprobe(), StepMethod::Translate, 1),
+        (kprobe().post(post::<1>), StepMethod::Translate, 2),
+        (kprobe(), StepMethod::TrapFlag, 2),
+        (kprobe().post(post::<1>), StepMethod::TrapFlag, 2),
+    ] {
+        let probe = leak(shape.step_method(step));
+        PROBES.register(probe).unwrap();
+        assert_eq!(PROBES.slots_in_use() - before, slots, "{step:?}");
+        PROBES.unregister(probe).unwrap();
+    }
+}
+
 /// A kretprobe is gone, and its calls have come back: the next operation gives its memory back,
 /// whatever that operation is.
 #[test]

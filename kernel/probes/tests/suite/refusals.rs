@@ -231,3 +231,33 @@ fn a_kretprobe_may_have_an_entry_handler_alone() {
     assert_eq!((call.hits(), call.nmissed()), (3, 0));
     PROBES.unregister(call).unwrap();
 }
+
+/// An address behind all symbols, by an offset: the function is named, with its size.
+#[test]
+fn an_offset_that_leads_out_of_all_symbols_is_told_with_its_function() {
+    let _machine = boot();
+    let probe = leak(Kprobe::new().symbol("add").offset(1 << 30));
+    let error = refused(probe, "OffsetTooLarge", 2);
+    let ProbeError::OffsetTooLarge { name, offset, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!((name.as_str(), offset), ("add", 1 << 30));
+}
+
+/// A handler may lie in text of the boot, which its jprobe may be, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_jprobes_handler_may_be_a_function_of_the_boot() {
+    let _machine = boot();
+    let jprobe = leak(Jprobe::new().symbol("add").entry(arguments));
+    with_text("step_by_step", 30, Text::Init, || {
+        let start = address("step_by_step") as *const ();
+        // SAFETY: it is not called.
+        let entry = unsafe { probes::JprobeEntry::new(start) };
+        let jprobe = leak(Jprobe::new().symbol("add").entry(entry));
+        PROBES.register(jprobe).unwrap();
+        PROBES.unregister(jprobe).unwrap();
+    });
+    PROBES.register(jprobe).unwrap();
+    PROBES.unregister(jprobe).unwrap();
+}
