@@ -185,14 +185,14 @@ fn each_allocation_of_the_first_return_by_traps_may_fail() {
 }
 
 /// Registers `probe` with ever more memory, and `attempts` times with as much each time. None of
-/// the failures may keep anything, if `pools_are_ready`. Then unregisters it.
+/// the failures may keep a page, if `pools_are_ready`. Then unregisters it.
 fn fails_again_and_again<T: Probe>(probe: &'static T, attempts: u64, pools_are_ready: bool) {
     let is_registered_with = |room: u64| {
         (0..attempts).any(|_| {
             let outcome = with_room_for(room, || PROBES.register(probe));
             let (is_registered, kept) = (outcome.result.is_ok(), outcome.kept);
             assert!(
-                is_registered || !pools_are_ready || kept == 0,
+                is_registered || !pools_are_ready || kept < 4096,
                 "{kept} bytes kept with room for {room}"
             );
             is_registered
