@@ -10,10 +10,11 @@
 //! words.
 
 use super::COUNTED;
-use crate::own_code::is_of_the_suite;
+use crate::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     cmp::Reverse,
+    ops::Range,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 use kernel::{
@@ -90,6 +91,8 @@ pub struct Everything {
     jprobe: &'static Jprobe,
     /// All of them, in the order of registration.
     batch: Vec<&'static dyn Probe>,
+    /// How many of `batch`, its first ones, are in the code of [`is_writer`].
+    in_writers: usize,
 }
 
 /// How many of the instructions that were hit most are printed.
@@ -99,12 +102,25 @@ const TOLD: usize = 40;
 const HANDLERS: usize = 4;
 
 /// The command line's choice of what is probed.
-fn is_chosen(name: &str, number: usize) -> bool {
-    let stride = cmdline::get("whole_kernel.stride")
-        .and_then(|stride| stride.parse().ok())
-        .unwrap_or(1);
-    number.is_multiple_of(stride)
-        && cmdline::get("whole_kernel.only").is_none_or(|only| name.contains(only))
+struct Choice {
+    stride: usize,
+    only: &'static str,
+}
+
+impl Choice {
+    fn of_the_command_line() -> Self {
+        Self {
+            stride: cmdline::get("whole_kernel.stride")
+                .and_then(|stride| stride.parse().ok())
+                .unwrap_or(1),
+            only: cmdline::get("whole_kernel.only").unwrap_or(""),
+        }
+    }
+
+    /// Whether number `number` is chosen, which is in the function `name`.
+    fn holds(&self, name: &str, number: usize) -> bool {
+        number.is_multiple_of(self.stride) && name.contains(self.only)
+    }
 }
 
 impl Everything {
@@ -112,7 +128,11 @@ impl Everything {
     pub fn find() -> Self {
         let mut kprobes = Vec::new();
         let mut kretprobes = Vec::new();
+        // In the order of their addresses.
+        let mut writers: Vec<Range<u64>> = Vec::new();
+        let choice = Choice::of_the_command_line();
         let traced = cmdline::get("whole_kernel.trace") == Some("1");
+        let with_returns = cmdline::get("whole_kernel.returns") != Some("0");
         let kprobe = |at, number: usize| {
             let kprobe = Kprobe::new().at(at);
             match number % HANDLERS {
@@ -126,20 +146,23 @@ impl Everything {
         let mut last = 0;
         let mut functions = 0;
         let mut instructions = 0;
-        // The suite of the probes does not run meanwhile, and with it the table has no room for
-        // all.
-        let chosen = |symbol: &Symbol<'_>| symbol.kind == Kind::Text && !is_of_the_suite(symbol);
+        // Of the tests' code only the handlers: hits of their instructions are misses.
+        let chosen = |symbol: &Symbol<'_>| {
+            symbol.kind == Kind::Text
+                && (is_of_the_kernel(symbol) || symbol.name.contains("12whole_kernel"))
+        };
         for symbol in symbols::functions().filter(chosen) {
             if symbol.start < last {
                 // Another name for what was there already.
                 continue;
             }
             last = symbol.start + symbol.size;
+            if is_writer(symbol.name) {
+                writers.push(symbol.start..last);
+            }
             functions += 1;
             let mut returns = false;
-            if cmdline::get("whole_kernel.returns") != Some("0")
-                && is_chosen(symbol.name, functions)
-            {
+            if with_returns && choice.holds(symbol.name, functions) {
                 let kretprobe = Kretprobe::new().at(symbol.start).handler(note_return);
                 let kretprobe: &'static Kretprobe = Box::leak(Box::new(kretprobe));
                 if register_kretprobe(kretprobe).is_ok() {
@@ -155,7 +178,7 @@ impl Everything {
                 // shares the breakpoint.
                 let is_entry = at == symbol.start
                     && (returns || symbol.start == forking || counted.contains(&symbol.start));
-                if judged.verdict.is_ok() && (is_entry || is_chosen(symbol.name, instructions)) {
+                if judged.verdict.is_ok() && (is_entry || choice.holds(symbol.name, instructions)) {
                     kprobes.push(kprobe(at, kprobes.len()));
                 }
             }
@@ -172,12 +195,21 @@ impl Everything {
         batch.push(jprobe);
         // Breakpoints are written in the opposite order of registration. Those in the code that
         // writes them come last, for speed.
-        batch.sort_by_key(|probe| !is_writer(addr_of(*probe)));
+        let is_in_writer = |probe: &&dyn Probe| {
+            let addr = probe.kprobe().addr();
+            let next = writers.partition_point(|writer| writer.end <= addr);
+            writers
+                .get(next)
+                .is_some_and(|writer| writer.contains(&addr))
+        };
+        batch.sort_by_cached_key(|probe| !is_in_writer(probe));
+        let in_writers = batch.partition_point(is_in_writer);
         let everything = Self {
             kprobes,
             kretprobes,
             jprobe,
             batch,
+            in_writers,
         };
         // Only so that the registry grows: armed if there are to be detours, too.
         let armed = PROBES.optimization();
@@ -207,10 +239,7 @@ impl Everything {
     /// opposite order of registration, so that the kprobe that counts the hits at a function's
     /// entry is there as long as the others.
     pub fn unregister(&self) {
-        let rest = self
-            .batch
-            .partition_point(|probe| is_writer(addr_of(*probe)));
-        let (removers, rest) = self.batch.split_at(rest);
+        let (removers, rest) = self.batch.split_at(self.in_writers);
         for batch in [removers, rest] {
             let batch: Vec<_> = batch.iter().rev().copied().collect();
             PROBES.unregister_batch(&batch).unwrap();
@@ -260,15 +289,9 @@ impl Everything {
     }
 }
 
-/// Where `probe` was told to go.
-fn addr_of(probe: &dyn Probe) -> u64 {
-    probe.kprobe().addr()
-}
-
-/// Whether `addr` is in the code that goes through a batch and writes its breakpoints: the probes'
-/// own, that which stores text, and the copies of small functions in assembly.
-fn is_writer(addr: u64) -> bool {
-    let name = symbols::lookup_addr(addr).map_or("", |symbol| symbol.name);
+/// Whether the function `name` is of the code that goes through a batch and writes its breakpoints:
+/// the probes' own, that which stores text, and the copies of small functions in assembly.
+fn is_writer(name: &str) -> bool {
     ["6probes", "9text_poke", "compiler_builtins"]
         .iter()
         .any(|part| name.contains(part))
