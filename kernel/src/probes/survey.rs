@@ -35,15 +35,13 @@ pub struct Judged {
 pub fn function(symbol: &Symbol<'_>) -> Result<Vec<Judged>, ProbeError> {
     let end = symbol.start + symbol.size;
     let bytes = PROBES.original_text(symbol.start..end)?;
-    let mut instructions = Instructions::new(&bytes, symbol.start)
-        .map_while(Result::ok)
-        .peekable();
     let mut judged = Vec::new();
-    while let Some(insn) = instructions.next() {
+    for insn in Instructions::new(&bytes, symbol.start).map_while(Result::ok) {
         let addr = insn.ip();
+        let behind = &bytes[(insn.next_ip() - symbol.start) as usize..];
         let verdict = match blacklist::reason(addr) {
             Some(reason) => Err(ProbeError::Blacklisted { addr, reason }),
-            None => PROBES.judge(&insn, instructions.peek()),
+            None => PROBES.judge(&insn, behind),
         };
         judged.push(Judged { insn, verdict });
     }

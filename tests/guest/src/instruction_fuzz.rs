@@ -29,7 +29,7 @@ use kernel::{
     pr_info,
     probes::{Kprobe, PROBES, PtRegs, register_kprobes, unregister_kprobes},
 };
-use probes::insn::{Ending, Insn, Instructions, SLOT_BYTES, classify, translate};
+use probes::insn::{Ending, Insn, SLOT_BYTES, classify, decode, translate};
 use x86_64::{VirtAddr, instructions::port::PortWriteOnly, registers::model_specific::GsBase};
 
 /// DR6 after reset (Intel SDM vol. 3A, table 9-1).
@@ -170,14 +170,12 @@ impl Fuzz {
             };
             let mut code = case.code.to_vec();
             code.extend(NOP);
-            let mut instructions = Instructions::new(&code, at);
             // The probes refuse an instruction that they cannot decode.
-            let Some(Ok(insn)) = instructions.next() else {
+            let Ok(insn) = decode(&code, at) else {
                 refused += 1;
                 continue;
             };
-            let following = instructions.next().and_then(Result::ok);
-            match classify(&insn, following.as_ref()) {
+            match classify(&insn, &code[insn.len()..]) {
                 Ok(_) if fits_slots(&insn) => break case,
                 Ok(_) | Err(_) => refused += 1,
             }

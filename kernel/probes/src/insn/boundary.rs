@@ -102,32 +102,6 @@ impl<'a> DecodedForms<'a> {
     }
 }
 
-/// The same for a walk that ends soon: each instruction has a decoder of its own. To make one costs
-/// as much as to move it, and these are not moved.
-struct FewInstructions<'a> {
-    bytes: &'a [u8],
-    ip: u64,
-}
-
-impl Iterator for FewInstructions<'_> {
-    type Item = Result<Insn, DecodeError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.bytes.is_empty() {
-            return None;
-        }
-        let insn = decode(self.bytes, self.ip);
-        match &insn {
-            Ok(insn) => {
-                self.bytes = &self.bytes[insn.len()..];
-                self.ip = insn.next_ip();
-            }
-            Err(_) => self.bytes = &[],
-        }
-        Some(insn)
-    }
-}
-
 /// Why an address is not the start of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryError {
@@ -143,17 +117,12 @@ pub enum BoundaryError {
 pub struct BoundaryWalk {
     /// The instruction found last.
     found: Option<Insn>,
-    /// The one behind it, if it was asked for.
-    following: Option<Insn>,
 }
 
 impl BoundaryWalk {
     /// A walk that begins at the function's start.
     pub const fn new() -> Self {
-        Self {
-            found: None,
-            following: None,
-        }
+        Self { found: None }
     }
 
     /// Returns the instruction that starts at `target`. It is found by decoding `function_bytes`
@@ -178,7 +147,6 @@ impl BoundaryWalk {
                 ip: target,
             }));
         }
-        let following = self.following.take();
         // Behind a prefix the instruction is none of its own, so there the walk starts anew.
         let from = match self.found.take() {
             Some(found) if found.next_ip() <= target && !found.is_forced_emulation_prefix() => {
@@ -186,42 +154,25 @@ impl BoundaryWalk {
             }
             _ => function_start,
         };
-        let ahead = following.filter(|insn| insn.ip() == from);
-        let undecoded = ahead.as_ref().map_or(from, Insn::next_ip);
-        let rest = &function_bytes[undecoded.wrapping_sub(function_start) as usize..];
-        let mut prefix_start = None;
-        for insn in ahead.map(Ok).into_iter().chain(FewInstructions {
-            bytes: rest,
-            ip: undecoded,
-        }) {
-            let insn = insn.map_err(BoundaryError::Undecodable)?;
-            let start = prefix_start.take().unwrap_or(insn.ip());
+        let (mut ip, mut prefix_start) = (from, None);
+        // The target is in the function, so the walk gets there, or beyond it, before its end.
+        loop {
+            // A decoder for each instruction: most walks have one. It costs as much to make a
+            // decoder as to move it, and these are not moved.
+            let bytes = &function_bytes[ip.wrapping_sub(function_start) as usize..];
+            let insn = decode(bytes, ip).map_err(BoundaryError::Undecodable)?;
+            let start = prefix_start.take().unwrap_or(ip);
             if insn.is_forced_emulation_prefix() {
                 prefix_start = Some(start);
             }
             if start == target {
                 return Ok(self.found.insert(insn));
             }
-            if insn.next_ip().wrapping_sub(function_start) > offset {
+            ip = insn.next_ip();
+            if ip.wrapping_sub(function_start) > offset {
                 return Err(BoundaryError::MidInstruction { start });
             }
         }
-        unreachable!("instructions cover the bytes without a gap, and the target is among them")
-    }
-
-    /// The instruction found last, and the one behind it, if there is one.
-    pub fn found(
-        &mut self,
-        function_bytes: &[u8],
-        function_start: u64,
-    ) -> Option<(&Insn, Option<&Insn>)> {
-        let found = self.found.as_ref()?;
-        let next_ip = found.next_ip();
-        let rest = function_bytes
-            .get(next_ip.wrapping_sub(function_start) as usize..)
-            .unwrap_or_default();
-        self.following = decode(rest, next_ip).ok();
-        Some((found, self.following.as_ref()))
     }
 }
 

@@ -3,7 +3,7 @@
 use iced_x86::{Code, OpKind, Register};
 
 use super::{
-    decode::{Insn, Prefixes},
+    decode::{Insn, Prefixes, decode},
     flags::{FlagsOp, OperandSize},
     refusal::Refusal,
 };
@@ -104,15 +104,17 @@ impl Class {
 
 /// Says whether `insn` may be probed, and which kind of care its replacement needs.
 ///
-/// `following` is the instruction behind it in memory, if there is one. Only `sti` needs it. `sti`
-/// is refused if the instruction after it is not known, or if it relies on the interrupt shadow of
-/// one instruction, as in `sti; hlt`.
+/// `behind` is the function's original code behind it. Only `sti` needs that. `sti` is refused if
+/// no instruction is behind it, or one that relies on the interrupt shadow of one instruction, as
+/// in `sti; hlt`.
 ///
 /// # Errors
 /// The reason why it may not be probed.
-pub fn classify(insn: &Insn, following: Option<&Insn>) -> Result<Class, Refusal> {
+pub fn classify(insn: &Insn, behind: &[u8]) -> Result<Class, Refusal> {
     let class = Class::of(insn)?;
-    if class == Class::Flags(FlagsOp::Set) && following.is_none_or(relies_on_shadow) {
+    if class == Class::Flags(FlagsOp::Set)
+        && decode(behind, insn.next_ip()).map_or(true, |next| relies_on_shadow(&next))
+    {
         return Err(Refusal::InterruptShadow);
     }
     Ok(class)

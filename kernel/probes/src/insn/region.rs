@@ -254,14 +254,15 @@ impl FunctionCode {
     fn displaced(&self, behind: &[u8], addr: u64) -> Result<Region, Obstacle> {
         let end = addr.wrapping_add(JUMP_BYTES as u64);
         let offset = addr.wrapping_sub(self.start);
-        let mut undecodable = None;
-        let mut instructions = Instructions::new(&self.bytes[offset as usize..], addr)
-            .map_while(|insn| insn.map_err(|error| undecodable = Some(error)).ok())
-            .peekable();
+        let mut behind_last = &self.bytes[offset as usize..];
+        let mut instructions = Instructions::new(behind_last, addr);
         let mut region: Option<Region> = None;
-        let mut goes_on = true;
-        while let Some(insn) = instructions.next_if(|insn| insn.ip() < end) {
-            if !goes_on && self.is_padding(insn.ip()..end) {
+        let (mut next_ip, mut goes_on) = (addr, true);
+        while next_ip < end
+            && let Some(insn) = instructions.next()
+        {
+            let insn = insn.map_err(Obstacle::Undecodable)?;
+            if !goes_on && self.is_padding(next_ip..end) {
                 break;
             }
             let region = region.get_or_insert(Region {
@@ -270,11 +271,9 @@ impl FunctionCode {
             });
             region.insns[region.count] = insn;
             region.count += 1;
-            goes_on = judge(&insn, instructions.peek(), end)?;
-        }
-        drop(instructions);
-        if let Some(error) = undecodable.filter(|error| error.ip() < end) {
-            return Err(Obstacle::Undecodable(error));
+            next_ip = insn.next_ip();
+            behind_last = &behind_last[insn.len()..];
+            goes_on = judge(&insn, behind_last, end)?;
         }
         let region = region.ok_or(Obstacle::NoInstruction)?;
         let function_end = self.start.wrapping_add(self.bytes.len() as u64);
@@ -408,11 +407,11 @@ fn overwrites_flags(instruction: &Instruction) -> bool {
     !counts_in_register && !is_repeated
 }
 
-/// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction behind it.
+/// Whether `insn`, under a jump that ends at `end`, may be followed by the instruction `behind` it.
 /// An error if it cannot be displaced.
-fn judge(insn: &Insn, following: Option<&Insn>, end: u64) -> Result<bool, Obstacle> {
+fn judge(insn: &Insn, behind: &[u8], end: u64) -> Result<bool, Obstacle> {
     let at = insn.ip();
-    let class = classify(insn, following).map_err(|refusal| Obstacle::Unmovable { at, refusal })?;
+    let class = classify(insn, behind).map_err(|refusal| Obstacle::Unmovable { at, refusal })?;
     if matches!(class, Class::Call | Class::IndirectCall) && insn.next_ip() < end {
         return Err(Obstacle::Call { at });
     }

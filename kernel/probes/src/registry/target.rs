@@ -178,7 +178,7 @@ impl<P: Host> Probes<P> {
             bytes,
             walk,
         } = function;
-        // The instruction, and the one behind it.
+        // The instruction, and the one behind it, which may matter.
         let needed = (addr - *start + 2 * MAX_INSN_BYTES as u64).min(*size);
         let known = bytes.len() as u64;
         if known < needed {
@@ -186,7 +186,8 @@ impl<P: Host> Probes<P> {
             let end = *start + needed.max(2 * known).min(*size);
             *bytes = self.pristine(*start..end)?;
         }
-        walk.find(bytes, *start, addr)
+        let insn = walk
+            .find(bytes, *start, addr)
             .map_err(|error| match error {
                 BoundaryError::MidInstruction { start } => {
                     ProbeError::MidInstruction { addr, start }
@@ -194,24 +195,23 @@ impl<P: Host> Probes<P> {
                 // So it is, too, in a function that ends with its landing pad.
                 BoundaryError::Undecodable(cause) => ProbeError::Undecodable { addr, cause },
             })?;
-        let (insn, following) = walk
-            .found(bytes, *start)
-            .ok_or(ProbeError::NotText { addr })?;
-        let class = insn::classify(insn, following)
+        let behind = bytes
+            .get((insn.next_ip() - *start) as usize..)
+            .unwrap_or_default();
+        let class = insn::classify(insn, behind)
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
         Ok(Target { addr, insn, class })
     }
 
     /// Judges an instruction by itself, as a registration would: whether it can be executed
-    /// elsewhere. `following` is the instruction behind it, if there is one. Changes nothing. Task
-    /// context.
+    /// elsewhere. `behind` is the function's original code behind it. Changes nothing. Task context.
     ///
     /// # Errors
     /// [`ProbeError::Instruction`].
-    pub fn judge(&self, insn: &Insn, following: Option<&Insn>) -> Result<(), ProbeError> {
+    pub fn judge(&self, insn: &Insn, behind: &[u8]) -> Result<(), ProbeError> {
         let addr = insn.ip();
         let refused = |refusal| ProbeError::Instruction { addr, refusal };
-        insn::classify(insn, following).map_err(refused)?;
+        insn::classify(insn, behind).map_err(refused)?;
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
         for ending in [Ending::Resume, Self::post_ending()] {

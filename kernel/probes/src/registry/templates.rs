@@ -234,7 +234,7 @@ impl Detour {
             last = Some(insn);
         }
         let last = last?;
-        if insn::classify(last, None).map_or(true, insn::Class::falls_through) {
+        if insn::classify(last, &[]).map_or(true, insn::Class::falls_through) {
             block.jump(last.next_ip()).ok()?;
         }
         let len = block.finish().ok()?.len();

@@ -59,8 +59,9 @@ pub fn examine(input: &[u8]) {
     let places = Places::of(*selector);
     let instructions: Vec<_> = Instructions::new(function, places.function).collect();
     let decoded: Vec<Insn> = instructions.iter().filter_map(|insn| insn.ok()).collect();
-    for (n, insn) in decoded.iter().enumerate() {
-        examine_instruction(insn, decoded.get(n + 1), &places);
+    for insn in &decoded {
+        let behind = &function[(insn.next_ip() - places.function) as usize..];
+        examine_instruction(insn, behind, &places);
     }
     examine_boundaries(function, &decoded, places.function);
     let behind = vec![[0xcc, 0x90, 0xc3][usize::from(behind % 3)]; usize::from(behind >> 2) % 8];
@@ -70,13 +71,13 @@ pub fn examine(input: &[u8]) {
     }
 }
 
-fn examine_instruction(insn: &Insn, following: Option<&Insn>, places: &Places) {
+fn examine_instruction(insn: &Insn, behind: &[u8], places: &Places) {
     assert_same_length(insn);
     let alone = decode(insn.bytes(), insn.ip()).expect("it is complete");
     assert_eq!(alone.bytes(), insn.bytes());
     assert!(!insn.to_string().is_empty());
     let _ = (insn.indirect_branch(), insn.switches_stacks());
-    if let Err(refusal) = classify(insn, following) {
+    if let Err(refusal) = classify(insn, behind) {
         assert!(Refusal::ALL.contains(&refusal));
         assert!(!refusal.name().is_empty() && !refusal.to_string().is_empty());
         assert!(refusal.errno() > 0);
@@ -84,7 +85,7 @@ fn examine_instruction(insn: &Insn, following: Option<&Insn>, places: &Places) {
     // Those that only their follower makes impossible can be translated.
     let original = decode_plainly(insn.bytes(), insn.ip()).expect("it is an instruction");
     match (
-        classify(insn, Some(insn)),
+        classify(insn, insn.bytes()),
         translate(insn, places.slot, Ending::Resume),
     ) {
         (Err(refusal), translation) => {
@@ -204,7 +205,8 @@ fn examine_region(
     }
     let jump_end = insn.ip() + JUMP_BYTES as u64;
     let last = displaced.last().expect("at least one");
-    let falls_through = classify(last, decoded.iter().find(|insn| insn.ip() == next))
+    let behind_last = &function.bytes()[(next - places.function) as usize..];
+    let falls_through = classify(last, behind_last)
         .expect("it can be displaced")
         .falls_through();
     assert!(next >= jump_end || !falls_through);

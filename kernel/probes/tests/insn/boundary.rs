@@ -241,18 +241,10 @@ fn a_walk_answers_in_any_order_as_a_search_from_the_start_does() {
     };
     let targets =
         (0..end).flat_map(|a| (0..end).flat_map(move |b| (0..end).map(move |c| [a, b, c])));
-    for (number, order) in targets.enumerate() {
+    for order in targets {
         let mut walk = BoundaryWalk::new();
         for at in order {
             let found = walk.find(&function, START, START + at).copied();
-            if let Ok(insn) = found
-                && number % 2 == 0
-            {
-                let rest = (insn.next_ip() - START) as usize;
-                let next = decode(&function[rest..], insn.next_ip()).ok();
-                let (_, following) = walk.found(&function, START).unwrap();
-                assert_eq!(following.map(|insn| insn.ip()), next.map(|insn| insn.ip()));
-            }
             let found = found.map(|insn| (insn.ip(), insn.len()));
             assert_eq!(found, answer(at), "{order:?} at {at}");
         }

@@ -80,7 +80,7 @@ fn differential(seed: u64, count: u64) {
         let Ok(insn) = decode(&case.code, at) else {
             continue;
         };
-        let Ok(class) = classify(&insn, Some(&insn)) else {
+        let Ok(class) = classify(&insn, insn.bytes()) else {
             continue;
         };
         // A loop to itself finds no code there once it runs elsewhere.

@@ -361,8 +361,8 @@ fn flag_instructions_are_left_to_the_core_where_interrupts_are_off() {
         ("fb", FlagsOp::Set),
     ] {
         let original = bytes(text);
-        let (insn, nop) = (decode(&original, IP).unwrap(), decode(&[0x90], IP).unwrap());
-        assert_eq!(classify(&insn, Some(&nop)), Ok(Class::Flags(op)));
+        let insn = decode(&original, IP).unwrap();
+        assert_eq!(classify(&insn, &[0x90]), Ok(Class::Flags(op)));
         let next = insn.next_ip();
         let resume = translated(text, Ending::Resume);
         assert!(resume.code().starts_with(&original), "{text}");

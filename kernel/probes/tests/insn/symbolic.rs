@@ -270,7 +270,7 @@ impl Walk<'_> {
     }
 
     fn class(&self) -> Class {
-        classify(self.insn, Some(self.insn)).unwrap()
+        classify(self.insn, self.insn.bytes()).unwrap()
     }
 
     fn is_branch_operand(&self, i: &Instruction, state: &State) -> bool {
@@ -381,7 +381,7 @@ fn expected_exits(insn: &Insn, original: &Instruction, post: bool, emulated: boo
         live: live.iter().copied().collect(),
     };
     let target = || Value::Known(insn.branch_target().unwrap());
-    match classify(insn, Some(insn)).unwrap() {
+    match classify(insn, insn.bytes()).unwrap() {
         Class::Ordinary => vec![exit(None, next, 0, &[])],
         Class::Flags(_) if !post || emulated => vec![exit(None, next, 0, &[])],
         Class::Flags(op) => vec![exit(
@@ -415,7 +415,7 @@ fn expected_exits(insn: &Insn, original: &Instruction, post: bool, emulated: boo
 /// [`translate`]: with a post ending each that looks at or changes IF, but for `pushf` where the
 /// code finds the saved flags.
 pub fn emulated(insn: &Insn, ending: Ending) -> Option<FlagsOp> {
-    let Class::Flags(op) = classify(insn, Some(insn)).ok()? else {
+    let Class::Flags(op) = classify(insn, insn.bytes()).ok()? else {
         return None;
     };
     match (op, ending) {

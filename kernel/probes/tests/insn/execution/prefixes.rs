@@ -93,7 +93,7 @@ fn a_replacement_has_all_prefixes_of_its_original() {
                 );
                 continue;
             };
-            let class = match classify(&insn, None) {
+            let class = match classify(&insn, &[]) {
                 Ok(class) => class,
                 Err(refusal) => {
                     let named = matches!(refusal, Refusal::OperandSizeBranch | Refusal::Prefix);
@@ -162,7 +162,7 @@ fn every_prefix_on_every_branch_does_the_same_out_of_line() {
                     Err(error) => panic!("{bytes:02x?}: {error}"),
                 };
                 // FS is this thread's own: a word of it may be anything.
-                if classify(&insn, None).is_err() || prefixes.contains(&0x64) && !counted {
+                if classify(&insn, &[]).is_err() || prefixes.contains(&0x64) && !counted {
                     continue;
                 }
                 let counts: &[u64] = if counted { &[0, 1, 2] } else { &[2] };
