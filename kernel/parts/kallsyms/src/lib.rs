@@ -268,7 +268,7 @@ pub struct Table<'a> {
     entries: Vec<Entry>,
     /// Indices into `entries`, by name.
     by_name: Vec<u32>,
-    names: &'a [u8],
+    names: &'a str,
 }
 
 struct Entry {
@@ -288,7 +288,7 @@ impl<'a> Table<'a> {
     /// Reads the symbols of `file`, a linked ELF file.
     pub fn read(file: &'a [u8]) -> Result<Self, ReadError> {
         let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ReadError::NotElf)?;
-        let (symbols, names) = elf
+        let (symbols, _) = elf
             .symbol_table()
             .map_err(|_| ReadError::NotElf)?
             .ok_or(ReadError::NoSymbols)?;
@@ -305,7 +305,7 @@ impl<'a> Table<'a> {
             .find(|header| header.sh_type == abi::SHT_SYMTAB)
             .and_then(|symtab| sections.get(symtab.sh_link as usize).ok())
             .and_then(|strtab| elf.section_data(&strtab).ok())
-            .map(|(bytes, _)| bytes)
+            .map(|(bytes, _)| utf8_part(bytes))
             .ok_or(ReadError::NoSymbols)?;
 
         let mut table = Self {
@@ -327,7 +327,9 @@ impl<'a> Table<'a> {
             let Ok(section) = sections.get(usize::from(symbol.st_shndx)) else {
                 continue;
             };
-            let Ok(name) = names.get(symbol.st_name as usize) else {
+            let Some((name, _)) = (strings.get(symbol.st_name as usize..))
+                .and_then(|from_name| from_name.split_once('\0'))
+            else {
                 continue;
             };
             let allocated = section.sh_flags & u64::from(abi::SHF_ALLOC) != 0;
@@ -412,19 +414,18 @@ impl<'a> Table<'a> {
         self.entries = sorted.into_iter().map(|(entry, ..)| entry).collect();
         self.by_name = (0..self.entries.len() as u32).collect();
         let mut by_name = core::mem::take(&mut self.by_name);
-        by_name.sort_unstable_by_key(|&index| self.name_bytes(&self.entries[index as usize]));
+        by_name.sort_unstable_by_key(|&index| self.name(&self.entries[index as usize]));
         self.by_name = by_name;
     }
 
-    fn name_bytes(&self, entry: &Entry) -> &'a [u8] {
+    fn name(&self, entry: &Entry) -> &'a str {
         let start = entry.name as usize;
         &self.names[start..start + usize::from(entry.name_len)]
     }
 
     fn symbol(&self, entry: &Entry) -> Symbol<'a> {
         Symbol {
-            // Only names that were UTF-8 when they were read have entries.
-            name: str::from_utf8(self.name_bytes(entry)).unwrap_or(""),
+            name: self.name(entry),
             start: entry.start,
             size: u64::from(entry.size),
             kind: entry.kind,
@@ -485,14 +486,12 @@ impl<'a> Table<'a> {
 
     /// The symbols of that very name, one for each address.
     fn by_linker_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
-        let name_at = |&index: &u32| self.name_bytes(&self.entries[index as usize]);
-        let first = self
-            .by_name
-            .partition_point(|index| name_at(index) < name.as_bytes());
+        let name_at = |&index: &u32| self.name(&self.entries[index as usize]);
+        let first = self.by_name.partition_point(|index| name_at(index) < name);
         let mut found = try_collect(
             self.by_name[first..]
                 .iter()
-                .take_while(|index| name_at(index) == name.as_bytes())
+                .take_while(|index| name_at(index) == name)
                 .map(|&index| self.symbol(&self.entries[index as usize])),
         )?;
         found.sort_unstable_by_key(|symbol| symbol.start);
@@ -518,6 +517,13 @@ impl<'a> Table<'a> {
             Ok(with_hash)
         }
     }
+}
+
+/// `bytes` as far as they are UTF-8, as the names of linkers for Rust are. Checked once, so that no
+/// question about an address checks a name.
+fn utf8_part(bytes: &[u8]) -> &str {
+    let end = str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
+    str::from_utf8(&bytes[..end]).unwrap_or("")
 }
 
 fn try_collect<'a, T>(items: impl Iterator<Item = T>) -> Result<Vec<T>, LookupError<'a>> {

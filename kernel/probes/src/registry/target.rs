@@ -10,10 +10,7 @@ use crate::{
         probe::{Container, Probe},
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
-    insn::{
-        self, BoundaryError, BoundaryWalk, Class, Ending, Insn, MAX_INSN_BYTES, landing_pad_len,
-        translate,
-    },
+    insn::{self, BoundaryError, BoundaryWalk, Class, Ending, Insn, MAX_INSN_BYTES, translate},
     platform::{Symbol, Text},
     registry::{Host, Probes, State},
 };
@@ -93,10 +90,7 @@ impl<P: Host> Probes<P> {
 
     /// Where a probe of the function's entry goes.
     pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
-        let mut pad = [0; 4];
-        let pad = &mut pad[..symbol.size.min(4) as usize];
-        self.read_pristine(symbol.start, pad);
-        symbol.start + landing_pad_len(pad) as u64
+        symbol.start + self.landing_pad_len_of(symbol) as u64
     }
 
     /// Whether a function of the kernel begins at `addr`.
@@ -166,11 +160,10 @@ impl<P: Host> Probes<P> {
         function: &'a mut Function,
     ) -> Result<Target<'a>, ProbeError> {
         if function.start != symbol.start || function.size != symbol.size {
-            *function = Function {
-                start: symbol.start,
-                size: symbol.size,
-                ..Function::default()
-            };
+            function.start = symbol.start;
+            function.size = symbol.size;
+            function.bytes.clear();
+            function.walk = BoundaryWalk::new();
         }
         let Function {
             start,
@@ -184,7 +177,7 @@ impl<P: Host> Probes<P> {
         if known < needed {
             // Twice as many, so that ascending targets do not read all bytes again and again.
             let end = *start + needed.max(2 * known).min(*size);
-            *bytes = self.pristine(*start..end)?;
+            self.read_pristine(*start..end, bytes)?;
         }
         let insn = walk
             .find(bytes, *start, addr)

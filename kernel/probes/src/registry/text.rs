@@ -6,8 +6,8 @@ use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 use crate::{
     data::site::Site,
     error::ProbeError,
-    insn::JUMP_BYTES,
-    platform::Text,
+    insn::{JUMP_BYTES, landing_pad_len},
+    platform::{Symbol, Text},
     registry::{Host, Probes, optimize::JUMP},
 };
 
@@ -84,56 +84,97 @@ impl<P: Host> Probes<P> {
     /// [`ProbeError::OutOfMemory`].
     pub(crate) fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
         let mut bytes = Vec::new();
-        let len = (range.end - range.start) as usize;
-        bytes
-            .try_reserve_exact(len)
-            .map_err(|_| ProbeError::OutOfMemory)?;
-        bytes.resize(len, 0);
-        self.read_pristine(range.start, &mut bytes);
+        self.read_pristine(range, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Fills `bytes` with those from `start` on, all in one symbol, as they are without probes.
-    /// Under the registry's lock.
-    pub(super) fn read_pristine(&self, start: u64, bytes: &mut [u8]) {
-        // SAFETY: inside an executable symbol, so mapped and readable (clause 2 of `Platform`).
-        // Text is written under the lock only.
-        bytes.copy_from_slice(unsafe { slice::from_raw_parts(start as *const u8, bytes.len()) });
-        // Little text has this byte, and the search for the first one takes words at a time.
-        if bytes.contains(&INT3) {
-            for (at, byte) in (start..).zip(&mut *bytes) {
-                if *byte == INT3
-                    && let Some(site) = self.site_at(at)
-                    && site.armed.load(Relaxed)
-                {
-                    *byte = site.opcode();
-                }
-            }
-        }
-        self.undo_jumps(bytes, start);
+    /// Makes `bytes` a copy of `range`, part of a symbol, as it is without probes. Under the
+    /// registry's lock.
+    ///
+    /// # Errors
+    /// [`ProbeError::OutOfMemory`]; `bytes` are as before.
+    pub(super) fn read_pristine(
+        &self,
+        range: Range<u64>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), ProbeError> {
+        // SAFETY: part of a symbol, under the lock.
+        let text = unsafe { Self::text(range.start, (range.end - range.start) as usize) };
+        bytes
+            .try_reserve_exact(text.len().saturating_sub(bytes.len()))
+            .map_err(|_| ProbeError::OutOfMemory)?;
+        bytes.clear();
+        bytes.extend_from_slice(text);
+        self.undo_probes(bytes, range.start);
+        Ok(())
     }
 
-    /// Replaces in `bytes`, read at `start`, what jumps have replaced.
-    fn undo_jumps(&self, bytes: &mut [u8], start: u64) {
+    /// The length of the landing pad of the function `symbol`. Under the registry's lock.
+    pub(super) fn landing_pad_len_of(&self, symbol: &Symbol) -> usize {
+        // SAFETY: part of the symbol, under the lock.
+        let text = unsafe { Self::text(symbol.start, symbol.size.min(4) as usize) };
+        let mut pad = [0; 4];
+        let pad = &mut pad[..text.len()];
+        pad.copy_from_slice(text);
+        self.undo_probes(pad, symbol.start);
+        landing_pad_len(pad)
+    }
+
+    /// Text as it is.
+    ///
+    /// # Safety
+    /// It is part of an executable symbol, so mapped and readable (clause 2 of
+    /// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
+    /// text is written under the lock only.
+    unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { slice::from_raw_parts(start as *const u8, len) }
+    }
+
+    /// Replaces in `bytes`, read at `start`, what probes have replaced.
+    fn undo_probes(&self, bytes: &mut [u8], start: u64) {
+        for_each(INT3, bytes, |bytes, at| {
+            if let Some(site) = self.site_at(start + at as u64)
+                && site.armed.load(Relaxed)
+            {
+                bytes[at] = site.opcode();
+            }
+        });
         if self.detour_count.load(Relaxed) == 0 {
             return;
         }
-        let end = start + bytes.len() as u64;
-        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..end {
-            let first = addr.checked_sub(start).map(|offset| bytes[offset as usize]);
-            if first.is_some_and(|byte| byte != JUMP) {
-                continue;
+        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
+            self.undo_jump(bytes, start, addr);
+        }
+        for_each(JUMP, bytes, |bytes, at| {
+            self.undo_jump(bytes, start, start + at as u64);
+        });
+    }
+
+    /// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
+    fn undo_jump(&self, bytes: &mut [u8], start: u64, addr: u64) {
+        let Some(detour) = self.site_at(addr).and_then(Site::detour) else {
+            return;
+        };
+        if !detour.installed.load(Relaxed) {
+            return;
+        }
+        for (at, original) in (addr..).zip(detour.original) {
+            if let Some(byte) = (at.checked_sub(start)).and_then(|at| bytes.get_mut(at as usize)) {
+                *byte = original;
             }
-            let Some(detour) = self.site_at(addr).and_then(Site::detour) else {
-                continue;
-            };
-            if !detour.installed.load(Relaxed) {
-                continue;
-            }
-            for (at, byte) in (addr..).zip(detour.original) {
-                if (start..end).contains(&at) {
-                    bytes[(at - start) as usize] = byte;
-                }
+        }
+    }
+}
+
+/// Calls `visit` with the offset of each byte in `bytes` that is `wanted`, in order. It may change
+/// bytes, and sees those that it has changed if they are behind.
+fn for_each(wanted: u8, bytes: &mut [u8], mut visit: impl FnMut(&mut [u8], usize)) {
+    // Much text has no such byte, and this search takes words at a time.
+    if bytes.contains(&wanted) {
+        for at in 0..bytes.len() {
+            if bytes[at] == wanted {
+                visit(bytes, at);
             }
         }
     }

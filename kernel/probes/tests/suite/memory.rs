@@ -111,7 +111,10 @@ fn every_allocation_of_a_batch_may_fail() {
     let jprobes = names.map(|name| leak(Jprobe::new().symbol(name).entry(arguments)));
     let alone = registered_at_last(&kprobes[..1]);
     PROBES.unregister(kprobes[0]).unwrap();
-    assert_eq!(registered_at_last(&kprobes), 3 * alone);
+    // Each probe allocates as if it were alone, except for the copy of its function's bytes: that
+    // of the function before may have room for it.
+    let allocations = registered_at_last(&kprobes);
+    assert!((3 * alone - 2..=3 * alone).contains(&allocations));
     PROBES.unregister_batch(&kprobes).unwrap();
     assert!(registered_at_last(&calls) > 3);
     PROBES.unregister_batch(&calls).unwrap();
