@@ -1,5 +1,5 @@
-//! `cargo run -- --record` from its arguments to the exit status: what it shows of a kernel that has
-//! died, and what it refuses.
+//! `cargo run -- --record` from its arguments to the exit status: what it shows of a kernel that
+//! has died, and what it refuses.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use boot::qemu::Machine;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{processors::for_guest, tracer::recorder};
 
-/// What the recorder answers.
+/// The answer of the recorder.
 fn record(arguments: &[&str]) -> Output {
     let _taken = for_guest(Machine::CPUS);
     let mut command = Command::new(recorder());

@@ -244,8 +244,8 @@ fn tasks_of_the_kernel_have_no_call_stack_of_a_program() {
     assert!(said.contains("@[\n    (no call stack)\n]: "), "{said}");
 }
 
-/// `mkdir` does not look at the mark that its path ends in a slash, so the compiler keeps it nowhere.
-/// The name is shown nevertheless, and a program that asks for the mark alone is refused.
+/// `mkdir` does not look at the mark that its path ends in a slash, so the compiler keeps it
+/// nowhere. The name is shown nevertheless, and a program that asks for the mark alone is refused.
 #[test]
 fn a_value_that_has_lost_a_part_is_shown_with_the_others() {
     let source = include_str!("../kernel/parts/file_tree/src/tree.rs");

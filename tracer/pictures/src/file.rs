@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Whether a file can be written at `path`, for a tool that wants to know it before the work that
-/// makes its contents. What is there stays as it is, and what was not there is not there
+/// makes its contents. A file that is there stays as it is, and one that was not there is not there
 /// afterwards.
 ///
 /// # Errors

@@ -197,7 +197,8 @@ impl<P: Host> Probes<P> {
     }
 
     /// Judges an instruction by itself, as a registration would: whether it can be executed
-    /// elsewhere. `behind` is the function's original code behind it. Changes nothing. Task context.
+    /// elsewhere. `behind` is the function's original code behind it. Changes nothing. Task
+    /// context.
     ///
     /// # Errors
     /// [`ProbeError::Instruction`].

@@ -44,8 +44,8 @@ impl Cpu {
         cpu
     }
 
-    /// Another thread may go on here. The checker looks for changes of order at accesses of which one
-    /// stores, and forgets a load of one thread when another thread loads before it stores.
+    /// Another thread may go on here. The checker looks for changes of order at accesses of which
+    /// one stores, and forgets a load of one thread when another thread loads before it stores.
     fn moment(&self) {
         self.moments.fetch_add(1, Relaxed);
     }
@@ -156,8 +156,8 @@ fn records(ring: Ring<'_>) -> Vec<u64> {
     core::iter::from_fn(|| take(&mut cursor)).collect()
 }
 
-/// Several snapshots are wanted while the CPU records, by another CPU and by nested hits. The second
-/// one waits for a quiet moment: until then the first one's last record is under way.
+/// Several snapshots are wanted while the CPU records, by another CPU and by nested hits. The
+/// second one waits for a quiet moment: until then the first one's last record is under way.
 pub(super) fn exchanged() {
     let cpu = Cpu::new();
     let writes = start(move || {
@@ -177,7 +177,8 @@ pub(super) fn exchanged() {
     assert_eq!(snapshot + live + stats[0].cleared + stats[1].cleared, 3);
 }
 
-/// Hits of two CPUs ask for a snapshot of one of them at once. Each that asks is obeyed by somebody.
+/// Hits of two CPUs ask for a snapshot of one of them at once. Each that asks is obeyed by
+/// somebody.
 pub(super) fn asked_twice() {
     let cpu = Cpu::new();
     cpu.hit(0);
