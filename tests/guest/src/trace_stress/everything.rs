@@ -25,6 +25,7 @@ use kernel::{
         shared::Shared,
     },
 };
+use trace_maps::Map;
 
 use super::{Rings, Since, address_of};
 use crate::{
@@ -204,7 +205,15 @@ fn count(places: &[u64], by_place: bool, jumps: bool, one_in: usize) {
         assert_eq!(traps, hits + misses + stale, "a trap is unaccounted for");
     }
     if by_place {
-        let all: u64 = places.iter().map(|at| of(*at)).sum();
+        let Some(Map::Hash(counts)) = program.map(BY_PLACE) else {
+            panic!("the counts by place are a hash");
+        };
+        let mut all = 0;
+        counts.for_each(|_, place, count| {
+            let place = u64::from_le_bytes(place.try_into().unwrap());
+            assert!(places.binary_search(&place).is_ok(), "{place:#x}");
+            all += count[0];
+        });
         assert_eq!(all + unkept, hits, "{unkept} without a key");
         assert!(COUNTED.iter().all(|(name, _)| of(address_of(name)) > 0));
     }
