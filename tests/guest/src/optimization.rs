@@ -4,7 +4,7 @@
 mod detours;
 mod under_fire;
 
-use crate::suite::flags::PLAIN;
+use crate::suite::flags::{MASKED, PLAIN};
 use abi::open;
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
@@ -424,6 +424,11 @@ fn a_task_gives_way_in_front_of_a_breakpoint_that_becomes_a_jump() {
             schedule();
             assert!(!is_to_preempt_before_hit(&regs), "nobody has asked for it");
             percpu::this().set_need_resched();
+            let masked = PtRegs {
+                flags: MASKED,
+                ..regs
+            };
+            assert!(!is_to_preempt_before_hit(&masked), "it has interrupts off");
             is_to_preempt_before_hit(&regs)
         })
     };

@@ -14,7 +14,7 @@ use kernel::{
     errno::Errno,
     fs::{self, pseudo},
     log,
-    mm::{frame, heap, kernel_stack, uaccess},
+    mm::{frame, heap, kernel_stack, paging::USER_END, uaccess},
     pr_info,
     probes::{Kprobe, PreVerdict, PtRegs, register},
     task::{
@@ -184,6 +184,58 @@ fn a_program_gets_no_ports_by_its_saved_flags() {
     drop(probe);
     assert_eq!(status, WaitStatus::killed(signal::SEGV));
     assert!(CHANGED.load(SeqCst) > 0);
+}
+
+/// The frame of a program's system call, from a probe on `do_syscall`.
+fn frame_of(regs: &mut PtRegs) -> &mut PtRegs {
+    // SAFETY: the first argument of the probed function. Nobody else uses it while a handler runs.
+    unsafe { &mut *(regs.di as *mut PtRegs) }
+}
+
+/// A handler sends a program to an address that no program can have. That ends it as if it had gone
+/// there by itself.
+#[guest_test]
+fn a_program_that_is_sent_to_an_impossible_address_ends_alone() {
+    static TO: AtomicU64 = AtomicU64::new(0);
+    fn send(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        let frame = frame_of(regs);
+        frame.ip = TO.load(SeqCst);
+        frame.cx = frame.ip;
+        PreVerdict::Execute
+    }
+    for to in [1 << 63, USER_END, u64::MAX] {
+        TO.store(to, SeqCst);
+        let probe = register(Box::new(Kprobe::new().symbol("do_syscall").pre(send))).unwrap();
+        let status = exercise(&["identity"]);
+        drop(probe);
+        assert_eq!(status, WaitStatus::killed(signal::SEGV), "{to:#x}");
+    }
+}
+
+/// The fast way back from a system call takes the address from rcx and the flags from r11. Where
+/// those hold something else, it is not taken.
+#[guest_test]
+fn a_program_goes_on_by_its_frame_whatever_rcx_and_r11_hold() {
+    const TF: u64 = 1 << 8;
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    fn other_address(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        frame_of(regs).cx = 0x1234;
+        CALLS.fetch_add(1, SeqCst);
+        PreVerdict::Execute
+    }
+    fn other_flags(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        frame_of(regs).r11 |= TF;
+        CALLS.fetch_add(1, SeqCst);
+        PreVerdict::Execute
+    }
+    for handler in [other_address, other_flags] {
+        CALLS.store(0, SeqCst);
+        let probe = register(Box::new(Kprobe::new().symbol("do_syscall").pre(handler))).unwrap();
+        let status = exercise(&["identity"]);
+        drop(probe);
+        assert_eq!(status, WaitStatus::exited(0));
+        assert!(CALLS.load(SeqCst) > 0);
+    }
 }
 
 /// There is no vector state to switch, so no program may have any.

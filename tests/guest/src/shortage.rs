@@ -215,6 +215,8 @@ fn registrations_that_fail_again_and_again_keep_nothing() {
     fails_again_and_again(by(ReturnMethod::Trap3), 1, false);
     fails_again_and_again(after, 600, true);
     fails_again_and_again(by(ReturnMethod::Trap4), 600, true);
+    // Those of the trampolines are not a user's.
+    assert_eq!(PROBES.slots_in_use(), 0);
 }
 
 /// A Rust name is looked for in all symbols; a name that is wrong is answered with proposals.

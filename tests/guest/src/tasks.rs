@@ -1,5 +1,6 @@
 //! The scheduler and what sleeps by it.
 
+use crate::optimization::{Optimization, byte_at};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     hint,
@@ -146,6 +147,53 @@ fn a_waiting_task_runs_as_soon_as_no_reason_is_left_against_it() {
     });
     keeper.wait_released();
     other.wait_released();
+}
+
+/// A function that takes a jump at its entry.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn switched_target(a: u64) -> u64 {
+    hint::black_box(a * 5 + 1)
+}
+
+/// A handler that a jump leads to has its interrupts on. It keeps its CPU all the same, also where
+/// the last reason against a switch but the handler itself ends.
+#[guest_test]
+fn a_handler_gives_way_to_nobody() {
+    static WANTED: AtomicBool = AtomicBool::new(false);
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    static RAN: AtomicBool = AtomicBool::new(false);
+    static GAVE_WAY: AtomicBool = AtomicBool::new(false);
+    fn wait(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        WANTED.store(true, SeqCst);
+        while !WAITS.load(SeqCst) {
+            hint::spin_loop();
+        }
+        percpu::preempt_disable();
+        percpu::this().set_need_resched();
+        percpu::preempt_enable();
+        GAVE_WAY.store(RAN.load(SeqCst), SeqCst);
+        PreVerdict::Execute
+    }
+    let _knob = Optimization::set(true);
+    let probe = Kprobe::new().symbol("switched_target").pre(wait);
+    let probe = register(Box::new(probe)).unwrap();
+    assert_eq!(byte_at(probe.addr()), 0xe9);
+    let keeper = spawn_on(1, || {
+        assert_eq!(switched_target(hint::black_box(2)), 11);
+    });
+    let other = spawn_on(0, || {
+        while !WANTED.load(SeqCst) {
+            hint::spin_loop();
+        }
+        let other = spawn_on(1, || RAN.store(true, SeqCst));
+        WAITS.store(true, SeqCst);
+        other.wait_released();
+    });
+    keeper.wait_released();
+    other.wait_released();
+    assert!(!GAVE_WAY.load(SeqCst));
+    drop(probe);
 }
 
 /// One that has preemption off, or interrupts.

@@ -14,7 +14,8 @@ use kernel::{
     mm::{
         paging::{Protection, USER_END},
         uaccess::{
-            check_range, copy_from_user, copy_to_user, strncpy_from_user, strndup_from_user,
+            check_range, copy_from_user, copy_from_user_nofault, copy_to_user,
+            copy_to_user_nofault, strncpy_from_user, strndup_from_user,
         },
         user_space::{USER_START, UserSpace},
     },
@@ -64,6 +65,24 @@ fn a_string_is_copied_up_to_its_end_or_its_limit() {
         let end = start + 2 * PAGE;
         copy_to_user(end - 2, b"xx").unwrap();
         assert_eq!(strndup_from_user(end - 2, 100), Err(Errno::EFAULT));
+    });
+}
+
+/// Where nobody may wait, no page is brought in, in either direction.
+#[guest_test]
+fn a_copy_that_may_not_wait_brings_no_page_in() {
+    with_pages(2, |start| {
+        let mut word = [7; 8];
+        for at in [start, start + PAGE] {
+            for _ in 0..2 {
+                assert_eq!(copy_to_user_nofault(at, &word), Err(Errno::EFAULT));
+                assert_eq!(copy_from_user_nofault(&mut word, at), Err(Errno::EFAULT));
+            }
+            assert_eq!(copy_to_user(at, &[1; 8]), Ok(()));
+            assert_eq!(copy_from_user_nofault(&mut word, at), Ok(()));
+            assert_eq!(word, [1; 8]);
+            assert_eq!(copy_to_user_nofault(at, &[2; 8]), Ok(()));
+        }
     });
 }
 

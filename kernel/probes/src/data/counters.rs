@@ -189,6 +189,10 @@ mod tests {
             (0..=times).for_each(|_| counter.count(cpu));
         }
         assert_eq!(counter.get(), 6);
+        // Each CPU counts in a word of its own.
+        let word = NonNull::new(counter.word.load(Relaxed)).unwrap();
+        let parts: Vec<_> = words(word).map(|part| part.load(Relaxed)).collect();
+        assert_eq!(parts, [1, 2, 3]);
         free.give_back(counter.stop().unwrap());
         assert_eq!(counter.get(), 6);
         // The same word again, from 0.

@@ -272,6 +272,39 @@ fn a_task_that_dies_inside_calls_gives_its_instances_back() {
     PROBES.unregister(call).unwrap();
 }
 
+/// All of them, if it was inside several.
+#[test]
+fn a_task_that_dies_inside_nested_calls_gives_all_instances_back() {
+    let _machine = boot();
+    fn yield_in_nested_calls(coroutine: &Coroutine) {
+        extern "C" fn deeper(coroutine: u64) {
+            let coroutine = core::ptr::with_exposed_provenance::<Coroutine>(coroutine as usize);
+            // SAFETY: the address below, of the coroutine that runs this.
+            yield_in_a_call(unsafe { &*coroutine });
+        }
+        calls_back(
+            deeper,
+            core::ptr::from_ref(coroutine).expose_provenance() as u64,
+        );
+    }
+    let call = Kretprobe::new().symbol("calls_back").maxactive(2);
+    let call = leak(call.handler(returned::<7, ()>));
+    PROBES.register(call).unwrap();
+    for _ in 0..2 {
+        let task = Coroutine::new(yield_in_nested_calls);
+        assert!(task.resume());
+        drop(task);
+    }
+    extern "C" fn again(rest: u64) {
+        if rest > 0 {
+            calls_back(again, rest - 1);
+        }
+    }
+    assert_eq!(calls_back(again, 1), 2);
+    assert_eq!((call.nmissed(), journal::take()), (0, vec![7; 2]));
+    PROBES.unregister(call).unwrap();
+}
+
 // The last call of a dead task holds up what the unregistration has left.
 #[test]
 fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {

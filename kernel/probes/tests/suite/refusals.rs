@@ -244,6 +244,27 @@ fn an_offset_that_leads_out_of_all_symbols_is_told_with_its_function() {
     assert_eq!((name.as_str(), offset), ("add", 1 << 30));
 }
 
+/// Original text is that of one symbol of the kernel's code, from its start to its end.
+#[cfg(target_os = "linux")]
+#[test]
+fn only_text_of_one_symbol_has_an_original() {
+    let _machine = boot();
+    let start = address("step_by_step");
+    for (text, has_original) in [
+        (Text::Kernel, true),
+        (Text::Init, true),
+        (Text::Freed, false),
+        (Text::No, false),
+    ] {
+        with_text("step_by_step", 30, text, || {
+            let original = PROBES.original_text(start..start + 30);
+            assert_eq!(original.is_ok(), has_original, "{text:?}");
+            let refused = Err(ProbeError::NoSymbolAt { addr: start });
+            assert_eq!(PROBES.original_text(start..start + 31), refused);
+        });
+    }
+}
+
 /// A handler may lie in text of the boot, which its jprobe may be, too.
 #[cfg(target_os = "linux")]
 #[test]
