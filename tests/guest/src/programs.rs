@@ -228,9 +228,12 @@ fn a_program_goes_on_by_its_frame_whatever_rcx_and_r11_hold() {
         CALLS.fetch_add(1, SeqCst);
         PreVerdict::Execute
     }
-    for handler in [other_address, other_flags] {
+    for probe in [
+        Kprobe::new().pre(other_address),
+        Kprobe::new().pre(other_flags),
+    ] {
         CALLS.store(0, SeqCst);
-        let probe = register(Box::new(Kprobe::new().symbol("do_syscall").pre(handler))).unwrap();
+        let probe = register(Box::new(probe.symbol("do_syscall"))).unwrap();
         let status = exercise(&["identity"]);
         drop(probe);
         assert_eq!(status, WaitStatus::exited(0));
