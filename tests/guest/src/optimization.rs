@@ -464,7 +464,7 @@ opt_another:
     .size opt_another, . - opt_another
     .fill 4095 - (. - opt_before_padding), 1, 0xcc
     opt_return opt_before_page
-    .balign 16, 0xcc
+    .fill 16, 1, 0xcc
     .popsection
     "#
 );
