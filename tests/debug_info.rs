@@ -58,6 +58,15 @@ fn arguments_and_results_of_the_kernel_have_their_types() {
     ));
 }
 
+/// A mark at the end of a section has an address that no code has.
+#[test]
+fn marks_of_the_linker_are_no_functions() {
+    let info = kernel();
+    for mark in ["__text_end", "__data_start"] {
+        assert_eq!(info.functions(mark), [], "{mark}");
+    }
+}
+
 /// The kernel's entry point and its handlers are assembly; nearly all else is Rust.
 #[test]
 fn nearly_all_arguments_of_the_kernel_are_known_at_the_entry() {

@@ -272,6 +272,17 @@ fn sample_list(text: &str) -> Result<SampleList, String> {
         .map(SampleList)
 }
 
+/// A program of the guest and its arguments, for options of tools.
+///
+/// # Errors
+/// There is no program.
+pub fn command(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        false => Ok(text.into()),
+        true => Err("give the name of a program, such as workload".into()),
+    }
+}
+
 fn cmdline(text: &str) -> Result<String, String> {
     if text.chars().any(|c| !(' '..='~').contains(&c)) {
         return Err("a kernel command line is one line of printable ASCII".into());

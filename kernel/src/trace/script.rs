@@ -477,7 +477,8 @@ impl Session {
         let probe = |index| script.probes.get(index);
         let has_place = |wanted| (0..places.len()).any(|at| places[at] > 0 && probe(at) == wanted);
         for (index, refusal) in left_out {
-            if probe(index).is_none() || !has_place(probe(index)) {
+            let is_optional = probe(index) == Some(&script::OPTIONAL);
+            if !is_optional && (probe(index).is_none() || !has_place(probe(index))) {
                 return Err(refusal);
             }
         }

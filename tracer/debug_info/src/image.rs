@@ -174,10 +174,13 @@ impl Image {
         let mut symbols: Vec<_> = file
             .symbols()
             .filter(|symbol| {
-                // Symbols of assembly may have no type. They lie in sections of code.
+                // Symbols of assembly may have no type. They lie in sections of code. A mark at the
+                // end of a section has no code.
                 let code = symbol.section_index().is_some_and(|index| {
-                    file.section_by_index(index)
-                        .is_ok_and(|section| section.kind() == SectionKind::Text)
+                    file.section_by_index(index).is_ok_and(|section| {
+                        let end = section.address().wrapping_add(section.size());
+                        section.kind() == SectionKind::Text && symbol.address() < end
+                    })
                 });
                 code && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
                     && symbol.name().is_ok_and(|name| !name.is_empty())

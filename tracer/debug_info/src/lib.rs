@@ -40,7 +40,7 @@ mod types;
 mod value;
 
 use std::{
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
     collections::HashMap,
     fmt, io,
     ops::Range,
@@ -76,6 +76,8 @@ pub struct DebugInfo {
     functions: RefCell<HashMap<u64, Rc<Known>>>,
     types: RefCell<HashMap<TypeId, Rc<Type>>>,
     lines: RefCell<HashMap<u64, Rc<Vec<lines::At>>>>,
+    /// The functions by the linker's names, made when one is asked for.
+    by_symbol: OnceCell<HashMap<Vec<u8>, Vec<FunctionRow>>>,
     programs: Programs,
 }
 
@@ -220,6 +222,7 @@ impl DebugInfo {
             functions: RefCell::default(),
             types: RefCell::default(),
             lines: RefCell::default(),
+            by_symbol: OnceCell::new(),
             programs: Programs::default(),
         })
     }
@@ -252,6 +255,18 @@ impl DebugInfo {
     pub fn function_at(&self, address: u64) -> Option<Function> {
         let row = self.index.function_at(address)?;
         Some(self.function(row))
+    }
+
+    /// The functions by the linker's names.
+    fn by_symbol(&self) -> &HashMap<Vec<u8>, Vec<FunctionRow>> {
+        self.by_symbol.get_or_init(|| {
+            let mut rows: HashMap<Vec<u8>, Vec<FunctionRow>> = HashMap::new();
+            for row in self.index.functions() {
+                let symbol = self.index.bytes_of(row.symbol);
+                rows.entry(symbol.to_vec()).or_default().push(row);
+            }
+            rows
+        })
     }
 
     /// The function at an address, with all that its values need.
@@ -657,16 +672,16 @@ fn runs(numbers: &[u32]) -> String {
 impl Kernel for DebugInfo {
     fn functions(&self, pattern: &str) -> Vec<Function> {
         let pattern = Pattern::new(pattern);
+        if let Some(symbol) = pattern.symbol() {
+            let found = self.by_symbol().get(symbol.as_bytes());
+            let mut rows = found.cloned().unwrap_or_default();
+            rows.dedup_by_key(|row| row.address);
+            return rows.into_iter().map(|row| self.function(row)).collect();
+        }
         let mut found: Vec<Function> = Vec::new();
-        let symbol = pattern.symbol();
         for row in self.index.functions() {
-            let matches = match symbol {
-                Some(symbol) => self.index.bytes_of(row.symbol) == symbol.as_bytes(),
-                None => {
-                    pattern.matches(self.index.name(row.path))
-                        || pattern.matches_symbol(self.index.name(row.symbol))
-                }
-            };
+            let matches = pattern.matches(self.index.name(row.path))
+                || pattern.matches_symbol(self.index.name(row.symbol));
             // Several names of one function are one place.
             if matches && found.last().is_none_or(|last| last.address != row.address) {
                 found.push(self.function(row));

@@ -50,7 +50,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
     /// The program that runs in the guest, and its arguments [default: the workload]
-    #[arg(long, value_name = "PROGRAM ARGS")]
+    #[arg(long, value_name = "PROGRAM ARGS", value_parser = boot::options::command)]
     pub run: Option<String>,
     #[command(flatten)]
     pub build: BuildOptions,

@@ -1,9 +1,12 @@
 //! The command line of `cargo run -- trace`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use boot::options::{BuildOptions, MachineOptions};
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{
+    CommandFactory, Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::source;
 
@@ -28,8 +31,11 @@ use crate::source;
 )]
 pub struct Options {
     /// The program, or the name of a ready one, and behind it its arguments: `$1`, `$2` and so on
-    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list"])]
+    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list", "program"])]
     pub words: Vec<String>,
+    /// The program; all words are its arguments
+    #[arg(short = 'e', value_name = "PROGRAM", conflicts_with_all = ["list", "file"])]
+    program: Option<String>,
     /// Read the program from this file; all words are its arguments
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -41,10 +47,10 @@ pub struct Options {
     #[arg(long, conflicts_with = "list")]
     pub source: bool,
     /// The program that runs in the guest meanwhile, with its arguments [default: the workload]
-    #[arg(long, value_name = "PROGRAM ARGS")]
+    #[arg(long, value_name = "PROGRAM ARGS", value_parser = boot::options::command)]
     pub run: Option<String>,
     /// End the trace after so many seconds
-    #[arg(long, value_name = "S", value_parser = duration)]
+    #[arg(long, value_name = "S", value_parser = duration, allow_hyphen_values = true)]
     pub duration: Option<Duration>,
     /// Print one JSON object per line, with the fields that bpftrace gives them
     #[arg(long)]
@@ -81,11 +87,21 @@ pub struct Options {
 impl Options {
     /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
     pub fn from_arguments() -> Self {
-        let options = Self::parse();
-        if let Err(error) = options.validate() {
-            error.exit();
+        match Self::read(std::env::args_os()) {
+            Ok(options) => options,
+            Err(error) => error.exit(),
         }
-        options
+    }
+
+    fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut options = Self::try_parse_from(arguments).map_err(of_bpftrace)?;
+        if let Some(program) = options.program.take() {
+            options.words.insert(0, program);
+        }
+        options.validate()?;
+        Ok(options)
     }
 
     fn validate(&self) -> Result<(), clap::Error> {
@@ -109,6 +125,24 @@ impl Options {
     }
 }
 
+/// An option of bpftrace's that is not there is refused with the way to the same end.
+fn of_bpftrace(error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let way = match &**option {
+        "-c" => "--run 'PROGRAM ARGS' says which program runs in the guest meanwhile",
+        "-p" => "a condition chooses a process: `kprobe:vfs_write /pid == 3/ { @ = count(); }`",
+        "-o" | "--output" => "the answers go to standard output, and `> FILE` sends them to a file",
+        "-v" | "-d" => "--log shows the guest's log, and --timing how long each step took",
+        "--unsafe" => "leave it out: nothing that a program can do here needs it",
+        "-I" | "--include" => "types come from the debug information, so no header is needed",
+        _ => return error,
+    };
+    let message = format!("a trace has no {option}; {way}");
+    Options::command().error(ErrorKind::UnknownArgument, message)
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
@@ -122,9 +156,7 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
-        let options = Options::try_parse_from([&["trace"], arguments].concat())?;
-        options.validate()?;
-        Ok(options)
+        Options::read([&["trace"], arguments].concat())
     }
 
     #[test]
@@ -140,6 +172,25 @@ mod tests {
         let options = parse(&["-f", "a.bt", "x", "--duration", "0.5"]).unwrap();
         assert_eq!(options.words, ["x"]);
         assert_eq!(options.duration, Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn options_of_bpftrace_are_taken_or_lead_to_those_of_this_tool() {
+        let options = parse(&["-e", "begin { }", "1"]).unwrap();
+        assert_eq!(options.words, ["begin { }", "1"]);
+        for (wrong, way) in [
+            (&["-c", "ls", "x"][..], "--run"),
+            (&["-p", "1", "x"], "/pid == 3/"),
+            (&["-o", "file", "x"], "> FILE"),
+            (&["-v", "x"], "--log"),
+            (&["--unsafe", "x"], "leave it out"),
+            (&["--duration", "-1", "x"], "above 0"),
+            (&["--run", " ", "x"], "workload"),
+        ] {
+            let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
+            assert_eq!(error.exit_code(), 2, "{wrong:?}");
+            assert!(error.to_string().contains(way), "{wrong:?}: {error}");
+        }
     }
 
     #[test]

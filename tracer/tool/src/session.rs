@@ -25,7 +25,7 @@ use trace_language::{
 use trace_model::{
     Frame, Kernel as _,
     frame::Entry,
-    script::Attachment,
+    script::{Attachment, OPTIONAL},
     symbols::{Moment, Place},
 };
 use trace_script::{
@@ -320,7 +320,15 @@ fn compile_all(
         let whole = parse_with(&text, &arguments)
             .and_then(|whole| compile(&whole, symbols, &compile_options));
         let mistakes = match whole {
-            Ok(whole) => return Ok(whole),
+            Ok(mut whole) => {
+                // A function that the pictures cannot probe does not refuse the user's program.
+                for (origin, probe) in whole.origins.iter().zip(&mut whole.script.probes) {
+                    if origin.span.start >= source.text.len() {
+                        *probe = OPTIONAL;
+                    }
+                }
+                return Ok(whole);
+            }
             Err(mistakes) => mistakes,
         };
         // The calls that a mistake is in say less.

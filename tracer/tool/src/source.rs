@@ -1,6 +1,6 @@
 //! The text of the program: from the command line, a file, or the ready ones in `tracer/programs`.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
@@ -83,8 +83,14 @@ impl Source {
     /// The same, without the arguments in it.
     pub fn as_written(options: &Options) -> Result<Self> {
         if let Some(file) = &options.file {
-            let text = fs::read_to_string(file)
-                .with_context(|| format!("cannot read the program {}", file.display()))?;
+            let text = fs::read_to_string(file).with_context(|| {
+                let file = file.display().to_string();
+                let next = match &*file {
+                    "json" => " (--json prints JSON)",
+                    _ => "",
+                };
+                format!("cannot read the program {file}{next}")
+            })?;
             return Ok(Self {
                 name: file.display().to_string(),
                 text,
@@ -106,6 +112,10 @@ impl Source {
             bail!(
                 "the program is empty; write, for example, `kprobe:vfs_write {{ @ = count(); }}`"
             );
+        }
+        let is_file = first.ends_with(".bt") || Path::new(first).is_file();
+        if is_file && !first.contains('{') {
+            bail!("`{first}` is the name of a file; `-f {first}` reads the program from it");
         }
         if first.chars().all(is_name) {
             bail!(

@@ -23,6 +23,9 @@ pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
 pub const VERSION: u32 = 1;
 
+/// See [`Script::probes`].
+pub const OPTIONAL: u32 = u32::MAX;
+
 /// See the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
@@ -32,7 +35,8 @@ pub struct Script {
     pub attachments: Vec<Attachment>,
     /// For each attachment the number of the probe in the text that it was made for. The places of
     /// a probe stand for each other: those that cannot be probed are left out while others remain.
-    /// An attachment that is not in the list is a probe of its own.
+    /// An attachment that is not in the list is a probe of its own, and one with the number
+    /// [`OPTIONAL`] is left out wherever it cannot be.
     pub probes: Vec<u32>,
     pub requests: Vec<Request>,
 }

@@ -13,7 +13,8 @@
 //!     the entry stubs among all functions of the kernel. How many are left is told
 //!     ([`Attached::places`]). If none is left, or there is only one, that is a refusal. A probe
 //!     has several attachments if its places need programs of their own, because their values are
-//!     elsewhere: for example the copies of an inlined function.
+//!     elsewhere: for example the copies of an inlined function. An attachment that the script
+//!     calls optional may be left out in any case.
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
 //!     it is unregistered, behind a grace period.
 //! PROFILE-2. A profile runs as often as it was asked for, on the average, while its CPU has work:

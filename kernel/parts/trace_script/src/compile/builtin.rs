@@ -42,9 +42,13 @@ const FUNCTIONS: [&str; 30] = [
 const ABSENT: [(&str, &str); 12] = [
     (
         "usym",
-        "the names of programs are not known; print the address with %p",
+        "ustack(1) has the name of the function that has called the kernel; print another address \
+         with %p",
     ),
-    ("uaddr", "the names of programs are not known"),
+    (
+        "uaddr",
+        "names of programs are looked up by address only, in ustack",
+    ),
     ("uid", "there are no users; use pid or comm"),
     ("gid", "there are no groups; use pid or comm"),
     ("username", "there are no users; use pid or comm"),
