@@ -275,9 +275,8 @@ impl Events {
     /// ENOMEM, or that of `out`.
     pub fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
         for probe in self.in_order()? {
-            let mut definition = probe.definition.clone();
-            definition.maxactive = probe.maxactive();
-            writeln!(out, "{definition}")?;
+            let line = probe.definition.with_maxactive(probe.maxactive());
+            writeln!(out, "{line}")?;
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], and those of
-//! the second buffer in [`snapshots`].
+//! the second buffer in [`snapshots`]. In [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod definitions;
 mod reading;
+mod scripts;
 mod snapshots;
 mod triggers;
 

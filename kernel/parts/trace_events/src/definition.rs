@@ -191,14 +191,45 @@ pub struct Definition {
     pub fixed: bool,
 }
 
+impl Definition {
+    /// Its line, with the number of return instances that is in force.
+    pub const fn with_maxactive(&self, maxactive: Option<u16>) -> WithMaxactive<'_> {
+        WithMaxactive {
+            definition: self,
+            maxactive,
+        }
+    }
+}
+
 impl fmt::Display for Definition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.kind.letter())?;
+        self.with_maxactive(self.maxactive).fmt(f)
+    }
+}
+
+/// See [`Definition::with_maxactive`].
+#[derive(Clone, Copy, Debug)]
+pub struct WithMaxactive<'a> {
+    definition: &'a Definition,
+    maxactive: Option<u16>,
+}
+
+impl fmt::Display for WithMaxactive<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let definition = self.definition;
+        write!(f, "{}", definition.kind.letter())?;
         if let Some(maxactive) = self.maxactive {
             write!(f, "{maxactive}")?;
         }
-        write!(f, ":{}/{} {}", self.group, self.event, self.place)?;
-        for Argument { name, text, .. } in &self.arguments {
+        let Definition {
+            group,
+            event,
+            place,
+            arguments,
+            ..
+        } = definition;
+        write!(f, ":{group}/{event} {place}")?;
+        for Argument { name, text, .. } in arguments {
             write!(f, " {name}={text}")?;
         }
         Ok(())

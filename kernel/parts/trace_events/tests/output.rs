@@ -201,6 +201,7 @@ fn readme_lists_what_selftests_search_for() {
         "<symbol>[+<offset>]%return",
         "p[:[<group>/][<event>]] <place> [<args>]",
         "kernel return probes support:",
+        "%pd/%pD",
     ] {
         assert!(text.contains(piece), "{piece}");
     }
