@@ -568,7 +568,7 @@ fn a_branch_may_have_as_many_prefixes_as_a_slot_has_room_for() {
     ] {
         let judged = |prefixes| {
             let bytes = [&[0x2e; 10][..prefixes], branch].concat();
-            classify(&decode(&bytes, 0x1000).unwrap(), None).map(drop)
+            classify(&decode(&bytes, 0x1000).unwrap(), &[]).map(drop)
         };
         assert_eq!(judged(9), Ok(()), "{branch:02x?}");
         assert_eq!(judged(10), Err(Refusal::Prefix), "{branch:02x?}");
