@@ -235,11 +235,11 @@ impl<S> Tree<S> {
         let directory = self.node_mut(parent)?.directory_mut()?;
         reserve(&mut directory.by_name)?;
         reserve(&mut directory.by_id)?;
-        // Nothing fails from here on.
         let id = NodeId {
             number: self.next_number,
             slot: self.free_slot()?,
         };
+        // Nothing fails from here on.
         let directory = self.node_mut(parent)?.directory_mut()?;
         directory.by_name.insert(at, id);
         directory.by_id.push(id);

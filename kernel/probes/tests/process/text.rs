@@ -44,8 +44,9 @@ macro_rules! region {
     }};
 }
 
-/// Room for 16,384 slots.
-pub static SLOTS: Region = region!(256 * PAGE);
+/// Room for 32,768 slots. Half are for detours, and a probe whose instruction is single-stepped
+/// takes two.
+pub static SLOTS: Region = region!(512 * PAGE);
 /// Code that tests make at run time. Its last page is not mapped.
 pub static SCRATCH: Region = region!(65 * PAGE);
 

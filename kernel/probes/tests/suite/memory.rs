@@ -118,7 +118,7 @@ fn every_allocation_of_a_batch_may_fail() {
     PROBES.unregister_batch(&kprobes).unwrap();
     assert!(registered_at_last(&calls) > 3);
     PROBES.unregister_batch(&calls).unwrap();
-    assert!(registered_at_last(&jprobes) >= 3);
+    assert!(registered_at_last(&jprobes) > 0);
     PROBES.unregister_batch(&jprobes).unwrap();
 }
 
