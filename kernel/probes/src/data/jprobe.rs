@@ -9,7 +9,8 @@
 //!
 //! The handler runs with interrupts and preemption off and the CPU's guard held, so probes in the
 //! functions it calls are missed. Arguments that it changes are put back, as far as [`STACK_WORDS`]
-//! reach. Writes through pointers stay.
+//! reach. Writes through pointers stay, but not those into these words: a pointer to a variable of
+//! the caller may lead there, because the words above the arguments are the caller's.
 //!
 //! Only `extern "C"` functions under their plain name can be targets, because the Rust convention
 //! reorders arguments.

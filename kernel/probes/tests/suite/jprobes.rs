@@ -118,10 +118,11 @@ fn arguments_of_any_type_and_writes_through_pointers() {
     }
     let jprobe = leak(Jprobe::new().symbol("store").entry(typed));
     PROBES.register(jprobe).unwrap();
-    let mut word = 41u32;
-    let old = store(&raw mut word, 200, true, -3);
+    // Not in this frame, whose first words are put back as if they were arguments.
+    let mut word = Box::new(41u32);
+    let old = store(&raw mut *word, 200, true, -3);
     assert_eq!(
-        (old, word),
+        (old, *word),
         (42, 200),
         "the function sees what the handler wrote"
     );

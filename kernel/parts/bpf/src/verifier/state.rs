@@ -148,8 +148,12 @@ impl Slot {
                     content: other_content,
                 },
             ) => {
+                // Most slots are written as a whole, and then there is nothing to mask.
                 written & !other_written == 0
-                    && content.includes(&other_content.masked(mask_of(*written)))
+                    && match written {
+                        0xff => content.includes(other_content),
+                        _ => content.includes(&other_content.masked(mask_of(*written))),
+                    }
             }
             (Self::Pointer(a), Self::Pointer(b)) => a.includes(b),
             _ => false,
@@ -267,12 +271,12 @@ impl State {
         if self.record.is_some() != other.record.is_some() {
             return false;
         }
-        let registers = self.regs.iter().zip(&other.regs);
-        let slots = self.slots.iter().enumerate();
-        registers.into_iter().all(|(a, b)| a.includes(b))
-            && slots
-                .into_iter()
-                .all(|(slot, a)| a.includes(&other.slot(slot)))
+        let mut registers = self.regs.iter().zip(&other.regs);
+        let mut slots = self.slots.iter().zip(&other.slots);
+        let rest = self.slots.iter().skip(other.slots.len());
+        registers.all(|(a, b)| a.includes(b))
+            && slots.all(|(a, b)| a.includes(b))
+            && rest.into_iter().all(|a| a.includes(&Slot::EMPTY))
     }
 
     fn slot(&self, slot: usize) -> Slot {

@@ -1,5 +1,10 @@
 //! Random programs: the verifier takes each one that compiles, and each one runs to its end.
 
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+};
+
 use super::{
     arithmetic::{Random, expression, hit},
     fake::{Fake, World, compiled_with},
@@ -246,18 +251,26 @@ fn name_of(key: &str) -> String {
     letters.take(40).map(char::from).collect()
 }
 
-#[test]
-fn what_compiles_is_verified_and_ends() {
-    let mut random = Random(2026);
-    let (mut good, mut looped, mut refused) = (0, 0, Vec::new());
-    for number in 0..500 {
+/// What became of random programs.
+#[derive(Default)]
+struct Tried {
+    good: usize,
+    /// Those with loops whose ends the text does not tell.
+    looped: usize,
+    refused: Vec<String>,
+}
+
+impl Tried {
+    /// Compiles the program of that number, and runs it.
+    fn program(&mut self, number: u64) {
+        let mut random = Random(2026 + number);
         let arguments = core::array::from_fn(|_| random.number());
         let mut writer = Writer {
             random: &mut random,
             arguments,
             variables: 0,
             loops: 0,
-            open_loops: u32::from(number % 5 == 0),
+            open_loops: u32::from(number.is_multiple_of(5)),
         };
         let predicate = writer.condition();
         let body = writer.block(3);
@@ -275,8 +288,8 @@ fn what_compiles_is_verified_and_ends() {
         let text = format!("{probe} /{predicate}/ {{ {body} }}{ending}{ASSIGNED}");
         match compiled_with(&text, &Fake::new(), &Options::default()) {
             Ok(compiled) => {
-                good += 1;
-                looped += usize::from(text.contains("while (") || text.contains("for ($j"));
+                self.good += 1;
+                self.looped += usize::from(text.contains("while (") || text.contains("for ($j"));
                 // `World` verifies each program that it runs.
                 let mut world = World::of(compiled);
                 let at = hit(&arguments);
@@ -290,16 +303,36 @@ fn what_compiles_is_verified_and_ends() {
                 for internal in ["verifier does not take: instruction", "no wire form"] {
                     assert!(!message.contains(internal), "{message}");
                 }
-                refused.push(message);
+                self.refused.push(message);
             }
         }
     }
-    let examples = refused
-        .iter()
-        .take(40)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("\n\n");
+}
+
+#[test]
+fn what_compiles_is_verified_and_ends() {
+    const PROGRAMS: u64 = 500;
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut tried = Tried::default();
+        loop {
+            match next.fetch_add(1, Relaxed) {
+                number @ ..PROGRAMS => tried.program(number),
+                _ => return tried,
+            }
+        }
+    };
+    let (mut good, mut looped, mut refused) = (0, 0, Vec::new());
+    thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        for worker in workers {
+            let tried = worker.join().expect("a program fails, see above");
+            good += tried.good;
+            looped += tried.looped;
+            refused.extend(tried.refused);
+        }
+    });
+    let examples = refused[..refused.len().min(40)].join("\n\n");
     assert!(good > 300, "{good} compiled; refused: {examples}");
     assert!(looped > 10, "{looped} with open loops; refused: {examples}");
 }
