@@ -64,10 +64,12 @@ struct Starter<'k> {
     kernel: &'k Kernel,
     /// The disk of all machines in QEMU. A disk for Bochs has the command line in it.
     disk: PathBuf,
+    /// Further arguments of QEMU.
+    further: &'k [String],
 }
 
 impl<'k> Starter<'k> {
-    fn new(emulator: Emulator, kernel: &'k Kernel) -> Result<Self> {
+    fn new(emulator: Emulator, kernel: &'k Kernel, further: &'k [String]) -> Result<Self> {
         let disk = match emulator {
             Emulator::Qemu => kernel.image(Firmware::Bios)?,
             Emulator::Bochs => PathBuf::new(),
@@ -76,6 +78,7 @@ impl<'k> Starter<'k> {
             emulator,
             kernel,
             disk,
+            further,
         })
     }
 
@@ -95,6 +98,7 @@ impl<'k> Starter<'k> {
                     memory_mib: options.memory_mib,
                     icount: options.icount,
                     cmdline,
+                    further: self.further.to_vec(),
                     ..Machine::new(self.disk.clone())
                 };
                 Guest::start(&machine, Install::Allowed)
@@ -163,7 +167,7 @@ pub fn run<'t>(
     echo: bool,
     mut report: impl FnMut(&'t GuestTest, Verdict),
 ) -> Times {
-    let starter = match Starter::new(emulator, kernel) {
+    let starter = match Starter::new(emulator, kernel, &[]) {
         Ok(starter) => starter,
         Err(error) => {
             for test in tests {
@@ -225,21 +229,20 @@ pub fn run<'t>(
     })
 }
 
-/// Does the same, one guest after the other, until `report` wants no more. `booting` is the time
-/// that a boot has until its first test.
+/// Does the same in QEMU, one guest after the other, until `report` wants no more. `booting` is the
+/// time that a boot has until its first test, and `further` are further arguments of QEMU.
 pub fn run_until<'t>(
-    emulator: Emulator,
     kernel: &Kernel,
     tests: &[&'t GuestTest],
     booting: Duration,
-    echo: bool,
+    further: &[String],
     mut report: impl FnMut(&'t GuestTest, Verdict) -> ControlFlow<()>,
 ) -> Times {
     let mut times = Times::default();
-    match Starter::new(emulator, kernel) {
+    match Starter::new(Emulator::Qemu, kernel, further) {
         Ok(starter) => {
             for part in parts(tests) {
-                if run_part(&starter, part, booting, echo, &mut report, &mut times).is_break() {
+                if run_part(&starter, part, booting, false, &mut report, &mut times).is_break() {
                     break;
                 }
             }

@@ -2,21 +2,26 @@
 //! is built again.
 //!
 //! ```text
-//!   rules    how an instruction is changed
-//!   parts    which functions are changed, and which guest tests should notice
+//!   rules       how an instruction is changed
+//!   parts       which functions are changed, and which guest tests should notice
+//!   coverage    which guest tests execute which instructions
 //! ```
 //!
-//! A mutant is one instruction with other bytes. It is put into a disk image of its own and booted.
+//! A mutant is one instruction with other bytes. It is put into a disk image of its own and booted
+//! with tests that execute the instruction.
 
+mod coverage;
 mod parts;
 mod rules;
 
 use std::{
-    collections::HashSet,
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet},
     fs,
     hash::{DefaultHasher, Hash, Hasher},
+    mem::offset_of,
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::Path,
     process,
     time::Duration,
 };
@@ -28,15 +33,16 @@ use boot::{
     prerequisites::{self, Install},
 };
 use kallsyms::{Symbol, Table};
-use object::{Object, ObjectSegment};
-use test_protocol::Descriptor;
+use object::{Object, ObjectSection, ObjectSegment};
+use test_protocol::{Descriptor, SECTION};
 use tests::{
-    boots::{self, Emulator},
-    catalogue::{Catalogue, GuestTest},
+    boots,
+    catalogue::{BootOptions, Catalogue, GuestTest},
 };
 
 pub use self::rules::Rule;
 use self::{
+    coverage::Coverage,
     parts::{PARTS, Part},
     rules::Change,
 };
@@ -46,19 +52,29 @@ use crate::verdict::Verdict;
 /// other work keeps the processors busy.
 const BOOTING: Duration = Duration::from_secs(90);
 
-/// The time limit of tests that say nothing about it, which take seconds. Those that say something,
-/// even less, take longer.
+/// The longest time limit of the tests that are tried as a rule. That of most tests, which take
+/// seconds.
 const USUAL: Duration = Duration::from_secs(Descriptor::USUAL_TIMEOUT_S as u64);
+
+/// A trial begins with tests that take so long together, in one boot.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// The tests of a trial take so long together as a rule, boots included.
+const ENOUGH: Duration = Duration::from_secs(60);
+/// About how long a boot takes.
+const BOOT: Duration = Duration::from_secs(3);
+
+/// The shortest time limit of a test. Other work may keep the processors busy.
+const SHORTEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Which guest tests are tried.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effort {
-    /// Those whose names begin so, of any part.
+    /// Those whose names begin so, whether they execute the instruction or not.
     Named(Vec<String>),
-    /// Those of the part that share their boots with most others and say nothing about their time.
-    Quick,
-    /// Those of the part.
-    Part,
+    /// Those that execute the instruction, the part's first, as many as take [`ENOUGH`] time.
+    Usual,
+    /// All that execute the instruction, and those with long time limits, of which that is not
+    /// known.
     All,
 }
 
@@ -67,6 +83,7 @@ pub struct Mutant {
     /// Part, function, offset, and the change of which instruction.
     pub name: String,
     part: &'static Part,
+    address: u64,
     /// Where in the file.
     at: usize,
     change: Change,
@@ -103,7 +120,7 @@ impl Target {
 
     /// All mutants that the rules make of the parts.
     pub fn mutants(&self) -> Result<Vec<Mutant>> {
-        let symbols = Table::read(&self.elf).map_err(|error| anyhow::anyhow!("{error:?}"))?;
+        let symbols = symbols(&self.elf)?;
         let mut mutants = Vec::new();
         for part in &PARTS {
             for prefix in part.tests {
@@ -158,6 +175,7 @@ impl Target {
             mutants.push(Mutant {
                 name: format!("{}: {name}+{:#x} {change}", part.name, change.offset),
                 part,
+                address: function.start + change.offset as u64,
                 at: at + change.offset,
                 change,
             });
@@ -179,71 +197,137 @@ impl Target {
     /// # Errors
     /// A test fails without a mutant.
     pub fn trials(&self, mutants: &[Mutant], effort: Effort) -> Result<Trials<'_>> {
+        let mut hasher = DefaultHasher::new();
+        self.elf.hash(&mut hasher);
         let mut trials = Trials {
             target: self,
+            elf: self.elf.clone(),
+            tests: self.tests().cloned().collect(),
+            coverage: Coverage::read(&format!("{:016x}", hasher.finish()))?,
             effort,
-            passed: Passed::read(&self.elf)?,
-            left_out: Vec::new(),
         };
-        // All in one run, because they share their boots.
-        let is_needed = |part: &&Part| mutants.iter().any(|mutant| mutant.part.name == part.name);
-        let parts = PARTS.iter().filter(is_needed);
-        let mut first: Vec<_> = parts
-            .flat_map(|part| trials.stages(part).swap_remove(0))
-            .collect();
-        first.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
-        first.dedup();
-        trials.baseline(&first)?;
+        trials.prepare(mutants)?;
+        trials.limit_times()?;
         Ok(trials)
     }
-}
 
-/// The tests that have passed without a mutant, kept in a file for the next run with the same
-/// kernel.
-struct Passed {
-    path: PathBuf,
-    /// The first line names the kernel, each other line a test.
-    lines: Vec<String>,
-}
-
-impl Passed {
-    fn read(elf: &[u8]) -> Result<Self> {
-        let mut hasher = DefaultHasher::new();
-        elf.hash(&mut hasher);
-        let kernel = format!("{:016x}", hasher.finish());
-        let path = layout::artifacts()?.join("mutant.passed");
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        let mut lines: Vec<_> = text.lines().map(String::from).collect();
-        if lines.first() != Some(&kernel) {
-            lines = vec![kernel];
-        }
-        Ok(Self { path, lines })
+    /// The tests that run without being asked for.
+    fn tests(&self) -> impl Iterator<Item = &GuestTest> {
+        let all = self.catalogue.tests.iter();
+        all.filter(|test| !test.hidden && !test.ignored)
     }
 
-    fn has(&self, test: &GuestTest) -> bool {
-        self.lines[1..].contains(&test.name)
+    /// Boots `kernel` with `tests` until one fails.
+    fn boot(kernel: &Kernel, tests: &[&GuestTest]) -> Verdict {
+        let mut verdict = Verdict::Survived;
+        boots::run_until(kernel, tests, BOOTING, &[], |test, result| {
+            let Err(failure) = result else {
+                return ControlFlow::Continue(());
+            };
+            verdict = judged(test, &failure);
+            ControlFlow::Break(())
+        });
+        verdict
     }
 
-    fn add(&mut self, tests: &[String]) -> Result<()> {
-        self.lines.extend_from_slice(tests);
-        layout::write_if_changed(&self.path, self.lines.join("\n").as_bytes())
+    /// Where the file has the time limit of `test`, in seconds.
+    fn limit_of(&self, test: &GuestTest) -> Result<usize> {
+        let elf = object::File::parse(&*self.elf)?;
+        let section = elf.section_by_name(SECTION);
+        let place = section.and_then(|section| section.file_range());
+        let (start, _) = place.with_context(|| format!("the kernel has no section {SECTION}"))?;
+        Ok(start as usize
+            + test.index * size_of::<Descriptor>()
+            + offset_of!(Descriptor, timeout_s))
     }
 }
 
 /// Tries mutants.
 pub struct Trials<'a> {
     target: &'a Target,
+    /// The kernel, with the time limits of `tests`.
+    elf: Vec<u8>,
+    tests: Vec<GuestTest>,
     effort: Effort,
-    passed: Passed,
-    /// Tests that take too long here without a mutant. They would end each mutant's trial.
-    left_out: Vec<String>,
+    coverage: Coverage,
 }
 
-impl<'a> Trials<'a> {
+impl Trials<'_> {
+    /// Runs the tests without a mutant, and finds out which of them execute which of `mutants`.
+    fn prepare(&mut self, mutants: &[Mutant]) -> Result<()> {
+        let target = self.target;
+        let kernel = &target.catalogue.kernel;
+        if let Effort::Named(_) = self.effort {
+            return match Target::boot(kernel, &self.named()) {
+                Verdict::Survived => Ok(()),
+                verdict => bail!("the unchanged kernel: {verdict}"),
+            };
+        }
+        let addresses = mutants.iter().map(|mutant| mutant.address);
+        let unknown = self.coverage.unknown(addresses);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let mark = symbols(&target.elf)?
+            .functions()
+            .find(|function| function.demangled().to_string() == coverage::MARK)
+            .with_context(|| format!("the kernel has no {}", coverage::MARK))?
+            .start;
+        let tests: Vec<_> = target.tests().filter(|test| !is_long(test)).collect();
+        println!("running {} tests without a mutant", tests.len());
+        let run = |tests: &[&GuestTest], further: &[String]| {
+            let (mut count, mut verdict) = (0, None);
+            boots::run_until(kernel, tests, BOOTING, further, |test, result| {
+                count += 1;
+                verdict = result.err().map(|failure| judged(test, &failure));
+                // Either ends the boot.
+                if verdict.is_some() || test.should_panic.is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+            match verdict {
+                None => Ok((count, None)),
+                Some(Verdict::TakesTooLong(test) | Verdict::Hangs(test)) => {
+                    println!("left out, because it takes too long without a mutant: {test}");
+                    Ok((count, Some(test)))
+                }
+                Some(verdict) => bail!("the unchanged kernel: {verdict}"),
+            }
+        };
+        self.coverage.find(&unknown, mark, &tests, run)
+    }
+
+    /// Gives each test whose usual time is known a limit near it, because a mutant may make a test
+    /// wait for ever. A test has one limit in all its boots.
+    fn limit_times(&mut self) -> Result<()> {
+        let mut limits: BTreeMap<usize, Duration> = BTreeMap::new();
+        for test in &self.tests {
+            let time = self.coverage.time(test);
+            let limit = time.map_or(test.timeout, |time| {
+                test.timeout.min(SHORTEST_LIMIT + 10 * time)
+            });
+            let known = limits.entry(test.index).or_default();
+            *known = limit.max(*known);
+        }
+        for test in &mut self.tests {
+            test.timeout = limits[&test.index];
+            let seconds = test.timeout.as_secs() as u32;
+            let place = self.target.limit_of(test)?;
+            self.elf[place..][..4].copy_from_slice(&seconds.to_le_bytes());
+        }
+        Ok(())
+    }
+
     /// # Errors
-    /// A test fails without a mutant, or the kernel cannot be written.
-    pub fn run(&mut self, mutant: &Mutant) -> Result<Verdict> {
-        let mut elf = self.target.elf.clone();
+    /// The kernel cannot be written.
+    pub fn run(&self, mutant: &Mutant) -> Result<Verdict> {
+        let stages = self.stages(mutant);
+        if stages.is_empty() {
+            return Ok(Verdict::NotExecuted);
+        }
+        let mut elf = self.elf.clone();
         elf[mutant.at..][..mutant.change.bytes.len()].copy_from_slice(&mutant.change.bytes);
         // Another run beside this one has its own.
         let name = format!("mutant-{}", process::id());
@@ -254,11 +338,8 @@ impl<'a> Trials<'a> {
         };
         let _files = Files(&kernel);
         fs::write(&kernel.elf, elf)?;
-        for tests in self.stages(mutant.part) {
-            self.baseline(&tests)?;
-            let usable = |test: &&GuestTest| !self.left_out.contains(&test.name);
-            let tests: Vec<_> = tests.into_iter().filter(usable).collect();
-            let (verdict, _) = self.target.boot(&kernel, &tests);
+        for tests in stages {
+            let verdict = Target::boot(&kernel, &tests);
             if verdict != Verdict::Survived {
                 return Ok(verdict);
             }
@@ -266,54 +347,110 @@ impl<'a> Trials<'a> {
         Ok(Verdict::Survived)
     }
 
-    /// Sees to it that `tests` pass without a mutant. Leaves out those that take too long on this
-    /// machine.
-    fn baseline(&mut self, tests: &[&GuestTest]) -> Result<()> {
-        loop {
-            let untried =
-                |test: &&&GuestTest| !self.passed.has(test) && !self.left_out.contains(&test.name);
-            let tests: Vec<_> = tests.iter().filter(untried).copied().collect();
-            let (verdict, passed) = self.target.boot(&self.target.catalogue.kernel, &tests);
-            self.passed.add(&passed)?;
-            match verdict {
-                Verdict::Survived => return Ok(()),
-                Verdict::TakesTooLong(test) | Verdict::Hangs(test) => {
-                    println!("left out, because it takes too long without a mutant: {test}");
-                    self.left_out.push(test);
-                }
-                verdict => bail!("the unchanged kernel: {verdict}"),
-            }
-        }
+    /// The tests of [`Effort::Named`].
+    fn named(&self) -> Vec<&GuestTest> {
+        let Effort::Named(names) = &self.effort else {
+            return Vec::new();
+        };
+        let is_named = |test: &&GuestTest| names.iter().any(|name| test.name.starts_with(name));
+        self.tests.iter().filter(is_named).collect()
     }
 
-    /// The tests for a mutant of `part`: those that share a boot with most others, the quick ones
-    /// first, then those with boots of their own.
-    fn stages(&self, part: &Part) -> Vec<Vec<&'a GuestTest>> {
-        let is_for_part = |test: &&GuestTest| {
-            part.tests
-                .iter()
-                .any(|prefix| test.name.starts_with(prefix))
+    /// The tests for `mutant`: a few short ones of one boot, then the others. None if no test
+    /// executes it.
+    fn stages(&self, mutant: &Mutant) -> Vec<Vec<&GuestTest>> {
+        if let Effort::Named(_) = self.effort {
+            return vec![self.named()];
+        }
+        let is_for_part = |test: &GuestTest| {
+            let names = mutant.part.tests;
+            names.iter().any(|prefix| test.name.starts_with(prefix))
         };
-        let all = self.target.catalogue.tests.iter();
-        let all = all.filter(|test| !test.hidden && !test.ignored);
-        if let Effort::Named(names) = &self.effort {
-            let is_named = |test: &&GuestTest| names.iter().any(|name| test.name.starts_with(name));
-            return vec![all.filter(is_named).collect()];
-        }
-        let (for_part, others): (Vec<_>, Vec<_>) = all.partition(is_for_part);
-        let (usual, unusual): (Vec<_>, Vec<_>) = for_part
-            .into_iter()
-            .partition(|test| boots_as_usual(test) || part.steps && steps(test));
-        let (quick, slow) = usual.into_iter().partition(is_quick);
-        let mut stages = vec![quick];
-        if self.effort > Effort::Quick {
-            stages.extend([slow, unusual]);
-        }
-        if self.effort > Effort::Part {
-            stages.push(others);
+        let mut tests: Vec<_> = self
+            .tests
+            .iter()
+            .filter_map(|test| {
+                let itself = self.coverage.executes(test, mutant.address);
+                let runs = itself
+                    || self.coverage.boot_executes(test, mutant.address)
+                    || mutant.part.copied && is_for_part(test);
+                let time = self.coverage.time(test)?;
+                runs.then_some(((!itself, !is_for_part(test), time), test))
+            })
+            .collect();
+        tests.sort_by_key(|(order, _)| *order);
+        let mut stages = stages(
+            tests.into_iter().map(|((.., time), test)| (test, time)),
+            if self.effort == Effort::All {
+                Duration::MAX
+            } else {
+                ENOUGH
+            },
+        );
+        if self.effort == Effort::All {
+            stages.push(self.tests.iter().filter(|test| is_long(test)).collect());
         }
         stages
     }
+}
+
+/// Divides `tests`, the best ones first, into stages that share boots, and leaves out those that
+/// come after `enough` time.
+fn stages<'t>(
+    tests: impl Iterator<Item = (&'t GuestTest, Duration)>,
+    enough: Duration,
+) -> Vec<Vec<&'t GuestTest>> {
+    let mut boots: Vec<(&BootOptions, Vec<(&GuestTest, Duration)>)> = Vec::new();
+    let mut sum = Duration::ZERO;
+    for (test, time) in tests {
+        let known = boots.iter().position(|(boot, _)| **boot == test.boot);
+        sum += time
+            + if known.is_none() {
+                BOOT
+            } else {
+                Duration::ZERO
+            };
+        if sum > enough && !boots.is_empty() {
+            break;
+        }
+        let at = known.unwrap_or_else(|| {
+            boots.push((&test.boot, Vec::new()));
+            boots.len() - 1
+        });
+        boots[at].1.push((test, time));
+    }
+    boots.sort_by_key(|(_, tests)| Reverse(tests.len()));
+    let Some((_, most)) = boots.first_mut() else {
+        return Vec::new();
+    };
+    let mut sum = Duration::ZERO;
+    let few = most.iter().take_while(|(_, time)| {
+        sum += *time;
+        sum <= AT_ONCE
+    });
+    let few = few.count().max(1);
+    let first = most.drain(..few).map(|(test, _)| test).collect();
+    let others = boots.into_iter().flat_map(|(_, tests)| tests);
+    let others: Vec<_> = others.map(|(test, _)| test).collect();
+    let stages = [first, others];
+    stages
+        .into_iter()
+        .filter(|stage| !stage.is_empty())
+        .collect()
+}
+
+/// The verdict of `test`, which failed with this text.
+fn judged(test: &GuestTest, failure: &str) -> Verdict {
+    Verdict::of_guest_test(&test.name, failure.lines().next().unwrap_or_default())
+}
+
+/// Whether `test` may take longer than usual.
+fn is_long(test: &GuestTest) -> bool {
+    test.timeout > USUAL
+}
+
+fn symbols(elf: &[u8]) -> Result<Table<'_>> {
+    Table::read(elf).map_err(|error| anyhow::anyhow!("{error:?}"))
 }
 
 /// The files of a mutant, until it is dropped.
@@ -332,49 +469,68 @@ impl Drop for Files<'_> {
     }
 }
 
-/// Whether `test` takes seconds. Those of the probes' suite have a long limit each, for processors
-/// that are simulated in steps.
-fn is_quick(test: &&GuestTest) -> bool {
-    test.timeout == USUAL || test.name.starts_with("suite::")
-}
+#[cfg(test)]
+mod tests_of_stages {
+    use super::*;
 
-/// Whether `test` shares its boot with most others.
-fn boots_as_usual(test: &GuestTest) -> bool {
-    ["", "kprobes.optimize=0"].contains(&&*test.boot.cmdline) && has_usual_machine(test)
-}
-
-/// Whether `test` runs in the kernel that single-steps.
-fn steps(test: &GuestTest) -> bool {
-    test.boot.cmdline.starts_with("kprobes.step=tf") && has_usual_machine(test)
-}
-
-/// The probes' suite has four CPUs, most other tests two.
-fn has_usual_machine(test: &GuestTest) -> bool {
-    let boot = &test.boot;
-    [2, 4].contains(&boot.smp) && (boot.memory_mib, boot.icount) == (256, false)
-}
-
-impl Target {
-    /// Boots `kernel` with `tests` until one fails. Returns the names of those that passed, too.
-    fn boot(&self, kernel: &Kernel, tests: &[&GuestTest]) -> (Verdict, Vec<String>) {
-        let mut passed = Vec::new();
-        let mut verdict = Verdict::Survived;
-        boots::run_until(
-            Emulator::Qemu,
-            kernel,
-            tests,
-            BOOTING,
-            false,
-            |test, result| {
-                let Err(failure) = result else {
-                    passed.push(test.name.clone());
-                    return ControlFlow::Continue(());
-                };
-                verdict =
-                    Verdict::of_guest_test(&test.name, failure.lines().next().unwrap_or_default());
-                ControlFlow::Break(())
+    fn test(name: &str, cmdline: &str) -> GuestTest {
+        GuestTest {
+            name: name.into(),
+            full_name: name.into(),
+            index: 0,
+            boot: BootOptions {
+                cmdline: cmdline.into(),
+                smp: 2,
+                memory_mib: 256,
+                icount: false,
             },
-        );
-        (verdict, passed)
+            timeout: USUAL,
+            ignored: false,
+            hidden: false,
+            should_panic: None,
+            second_pass: false,
+        }
+    }
+
+    /// The names in the stages of tests with these boots and seconds.
+    fn names(tests: &[(&str, &str, u64)], enough: u64) -> Vec<String> {
+        let all: Vec<_> = tests
+            .iter()
+            .map(|(name, cmdline, _)| test(name, cmdline))
+            .collect();
+        let times = tests.iter().map(|(.., time)| Duration::from_secs(*time));
+        stages(all.iter().zip(times), Duration::from_secs(enough))
+            .iter()
+            .map(|stage| {
+                stage
+                    .iter()
+                    .map(|test| &*test.name)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_few_short_tests_of_the_commonest_boot_come_first() {
+        let tests = [
+            ("a", "x", 1),
+            ("b", "", 1),
+            ("c", "", 8),
+            ("d", "", 2),
+            ("e", "x", 9),
+        ];
+        assert_eq!(names(&tests, 100), ["b c", "d a e"]);
+        assert_eq!(names(&[("a", "", 60)], 100), ["a"], "at least one");
+    }
+
+    #[test]
+    fn tests_after_enough_time_are_left_out() {
+        // Each boot takes three seconds.
+        let tests = [("a", "", 2), ("b", "", 5), ("c", "x", 1), ("d", "", 1)];
+        assert_eq!(names(&tests, 13), ["a b"]);
+        assert_eq!(names(&tests, 14), ["a b", "c"]);
+        assert_eq!(names(&tests, 1), ["a"], "the first one in any case");
+        assert!(names(&[], 100).is_empty());
     }
 }

@@ -71,15 +71,11 @@ enum Kind {
         sample: Sample,
         #[command(flatten)]
         choice: Choice,
-        /// Tries all guest tests, not only those of the part
+        /// Tries all guest tests that execute the instruction, not only a minute of them
         #[arg(long)]
         thorough: bool,
-        /// Tries only those tests of the part that share their boots with most others and take
-        /// seconds
-        #[arg(long, conflicts_with = "thorough")]
-        quick: bool,
-        /// Tries only the guest tests whose names begin so
-        #[arg(long = "test", conflicts_with_all = ["thorough", "quick"])]
+        /// Tries the guest tests whose names begin so, and no others
+        #[arg(long = "test", conflicts_with = "thorough")]
         tests: Vec<String>,
         /// Takes this test kernel, as target/boot/testkernel of a build, and builds none
         #[arg(long)]
@@ -178,15 +174,13 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             sample,
             choice,
             thorough,
-            quick,
             tests,
             kernel,
         } => {
-            let effort = match (quick, thorough) {
+            let effort = match thorough {
                 _ if !tests.is_empty() => Effort::Named(tests.clone()),
-                (true, _) => Effort::Quick,
-                (false, false) => Effort::Part,
-                (false, true) => Effort::All,
+                false => Effort::Usual,
+                true => Effort::All,
             };
             let target = machine_code::Target::build(kernel.as_deref())?;
             let all = target.mutants()?;
@@ -201,7 +195,7 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
             if choice.list {
                 return Ok(listed(chosen.iter().map(|mutant| &*mutant.name)));
             }
-            let mut trials = target.trials(&chosen, effort)?;
+            let trials = target.trials(&chosen, effort)?;
             each(
                 &chosen,
                 sample.deadline(),

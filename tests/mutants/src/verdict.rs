@@ -18,6 +18,8 @@ pub enum Verdict {
     BreaksTheRules,
     /// All tests passed.
     Survived,
+    /// No test executes it.
+    NotExecuted,
     /// By the guest, which ends this test when its time is over.
     TakesTooLong(String),
     /// This test was not over in time, and was ended from outside.
@@ -54,6 +56,7 @@ impl Verdict {
             Self::Noticed(_) => "noticed by a test",
             Self::BreaksTheRules => "noticed by the rules of the hit path",
             Self::Survived => "SURVIVED",
+            Self::NotExecuted => "NOT EXECUTED by any test",
             Self::TakesTooLong(_) => "noticed by a test's time limit",
             Self::Hangs(_) => "a test hangs",
             Self::DoesNotBoot => "does not boot",
@@ -384,6 +387,7 @@ mod tests_of_the_judgement {
     fn only_tests_and_the_rules_notice() {
         let others = [
             Verdict::Survived,
+            Verdict::NotExecuted,
             Verdict::Hangs("a".into()),
             Verdict::DoesNotBoot,
             Verdict::DoesNotBuild,
@@ -399,8 +403,8 @@ mod tests_of_the_judgement {
         assert!(!tally.all_noticed());
         assert_eq!(
             tally.to_string(),
-            "2 of 7 mutants noticed; SURVIVED: 1; a test hangs: 1; does not boot: 1; \
-             does not build: 1; \
+            "2 of 8 mutants noticed; NOT EXECUTED by any test: 1; SURVIVED: 1; a test hangs: 1; \
+             does not boot: 1; does not build: 1; \
              no verdict: 1; noticed by a test: 1; noticed by the rules of the hit path: 1"
         );
     }

@@ -8,8 +8,8 @@ pub struct Part {
     pub functions: &'static [&'static str],
     /// Beginnings of the tests' names.
     pub tests: &'static [&'static str],
-    /// Whether it mainly serves single steps: then the boots that step are the usual ones.
-    pub steps: bool,
+    /// Whether copies of the functions are executed, so that nobody knows which tests do it.
+    pub copied: bool,
 }
 
 /// See the module's text.
@@ -37,7 +37,7 @@ pub const PARTS: [Part; 22] = [
             "suite::",
             "unusual_instructions::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "handlers",
@@ -59,7 +59,7 @@ pub const PARTS: [Part; 22] = [
             "several_returns::",
             "suite::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "trampoline",
@@ -73,7 +73,7 @@ pub const PARTS: [Part; 22] = [
             "several_returns::",
             "suite::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "detour",
@@ -89,7 +89,7 @@ pub const PARTS: [Part; 22] = [
             "several_returns::",
             "suite::",
         ],
-        steps: false,
+        copied: true,
     },
     Part {
         name: "historic",
@@ -104,7 +104,7 @@ pub const PARTS: [Part; 22] = [
             "suite::interrupts::",
             "suite::returns::",
         ],
-        steps: true,
+        copied: false,
     },
     Part {
         name: "entry",
@@ -130,7 +130,7 @@ pub const PARTS: [Part; 22] = [
             "rare_exceptions::",
             "tasks::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "hooks",
@@ -149,7 +149,7 @@ pub const PARTS: [Part; 22] = [
             "suite::jprobes::",
             "suite::returns::",
         ],
-        steps: true,
+        copied: false,
     },
     Part {
         name: "text poke",
@@ -162,7 +162,7 @@ pub const PARTS: [Part; 22] = [
             "protection::",
             "stores_to_text::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "scheduler",
@@ -176,7 +176,7 @@ pub const PARTS: [Part; 22] = [
             "protection::",
             "tasks::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "fault rewind",
@@ -198,7 +198,7 @@ pub const PARTS: [Part; 22] = [
             "suite::faults::",
             "suite::handlers::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "preempt at breakpoint",
@@ -214,7 +214,7 @@ pub const PARTS: [Part; 22] = [
             "interrupts_and_nmis::",
             "protection::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "user access",
@@ -227,13 +227,13 @@ pub const PARTS: [Part; 22] = [
             "regressions::",
             "suite::handlers::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "backtrace",
         functions: &["kernel::backtrace::", "<kernel::backtrace::"],
         tests: &["backtraces::", "calls::", "kallsyms::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "platform",
@@ -252,13 +252,13 @@ pub const PARTS: [Part; 22] = [
             "suite::memory::",
             "suite::registration::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "files",
         functions: &["kernel::probes::debugfs::", "<kernel::probes::debugfs::"],
         tests: &["probe_files::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "handler rules",
@@ -267,7 +267,7 @@ pub const PARTS: [Part; 22] = [
             "<kernel::probes::running_handler::",
         ],
         tests: &["handler_rules::", "printk::", "suite::handlers::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "records",
@@ -287,7 +287,7 @@ pub const PARTS: [Part; 22] = [
             "trace_stress::interrupts::",
             "trace_stress::rings::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "reads of actions",
@@ -298,30 +298,30 @@ pub const PARTS: [Part; 22] = [
             "trace_scripts::",
             "trace_stress::interrupts::",
         ],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "maps of actions",
         functions: &["trace_add_by_", "trace_map_", "trace_maps::compiled::"],
         tests: &["trace_programs::", "trace_scripts::", "trace_stress::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "stacks of actions",
         functions: &["kernel::trace::stacks::", "trace_stack_id"],
         tests: &["trace_programs::", "trace_scripts::", "trace_stacks::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "events",
         functions: &["kernel::trace::buffer::", "kernel::trace::event::Event::"],
         tests: &["trace_files::", "trace_stress::rings::"],
-        steps: false,
+        copied: false,
     },
     Part {
         name: "script",
         functions: &["kernel::trace::script::", "kernel::trace::sources::"],
         tests: &["trace_scripts::", "trace_sources::"],
-        steps: false,
+        copied: false,
     },
 ];
