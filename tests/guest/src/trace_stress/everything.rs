@@ -1,5 +1,5 @@
-//! A count on every function and on every instruction that can be probed, and events beside it,
-//! while programs run.
+//! A count on every function, and on every instruction of the kernel, that can be probed, and
+//! events beside it, while programs run.
 //!
 //! By breakpoints the processor's exceptions are an independent count: each is a hit of the count,
 //! a miss, or a breakpoint that had just gone.
@@ -30,7 +30,7 @@ use trace_maps::Map;
 use super::{Rings, Since, address_of};
 use crate::{
     optimization::Optimization,
-    own_code::is_of_the_suite,
+    own_code::{is_of_the_kernel, is_of_the_suite},
     trace_files::{append, clean_up, echo, show},
     whole_kernel::COUNTED,
 };
@@ -64,28 +64,30 @@ fn counter(places: Option<u32>) -> Shared<Program> {
     Program::load(b.finish().unwrap()).unwrap()
 }
 
-/// The functions of the kernel and the tests. The suite of the probes does not run meanwhile.
-fn functions() -> Vec<Symbol<'static>> {
+/// The functions that are `wanted`.
+fn functions(wanted: impl Fn(&Symbol<'_>) -> bool) -> Vec<Symbol<'static>> {
     let mut functions: Vec<_> = symbols::functions()
-        .filter(|symbol| symbol.kind == symbols::Kind::Text && !is_of_the_suite(symbol))
+        .filter(|symbol| symbol.kind == symbols::Kind::Text && wanted(symbol))
         .collect();
     functions.sort_by_key(|symbol| symbol.start);
     functions.dedup_by_key(|symbol| symbol.start);
     functions
 }
 
-/// The entries of functions that can be probed.
+/// The entries of functions that can be probed, those of the tests among them. The suite of the
+/// probes does not run meanwhile.
 fn entries() -> Vec<u64> {
     let can_be_probed = |at: &u64| register(Box::new(Kprobe::new().at(*at).disabled())).is_ok();
-    let starts = functions().into_iter().map(|symbol| symbol.start);
+    let functions = functions(|symbol| !is_of_the_suite(symbol));
+    let starts = functions.into_iter().map(|symbol| symbol.start);
     starts.filter(can_be_probed).collect()
 }
 
-/// All instructions that can be probed.
+/// All instructions of the kernel that can be probed.
 fn instructions() -> Vec<u64> {
     let mut end = 0;
     let mut places = Vec::new();
-    for symbol in functions() {
+    for symbol in functions(is_of_the_kernel) {
         // Another name for a part of the function before.
         if symbol.start >= end {
             end = symbol.start + symbol.size;
