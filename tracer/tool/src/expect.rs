@@ -150,6 +150,35 @@ impl Found {
             other => Err(format!("{} is no number", other.shown())),
         }
     }
+
+    /// What kind of value it is, with an article.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Number(_) => "a number",
+            Self::Text(_) => "a text",
+            Self::Tuple(_) => "a tuple",
+        }
+    }
+
+    /// An error, if no two values of these kinds are equal: such a condition is a mistake.
+    fn check_comparable(&self, other: &Self) -> Result<(), String> {
+        let mut parts = match (self, other) {
+            (Self::Tuple(parts), Self::Tuple(others)) if parts.len() == others.len() => {
+                parts.iter().zip(others)
+            }
+            (Self::Number(_), Self::Number(_)) | (Self::Text(_), Self::Text(_)) => return Ok(()),
+            _ => {
+                return Err(format!(
+                    "it compares {} with {}: {} with {}",
+                    self.kind(),
+                    other.kind(),
+                    self.shown(),
+                    other.shown()
+                ));
+            }
+        };
+        parts.try_for_each(|(part, other)| part.check_comparable(other))
+    }
 }
 
 /// The end of a trace.
@@ -242,8 +271,11 @@ impl End<'_> {
     ) -> Result<Found, String> {
         let (left, right) = (self.value(left)?, self.value(right)?);
         match operation {
-            Binary::Equal => return Ok(Found::Number((left == right).into())),
-            Binary::NotEqual => return Ok(Found::Number((left != right).into())),
+            Binary::Equal | Binary::NotEqual => {
+                left.check_comparable(&right)?;
+                let wanted = operation == Binary::Equal;
+                return Ok(Found::Number(((left == right) == wanted).into()));
+            }
             _ => {}
         }
         let (a, b) = (left.number()?, right.number()?);
@@ -288,6 +320,20 @@ impl End<'_> {
                 "`{map}` has keys; write `{map}[KEY]`, `len({map})` or `sum({map})`"
             ));
         }
+        // All keys of a map are alike.
+        if let Some((key, _)) = entries.first()
+            && !self.is_like(key, &keys)
+        {
+            let shown: Vec<String> = key.iter().map(|part| self.found(part).shown()).collect();
+            let name = &map.name.text;
+            return Err(match key.is_empty() {
+                true => format!("`@{name}` has no keys; write `@{name}`"),
+                false => format!(
+                    "no entry of `@{name}` is like `{map}`; one of them is `@{name}[{}]`",
+                    shown.join(", ")
+                ),
+            });
+        }
         let fits = |key: &Key| {
             key.len() == keys.len() && key.iter().zip(&keys).all(|(one, key)| self.is(one, key))
         };
@@ -295,6 +341,21 @@ impl End<'_> {
             .iter()
             .find(|(key, _)| fits(key))
             .map(|(_, value)| value))
+    }
+
+    /// Whether a key could be what was written: as many parts, and numbers where those are numbers.
+    fn is_like(&self, key: &Key, written: &[Found]) -> bool {
+        key.len() == written.len()
+            && key
+                .iter()
+                .zip(written)
+                .all(|(key, written)| match (key, written) {
+                    (Value::Tuple(parts), Found::Tuple(written)) => self.is_like(parts, written),
+                    (Value::Tuple(_), _) | (_, Found::Tuple(_)) => false,
+                    (_, Found::Number(_)) => key.number().is_some(),
+                    // Each value may be written as it is shown.
+                    (_, Found::Text(_)) => true,
+                })
     }
 
     /// Whether a key is what was written. Functions may be written by their last segments.
@@ -443,6 +504,25 @@ mod tests {
             "len(1)",
         ] {
             assert!(value(wrong).is_err(), "{wrong}");
+        }
+        for (wrong, why) in [
+            ("@ == \"3\"", "compares a number with a text: 3 with \"3\""),
+            ("\"c\" != @bytes[\"x\"]", "compares a text with a number"),
+            ("(1, \"c\") == (1, 2)", "compares a text with a number"),
+            ("(1, 2) == (1, 2, 3)", "compares a tuple with a tuple"),
+            (
+                "@bytes[1]",
+                "no entry of `@bytes` is like `@bytes[1]`; one of them is `@bytes[\"x\"]`",
+            ),
+            ("@two[1]", "one of them is `@two[1, \"c\"]`"),
+            ("@two[\"c\", 1]", "no entry of `@two` is like"),
+            ("@[7]", "`@` has no keys; write `@`"),
+        ] {
+            let found = value(wrong);
+            assert!(
+                found.as_ref().is_err_and(|error| error.contains(why)),
+                "{wrong}: {found:?}"
+            );
         }
     }
 

@@ -20,6 +20,42 @@ pub fn list_events(pattern: &str, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// The units of timers, each behind its kind.
+const TIMERS: [&str; 8] = [
+    "interval:hz:N",
+    "interval:ms:N",
+    "interval:s:N",
+    "interval:us:N",
+    "profile:hz:N",
+    "profile:ms:N",
+    "profile:s:N",
+    "profile:us:N",
+];
+
+/// Writes the timers, if the pattern asks for them: `interval:*`, `profile:hz:*`. Whether it does.
+pub fn list_timers(pattern: &str, out: &mut impl Write) -> Result<bool> {
+    if !["interval:", "profile:"]
+        .iter()
+        .any(|kind| pattern.starts_with(kind))
+    {
+        return Ok(false);
+    }
+    let wanted = pattern
+        .split_once('*')
+        .map_or(pattern, |(before, _)| before);
+    let mut found = TIMERS
+        .iter()
+        .filter(|timer| timer.starts_with(wanted))
+        .peekable();
+    if found.peek().is_none() {
+        bail!("no timer matches `{pattern}`; `-l 'interval:*'` and `-l 'profile:*'` list them");
+    }
+    for timer in found {
+        writeln!(out, "{timer}").context(CANNOT_WRITE)?;
+    }
+    Ok(true)
+}
+
 /// Writes a line for each function that the pattern matches, by address.
 pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
     let pattern = match pattern.split_once(':') {
@@ -46,4 +82,28 @@ pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<
         writeln!(out, "kprobe:{}  {signature}", function.path).context(CANNOT_WRITE)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_are_listed_by_their_units() {
+        let listed = |pattern: &str| {
+            let mut out = Vec::new();
+            list_timers(pattern, &mut out).map(|is_timer| {
+                assert_eq!(is_timer, !out.is_empty(), "{pattern}");
+                String::from_utf8(out).unwrap()
+            })
+        };
+        assert_eq!(listed("interval:*").unwrap().lines().count(), 4);
+        assert_eq!(listed("profile:hz:*").unwrap(), "profile:hz:N\n");
+        assert_eq!(listed("vfs_*").unwrap(), "");
+        let error = listed("interval:days:*").unwrap_err().to_string();
+        assert!(
+            error.contains("no timer matches `interval:days:*`"),
+            "{error}"
+        );
+    }
 }

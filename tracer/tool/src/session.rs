@@ -137,6 +137,9 @@ pub fn run(options: &Options) -> Result<u8> {
         list::list_events(events, &mut stdout().lock())?;
         return Ok(0);
     }
+    if list::list_timers(pattern, &mut stdout().lock())? {
+        return Ok(0);
+    }
     let kernel = build(options, &mut timing)?;
     let symbols = open(&kernel, &mut timing)?;
     list::list(pattern, &symbols, &mut stdout().lock())?;
