@@ -442,18 +442,32 @@ impl Events {
             layouts.push((event.id, name, event.layout.clone()));
         }
         layouts.sort_unstable_by_key(|(id, ..)| *id);
-        Ok(Layouts(layouts))
+        Ok(Layouts {
+            list: layouts,
+            last: 0,
+        })
     }
 }
 
-/// Names and layouts of events, in the order of their numbers.
-pub struct Layouts(Vec<(u16, String, Shared<Layout>)>);
+/// Names and layouts of events.
+pub struct Layouts {
+    /// In the order of their numbers.
+    list: Vec<(u16, String, Shared<Layout>)>,
+    /// Where the last one was: most records are of the same event as the one before.
+    last: usize,
+}
 
 impl Layouts {
     /// Those of the event with that number.
-    pub fn of(&self, id: u16) -> Option<(&str, &Layout)> {
-        let at = self.0.binary_search_by_key(&id, |(id, ..)| *id).ok()?;
-        let (_, name, layout) = &self.0[at];
+    pub fn of(&mut self, id: u16) -> Option<(&str, &Layout)> {
+        if self
+            .list
+            .get(self.last)
+            .is_none_or(|(last, ..)| *last != id)
+        {
+            self.last = self.list.binary_search_by_key(&id, |(id, ..)| *id).ok()?;
+        }
+        let (_, name, layout) = &self.list[self.last];
         Some((name, layout))
     }
 }
