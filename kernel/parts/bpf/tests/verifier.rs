@@ -834,6 +834,20 @@ fn pointers_are_moved_by_bounded_numbers() {
          number (any number); compare it with its bounds first, or mask it",
         checked(Condition::Greater, 23),
     );
+    // Numbers without a bit in common are added, so their bounds are: 0 to 5 and 16.
+    for op in [AluOp::Or, AluOp::Xor] {
+        takes(|b| {
+            let end = b.label();
+            b.load_register(R6, Register::Di);
+            value(b);
+            b.branch(Condition::Above, R6, 5, end)
+                .alu(op, R6, 16)
+                .alu(AluOp::Add, R0, R6)
+                .load(R1, R0, 2, Size::B1)
+                .place(end)
+                .exit(0);
+        });
+    }
     let far = "insn 2, `r2 += r3`: expected a pointer within 2^29 bytes of its memory in r2, found \
                a pointer into the stack (r10 plus 536870913); check the distance before it is \
                added";

@@ -163,6 +163,18 @@ fn jump_tables_into_the_function_itself_are_known() {
 }
 
 #[test]
+fn branches_inside_of_a_function_are_no_edges() {
+    let mut code = [0x90; 16];
+    code[0] = 0x75; // jne, to the last byte
+    code[1] = 13;
+    code[2..7].copy_from_slice(&[0xe8, 9, 0, 0, 0]); // call of the next function
+    code[7] = 0xeb; // jmp to the start
+    code[8] = (-9_i8) as u8;
+    let image = Small::new(&[("root", &code), ("leaf", &[0xc3])], &[]);
+    assert_eq!(edges(&image, &image.function(0)).targets, [(2, TEXT + 16)]);
+}
+
+#[test]
 fn calls_of_panicking_code_are_violations() {
     let image = Small::new(
         &[("root", &call(0, 1)), ("core::panicking::panic", &[0xc3])],

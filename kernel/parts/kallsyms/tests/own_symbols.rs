@@ -446,3 +446,12 @@ fn clones_of_a_function_share_a_name() {
         assert_eq!(named(name).name_of_all_clones(), of_all, "{name}");
     }
 }
+
+#[test]
+fn a_symbol_contains_its_bytes_and_no_others() {
+    let symbol = TABLE.lookup("sized_routine").unwrap();
+    assert_eq!(symbol.size, 3);
+    let contains = |address: u64| symbol.contains(address);
+    assert!(contains(symbol.start) && contains(symbol.start + 2));
+    assert!(!contains(symbol.start + 3) && !contains(symbol.start - 1));
+}

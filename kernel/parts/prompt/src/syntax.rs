@@ -210,6 +210,7 @@ impl Iterator for Tokens<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
     use proptest::prelude::*;
 
     fn words(line: &str) -> Vec<String> {
@@ -271,16 +272,49 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         use SyntaxError::*;
-        for (line, error) in [
-            ("echo 'a", OpenQuote('\'')),
-            ("echo \"a\\\"", OpenQuote('"')),
-            ("a\\", OpenBackslash),
-            ("echo >", NoFile),
-            ("echo > > f", NoFile),
-            ("echo >>> f", NoFile),
-            ("echo > a > b", SecondFile),
-            ("echo > a >> b", SecondFile),
+        for (line, error, text) in [
+            (
+                "echo 'a",
+                OpenQuote('\''),
+                "the quotation has no end; close it with '",
+            ),
+            (
+                "echo \"a\\\"",
+                OpenQuote('"'),
+                "the quotation has no end; close it with \"",
+            ),
+            (
+                "a\\",
+                OpenBackslash,
+                "nothing follows the last backslash; write two to mean one",
+            ),
+            (
+                "echo >",
+                NoFile,
+                "> and >> need the name of a file; quote them to mean the characters",
+            ),
+            (
+                "echo > > f",
+                NoFile,
+                "> and >> need the name of a file; quote them to mean the characters",
+            ),
+            (
+                "echo >>> f",
+                NoFile,
+                "> and >> need the name of a file; quote them to mean the characters",
+            ),
+            (
+                "echo > a > b",
+                SecondFile,
+                "the output can go to one file only; remove all but one > FILE",
+            ),
+            (
+                "echo > a >> b",
+                SecondFile,
+                "the output can go to one file only; remove all but one > FILE",
+            ),
         ] {
+            assert_eq!(error.to_string(), text);
             assert_eq!(parse(line), Err(error), "{line}");
         }
     }

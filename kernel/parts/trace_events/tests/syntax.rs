@@ -495,6 +495,10 @@ fn automatic_names_that_are_cut_stay_different() {
     assert_eq!(entry[..50], inside[..50]);
     assert_ne!(entry, inside);
     assert!(entry.starts_with("p__ZN9workspace7modules"));
+    // The longest name of all is whole.
+    let fits = "f".repeat(63 - "p_away__0".len());
+    let whole = definition(&format!("p away:{fits}")).event;
+    assert_eq!(whole, format!("p_away_{fits}_0"));
 }
 
 #[test]

@@ -693,6 +693,17 @@ fn mistakes_are_told_with_place_cause_and_next_step() {
 }
 
 #[test]
+fn the_kinds_of_probes_are_listed_where_there_is_none() {
+    let mistakes = parse_with("{ @ = 1; }", &[]).unwrap_err();
+    assert_eq!(
+        mistakes[0].help,
+        "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
+         `inline:FUNCTION`, `line:FILE:LINE`, `tracepoint:GROUP:EVENT`, `interval:s:1`, \
+         `profile:hz:99`, `begin` and `end`"
+    );
+}
+
+#[test]
 fn all_mistakes_of_a_text_are_told() {
     let text = "kprobe:f {\n  $a = ;\n  @b = count(;\n  if (1) { $c = 08; $ok = 1; }\n}\n\
                 kprob:g { ( }\nkprobe:h /+/ { @ = 1 }\nkprobe:i { @ok = 1; @d = [; }";

@@ -349,6 +349,7 @@ proptest! {
             prop_assert_eq!(stacks.first_equal(number), number);
             let count = stacks.frames(number, &mut frames).unwrap();
             prop_assert_eq!(&frames[..count], &trace[..]);
+            prop_assert_eq!(stacks.count(number), Some(count));
         }
     }
 }
@@ -451,6 +452,7 @@ fn a_trace_without_room_is_counted_and_numbers_end_with_a_clear() {
     for &(frame, number) in &kept {
         assert_eq!(stacks.frames(number, &mut frames), Some(2));
         assert_eq!(frames[..2], [frame, 7]);
+        assert_eq!(stacks.count(number), Some(2));
     }
     stacks.clear();
     let again = stacks.insert(&[kept[0].0, 7]).unwrap();
@@ -464,6 +466,7 @@ fn a_trace_without_room_is_counted_and_numbers_end_with_a_clear() {
     }
     assert_eq!(stacks.frames(again, &mut frames), Some(2));
     assert_eq!(stacks.frames(u64::MAX, &mut frames), None);
+    assert_eq!(stacks.count(kept[0].1), None);
     assert!(again as i64 > 0);
 }
 

@@ -11,6 +11,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 mod helpers;
+mod time_limit;
 
 use std::{
     arch::global_asm,
@@ -584,6 +585,7 @@ pub fn run(
     variant: Variant,
 ) -> (World, u8) {
     let mut guard = place();
+    let _run = time_limit::begin();
     let place = guard.get_or_insert_with(Place::new);
     place.cpu.own_address = &raw const *place.cpu as u64;
     place.cpu.number = world.cpu;

@@ -224,6 +224,8 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 Some(b'(') => {
                     self.at += 1;
+                    // Each level has read a parenthesis of its own.
+                    debug_assert!(outer.len() < self.at);
                     let inner = Level {
                         negated,
                         ..Level::default()

@@ -286,3 +286,27 @@ fn comparisons_of_different_signs_are_exact() {
         assert_eq!(world.out, is.to_string(), "{text}");
     }
 }
+
+#[test]
+fn a_cast_keeps_the_bytes_and_the_sign_of_its_type() {
+    let number = 0x8182_8384_8586_8788_u64;
+    for (names, value) in [
+        ("u8 uint8 uint8_t", i128::from(number as u8)),
+        ("u16 uint16 uint16_t", i128::from(number as u16)),
+        ("u32 uint32 uint32_t", i128::from(number as u32)),
+        ("u64 usize uint64 uint64_t size_t", i128::from(number)),
+        ("i8 int8 int8_t", i128::from(number as i8)),
+        ("i16 int16 int16_t", i128::from(number as i16)),
+        ("i32 int32 int32_t int", i128::from(number as i32)),
+        ("i64 isize int64 int64_t ssize_t", i128::from(number as i64)),
+    ] {
+        for name in names.split(' ') {
+            let mut world = World::new(&format!("kprobe:vfs_write {{ print(({name})arg0); }}"));
+            world.hit(&Hit {
+                registers: vec![(Di, number)],
+                ..Hit::default()
+            });
+            assert_eq!(world.out, format!("{value}\n"), "{name}");
+        }
+    }
+}

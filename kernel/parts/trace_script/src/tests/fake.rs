@@ -58,6 +58,12 @@ pub(super) const TASK_REF: TypeId = TypeId(31);
 pub(super) const LIST: TypeId = TypeId(32);
 pub(super) const NAMES: TypeId = TypeId(33);
 pub(super) const TRIPLE: TypeId = TypeId(34);
+pub(super) const BLOCK: TypeId = TypeId(35);
+/// Structures in each other: that of level N has this type plus N.
+const TALL: u64 = 100;
+const NARROW: u64 = 200;
+/// There are more of them than are shown.
+pub(super) const LEVELS: u64 = 9;
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -100,6 +106,17 @@ pub(super) fn in_two(type_id: TypeId, first: Register, second: Register) -> Vari
     Variable {
         type_id,
         pieces: vec![piece(first), piece(second)],
+    }
+}
+
+/// A value in memory, at the address in a register.
+pub(super) fn behind(type_id: TypeId, bytes: u32, register: Register) -> Variable {
+    Variable {
+        type_id,
+        pieces: vec![Piece {
+            bytes,
+            source: Source::Memory(Expression::Register(register)),
+        }],
     }
 }
 
@@ -327,7 +344,30 @@ impl Fake {
                 ),
             ),
         ];
-        let types = types.into_iter().chain(library);
+        let tall = (0..LEVELS).map(|level| {
+            let inside = 16 * (LEVELS - 1 - level);
+            let mut fields = vec![field("mark", 0, U32)];
+            if level + 1 < LEVELS {
+                fields.push(field("next", 8, TypeId(TALL + level + 1)));
+            }
+            fields.push(field("end", 8 + inside, USIZE));
+            let of = structure(&format!("Tall{level}"), 16 + inside, fields);
+            (TypeId(TALL + level), of)
+        });
+        // The last one has a number only, so it is as good as the number.
+        let narrow = (0..7).map(|level| {
+            let inside = 8 * (6 - level);
+            let mut fields = vec![field("mark", 0, USIZE)];
+            if level < 6 {
+                fields.push(field("next", 8, TypeId(NARROW + level + 1)));
+            }
+            let of = structure(&format!("Narrow{level}"), 8 + inside, fields);
+            (TypeId(NARROW + level), of)
+        });
+        let library = library
+            .into_iter()
+            .chain([(BLOCK, Type::Array { of: U32, count: 64 })]);
+        let types = types.into_iter().chain(library).chain(tall).chain(narrow);
         let function = |path: &str, address| Function {
             path: path.into(),
             symbol: path.into(),
@@ -404,6 +444,21 @@ impl Fake {
                 ),
                 ((READ, "count"), Ok(in_register(U32, 4, Dx))),
                 ((OPEN, "path"), Ok(in_two(STR, Di, Si))),
+                ((OPEN, "tall"), Ok(behind(TypeId(TALL), 144, Di))),
+                ((OPEN, "narrow"), Ok(behind(TypeId(NARROW), 56, Di))),
+                ((OPEN, "triple"), Ok(behind(TRIPLE, 12, Di))),
+                ((OPEN, "block"), Ok(behind(BLOCK, 256, Di))),
+                (
+                    // A number of which two bytes are in a register.
+                    (OPEN, "split"),
+                    Ok(Variable {
+                        type_id: USIZE,
+                        pieces: [behind(U8, 6, Di), in_register(U8, 2, Si)]
+                            .into_iter()
+                            .flat_map(|part| part.pieces)
+                            .collect(),
+                    }),
+                ),
                 ((OPEN, "parts"), Ok(in_two(NAMES, Di, Si))),
             ]),
             returns: BTreeMap::from([

@@ -101,6 +101,41 @@ fn a_linear_histogram_has_rows_below_and_above_its_range() {
 }
 
 #[test]
+fn a_number_without_a_sign_is_in_the_last_bucket_however_large_it_is() {
+    let mut world = World::new("kprobe:vfs_write { @ = lhist(arg0, 0, 20, 10); }");
+    hits(&mut world, &[u64::MAX, 1 << 63]);
+    let bar = "@".repeat(52);
+    assert_eq!(
+        world.maps(),
+        format!("@: \n{:<16}{:>8} |{bar}|\n\n", "[20, ...)", 2)
+    );
+}
+
+#[test]
+fn values_of_maps_are_divided_when_they_are_printed() {
+    let mut world = World::new(
+        "kprobe:vfs_write { $v = (int64)arg0; @sum = sum($v); @last = arg0; @avg = avg($v); \
+         @max = max($v); } \
+         end { print(@sum, 9, 10); print(@last, 9, 7); print(@avg, 9, 3); print(@max, 9, 1); }",
+    );
+    hits(&mut world, &[100, -400_i64 as u64, 60, 500]);
+    world.tick();
+    assert_eq!(world.out, "@sum: 26\n@last: 71\n@avg: 21\n@max: 500\n");
+}
+
+#[test]
+fn time_counts_from_the_beginning_of_the_script() {
+    let world = World::new("kprobe:vfs_write { print(1); }");
+    // It starts at 500, and a tick takes 2 nanoseconds.
+    for (tsc, nanoseconds) in [(500, 0), (501, 2), (1500, 2000), (499, -2)] {
+        assert_eq!(
+            world.presentation.nanoseconds_since_start(tsc),
+            Some(nanoseconds)
+        );
+    }
+}
+
+#[test]
 fn sums_extremes_averages_and_statistics() {
     let mut world = World::new(
         "kprobe:vfs_write { $v = (int64)arg0; @a = sum($v); @b[1] = sum($v); @c = min($v); \

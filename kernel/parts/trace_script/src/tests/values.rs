@@ -2,7 +2,7 @@
 
 use bpf::context::Register::{Ax, Cx, Di, Dx, Si};
 
-use super::fake::{Fake, Hit, OPEN, READ, SYS_OPEN, World, compiled_with};
+use super::fake::{Fake, Hit, LEVELS, OPEN, READ, SYS_OPEN, World, compiled_with};
 use crate::Options;
 
 const FILE_AT: u64 = 0xffff_8000_0020_0000;
@@ -670,5 +670,131 @@ fn texts_have_at_most_the_length_of_the_program_s_text() {
         assert_eq!(world.out, format!("{shown}\n{equal}"));
         world.out.clear();
         assert_eq!(world.maps(), format!("@[{shown}]: 1\n\n"));
+    }
+}
+
+/// A hit of the function that opens files, with memory at the address in `rdi`.
+fn open_hit(world: &mut World, memory: &[u8]) -> Hit {
+    world.memory.push((FILE_AT, memory.to_vec()));
+    Hit {
+        registers: vec![(Di, FILE_AT), (Si, 0x1234)],
+        address: OPEN,
+        ..Hit::default()
+    }
+}
+
+#[test]
+fn structures_in_each_other_are_shown_to_a_depth() {
+    let mut world = World::new("kprobe:vfs_open { print(args.tall); }");
+    let words = (1..=LEVELS).chain((1..=LEVELS).rev().map(|level| 10 * level));
+    let hit = open_hit(
+        &mut world,
+        &words.flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
+    );
+    world.hit(&hit);
+    let tall = (0..6).map(|level| format!("Tall{level} {{ mark: {}, next: ", level + 1));
+    let ends = (1..=6).rev().map(|level| format!(", end: {level}0 }}"));
+    let shown = tall
+        .chain(["Tall6 { mark: (), next: (), end: () }".into()])
+        .chain(ends);
+    assert_eq!(world.out, shown.collect::<String>() + "\n");
+    let mut world = World::new("kprobe:vfs_open { print(args.narrow); }");
+    let hit = open_hit(
+        &mut world,
+        &(1..=7_u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
+    );
+    world.hit(&hit);
+    let narrow = (0..6).map(|level| format!("Narrow{level} {{ mark: {}, next: ", level + 1));
+    let shown = narrow.chain(["Narrow6 { mark: () }".into(), " }".repeat(6)]);
+    assert_eq!(world.out, shown.collect::<String>() + "\n");
+}
+
+#[test]
+fn a_number_is_put_together_from_memory_and_a_register() {
+    let mut world = World::new("kprobe:vfs_open { printf(\"%x\\n\", args.split); }");
+    // Nothing is behind its six bytes.
+    let hit = open_hit(&mut world, &[1, 2, 3, 4, 5, 6]);
+    world.hit(&hit);
+    assert_eq!((&*world.out, world.faults), ("1234060504030201\n", 0));
+}
+
+#[test]
+fn the_bytes_of_an_argument_in_memory_are_kept_and_no_more() {
+    let mut world = World::new("kretprobe:vfs_open { print(args.triple); }");
+    let bytes: Vec<u8> = [7_u32, 8, 9]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let hit = open_hit(&mut world, &bytes);
+    let on_return = Hit {
+        address: OPEN,
+        ..Hit::default()
+    };
+    world.call(&hit, &on_return);
+    assert_eq!((&*world.out, world.faults), ("[7, 8, 9]\n", 0));
+}
+
+#[test]
+fn all_the_bytes_that_fit_are_kept_for_the_return() {
+    let text = "kretprobe:vfs_open { print(args.block); }";
+    World::new(text);
+    let more = text.replace("args.block", "args.block); print(args.path.len");
+    let refusal = compiled_with(&more, &Fake::new(), &Options::default()).err();
+    assert!(
+        refusal.as_ref().is_some_and(|refusal| refusal.starts_with(
+            "error: 272 bytes are kept from the entry to the return of a call; at most 256 fit"
+        )),
+        "{refusal:?}"
+    );
+}
+
+#[test]
+fn a_variable_takes_another_text() {
+    let mut world = World::new(
+        "kprobe:vfs_write { $t = comm; print($t); $t = \"dog\"; print($t); $t = comm; print($t); }",
+    );
+    world.hit(&write_hit());
+    assert_eq!(world.out, "cat\ndog\ncat\n");
+}
+
+#[test]
+fn maps_hold_values_that_are_no_whole_words() {
+    let mut world = with_file(
+        "kprobe:vfs_write { @mode = args.file.mode; @readable = args.file.readable; \
+         @count = args.count; @triple = args.triple; @shape = args.shape; }",
+        "",
+    );
+    world.hit(&Hit {
+        registers: vec![(Di, FILE_AT), (Si, 2 | 7 << 32), (Dx, 5), (Cx, 6)],
+        ..Hit::default()
+    });
+    assert_eq!(
+        world.maps(),
+        "@count: 6\n@mode: Write\n@readable: true\n@shape: Box { width: 7, height: 5 }\n\
+         @triple: [2, <unavailable>, 5]\n"
+    );
+}
+
+#[test]
+fn the_first_bytes_of_texts_are_compared() {
+    for (most, literal, same) in [
+        (7, "abcdefgX", true),
+        (8, "abcdefgX", false),
+        (8, "abcdefgh", true),
+        (8, "abcdefghX", true),
+        (9, "abcdefghX", false),
+        (9, "abcdefgh", true),
+        (9, "abcdefg", false),
+    ] {
+        let text =
+            format!("kprobe:vfs_write {{ print(strncmp(str(arg1), \"{literal}\", {most})); }}");
+        let mut world = World::new(&text);
+        world.memory.push((NAME_AT, b"abcdefgh\0".to_vec()));
+        world.hit(&write_hit());
+        assert_eq!(
+            world.out,
+            format!("{}\n", u8::from(!same)),
+            "{most} {literal}"
+        );
     }
 }
