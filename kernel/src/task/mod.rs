@@ -15,6 +15,7 @@
 //! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered from
 //!     ring 3 or will go there. A kernel thread has it too, unused.
 
+pub mod comms;
 pub mod exec;
 pub mod exit;
 pub mod fork;
@@ -400,7 +401,7 @@ impl Task {
 
     /// The last act on a dead task, by its successor.
     fn release(&self) {
-        crate::trace::comms::note(self.pid, self.comm());
+        comms::note(self.pid, self.comm());
         TASKS.lock().remove(&self.pid);
         PROBES.flush_task(self.key());
         drop(self.stack.lock().take());

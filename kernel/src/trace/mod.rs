@@ -10,7 +10,6 @@
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`script`] | a script of the tracer: loaded, attached, run, answered |
-//! | [`comms`] | names of tasks that have ended |
 //! | [`counters`] | counters that are reached by one instruction |
 //! | [`stacks`] | call stacks of hits |
 //! | [`helpers`], [`records`] | the functions that compiled programs call |
@@ -27,7 +26,6 @@
 //! [`mend`]: on the hit path, interrupts off. All else says for itself.
 
 pub mod buffer;
-pub mod comms;
 pub mod counters;
 pub mod event;
 pub mod events;

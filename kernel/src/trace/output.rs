@@ -10,11 +10,15 @@ use trace_events::line::{self, Origin, stack};
 
 use super::{
     buffer::{self, Item, Which},
-    comms,
     events::{EVENTS, Layouts},
     names::CachedSymbols,
 };
-use crate::{arch::smp, errno::Errno, task::Pid, time};
+use crate::{
+    arch::smp,
+    errno::Errno,
+    task::{Pid, comms},
+    time,
+};
 
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {

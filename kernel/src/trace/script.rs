@@ -58,12 +58,12 @@ use trace_model::{
 use self::attach::{Attached, Timer};
 use super::{
     buffer::{self, Item, Totals},
-    comms,
     program::{LoadError, LoadedMap, Program},
     shared::{OutOfMemory, Shared, try_vec},
 };
 use crate::{
     arch::{PtRegs, rtc, smp},
+    task::comms,
     time,
 };
 

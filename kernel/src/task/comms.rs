@@ -1,4 +1,4 @@
-//! Names of tasks that have ended, for records that are read later.
+//! Names of tasks, also of those that have ended, for records of `trace` that are read later.
 //!
 //! A record has a task's number only. While the task lives, its name is asked for. When it ends,
 //! the name is kept here, one for each remainder of the numbers. A later task with the same
@@ -7,11 +7,10 @@
 //! # Contexts
 //! [`note`]: the scheduler, with no lock held but the run queue's. [`of`]: tasks.
 
-use crate::{
-    sync::SpinLock,
-    task::{self, Comm, Pid},
-};
 use alloc::{format, string::String};
+
+use super::{Comm, Pid, comm_of};
+use crate::sync::SpinLock;
 
 const PLACES: usize = 256;
 
@@ -28,7 +27,7 @@ pub fn of(pid: Pid) -> String {
     if pid == 0 {
         return "<idle>".into();
     }
-    if let Some(comm) = task::comm_of(pid) {
+    if let Some(comm) = comm_of(pid) {
         return format!("{comm}");
     }
     let (kept, comm) = KEPT.lock()[pid as usize % PLACES];
