@@ -8,37 +8,6 @@ use instruction_cases::Random;
 
 use crate::world;
 
-pub(crate) const OPERATIONS: [AluOp; 14] = [
-    AluOp::Mov,
-    AluOp::Add,
-    AluOp::Sub,
-    AluOp::Mul,
-    AluOp::Div,
-    AluOp::SignedDiv,
-    AluOp::Mod,
-    AluOp::SignedMod,
-    AluOp::And,
-    AluOp::Or,
-    AluOp::Xor,
-    AluOp::ShiftLeft,
-    AluOp::ShiftRight,
-    AluOp::ShiftRightSigned,
-];
-
-pub(crate) const CONDITIONS: [Condition; 11] = [
-    Condition::Equal,
-    Condition::NotEqual,
-    Condition::AnyBit,
-    Condition::Above,
-    Condition::AboveOrEqual,
-    Condition::Below,
-    Condition::BelowOrEqual,
-    Condition::Greater,
-    Condition::GreaterOrEqual,
-    Condition::Less,
-    Condition::LessOrEqual,
-];
-
 pub(crate) const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 
 pub(crate) fn width(random: &mut Random) -> Width {
@@ -114,7 +83,7 @@ fn insn(random: &mut Random, count: u16) -> Insn {
     match random.below(14) {
         0..=2 => Insn::Alu {
             width,
-            op: random.of(&OPERATIONS),
+            op: random.of(&AluOp::ALL),
             dst,
             operand: operand(random),
         },
@@ -163,7 +132,7 @@ fn insn(random: &mut Random, count: u16) -> Insn {
         },
         11 => Insn::Branch {
             width,
-            condition: random.of(&CONDITIONS),
+            condition: random.of(&Condition::ALL),
             dst,
             operand: operand(random),
             target,
@@ -232,7 +201,7 @@ fn alter(random: &mut Random, insn: &mut Insn, count: u16) {
             condition, target, ..
         } => {
             if random.one_in(2) {
-                *condition = random.of(&CONDITIONS);
+                *condition = random.of(&Condition::ALL);
             } else {
                 *target = Target(random.below(count.into()) as u16);
             }

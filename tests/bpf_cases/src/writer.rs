@@ -21,7 +21,7 @@ use bpf::{
 use instruction_cases::Random;
 
 use crate::{
-    mistakes::{CONDITIONS, OPERATIONS, SIZES, atomic, imm, width},
+    mistakes::{SIZES, atomic, imm, width},
     world,
 };
 
@@ -428,7 +428,7 @@ impl Writer<'_> {
             });
             return;
         }
-        let op = self.random.of(&OPERATIONS);
+        let op = self.random.of(&AluOp::ALL);
         let dst = if op == AluOp::Mov {
             self.writable()
         } else {
@@ -981,7 +981,7 @@ impl Writer<'_> {
             return;
         }
         let width = width(self.random);
-        let condition = self.random.of(&CONDITIONS);
+        let condition = self.random.of(&Condition::ALL);
         let jump = self.branch_of(width, condition, dst, operand);
         let before = self.state.clone();
         self.block();

@@ -114,6 +114,26 @@ pub enum AluOp {
     ShiftRightSigned,
 }
 
+impl AluOp {
+    /// All operations.
+    pub const ALL: [Self; 14] = [
+        Self::Mov,
+        Self::Add,
+        Self::Sub,
+        Self::Mul,
+        Self::Div,
+        Self::SignedDiv,
+        Self::Mod,
+        Self::SignedMod,
+        Self::And,
+        Self::Or,
+        Self::Xor,
+        Self::ShiftLeft,
+        Self::ShiftRight,
+        Self::ShiftRightSigned,
+    ];
+}
+
 /// How the bytes of a register are put in order: the low `bits` are kept, the others are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Swap {
@@ -140,6 +160,23 @@ pub enum Condition {
     GreaterOrEqual,
     Less,
     LessOrEqual,
+}
+
+impl Condition {
+    /// All conditions.
+    pub const ALL: [Self; 11] = [
+        Self::Equal,
+        Self::NotEqual,
+        Self::AnyBit,
+        Self::Above,
+        Self::AboveOrEqual,
+        Self::Below,
+        Self::BelowOrEqual,
+        Self::Greater,
+        Self::GreaterOrEqual,
+        Self::Less,
+        Self::LessOrEqual,
+    ];
 }
 
 /// An atomic operation on memory. With `fetch`, the register gets the old value. `Exchange` always

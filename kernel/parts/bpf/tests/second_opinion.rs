@@ -88,21 +88,7 @@ fn branch() -> impl Strategy<Value = (Width, Condition, Operand)> {
             Condition::BelowOrEqual,
         ][..],
     );
-    let any_condition = proptest::sample::select(
-        &[
-            Condition::Equal,
-            Condition::NotEqual,
-            Condition::AnyBit,
-            Condition::Above,
-            Condition::AboveOrEqual,
-            Condition::Below,
-            Condition::BelowOrEqual,
-            Condition::Greater,
-            Condition::GreaterOrEqual,
-            Condition::Less,
-            Condition::LessOrEqual,
-        ][..],
-    );
+    let any_condition = proptest::sample::select(&Condition::ALL[..]);
     let signed = proptest::sample::select(
         &[
             Condition::AnyBit,

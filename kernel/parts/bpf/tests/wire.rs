@@ -31,37 +31,6 @@ fn size() -> impl Strategy<Value = Size> {
     ]
 }
 
-const OPERATIONS: &[AluOp] = &[
-    AluOp::Mov,
-    AluOp::Add,
-    AluOp::Sub,
-    AluOp::Mul,
-    AluOp::Div,
-    AluOp::SignedDiv,
-    AluOp::Mod,
-    AluOp::SignedMod,
-    AluOp::And,
-    AluOp::Or,
-    AluOp::Xor,
-    AluOp::ShiftLeft,
-    AluOp::ShiftRight,
-    AluOp::ShiftRightSigned,
-];
-
-const CONDITIONS: &[Condition] = &[
-    Condition::Equal,
-    Condition::NotEqual,
-    Condition::AnyBit,
-    Condition::Above,
-    Condition::AboveOrEqual,
-    Condition::Below,
-    Condition::BelowOrEqual,
-    Condition::Greater,
-    Condition::GreaterOrEqual,
-    Condition::Less,
-    Condition::LessOrEqual,
-];
-
 fn atomic() -> impl Strategy<Value = AtomicOp> {
     any::<bool>().prop_flat_map(|fetch| {
         prop_oneof![
@@ -81,7 +50,7 @@ fn insn(count: u16) -> impl Strategy<Value = Insn> {
     prop_oneof![
         (
             width(),
-            proptest::sample::select(OPERATIONS),
+            proptest::sample::select(&AluOp::ALL),
             reg(),
             operand()
         )
@@ -156,7 +125,7 @@ fn insn(count: u16) -> impl Strategy<Value = Insn> {
         target.clone().prop_map(|target| Insn::Jump { target }),
         (
             width(),
-            proptest::sample::select(CONDITIONS),
+            proptest::sample::select(&Condition::ALL),
             reg(),
             operand(),
             target

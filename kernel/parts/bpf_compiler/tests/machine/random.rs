@@ -218,22 +218,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
         match random.below(20) {
             0..8 => insns.push(Insn::Alu {
                 width,
-                op: random.of(&[
-                    AluOp::Mov,
-                    AluOp::Add,
-                    AluOp::Sub,
-                    AluOp::Mul,
-                    AluOp::Div,
-                    AluOp::SignedDiv,
-                    AluOp::Mod,
-                    AluOp::SignedMod,
-                    AluOp::And,
-                    AluOp::Or,
-                    AluOp::Xor,
-                    AluOp::ShiftLeft,
-                    AluOp::ShiftRight,
-                    AluOp::ShiftRightSigned,
-                ]),
+                op: random.of(&AluOp::ALL),
                 dst,
                 operand,
             }),
@@ -309,19 +294,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
             }
             16 | 17 => insns.push(Insn::Branch {
                 width,
-                condition: random.of(&[
-                    Condition::Equal,
-                    Condition::NotEqual,
-                    Condition::AnyBit,
-                    Condition::Above,
-                    Condition::AboveOrEqual,
-                    Condition::Below,
-                    Condition::BelowOrEqual,
-                    Condition::Greater,
-                    Condition::GreaterOrEqual,
-                    Condition::Less,
-                    Condition::LessOrEqual,
-                ]),
+                condition: random.of(&Condition::ALL),
                 dst,
                 operand,
                 // Filled in when the length is known.

@@ -7,37 +7,6 @@ use crate::{Condition, sign_extend, verifier::branch};
 
 const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
 
-const OPS: [AluOp; 14] = [
-    AluOp::Mov,
-    AluOp::Add,
-    AluOp::Sub,
-    AluOp::Mul,
-    AluOp::Div,
-    AluOp::SignedDiv,
-    AluOp::Mod,
-    AluOp::SignedMod,
-    AluOp::And,
-    AluOp::Or,
-    AluOp::Xor,
-    AluOp::ShiftLeft,
-    AluOp::ShiftRight,
-    AluOp::ShiftRightSigned,
-];
-
-const CONDITIONS: [Condition; 11] = [
-    Condition::Equal,
-    Condition::NotEqual,
-    Condition::AnyBit,
-    Condition::Above,
-    Condition::AboveOrEqual,
-    Condition::Below,
-    Condition::BelowOrEqual,
-    Condition::Greater,
-    Condition::GreaterOrEqual,
-    Condition::Less,
-    Condition::LessOrEqual,
-];
-
 /// Numbers around zero and the powers of two, where mistakes are, and others.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -89,7 +58,7 @@ proptest! {
             prop_assert!(a.contains(x), "{x:#x} in {a:?}");
             for y in b_members {
                 for width in WIDTHS {
-                    for op in OPS {
+                    for op in AluOp::ALL {
                         let set = a.alu(width, op, b);
                         let member = op.apply(width, x, y);
                         prop_assert!(
@@ -123,7 +92,7 @@ proptest! {
     fn branches_lose_no_member((a, a_members) in set(), (b, b_members) in set()) {
         for (x, y) in a_members.into_iter().flat_map(|x| b_members.map(|y| (x, y))) {
             for width in WIDTHS {
-                for condition in CONDITIONS {
+                for condition in Condition::ALL {
                     let known = match condition.holds(width, x, y) {
                         true => branch::taken(width, condition, a, b),
                         false => branch::not_taken(width, condition, a, b),
@@ -166,13 +135,13 @@ proptest! {
     fn operations_on_known_numbers_are_exact(x in number(), y in number()) {
         let (a, b) = (Number::constant(x), Number::constant(y));
         for width in WIDTHS {
-            for op in OPS {
+            for op in AluOp::ALL {
                 let expected = op.apply(width, x, y);
                 prop_assert_eq!(
                     a.alu(width, op, b).known(), Some(expected), "{:?} {:?}", width, op
                 );
             }
-            for condition in CONDITIONS {
+            for condition in Condition::ALL {
                 let taken = branch::taken(width, condition, a, b).is_some();
                 let not_taken = branch::not_taken(width, condition, a, b).is_some();
                 let expected = condition.holds(width, x, y);
