@@ -1,4 +1,5 @@
-//! Without memory the compiler gives an error, whichever allocation fails, and keeps nothing.
+//! Without memory the verifier and the compiler give an error, whichever allocation fails, and keep
+//! nothing.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -6,7 +7,10 @@ use std::{
     ptr::null_mut,
 };
 
-use bpf::{Program, verifier::verify};
+use bpf::{
+    Program,
+    verifier::{Cause, verify},
+};
 use bpf_cases::Case;
 use bpf_compiler::{Array, Calls, CompileError, Form, Machine, MapRuntime, PerCpu, compile};
 
@@ -88,4 +92,30 @@ fn each_allocation_may_fail() {
         }
     }
     assert!(failures > 1_000, "{failures} failures");
+}
+
+#[test]
+fn each_allocation_of_the_verifier_may_fail() {
+    let mut failures = 0;
+    for seed in 0..50 {
+        let program = Case::of(seed).program;
+        let expected = verify(program.clone()).err();
+        for number in 0.. {
+            let before = BLOCKS.get();
+            let given = program.clone();
+            LEFT.set(Some(number));
+            let found = verify(given).err();
+            LEFT.set(None);
+            assert_eq!(BLOCKS.get(), before, "seed {seed}: all is given back");
+            let is_out_of_memory = found
+                .as_ref()
+                .is_some_and(|refusal| refusal.cause == Cause::OutOfMemory);
+            if !is_out_of_memory {
+                assert_eq!(found, expected, "seed {seed}");
+                break;
+            }
+            failures += 1;
+        }
+    }
+    assert!(failures > 500, "{failures} failures");
 }

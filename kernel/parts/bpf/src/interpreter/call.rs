@@ -308,7 +308,10 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
 
     /// A word of a key's value on each CPU.
     fn words_of_cpus(&mut self, map: MapIndex, key: &[u8], word: u64) -> impl Iterator<Item = u64> {
-        (0..).map_while(move |cpu| self.environment.word_on(map, cpu, key, word))
+        (0..).map_while(move |cpu| {
+            debug_assert!(cpu < 1 << 16, "no CPU of the environment is the last one");
+            self.environment.word_on(map, cpu, key, word)
+        })
     }
 
     fn add(&mut self, object: Object, delta: u64) {

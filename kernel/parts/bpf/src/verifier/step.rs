@@ -242,6 +242,7 @@ impl<'a> Stepper<'a> {
         // Distances are at most MOST_DISTANCE, so no sum overflows.
         let first = distance.least_signed() + i64::from(offset);
         let last = distance.most_signed() + i64::from(offset) + i64::from(bytes) - 1;
+        debug_assert!(first <= last, "{distance:?}");
         if first < from || last >= behind {
             return Err(Cause::Bounds {
                 region,

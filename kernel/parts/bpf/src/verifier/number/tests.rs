@@ -77,6 +77,11 @@ proptest! {
                 let set = a.sign_extended(bits.into());
                 prop_assert!(set.contains(member), "(s{bits}){x:#x} not in {set:?}");
             }
+            for (first, bits) in [(0, 64), (0, 32), (8, 8), (16, 48), (40, 16)] {
+                let member = x >> first & (u64::MAX >> (64 - bits));
+                let set = a.field(first, bits);
+                prop_assert!(set.contains(member), "{bits} bits of {x:#x} not in {set:?}");
+            }
             for bits in [16, 32, 64] {
                 for swap in [Swap::ToLittle, Swap::ToBig, Swap::Always] {
                     let set = a.swapped(swap, bits.into());
