@@ -193,9 +193,7 @@ fn record(b: &mut Builder, ring: u32, request: u32) {
         .store(R0, 8, Size::B4, request as i32)
         .store(R0, 12, Size::B4, if request == 1 { STATUS } else { 0 })
         .store(R0, 16, Size::B8, R7)
-        .mov(R1, R0)
-        .mov(R2, 0)
-        .call(Helper::RingSubmit)
+        .submit(R0)
         .place(full);
 }
 

@@ -2,9 +2,7 @@
 
 use core::hint::black_box;
 
-use bpf::{
-    AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register,
-};
+use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
 use kernel::{
     probes::{Kprobe, Kretprobe, PreVerdict, register},
     trace::{
@@ -133,11 +131,7 @@ fn hits_are_counted_by_key() {
         let calls = b.map(MapDef::counters_by_key("calls", 8, 64));
         b.load_register(R2, Register::Di)
             .store(R10, -8, B8, R2)
-            .load_map(R1, calls)
-            .mov(R2, R10)
-            .alu(AluOp::Add, R2, -8)
-            .mov(R3, 1)
-            .call(Helper::AddByKey);
+            .add_by_key(calls, -8, 1);
         calls
     });
     for n in 0..30 {
@@ -160,16 +154,10 @@ fn records_come_out_as_they_were_written() {
         let full = b.label();
         b.load_register(R6, Register::Di)
             .load_register(R7, Register::Si)
-            .load_map(R1, ring)
-            .mov(R2, 16)
-            .mov(R3, 0)
-            .call(Helper::RingReserve)
-            .branch(Condition::Equal, R0, 0, full)
+            .reserve(ring, 16, full)
             .store(R0, 0, B8, R6)
             .store(R0, 8, B8, R7)
-            .mov(R1, R0)
-            .mov(R2, 0)
-            .call(Helper::RingSubmit)
+            .submit(R0)
             .place(full);
         ring
     });
@@ -332,11 +320,7 @@ fn a_text_fills_its_buffer_with_zeros() {
             .mov(R2, 16)
             .mov(R3, R6)
             .call(Helper::ReadKernelStr)
-            .load_map(R1, calls)
-            .mov(R2, R10)
-            .alu(AluOp::Add, R2, -16)
-            .mov(R3, 1)
-            .call(Helper::AddByKey);
+            .add_by_key(calls, -16, 1);
         calls
     });
     traced_target(c"short".as_ptr() as u64, 0);

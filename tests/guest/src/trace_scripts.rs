@@ -89,9 +89,7 @@ fn script() -> Script {
             .call(Helper::EventReserve)
             .branch(bpf::Condition::Equal, R0, 0, full)
             .store(R0, 8, B8, 0)
-            .mov(R1, R0)
-            .mov(R2, 0)
-            .call(Helper::RingSubmit)
+            .submit(R0)
             .place(full);
     });
     let on_return = program(Kind::Return { data: 0 }, |b| {

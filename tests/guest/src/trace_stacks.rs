@@ -7,7 +7,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8};
+use bpf::{Builder, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8};
 use bpf_compiler::Sample;
 use kernel::{
     arch::{percpu, smp, traps},
@@ -77,11 +77,7 @@ fn count_stacks(kind: Kind, frames: u32, skip: i32) -> (Shared<Program>, Maps) {
         .mov(R3, skip)
         .call(Helper::StackId)
         .store(R10, -8, B8, R0)
-        .load_map(R1, calls)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey)
+        .add_by_key(calls, -8, 1)
         .exit(0);
     let program = Program::load(b.finish().unwrap()).unwrap();
     (program, Maps { stacks, calls })

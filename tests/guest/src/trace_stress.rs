@@ -30,7 +30,7 @@ use core::{
 };
 
 use bpf::context::Register;
-use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8};
+use bpf::{AluOp, Builder, Kind, MapDef, MapIndex, Reg::*, Size::B8};
 use kernel::{
     arch::smp,
     probes::Kprobe,
@@ -68,16 +68,10 @@ fn recorder() -> Shared<Program> {
         .mov(R7, R6)
         .alu(AluOp::Xor, R7, -1)
         .add(counts, 0, 1)
-        .load_map(R1, ring)
-        .mov(R2, 16)
-        .mov(R3, 0)
-        .call(Helper::RingReserve)
-        .branch(Condition::Equal, R0, 0, full)
+        .reserve(ring, 16, full)
         .store(R0, 0, B8, R6)
         .store(R0, 8, B8, R7)
-        .mov(R1, R0)
-        .mov(R2, 0)
-        .call(Helper::RingSubmit)
+        .submit(R0)
         .jump(end)
         .place(full)
         .add(counts, 1, 1)

@@ -6,8 +6,7 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{
-    AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8,
-    context::Register,
+    AluOp, Builder, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8, context::Register,
 };
 use kernel::{
     fs,
@@ -71,11 +70,7 @@ fn count_by_argument(b: &mut Builder) -> MapIndex {
     let calls = b.map(MapDef::counters_by_key("calls", 8, 1024));
     b.load_register(R2, Register::Di)
         .store(R10, -8, B8, R2)
-        .load_map(R1, calls)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey);
+        .add_by_key(calls, -8, 1);
     calls
 }
 
@@ -86,19 +81,13 @@ fn stream(b: &mut Builder) -> MapIndex {
     let full = b.label();
     b.load_register(R6, Register::Di)
         .load_register(R7, Register::Sp)
-        .load_map(R1, ring)
-        .mov(R2, 24)
-        .mov(R3, 0)
-        .call(Helper::RingReserve)
-        .branch(Condition::Equal, R0, 0, full)
+        .reserve(ring, 24, full)
         .mov(R8, R0)
         .store(R8, 0, B8, R6)
         .store(R8, 8, B8, R7)
         .call(Helper::Tsc)
         .store(R8, 16, B8, R0)
-        .mov(R1, R8)
-        .mov(R2, 0)
-        .call(Helper::RingSubmit)
+        .submit(R8)
         .place(full);
     done
 }
@@ -302,12 +291,7 @@ fn all_functions() -> Vec<u64> {
 
 /// Counts by what the helper before has returned.
 fn count_by_result(b: &mut Builder, calls: MapIndex) -> &mut Builder {
-    b.store(R10, -8, B8, R0)
-        .load_map(R1, calls)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey)
+    b.store(R10, -8, B8, R0).add_by_key(calls, -8, 1)
 }
 
 /// The cost of a count by the probed function, alone and while the same program is on all functions

@@ -62,11 +62,7 @@ fn record(b: &mut Builder, bytes: usize, request: i32, fill: impl FnOnce(&mut Bu
         .branch(Condition::Equal, R0, 0, full)
         .store(R0, 8, B8, request);
     fill(b);
-    b.mov(R1, R0)
-        .mov(R2, 0)
-        .call(Helper::RingSubmit)
-        .place(full)
-        .exit(0);
+    b.submit(R0).place(full).exit(0);
 }
 
 /// `*(r0 + to) = *(r10 + from)`.

@@ -243,6 +243,33 @@ impl Builder {
             .call(Helper::Add)
     }
 
+    /// Adds `delta`, a constant, to the counter of the key in the stack at `r10 + key`. Then `r0` is
+    /// not 0, unless the map has no room for the key. `r1` to `r5` are lost.
+    pub fn add_by_key(&mut self, map: MapIndex, key: i32, delta: i32) -> &mut Self {
+        self.load_map(Reg::R1, map)
+            .mov(Reg::R2, Reg::R10)
+            .alu(AluOp::Add, Reg::R2, key)
+            .mov(Reg::R3, delta)
+            .call(Helper::AddByKey)
+    }
+
+    /// `r0 = ` a record of `size` bytes in a ring. Goes to `full` if there is no room. `r1` to `r5`
+    /// are lost.
+    pub fn reserve(&mut self, ring: MapIndex, size: i32, full: Label) -> &mut Self {
+        self.load_map(Reg::R1, ring)
+            .mov(Reg::R2, size)
+            .mov(Reg::R3, 0)
+            .call(Helper::RingReserve)
+            .branch(Condition::Equal, Reg::R0, 0, full)
+    }
+
+    /// Hands `record`, the register with the reserved record, to the readers. `r0` to `r5` are lost.
+    pub fn submit(&mut self, record: Reg) -> &mut Self {
+        self.mov(Reg::R1, record)
+            .mov(Reg::R2, 0)
+            .call(Helper::RingSubmit)
+    }
+
     /// Ends the program with `result`.
     pub fn exit(&mut self, result: i32) -> &mut Self {
         self.mov(Reg::R0, result).push(Insn::Exit)

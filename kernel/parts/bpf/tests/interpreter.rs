@@ -657,10 +657,7 @@ fn a_record_is_given_back_once_and_not_used_after() {
     let after = |use_it: &dyn Fn(&mut Builder)| {
         refused(&probe(&maps, |b| {
             reserve(b, 16);
-            b.mov(R7, R0)
-                .mov(R1, R0)
-                .mov(R2, 0)
-                .call(Helper::RingSubmit);
+            b.mov(R7, R0).submit(R0);
             use_it(b);
             b.exit(0);
         }))
@@ -757,9 +754,7 @@ fn an_event_has_a_header_and_texts_behind_it() {
             .mov(R3, 2)
             .call(Helper::AppendBytes)
             .store(R7, 20, Size::B4, R0)
-            .mov(R1, R7)
-            .mov(R2, 0)
-            .call(Helper::RingSubmit)
+            .submit(R7)
             .exit(0);
     });
     let mut machine = TestMachine::new(&event);
@@ -801,9 +796,7 @@ fn a_text_that_cannot_be_read_is_said_to_be_so() {
                 .mov(R3, length)
                 .call(helper)
                 .store(R7, 8, Size::B4, R0)
-                .mov(R1, R7)
-                .mov(R2, 0)
-                .call(Helper::RingSubmit)
+                .submit(R7)
                 .exit(0);
         });
         let mut machine = TestMachine::new(&event);
@@ -845,9 +838,7 @@ fn an_event_is_at_most_as_long_as_a_record() {
             .mov(R3, 8)
             .call(Helper::AppendBytes)
             .mov(R8, R0)
-            .mov(R1, R7)
-            .mov(R2, 0)
-            .call(Helper::RingSubmit)
+            .submit(R7)
             .mov(R0, R8)
             .push(Insn::Exit);
     });

@@ -61,19 +61,13 @@ fn a_record_is_reserved_filled_and_submitted() {
         let ring = b.map(MapDef::ring("events"));
         let full = b.label();
         b.mov(R6, R1)
-            .load_map(R1, ring)
-            .mov(R2, 24)
-            .mov(R3, 0)
-            .call(Helper::RingReserve)
-            .branch(Condition::Equal, R0, 0, full)
+            .reserve(ring, 24, full)
             .load(R2, R6, Register::Di.offset(), Size::B8)
             .store(R0, 0, Size::B8, R2)
             .load(R3, R2, 16, Size::B4)
             .store(R0, 8, Size::B8, R3)
             .store(R0, 16, Size::B8, 0)
-            .mov(R1, R0)
-            .mov(R2, 0)
-            .call(Helper::RingSubmit)
+            .submit(R0)
             .place(full)
             .exit(0);
     });
@@ -1051,9 +1045,7 @@ fn helpers_get_what_they_want() {
                 .mov(R4, 0)
                 .call(helper)
                 .branch(Condition::Equal, R0, 0, end)
-                .mov(R1, R0)
-                .mov(R2, 0)
-                .call(Helper::RingSubmit)
+                .submit(R0)
                 .place(end)
                 .exit(0);
         }
@@ -1146,10 +1138,7 @@ fn a_record_is_accessed_inside_and_given_back_once() {
         ),
         |b| {
             with_record(b, false, |b| {
-                b.mov(R1, R7)
-                    .mov(R2, 0)
-                    .call(Helper::RingSubmit)
-                    .store(R7, 0, Size::B8, 1);
+                b.submit(R7).store(R7, 0, Size::B8, 1);
             });
         },
     );
@@ -1157,7 +1146,7 @@ fn a_record_is_accessed_inside_and_given_back_once() {
         &format!("insn 10, `r1 = r7`: expected a value in r7, {lost}"),
         |b| {
             with_record(b, false, |b| {
-                b.mov(R1, R7).mov(R2, 0).call(Helper::RingSubmit);
+                b.submit(R7);
             });
         },
     );

@@ -8,7 +8,7 @@ use alloc::{boxed::Box, format, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::WaitStatus;
-use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8};
+use bpf::{Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8};
 use kernel::{
     arch::{percpu, smp},
     pr_info,
@@ -52,11 +52,7 @@ fn counter(places: Option<u32>) -> Shared<Program> {
     b.call(Helper::FuncIp)
         .store(R10, -8, B8, R0)
         .add(counts, 0, 1)
-        .load_map(R1, by_place)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey)
+        .add_by_key(by_place, -8, 1)
         .branch(Condition::Equal, R0, 0, end)
         .add(counts, 1, 1)
         .place(end)

@@ -9,7 +9,7 @@ use core::{
     },
 };
 
-use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{AluOp, Builder, Condition, Kind, MapDef, Reg::*, Size::B8, context::Register};
 use kernel::{
     arch::{percpu, smp, traps},
     probes::PtRegs,
@@ -252,11 +252,7 @@ fn an_nmi_between_any_two_instructions_of_a_count_by_key_is_counted() {
             .alu(AluOp::And, R6, 7)
             .store(R10, -8, B8, R6)
             .add(counts, 0, 1)
-            .load_map(R1, keys)
-            .mov(R2, R10)
-            .alu(AluOp::Add, R2, -8)
-            .mov(R3, 1)
-            .call(Helper::AddByKey)
+            .add_by_key(keys, -8, 1)
             .branch(Condition::Equal, R0, 0, end)
             .add(counts, 1, 1)
             .place(end)

@@ -3,7 +3,7 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 
-use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
 use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
@@ -33,23 +33,13 @@ fn source() -> bpf::Program {
     b.load_register(R6, Register::Di)
         .store(R10, -8, B8, R6)
         .add(counts, 0, 1)
-        .load_map(R1, keys)
-        .mov(R2, R10)
-        .alu(AluOp::Add, R2, -8)
-        .mov(R3, 1)
-        .call(Helper::AddByKey)
+        .add_by_key(keys, -8, 1)
         .branch(Condition::Below, R6, 3, small)
         .add(counts, 1, 1)
         .place(small)
-        .load_map(R1, ring)
-        .mov(R2, 8)
-        .mov(R3, 0)
-        .call(Helper::RingReserve)
-        .branch(Condition::Equal, R0, 0, full)
+        .reserve(ring, 8, full)
         .store(R0, 0, B8, R6)
-        .mov(R1, R0)
-        .mov(R2, 0)
-        .call(Helper::RingSubmit)
+        .submit(R0)
         .place(full)
         .exit(0);
     b.finish().unwrap()
