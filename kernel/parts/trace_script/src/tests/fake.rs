@@ -361,8 +361,11 @@ impl Fake {
             if level < 6 {
                 fields.push(field("next", 8, TypeId(NARROW + level + 1)));
             }
-            let of = structure(&format!("Narrow{level}"), 8 + inside, fields);
-            (TypeId(NARROW + level), of)
+            let name = match level {
+                6 => "AtomicUsize".into(),
+                _ => format!("Narrow{level}"),
+            };
+            (TypeId(NARROW + level), structure(&name, 8 + inside, fields))
         });
         let library = library
             .into_iter()
