@@ -334,12 +334,13 @@ fn a_probe_without_memory_for_its_jump_keeps_the_breakpoint() {
 /// log says how many have no jump. With memory nothing is said.
 #[guest_test(cmdline = "kprobes.optimize=1")]
 fn a_knob_goes_on_past_jumps_that_find_no_memory() {
-    let logged = |line: &str| {
+    let logged = || {
         log::history()
-            .filter(|record| String::from_utf8_lossy(record.text()).starts_with(line))
+            .map(|record| String::from_utf8_lossy(record.text()).into_owned())
+            .filter(|text| text.contains(" kprobes keep their breakpoints: no memory"))
+            .inspect(|text| assert!(text.starts_with("3 "), "{text}"))
             .count()
     };
-    let line = "3 kprobes keep their breakpoints: no memory for their jumps.";
     let first_bytes = || {
         TARGETS.map(|name| {
             let symbol = symbols::lookup_name(name).expect("a function of this file");
@@ -364,10 +365,10 @@ fn a_knob_goes_on_past_jumps_that_find_no_memory() {
             target(black_box(1));
         }
         assert_eq!(probes.map(Kprobe::hits), [round; 3]);
-        assert_eq!(logged(line), round as usize);
+        assert_eq!(logged(), round as usize);
         knob(false).unwrap();
         knob(true).unwrap();
-        assert_eq!(logged(line), round as usize, "there was memory");
+        assert_eq!(logged(), round as usize, "there was memory");
     }
     assert_eq!(first_bytes(), [0xe9; 3]);
     PROBES.unregister_batch(&probes).unwrap();

@@ -357,13 +357,19 @@ mod tests {
             !core::ptr::eq(holder, &crate::data::instance::NO_HOLDER)
         };
         let (site, call, other) = (site(), kretprobe::<()>(0), Kprobe::new());
+        let lone = || site.lone_kretprobe().map(core::ptr::from_ref);
+        let core = KretprobeCore::of(call).map(core::ptr::from_ref);
+        assert_eq!(lone(), None, "no probe");
         site.link(call, &ENTRY);
         assert!(is_alone(call));
+        assert_eq!(lone(), core);
         site.link(&other, &ENTRY);
+        assert_eq!(lone(), None, "two probes");
         site.unlink(&other, &ENTRY);
         assert!(is_alone(call), "again");
         call.silence(&ENTRY);
         assert!(!is_alone(call), "silent");
+        assert_eq!(lone(), None, "silent");
         let words = [&call.stub, &call.chain, &call.serve].map(|word| word.load(Ordering::Relaxed));
         assert_eq!(words, [11, 10, 1]);
         site.choose_stubs(&ENTRY);

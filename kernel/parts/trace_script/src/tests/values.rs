@@ -759,20 +759,24 @@ fn a_variable_takes_another_text() {
 
 #[test]
 fn maps_hold_values_that_are_no_whole_words() {
-    let mut world = with_file(
-        "kprobe:vfs_write { @mode = args.file.mode; @readable = args.file.readable; \
-         @count = args.count; @triple = args.triple; @shape = args.shape; }",
-        "",
-    );
-    world.hit(&Hit {
-        registers: vec![(Di, FILE_AT), (Si, 2 | 7 << 32), (Dx, 5), (Cx, 6)],
-        ..Hit::default()
-    });
-    assert_eq!(
-        world.maps(),
-        "@count: 6\n@mode: Write\n@readable: true\n@shape: Box { width: 7, height: 5 }\n\
-         @triple: [2, <unavailable>, 5]\n"
-    );
+    for (value, shown) in [
+        ("args.count", "6"),
+        ("args.file.readable", "true"),
+        ("args.file.mode", "Write"),
+        ("args.shape", "Box { width: 7, height: 5 }"),
+        ("args.triple", "[2, <unavailable>, 5]"),
+        (
+            "(args.count, args.shape)",
+            "(6, Box { width: 7, height: 5 })",
+        ),
+    ] {
+        let mut world = with_file(&format!("kprobe:vfs_write {{ @ = {value}; }}"), "");
+        world.hit(&Hit {
+            registers: vec![(Di, FILE_AT), (Si, 2 | 7 << 32), (Dx, 5), (Cx, 6)],
+            ..Hit::default()
+        });
+        assert_eq!(world.maps(), format!("@: {shown}\n"), "{value}");
+    }
 }
 
 #[test]

@@ -202,6 +202,8 @@ fn operations_keep_the_bounds_that_programs_rely_on() {
             Number::ANY.sign_extended(8),
             Number::between_signed(-128, 127),
         ),
+        // As a comparison has left it, stored and loaded.
+        (to(5, u64::MAX).field(0, 64), to(5, u64::MAX)),
         (Number::ANY.swapped(Swap::ToBig, 16), Number::of_bits(16)),
     ];
     for (number, (found, expected)) in cases.into_iter().enumerate() {
