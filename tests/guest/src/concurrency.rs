@@ -764,6 +764,49 @@ fn code_with_user_memory_open_does_not_give_way_at_a_breakpoint() {
     drop((probes, ticks));
 }
 
+/// A switch of tasks keeps RFLAGS.DF, so the entry that preempts in front of a breakpoint clears
+/// it. Otherwise the next task's copies would go backwards.
+#[guest_test]
+fn code_that_counts_down_gives_way_to_code_that_counts_up() {
+    const DF: u64 = 1 << 10;
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static DOWN: AtomicU64 = AtomicU64::new(0);
+    let at = |offset| {
+        let probe = Kprobe::new().symbol("spin_until_set").offset(offset);
+        register(Box::new(probe.pre(count))).unwrap()
+    };
+    let probes = [at(0), at(3)];
+    for _ in 0..10 {
+        STOP.store(false, SeqCst);
+        let hits = probes[1].hits();
+        let spinner = spawn_kthread_on(1 << 1, "spins", || {
+            // SAFETY: the flag is a byte that lives for ever. DF is clear again at the end.
+            unsafe {
+                asm!(
+                    "std",
+                    "call spin_until_set",
+                    "cld",
+                    in("rdi") STOP.as_ptr(),
+                    clobber_abi("C"),
+                );
+            }
+        })
+        .unwrap();
+        while probes[1].hits() < hits + 10 {
+            hint::spin_loop();
+        }
+        let other = spawn_kthread_on(1 << 1, "waits", || {
+            DOWN.fetch_add(rflags::read_raw() & DF, SeqCst);
+            STOP.store(true, SeqCst);
+        })
+        .unwrap();
+        other.wait_released();
+        spinner.wait_released();
+    }
+    assert_eq!(DOWN.load(SeqCst), 0, "a task found DF set");
+    drop(probes);
+}
+
 /// A wait for the other CPUs does not end before each of them has answered it. Answers to earlier
 /// waits do not count.
 #[guest_test]

@@ -548,6 +548,37 @@ fn a_caller_finds_its_flags_after_a_jump() {
     flags_survive_probes(&[PLAIN, MASKED, PLAIN | STATUS, PLAIN | STATUS | DF]);
 }
 
+/// Sets DF in front of an instruction that has room for a jump. Returns the flags behind that one.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn counts_down() -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "std",
+        "movabs rax, 0x1122334455667788",
+        "pushfq",
+        "pop rax",
+        "cld",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Functions have DF clear at their entries, but it may be set in their midst: a handler runs with
+/// DF clear there, too, behind a breakpoint and in a detour, and the function finds it set again.
+#[guest_test]
+fn handlers_in_the_midst_of_a_function_run_with_clean_flags() {
+    HANDLERS.store(0, SeqCst);
+    SPOILT.store(0, SeqCst);
+    let probe = Kprobe::new().symbol("counts_down").offset(1);
+    let probe = register(Box::new(probe.pre(before::<CheckFlags>))).unwrap();
+    for _ in 0..10 {
+        assert_ne!(counts_down() & DF, 0);
+    }
+    assert_eq!(probe.hits(), 10);
+    assert_eq!((HANDLERS.load(SeqCst), SPOILT.load(SeqCst)), (10, 0));
+}
+
 /// Calls `changes_flags` with these flags, bare and with probes of every kind.
 fn flags_survive_probes(flags: &[u64]) {
     HANDLERS.store(0, SeqCst);

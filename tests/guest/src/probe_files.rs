@@ -16,6 +16,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
+    arch::smp,
     errno::Errno,
     fs::{self, NodeRef},
     log,
@@ -457,6 +458,28 @@ fn one_probe_is_enabled_and_disabled_while_the_knob_is_off() {
     assert_eq!(first_byte("listed_one"), 0xcc);
     assert_ne!(first_byte("listed_two"), 0xcc);
     drop((first, second));
+}
+
+/// Readers that find the registry taken by a registration sleep. Each one that gives it back wakes
+/// the next.
+#[guest_test(smp = 4)]
+fn all_cpus_read_the_knob_while_probes_come_and_go() {
+    let readers: Vec<_> = (0..smp::online_cpus())
+        .map(|cpu| {
+            let read_often = || {
+                for _ in 0..1000 {
+                    assert_eq!(read(ENABLED), "1\n");
+                }
+            };
+            spawn_kthread_on(1 << cpu, "reads", read_often).unwrap()
+        })
+        .collect();
+    for _ in 0..100 {
+        drop(register(Box::new(Kprobe::new().symbol("listed_one").pre(count))).unwrap());
+    }
+    for reader in readers {
+        reader.wait_released();
+    }
 }
 
 /// Turning the knob logs one line; writing what it is already logs nothing.

@@ -184,6 +184,13 @@ fn the_stack_switch_is_refused_for_all_three_kinds() {
         "Blacklisted",
         22,
     );
+    let error = register(Box::new(Kprobe::new().symbol("__switch_to")))
+        .map(drop)
+        .unwrap_err();
+    assert!(
+        matches!(error, ProbeError::Blacklisted { reason, .. } if reason == "it switches stacks"),
+        "{error}"
+    );
 }
 
 /// Code that every hit runs through is refused: entry stubs, trampoline, dispatcher.

@@ -300,6 +300,25 @@ fn an_idle_task_that_was_preempted_is_found() {
     drop(rest);
 }
 
+/// On all CPUs at once, so that some of them have to wait for the locks.
+#[guest_test(smp = 4)]
+fn starting_tasks_leaves_interrupts_on() {
+    let starters: Vec<_> = (0..smp::online_cpus())
+        .map(|cpu| {
+            spawn_on(cpu, || {
+                for _ in 0..100 {
+                    let task = spawn(|| ());
+                    assert!(interrupts::are_enabled());
+                    task.wait_released();
+                }
+            })
+        })
+        .collect();
+    for starter in starters {
+        starter.wait_released();
+    }
+}
+
 /// Tasks that become ready for a CPU which sleeps without an alarm, from another CPU, all run.
 #[guest_test(smp = 4)]
 fn a_task_for_an_idle_cpu_runs() {

@@ -16,6 +16,7 @@ use alloc::{format, string::String, vec, vec::Vec};
 use core::hint::black_box;
 
 use kernel::{
+    arch::percpu,
     errno::Errno,
     fs::{self, NodeRef},
     trace::buffer,
@@ -222,6 +223,42 @@ fn tracing_off_records_nothing_but_counts() {
     echo("1", "tracing_on").unwrap();
     call(2);
     assert_eq!(lines().len(), 1);
+    clean_up();
+}
+
+/// The state in the line of the last record: of the five letters behind the CPU's number.
+fn last_state() -> Vec<char> {
+    let text = show("trace");
+    let line = text.lines().last().unwrap();
+    let (_, rest) = line.split_once("] ").unwrap();
+    rest.chars().take(5).collect()
+}
+
+/// The depth is a byte of its own in each record, and the routines that reserve one each write it.
+#[guest_test]
+fn a_record_tells_how_deep_preemption_is_off() {
+    for arguments in ["", " text=+0(%si):string"] {
+        clean_up();
+        echo(
+            &format!("p:deep traced_function{arguments}"),
+            "kprobe_events",
+        )
+        .unwrap();
+        echo("1", "events/kprobes/deep/enable").unwrap();
+        let state_at = |depth: u32| {
+            (0..depth).for_each(|_| percpu::preempt_disable());
+            call(1);
+            (0..depth).for_each(|_| percpu::preempt_enable());
+            last_state()
+        };
+        let [shallow, deep] = [0, 3].map(state_at);
+        let digit = |state: &[char]| state[3].to_digit(16).unwrap_or(0);
+        assert_eq!(
+            digit(&deep),
+            digit(&shallow) + 3,
+            "{arguments}: {shallow:?} {deep:?}"
+        );
+    }
     clean_up();
 }
 

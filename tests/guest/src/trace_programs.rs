@@ -1,16 +1,21 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
 
-use core::hint::black_box;
+use crate::suite::flags::AC;
+use core::{
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
 use kernel::{
-    probes::{Kprobe, Kretprobe, PreVerdict, register},
+    probes::{Kprobe, Kretprobe, PreVerdict, PtRegs, register},
     trace::{
         self,
         buffer::{self, Item},
         program::{AttachedCall, AttachedProbe, LoadError, Program},
     },
 };
+use x86_64::registers::rflags;
 
 /// A function with arguments and a result.
 #[unsafe(no_mangle)]
@@ -123,6 +128,89 @@ fn a_load_of_nothing_gives_zero_and_is_counted() {
     assert_eq!(trace::bad_loads() - before, 4);
     assert_eq!(probe.program().counter(sums, 0), 7);
     assert_eq!(probe.program().counter(sums, 1), 5);
+}
+
+/// A buffer is often a key, so no byte of it may be left as it was. Behind it nothing changes.
+#[guest_test]
+fn a_read_that_fails_fills_its_buffer_with_zeros() {
+    const SIZE: i32 = 19;
+    for read in [
+        Helper::ReadKernel,
+        Helper::ReadUser,
+        Helper::ReadKernelStr,
+        Helper::ReadUserStr,
+    ] {
+        let (probe, words) = attach(|b| {
+            let words = b.map(MapDef::counters("words", 3));
+            b.load_register(R6, Register::Di);
+            b.set(R7, -1);
+            for place in [-24, -16, -8] {
+                b.store(R10, place, B8, R7);
+            }
+            b.mov(R1, R10)
+                .alu(AluOp::Add, R1, -24)
+                .mov(R2, SIZE)
+                .mov(R3, R6)
+                .call(read);
+            for (index, place) in [-24, -16, -8].into_iter().enumerate() {
+                b.load(R3, R10, place, B8)
+                    .load_map(R1, words)
+                    .mov(R2, index as i32)
+                    .call(Helper::Add);
+            }
+            words
+        });
+        // Not mapped, in either half.
+        let address = match read {
+            Helper::ReadKernel | Helper::ReadKernelStr => 0xffff_fff0_0000_0000,
+            _ => 0x7fff_0000_0000,
+        };
+        traced_target(address, 0);
+        let found = [0, 1, 2].map(|index| probe.program().counter(words, index));
+        assert_eq!(found, [0, 0, u64::MAX << 24], "{read:?}: {found:x?}");
+    }
+}
+
+/// A read of a program's memory permits that for as long as it takes, also if it fails. Handlers
+/// of the same hit show it: one of them runs behind the action.
+#[guest_test]
+fn a_read_of_user_memory_permits_no_further_one() {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    static PERMITTED: AtomicU64 = AtomicU64::new(0);
+    fn look(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        RUNS.fetch_add(1, SeqCst);
+        PERMITTED.fetch_add(u64::from(rflags::read_raw() & AC != 0), SeqCst);
+        PreVerdict::Execute
+    }
+    let handler = || {
+        let probe = Kprobe::new().symbol("traced_target").pre(look);
+        register(alloc::boxed::Box::new(probe)).unwrap()
+    };
+    RUNS.store(0, SeqCst);
+    PERMITTED.store(0, SeqCst);
+    for read in [Helper::ReadUser, Helper::ReadUserStr, Helper::UserStrLen] {
+        let first = handler();
+        let program = attach(|b| {
+            let lengths = b.map(MapDef::counters("lengths", 1));
+            b.load_register(R6, Register::Di);
+            match read {
+                Helper::UserStrLen => b.mov(R1, R6).mov(R2, 8),
+                _ => b
+                    .mov(R1, R10)
+                    .alu(AluOp::Add, R1, -8)
+                    .mov(R2, 8)
+                    .mov(R3, R6),
+            }
+            .call(read)
+            .add(lengths, 0, 1);
+            lengths
+        });
+        let last = handler();
+        traced_target(0x7fff_0000_0000, 0);
+        assert_eq!(program.0.program().counter(program.1, 0), 1);
+        drop((first, program, last));
+    }
+    assert_eq!((RUNS.load(SeqCst), PERMITTED.load(SeqCst)), (6, 0));
 }
 
 #[guest_test]

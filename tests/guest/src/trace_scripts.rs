@@ -279,6 +279,8 @@ fn a_script_without_memory_is_refused_and_leaves_nothing() {
             Err(refusal) => {
                 assert!(outcome.refused > 0, "{refusal:?}");
                 assert!(refusal.text.contains("no memory"), "{refusal:?}");
+                let is_there = |program: u32| (program as usize) < script.programs.len();
+                assert!(refusal.program.is_none_or(is_there), "{refusal:?}");
                 assert_eq!(
                     outcome.kept, 0,
                     "bytes kept by the failure at allocation {room}"

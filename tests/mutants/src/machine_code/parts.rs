@@ -148,6 +148,7 @@ pub const PARTS: [Part; 22] = [
             "suite::interrupts::",
             "suite::jprobes::",
             "suite::returns::",
+            "trace_files::arguments::",
         ],
         copied: false,
     },
