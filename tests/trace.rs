@@ -117,6 +117,23 @@ fn answers_are_json_if_asked_for() {
     assert_eq!(line("books")["data"]["hits"], MKDIRS);
 }
 
+/// Without fw_cfg and shared memory.
+#[test]
+#[ignore = "it takes minutes, and Bochs"]
+fn bochs_gets_scripts_and_answers_over_its_second_serial_port() {
+    let program = "kprobe:sys_mkdir { @[comm] = count(); }";
+    let said = answer(&["--bochs", program, "--expect", "@[\"workload\"] == 7"]);
+    assert!(
+        said.ends_with("\n7 hits = 7 recorded + 0 missed\n"),
+        "{said}"
+    );
+    // The host ends the trace of a program that does not end, when its time is over.
+    let endless = ["--run", "exercise calls 100000000"];
+    let program = "kprobe:sys_getpid { @ = count(); } END { printf(\"over\\n\"); }";
+    let said = answer(&[&["--bochs", program][..], &endless].concat());
+    assert!(said.contains("over\n"), "{said}");
+}
+
 #[test]
 fn wrong_programs_are_refused_with_their_place() {
     for (program, parts) in [

@@ -1,9 +1,9 @@
 //! The second machine: Bochs and its configuration.
 //!
 //! Bochs interprets instruction by instruction and gives a second opinion on what a processor does.
-//! It has none of QEMU's channels. The kernel command line comes from a file in the disk image, and
-//! the verdict is the last line on the serial port. Time is counted in instructions, so a run
-//! repeats exactly.
+//! It has none of QEMU's channels. The kernel command line and a script of `trace` come from files
+//! in the disk image, and the verdict is the last line on the serial port. Time is counted in
+//! instructions, so a run repeats exactly.
 //!
 //! All options are on its command line (bochs(1), bochsrc(5)), so that no file is left behind. The
 //! serial line goes to standard output, where Bochs itself writes too: a greeting before the
@@ -37,6 +37,8 @@ pub struct Machine {
     /// The disk image, from [`Kernel::bochs_image`](crate::image::Kernel::bochs_image). It is only
     /// read.
     pub disk: PathBuf,
+    /// The TCP port of this machine that takes the bytes of the second serial port.
+    pub answers: Option<u16>,
 }
 
 impl Machine {
@@ -67,6 +69,11 @@ impl Machine {
                  reset_on_triple_fault=0, ignore_bad_msrs=0",
             self.cpus
         ));
+        if let Some(port) = self.answers {
+            command.arg(format!(
+                "com2: enabled=1, mode=socket-client, dev=127.0.0.1:{port}"
+            ));
+        }
         // Volatile: writes are lost at the end, and no lock is left behind.
         command.arg(format!(
             "ata0-master: type=disk, mode=volatile, path=\"{}\", cylinders=0",

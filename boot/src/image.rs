@@ -2,10 +2,11 @@
 //!
 //! The kernel keeps its symbol table, which is its kallsyms. It loses its debug info, because
 //! loading takes about two seconds a megabyte under BIOS. The initramfs is a cpio archive in the
-//! `newc` format. It holds the user programs as `bin/NAME`. For machines that cannot pass a kernel
-//! command line (no fw_cfg), it also holds one as `cmdline`.
+//! `newc` format. It holds the user programs as `bin/NAME`. For machines without fw_cfg it also
+//! holds the kernel command line, as `cmdline`, and the script of a trace.
 
 use std::{
+    collections::BTreeSet,
     env, fmt, fs,
     path::{Path, PathBuf},
     thread,
@@ -97,7 +98,13 @@ impl Kernel {
     ///
     /// `cmdline` is for machines without fw_cfg.
     pub fn write_image(&self, firmware: Firmware, cmdline: &str, image: &Path) -> Result<()> {
-        let initramfs = write_initramfs(image, cmdline)?;
+        self.write_disk(firmware, &[("cmdline", cmdline.as_bytes())], image)
+    }
+
+    /// Writes the disk image for `firmware`, with these files in its initramfs, unless it is
+    /// current.
+    fn write_disk(&self, firmware: Firmware, files: &[(&str, &[u8])], image: &Path) -> Result<()> {
+        let initramfs = write_initramfs(image, files)?;
         let loader = BootLoader::build(firmware)?;
         // The program knows the layout of the disk, and the loader's recipes.
         let program = env::current_exe().context("the name of this program is not known")?;
@@ -119,10 +126,12 @@ impl Kernel {
         Ok(image)
     }
 
-    /// Returns the disk image to run in Bochs, with this command line in it. Writes it if needed.
-    pub fn bochs_image(&self, cmdline: &str) -> Result<PathBuf> {
+    /// Returns the disk image to run in Bochs, with this command line and these files in it. Writes
+    /// it if needed.
+    pub fn bochs_image(&self, cmdline: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
         let image = layout::artifacts()?.join(format!("{}-bochs.img", self.name));
-        self.write_image(Firmware::Bios, cmdline, &image)?;
+        let files = [&[("cmdline", cmdline.as_bytes())], files].concat();
+        self.write_disk(Firmware::Bios, &files, &image)?;
         fs::File::options()
             .append(true)
             .open(&image)
@@ -154,8 +163,8 @@ pub fn programs() -> Result<Vec<(String, PathBuf)>> {
     cargo::build_programs()?.into_iter().map(named).collect()
 }
 
-/// Writes the initramfs that goes into `image` and returns its path.
-fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
+/// Writes the initramfs that goes into `image`, with the programs and `files`. Returns its path.
+fn write_initramfs(image: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf> {
     let mut programs = Vec::new();
     for (name, program) in self::programs()? {
         let stripped = layout::artifacts()?.join(format!("program-{name}"));
@@ -170,12 +179,12 @@ fn write_initramfs(image: &Path, cmdline: &str) -> Result<PathBuf> {
     let name = image.with_extension("initramfs");
     let name = name.file_name().context("a disk image needs a file name")?;
     let path = layout::artifacts()?.join(name);
-    layout::write_if_changed(&path, &archive(&programs, cmdline)?)?;
+    layout::write_if_changed(&path, &archive(&programs, files)?)?;
     Ok(path)
 }
 
-/// Packs `programs` (name and content) and the command line as a `newc` archive.
-fn archive(programs: &[(String, Vec<u8>)], cmdline: &str) -> Result<Vec<u8>> {
+/// Packs `programs` and `files`, each a name and a content, as a `newc` archive.
+fn archive(programs: &[(String, Vec<u8>)], files: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     const DIRECTORY: u32 = 0o040_755;
     const PROGRAM: u32 = 0o100_755;
     const FILE: u32 = 0o100_644;
@@ -197,7 +206,15 @@ fn archive(programs: &[(String, Vec<u8>)], cmdline: &str) -> Result<Vec<u8>> {
     for (name, content) in programs {
         add(&format!("bin/{name}"), PROGRAM, content)?;
     }
-    add("cmdline", FILE, cmdline.as_bytes())?;
+    let mut directories = BTreeSet::new();
+    for (name, content) in files {
+        for (end, _) in name.match_indices('/') {
+            if directories.insert(&name[..end]) {
+                add(&name[..end], DIRECTORY, &[])?;
+            }
+        }
+        add(name, FILE, content)?;
+    }
     Ok(cpio::newc::trailer(archive)?)
 }
 
@@ -209,7 +226,12 @@ mod tests {
     #[test]
     fn initramfs_holds_programs_and_cmdline() {
         let programs = [("workload".to_string(), b"\x7fELF..".to_vec())];
-        let archive = archive(&programs, "modules=kprobe_example").unwrap();
+        let files = [
+            ("cmdline", &b"modules=kprobe_example"[..]),
+            ("opt/trace/script", b"script"),
+            ("opt/trace/options", b"run=x"),
+        ];
+        let archive = archive(&programs, &files).unwrap();
         let mut rest = &archive[..];
         let mut files = Vec::new();
         loop {
@@ -227,6 +249,10 @@ mod tests {
             ("bin", 0o040_755, &b""[..]),
             ("bin/workload", 0o100_755, b"\x7fELF.."),
             ("cmdline", 0o100_644, b"modules=kprobe_example"),
+            ("opt", 0o040_755, b""),
+            ("opt/trace", 0o040_755, b""),
+            ("opt/trace/script", 0o100_644, b"script"),
+            ("opt/trace/options", 0o100_644, b"run=x"),
         ]
         .map(|(name, mode, content)| (name.to_string(), mode, content.to_vec()));
         assert_eq!(files, expected);

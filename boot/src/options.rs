@@ -242,9 +242,14 @@ impl MachineOptions {
 
     /// Returns how long the guest may run.
     pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_or(DEFAULT_TIMEOUT_S)
+    }
+
+    /// The same with another default, in seconds.
+    pub fn timeout_or(&self, default: u64) -> Option<Duration> {
         match self.timeout {
             None if self.gdb || self.interactive => None,
-            seconds => Some(Duration::from_secs(seconds.unwrap_or(DEFAULT_TIMEOUT_S))),
+            seconds => Some(Duration::from_secs(seconds.unwrap_or(default))),
         }
     }
 }

@@ -9,6 +9,9 @@
 //!   Event::Log, Event::End ◄── thread that has the guest
 //! ```
 //!
+//! Bochs has neither fw_cfg nor memory that can be shared: the script is in the disk image's
+//! initramfs, and the second serial port is a TCP connection.
+//!
 //! The memory is shared unless the request says otherwise. Then all messages go through the outbox
 //! there, which costs the kernel a copy, and the serial port only tells of them. The memory stays
 //! when the guest is dead: [`Trace::rings`] are its last records then. The script's maps are there,
@@ -18,13 +21,14 @@
 //!
 //! # Invariants
 //! TRACE-1. Nothing has a name in a file system: QEMU inherits a socket and memory without one. So
-//!     nothing is left behind, however this process ends.
+//!     nothing is left behind, however this process ends. Only the disk image for Bochs stays, as
+//!     each image does.
 //! TRACE-2. All messages come before [`Event::End`], because the thread that has the guest waits
 //!     for the end of the socket first.
 
 use std::{
-    io::{Read, Write},
-    net::Shutdown,
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, Shutdown, TcpListener},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::net::UnixStream,
@@ -38,7 +42,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use trace_maps::image::Layout;
 use trace_wire::{
     Control, Extent, MapPart, OPTIONS_FILE, Options, Place, Reader, SCRIPT_FILE, WireError,
@@ -46,8 +50,10 @@ use trace_wire::{
 };
 
 use crate::{
+    bochs,
     children::Killer,
     guest::{self, Guest},
+    image::Kernel,
     prerequisites::Install,
     qemu::Machine,
     ram::{Inbox, Ram, Words},
@@ -79,6 +85,22 @@ pub struct Request {
     pub watchdog: Option<Duration>,
     /// Maps are to be read while the script runs ([`Trace::maps`]).
     pub maps: bool,
+}
+
+impl Request {
+    /// The part that the kernel is told.
+    fn options(&self) -> Options<'_> {
+        let limit = self.limit.map(|limit| limit.as_nanos());
+        Options {
+            run: self.run.as_deref(),
+            nanoseconds: limit.map(|limit| limit.try_into().unwrap_or(u64::MAX)),
+            memory: self.transport == Transport::Memory,
+            ring_kib: self.ring_kib,
+            overwrite: self.overwrite,
+            watchdog: self.watchdog.is_some(),
+            maps: self.maps,
+        }
+    }
 }
 
 /// How the kernel's messages come.
@@ -239,7 +261,8 @@ pub struct Trace {
     shared: Option<Arc<Shared>>,
     watchdog: Option<Watchdog>,
     events: Option<Receiver<Event>>,
-    control: UnixStream,
+    /// None: the guest could not be started.
+    control: Option<UnixStream>,
     killer: Option<Killer>,
     thread: Option<JoinHandle<()>>,
 }
@@ -278,19 +301,8 @@ impl Trace {
     /// an [`Event::Failed`].
     pub fn start(machine: &Machine, install: Install, request: &Request) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
-        let options = Options {
-            run: request.run.as_deref(),
-            nanoseconds: request
-                .limit
-                .map(|limit| limit.as_nanos().try_into().unwrap_or(u64::MAX)),
-            memory: request.transport == Transport::Memory,
-            ring_kib: request.ring_kib,
-            overwrite: request.overwrite,
-            watchdog: request.watchdog.is_some(),
-            maps: request.maps,
-        };
         let script = memory_file(&request.script)?;
-        let options = memory_file(options.to_string().as_bytes())?;
+        let options = memory_file(request.options().to_string().as_bytes())?;
         let theirs = OwnedFd::from(theirs);
         let mut machine = machine.clone();
         let file = |name, fd: &OwnedFd| format!("name={name},file=/dev/fd/{}", fd.as_raw_fd());
@@ -311,28 +323,91 @@ impl Trace {
             Transport::Memory => Some(Arc::new(share_memory(&mut machine)?)),
             Transport::Serial => None,
         };
-        let control = ours.try_clone().context("cannot copy a socket")?;
-        let (sender, events) = sync_channel(UNREAD_EVENTS);
-        let (tell_killer, killer) = sync_channel(1);
-        let source = Source {
-            socket: ours,
-            shared: shared.clone(),
-        };
-        // This thread has the guest, because a guest ends with the thread that has started it.
-        let thread = thread::spawn(move || {
+        let start = move || {
             let guest = Guest::start(&machine, install);
             // Our copy of the guest's end of the socket goes, so that its end is seen.
             drop(machine);
+            guest
+        };
+        Ok(Self::of(request, shared, start, move |_, _| Ok(Some(ours))))
+    }
+
+    /// Starts Bochs, with the kernel and the CPUs, memory and command line of `machine`. Messages
+    /// come through the serial port, whatever the request says.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_in_bochs(
+        kernel: &Kernel,
+        machine: &Machine,
+        install: Install,
+        request: &Request,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .context("cannot listen on a TCP port")?;
+        let port = listener.local_addr().context("a TCP port has no number")?;
+        let options = Options {
+            memory: false,
+            watchdog: false,
+            maps: false,
+            ..request.options()
+        };
+        let options = options.to_string();
+        let files = [
+            (SCRIPT_FILE, &*request.script),
+            (OPTIONS_FILE, options.as_bytes()),
+        ];
+        let machine = bochs::Machine {
+            cpus: machine.cpus,
+            memory_mib: machine.memory_mib,
+            disk: kernel.bochs_image(&machine.cmdline, &files)?,
+            answers: Some(port.port()),
+        };
+        let start = move || Guest::start_in_bochs(&machine, install);
+        let connect =
+            move |guest: &mut Guest, sender: &SyncSender<Event>| accept(&listener, guest, sender);
+        Ok(Self::of(request, None, start, connect))
+    }
+
+    /// The trace of the guest that `start` starts. `connect` gives its serial port, or nothing if
+    /// nobody wants it any more.
+    fn of(
+        request: &Request,
+        shared: Option<Arc<Shared>>,
+        start: impl FnOnce() -> Result<Guest> + Send + 'static,
+        connect: impl FnOnce(&mut Guest, &SyncSender<Event>) -> Result<Option<UnixStream>>
+        + Send
+        + 'static,
+    ) -> Self {
+        let (sender, events) = sync_channel(UNREAD_EVENTS);
+        let (tell, started) = sync_channel(1);
+        let memory = shared.clone();
+        // This thread has the guest, because a guest ends with the thread that has started it.
+        let thread = thread::spawn(move || {
+            let connected = start().and_then(|mut guest| {
+                let Some(socket) = connect(&mut guest, &sender)? else {
+                    return Ok(None);
+                };
+                let control = socket.try_clone().context("cannot copy a socket")?;
+                let _ = tell.send((guest.killer(), control));
+                Ok(Some((guest, socket)))
+            });
             // If nobody listens, the guest is dropped, and so killed.
-            let _ = match guest {
-                Ok(guest) => {
-                    let _ = tell_killer.send(guest.killer());
+            let _ = match connected {
+                Ok(Some((guest, socket))) => {
+                    let source = Source {
+                        socket,
+                        shared: memory,
+                    };
                     follow(guest, source, &sender)
                 }
+                Ok(None) => Ok(()),
                 Err(error) => sender.send(Event::Failed(error)).map_err(drop),
             };
         });
-        Ok(Self {
+        let (killer, control) = started.recv().ok().unzip();
+        Self {
             shared,
             watchdog: request.watchdog.map(|limit| Watchdog {
                 limit,
@@ -341,9 +416,9 @@ impl Trace {
             }),
             events: Some(events),
             control,
-            killer: killer.recv().ok(),
+            killer,
             thread: Some(thread),
-        })
+        }
     }
 
     /// Waits for the next event until `deadline`.
@@ -431,7 +506,8 @@ impl Trace {
 
     /// The right to do that, for another thread, for example that of Ctrl-C.
     pub fn ender(&self) -> Ender {
-        Ender(self.control.try_clone().ok())
+        let control = self.control.as_ref();
+        Ender(control.and_then(|control| control.try_clone().ok()))
     }
 }
 
@@ -456,7 +532,9 @@ impl Drop for Trace {
         if let Some(killer) = self.killer.take() {
             killer.kill();
         }
-        let _ = self.control.shutdown(Shutdown::Both);
+        if let Some(control) = &self.control {
+            let _ = control.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             // A panic there has been told.
             let _ = thread.join();
@@ -485,6 +563,40 @@ fn share_memory(machine: &mut Machine) -> Result<Shared> {
         rings: Mutex::new(Vec::new()),
         maps: Mutex::new(Vec::new()),
     })
+}
+
+/// The connection that a guest makes when it has its devices. None: nobody listens any more.
+///
+/// # Errors
+/// Fails if the guest ends before.
+fn accept(
+    listener: &TcpListener,
+    guest: &mut Guest,
+    sender: &SyncSender<Event>,
+) -> Result<Option<UnixStream>> {
+    const BETWEEN: Duration = Duration::from_millis(20);
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => {
+                connection
+                    .set_nonblocking(false)
+                    .context("cannot wait for a connection's bytes")?;
+                // It is only read, written and shut down, which is the same for all sockets.
+                return Ok(Some(OwnedFd::from(connection).into()));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("cannot take a connection"),
+        }
+        match guest.next(Some(Instant::now() + BETWEEN))? {
+            guest::Event::Output(text) => {
+                if sender.send(Event::Log(text)).is_err() {
+                    return Ok(None);
+                }
+            }
+            guest::Event::End(end) => bail!("{end}, before it had a second serial port"),
+            guest::Event::Deadline => {}
+        }
+    }
 }
 
 /// Passes on what a guest says until it ends. An error: nobody listens.

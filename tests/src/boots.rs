@@ -108,7 +108,8 @@ impl<'k> Starter<'k> {
                 let machine = bochs::Machine {
                     cpus: options.smp,
                     memory_mib: options.memory_mib,
-                    disk: self.kernel.bochs_image(&cmdline)?,
+                    disk: self.kernel.bochs_image(&cmdline, &[])?,
+                    answers: None,
                 };
                 Guest::start_in_bochs(&machine, Install::Allowed)
             }

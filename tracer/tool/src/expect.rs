@@ -151,7 +151,7 @@ impl Found {
         }
     }
 
-    /// What kind of value it is, with an article.
+    /// The kind of value that it is, with an article.
     fn kind(&self) -> &'static str {
         match self {
             Self::Number(_) => "a number",

@@ -78,6 +78,9 @@ pub struct Options {
     /// Show the guest's log on standard error
     #[arg(long)]
     pub log: bool,
+    /// Run in Bochs, which interprets instruction by instruction: a second opinion, and minutes
+    #[arg(long, conflicts_with_all = ["top", "firmware", "accel", "icount", "gdb"])]
+    pub bochs: bool,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]

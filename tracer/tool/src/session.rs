@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
+    path::PathBuf,
     process,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -46,6 +47,8 @@ use crate::{
 const INTERRUPTED: i32 = 128 + 2;
 /// How long a guest that was told to end may take until it is killed.
 const LAST_WORDS: Duration = Duration::from_secs(20);
+/// Seconds after which a guest in Bochs is told to end: it takes minutes to boot.
+const BOCHS_TIMEOUT_S: u64 = 1800;
 /// How often --top looks into the guest's memory.
 const LOOK: Duration = Duration::from_secs(1);
 /// How much of the guest's log is shown if it fails.
@@ -213,7 +216,11 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
             return refuse(format!("error: cannot write {}: {error}", path.display()));
         }
     }
-    prerequisites::qemu(options.build.install())?;
+    let install = options.build.install();
+    match options.bochs {
+        true => prerequisites::bochs(install)?,
+        false => prerequisites::qemu(install)?,
+    };
     timing.step("program read");
     let kernel = build(options, timing)?;
     let mut symbols = open(&kernel, timing)?;
@@ -229,12 +236,10 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
         }
     }
 
-    let image = kernel.image(options.machine.firmware())?;
     for (name, program) in image::programs()? {
         symbols.add_program(&name, &program);
     }
     let cmdline = options.build.cmdline(&[], &[]);
-    let machine = options.machine.machine(image, cmdline);
     let request = Request {
         script: compiled.script.encode(),
         run: options.run.clone(),
@@ -242,7 +247,13 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
         maps: options.top,
         ..Request::default()
     };
-    let trace = Trace::start(&machine, options.build.install(), &request)?;
+    let trace = if options.bochs {
+        let machine = options.machine.machine(PathBuf::new(), cmdline);
+        Trace::start_in_bochs(&kernel, &machine, install, &request)?
+    } else {
+        let image = kernel.image(options.machine.firmware())?;
+        Trace::start(&options.machine.machine(image, cmdline), install, &request)?
+    };
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace.ender());
     let mut session = Session {
         options,
@@ -378,7 +389,10 @@ struct Session<'a> {
 impl Session<'_> {
     /// Shows what the guest says until it ends.
     fn follow(&mut self, mut trace: Trace, timing: &mut Timing) -> Result<End> {
-        let limit = self.options.machine.timeout();
+        let limit = match self.options.bochs {
+            true => self.options.machine.timeout_or(BOCHS_TIMEOUT_S),
+            false => self.options.machine.timeout(),
+        };
         let limit = limit.map(|limit| limit + self.options.duration.unwrap_or_default());
         let mut deadline = limit.map(|limit| Instant::now() + limit);
         let mut told = false;

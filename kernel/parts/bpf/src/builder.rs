@@ -243,8 +243,8 @@ impl Builder {
             .call(Helper::Add)
     }
 
-    /// Adds `delta`, a constant, to the counter of the key in the stack at `r10 + key`. Then `r0` is
-    /// not 0, unless the map has no room for the key. `r1` to `r5` are lost.
+    /// Adds `delta`, a constant, to the counter of the key in the stack at `r10 + key`. Then `r0`
+    /// is 0, unless the map has no room for the key. `r1` to `r5` are lost.
     pub fn add_by_key(&mut self, map: MapIndex, key: i32, delta: i32) -> &mut Self {
         self.load_map(Reg::R1, map)
             .mov(Reg::R2, Reg::R10)
@@ -263,7 +263,8 @@ impl Builder {
             .branch(Condition::Equal, Reg::R0, 0, full)
     }
 
-    /// Hands `record`, the register with the reserved record, to the readers. `r0` to `r5` are lost.
+    /// Hands the reserved record, which the register `record` has, to the readers. `r0` to `r5` are
+    /// lost.
     pub fn submit(&mut self, record: Reg) -> &mut Self {
         self.mov(Reg::R1, record)
             .mov(Reg::R2, 0)

@@ -6,6 +6,8 @@
 //!   host ◄─ second serial port: messages ([`Header`], then bytes) ── kernel
 //! ```
 //!
+//! A machine without fw_cfg (Bochs) has the two files in its initramfs, under the same names.
+//!
 //! If the host shares the machine's memory ([`Options::memory`]), the messages go through an
 //! [`outbox`] there, and the serial port has only two kinds of messages: where things are in memory
 //! ([`Place`]), and empty ones, which say that there is something new in the outbox.

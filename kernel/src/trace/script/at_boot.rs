@@ -2,12 +2,14 @@
 //! port.
 //!
 //! ```text
-//!   fw_cfg files ─► a task of its own: Session ─► COM2 ─► the tracer on the host
+//!   two files ────► a task of its own: Session ─► COM2 ─► the tracer on the host
 //!                         ▲   │
 //!        the program ends │   │ exit(), a time limit, a control byte of the host
 //!                         │   ▼
 //!                    kernel_init, which runs the program and powers the machine off
 //! ```
+//!
+//! The files come by fw_cfg, or in the initramfs where the machine has no fw_cfg.
 //!
 //! If the host shares the machine's memory, the answers go through an [`Outbox`] there, and the
 //! port carries an empty message for each batch of them. If it wants to see the maps meanwhile, it
@@ -37,7 +39,7 @@ use super::{
 use crate::{
     arch::smp,
     fw_cfg::FwCfg,
-    pr_err,
+    initramfs, pr_err,
     serial::{SerialInput, SerialPort},
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
@@ -132,8 +134,14 @@ impl Trace {
 
 /// The script and the options.
 fn read() -> Option<(Vec<u8>, Vec<u8>)> {
-    let mut device = FwCfg::open()?;
+    let mut device = FwCfg::open();
     let mut contents = |name| {
+        let Some(device) = &mut device else {
+            let file = initramfs::find(initramfs::archive(), name)?;
+            let mut bytes = try_vec(file.len()).ok()?;
+            bytes.extend_from_slice(file);
+            return Some(bytes);
+        };
         let file = device.find(name)?;
         let mut bytes = try_vec(file.size).ok()?;
         bytes.resize(file.size, 0);

@@ -251,7 +251,7 @@ fn name_of(key: &str) -> String {
     letters.take(40).map(char::from).collect()
 }
 
-/// What became of random programs.
+/// The fate of random programs.
 #[derive(Default)]
 struct Tried {
     good: usize,
