@@ -820,6 +820,14 @@ impl World {
         }
     }
 
+    /// Makes all call stacks the same, under the numbers that they have.
+    pub(super) fn equal_stacks(&mut self) {
+        for stacks in &mut self.stacks {
+            let first = stacks.first().cloned().unwrap_or_default();
+            stacks.fill(first);
+        }
+    }
+
     fn send_stacks(&mut self) {
         for (map, stacks) in (0..).zip(self.stacks.clone()) {
             for (number, addresses) in (0..).zip(stacks) {

@@ -162,6 +162,21 @@ fn call_stacks_are_keys_with_a_line_for_each_frame() {
 }
 
 #[test]
+fn a_call_stack_with_two_numbers_is_one_key() {
+    for (key, shown) in [
+        ("kstack", "\n    vfs_write+1\n    vfs_read+32\n"),
+        ("(kstack, 7)", "(\n    vfs_write+1\n    vfs_read+32\n, 7)"),
+    ] {
+        let mut world = World::new(&format!("kprobe:vfs_write {{ @[{key}] = count(); }}"));
+        hits(&mut world, &[1]);
+        world.call_stack = vec![READ + 2];
+        hits(&mut world, &[2]);
+        world.equal_stacks();
+        assert_eq!(world.maps(), format!("@[{shown}]: 2\n\n"));
+    }
+}
+
+#[test]
 fn call_stacks_of_programs_have_the_names_of_the_program() {
     let mut world = World::new(
         "kprobe:vfs_write { @[ustack, comm] = count(); @own[kstack, ustack(1)] = count(); \
