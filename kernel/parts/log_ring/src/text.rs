@@ -96,6 +96,7 @@ impl<const BYTES: usize, const PIECES: usize> Text<BYTES, PIECES> {
                 break;
             }
             let count = piece.bytes.min(out.len() - taken);
+            debug_assert!(count > 0, "a piece has bytes");
             for byte in &mut out[taken..taken + count] {
                 *byte = self.bytes[self.start];
                 self.start = (self.start + 1) % BYTES;
