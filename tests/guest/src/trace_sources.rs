@@ -67,7 +67,8 @@ fn system_calls_are_seen_with_their_arguments_and_results() {
 #[guest_test]
 fn the_scheduler_is_seen_at_work() {
     let lines = traced("sched", || {
-        spawn_kthread("traced_thread", || sleep_ns(1_000_000))
+        // On a slow machine a short time is over before the thread sleeps, and nobody wakes it.
+        spawn_kthread("traced_thread", || sleep_ns(100_000_000))
             .unwrap()
             .wait_released();
         run("/bin/child");

@@ -195,7 +195,7 @@ impl Target {
     /// Trials of `mutants`.
     ///
     /// # Errors
-    /// A test fails without a mutant.
+    /// A named test fails without a mutant, or the unchanged kernel does not boot.
     pub fn trials(&self, mutants: &[Mutant], effort: Effort) -> Result<Trials<'_>> {
         let mut hasher = DefaultHasher::new();
         self.elf.hash(&mut hasher);
@@ -289,8 +289,10 @@ impl Trials<'_> {
             });
             match verdict {
                 None => Ok((count, None)),
-                Some(Verdict::TakesTooLong(test) | Verdict::Hangs(test)) => {
-                    println!("left out, because it takes too long without a mutant: {test}");
+                Some(
+                    Verdict::Noticed(test) | Verdict::TakesTooLong(test) | Verdict::Hangs(test),
+                ) => {
+                    println!("left out, because it does not pass without a mutant: {test}");
                     Ok((count, Some(test)))
                 }
                 Some(verdict) => bail!("the unchanged kernel: {verdict}"),
