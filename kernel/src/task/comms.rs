@@ -7,9 +7,7 @@
 //! # Contexts
 //! [`note`]: the scheduler, with no lock held but the run queue's. [`of`]: tasks.
 
-use alloc::{format, string::String};
-
-use super::{Comm, Pid, comm_of};
+use super::{Comm, IDLE, Pid, comm_of};
 use crate::sync::SpinLock;
 
 const PLACES: usize = 256;
@@ -23,17 +21,15 @@ pub fn note(pid: Pid, comm: Comm) {
 }
 
 /// The name of the task `pid`; `<...>` if nobody knows.
-pub fn of(pid: Pid) -> String {
-    if pid == 0 {
-        return "<idle>".into();
+pub fn of(pid: Pid) -> Comm {
+    if pid == IDLE {
+        return Comm::new("<idle>");
     }
-    if let Some(comm) = comm_of(pid) {
-        return format!("{comm}");
-    }
-    let (kept, comm) = KEPT.lock()[pid as usize % PLACES];
-    if kept == pid {
-        format!("{comm}")
-    } else {
-        "<...>".into()
-    }
+    comm_of(pid).unwrap_or_else(|| {
+        let (kept, comm) = KEPT.lock()[pid as usize % PLACES];
+        match kept == pid {
+            true => comm,
+            false => Comm::new("<...>"),
+        }
+    })
 }

@@ -26,7 +26,7 @@ use core::{
 use trace_events::{
     definition::{File, MOST_NAME_BYTES},
     filter,
-    memory::{copied, written},
+    memory::{Text, copied, written},
     readme,
     trigger::{self, Command},
 };
@@ -444,7 +444,7 @@ impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
     fn fill(&self, rest: &mut Vec<u8>, room: usize) -> Result<(), Errno> {
         let mut printer = Printer::of_now()?;
-        let mut line = String::new();
+        let mut line = Text::new();
         let mut result = Ok(());
         while rest.len() < room
             && result.is_ok()

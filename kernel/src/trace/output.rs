@@ -3,10 +3,13 @@
 //! # Contexts
 //! Task context, may sleep.
 
-use alloc::{collections::BTreeMap, string::String};
+use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use trace_events::line::{self, Origin, stack};
+use trace_events::{
+    line::{self, Origin, stack},
+    memory::{Text, written},
+};
 
 use super::{
     buffer::{self, Item, Which},
@@ -23,10 +26,10 @@ use crate::{
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {
     layouts: Layouts,
-    comms: BTreeMap<Pid, String>,
+    comms: Vec<(Pid, String)>,
     symbols: CachedSymbols,
     /// The line that is being made. It is written at once, because its many pieces are short.
-    line: String,
+    line: Text,
 }
 
 impl Printer {
@@ -37,16 +40,16 @@ impl Printer {
     pub fn of_now() -> Result<Self, Errno> {
         Ok(Self {
             layouts: EVENTS.lock().layouts()?,
-            comms: BTreeMap::new(),
+            comms: Vec::new(),
             symbols: CachedSymbols::empty(),
-            line: String::new(),
+            line: Text::new(),
         })
     }
 
     /// Writes the line of `item`.
     ///
     /// # Errors
-    /// That of `out`.
+    /// That of `out`, or there is no memory.
     pub fn print(&mut self, item: &Item<'_>, out: &mut dyn Write) -> fmt::Result {
         let (cpu, tsc, record) = match *item {
             Item::Lost { cpu, count } => return line::write_lost(cpu as u32, count, out),
@@ -59,7 +62,7 @@ impl Printer {
         };
         let id = word(0).map_or(0, |bytes| u32::from_le_bytes(*bytes)) as u16;
         let pid = word(4).map_or(0, |bytes| i32::from_le_bytes(*bytes));
-        let comm = self.comms.entry(pid).or_insert_with(|| comms::of(pid));
+        let comm = name_of(pid, &mut self.comms)?;
         let origin = Origin {
             comm,
             cpu: cpu as u32,
@@ -81,6 +84,20 @@ impl Printer {
         }
         out.write_str(text)
     }
+}
+
+/// The name of the task `pid`, which is asked for once.
+fn name_of(pid: Pid, known: &mut Vec<(Pid, String)>) -> Result<&str, fmt::Error> {
+    let at = match known.binary_search_by_key(&pid, |(pid, _)| *pid) {
+        Ok(at) => at,
+        Err(at) => {
+            let name = written(&comms::of(pid)).map_err(|_| fmt::Error)?;
+            known.try_reserve(1).map_err(|_| fmt::Error)?;
+            known.insert(at, (pid, name));
+            at
+        }
+    };
+    Ok(&known[at].1)
 }
 
 /// Writes the text of `trace`, of all CPUs or of one.

@@ -567,7 +567,7 @@ impl Session {
         if self.named.insert(tid) {
             out.send(&Frame::Comm {
                 tid,
-                name: comms::of(tid as i32),
+                name: format!("{}", comms::of(tid as i32)),
             });
         }
         out.send(&Frame::Record {

@@ -45,17 +45,41 @@ pub fn copied(text: &str) -> Result<String, OutOfMemory> {
 /// # Errors
 /// [`OutOfMemory`].
 pub fn written(value: &dyn fmt::Display) -> Result<String, OutOfMemory> {
-    struct Writer(String);
-    impl fmt::Write for Writer {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
-            self.0.push_str(text);
-            Ok(())
-        }
+    let mut text = Text::new();
+    fmt::write(&mut text, format_args!("{value}")).map_err(|_| OutOfMemory)?;
+    Ok(text.0)
+}
+
+/// Text that grows while there is memory: an error of writing to it says that there is none.
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// No text, and no memory taken.
+    pub const fn new() -> Self {
+        Self(String::new())
     }
-    let mut writer = Writer(String::new());
-    fmt::write(&mut writer, format_args!("{value}")).map_err(|_| OutOfMemory)?;
-    Ok(writer.0)
+
+    /// Drops the text, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(text);
+        Ok(())
+    }
 }
 
 /// Appends `item`.

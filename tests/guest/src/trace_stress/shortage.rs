@@ -428,3 +428,51 @@ fn an_event_is_turned_off_without_memory() {
     }
     clean_up();
 }
+
+/// A read of records while memory is out: ENOMEM, and the next read has all that is there.
+#[guest_test]
+fn each_allocation_of_a_read_may_fail() {
+    clean_up();
+    let _rings = Rings::of(8, true);
+    echo(
+        "p:fired fired_target n=%di:u64 at=%ip:symbol",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/kprobes/fired/enable").unwrap();
+    let fire = || {
+        for n in 0..3 {
+            fired_target(n);
+        }
+    };
+    fire();
+    let trace = fs::open(&path("trace"), open::RDONLY).unwrap();
+    let mut text = vec![0; 4096];
+    // The table of names is made at the first read, and stays.
+    let expected = trace.read_at(0, &mut text).unwrap();
+    let expected = text[..expected].to_vec();
+    for room in 0.. {
+        let outcome = with_room_for(room, || trace.read_at(0, &mut text));
+        if outcome.refused == 0 {
+            assert_eq!(outcome.result, Ok(expected.len()));
+            assert!(room > 5, "{room} allocations");
+            break;
+        }
+        assert_eq!(outcome.result, Err(Errno::ENOMEM), "room for {room}");
+        assert_eq!(trace.read_at(0, &mut text), Ok(expected.len()));
+        assert_eq!(text[..expected.len()], expected);
+    }
+    let pipe = fs::open(&path("trace_pipe"), open::RDONLY | open::NONBLOCK).unwrap();
+    for room in 0.. {
+        let outcome = with_room_for(room, || pipe.read_at(0, &mut text));
+        if outcome.refused == 0 {
+            assert!(outcome.result.is_ok_and(|len| len > 100), "{outcome:?}");
+            break;
+        }
+        // It has as much as there was memory for, and nothing if there was none for its readers.
+        let expected = matches!(outcome.result, Ok(1..) | Err(Errno::ENOMEM | Errno::EAGAIN));
+        assert!(expected, "{outcome:?}");
+        fire();
+    }
+    clean_up();
+}
