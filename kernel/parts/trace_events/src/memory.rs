@@ -75,8 +75,12 @@ impl Deref for Text {
 }
 
 impl fmt::Write for Text {
+    #[inline]
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        // The same condition as in `push_str`, which is asked once then.
+        if text.len() > self.0.capacity() - self.0.len() {
+            self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        }
         self.0.push_str(text);
         Ok(())
     }
