@@ -26,7 +26,7 @@ use kernel::{
         traps::{self, Exception},
     },
     probes::{
-        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
+        EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
         ReturnMethod, StepMethod, jprobe, register,
     },
     symbols,
@@ -153,7 +153,10 @@ fn note_handler<const NUMBER: u64>() {
     HANDLERS[at].store(100 * NUMBER + COUNT.load(SeqCst) as u64, Relaxed);
 }
 
-fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+/// Reports name the probe of a handler, also where a step has led to the hit.
+fn pre(probe: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+    let running = PROBES.running_probe();
+    assert!(running.is_some_and(|(running, _)| core::ptr::eq(running, probe)));
     note_handler::<1>();
     PreVerdict::Execute
 }
