@@ -66,3 +66,29 @@ impl fmt::Display for Error {
 }
 
 impl error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::Error::*;
+
+    #[test]
+    fn errors_have_the_numbers_that_programs_know() {
+        let numbers = [
+            (NotFound, 2),
+            (OutOfMemory, 12),
+            (AccessDenied, 13),
+            (Busy, 16),
+            (Exists, 17),
+            (NotDirectory, 20),
+            (IsDirectory, 21),
+            (Invalid, 22),
+            (TooBig, 27),
+            (NoSpace, 28),
+            (NameTooLong, 36),
+            (NotEmpty, 39),
+        ];
+        for (error, number) in numbers {
+            assert_eq!(error.errno(), number, "{error}");
+        }
+    }
+}

@@ -157,6 +157,7 @@ impl<'a> Tokens<'a> {
     }
 
     fn word(&mut self) -> Word {
+        debug_assert!(self.rest.peek().is_some(), "a word has a first character");
         let mut word = Word::default();
         while let Some(c) = self.take_if(|c| !c.is_whitespace() && c != '>') {
             match c {

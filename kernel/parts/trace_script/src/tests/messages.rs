@@ -276,6 +276,17 @@ fn types_must_fit() {
     );
 }
 
+#[test]
+fn keys_of_64_bytes_fit_beside_no_bucket() {
+    let keys = |call| format!("kprobe:vfs_write {{ @[comm, comm, comm, comm] = {call}; }}");
+    assert!(compiled_with(&keys("count()"), &Fake::new(), &Options::default()).is_ok());
+    assert_eq!(
+        short(&keys("hist(arg0)")),
+        "the keys have 64 bytes; at most 62 fit | use fewer keys, a field of the value, or a \
+         shorter text: str(address, 16)"
+    );
+}
+
 /// Not the message about a function that nobody knows.
 #[test]
 fn a_function_with_other_arguments_is_shown_with_its_own() {

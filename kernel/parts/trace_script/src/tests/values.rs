@@ -802,3 +802,16 @@ fn the_first_bytes_of_texts_are_compared() {
         );
     }
 }
+
+#[test]
+fn a_reference_is_an_address_to_calculate_with() {
+    let mut world = with_file(
+        "kprobe:vfs_write { printf(\"%x %d\\n\", args.file, args.file.inode == args.file); \
+         @ = max((uint64)args.file.inode); }",
+        "",
+    );
+    world.hit(&write_hit());
+    assert_eq!(world.out, "ffff800000200000 0\n");
+    world.out.clear();
+    assert_eq!(world.maps(), format!("@: {INODE_AT}\n"));
+}
