@@ -452,6 +452,17 @@ impl Fake {
                 ((OPEN, "triple"), Ok(behind(TRIPLE, 12, Di))),
                 ((OPEN, "block"), Ok(behind(BLOCK, 256, Di))),
                 (
+                    // A constant with a bit above its four bytes, which does not count.
+                    (OPEN, "constant"),
+                    Ok(Variable {
+                        type_id: U32,
+                        pieces: vec![Piece {
+                            bytes: 4,
+                            source: Source::Value(Expression::Constant(1 << 32)),
+                        }],
+                    }),
+                ),
+                (
                     // A number of which two bytes are in a register.
                     (OPEN, "split"),
                     Ok(Variable {

@@ -720,11 +720,12 @@ fn structures_in_each_other_are_shown_to_a_depth() {
 
 #[test]
 fn a_number_is_put_together_from_memory_and_a_register() {
-    let mut world = World::new("kprobe:vfs_open { printf(\"%x\\n\", args.split); }");
+    let mut world =
+        World::new("kprobe:vfs_open { printf(\"%x %d\\n\", args.split, args.constant); }");
     // Nothing is behind its six bytes.
     let hit = open_hit(&mut world, &[1, 2, 3, 4, 5, 6]);
     world.hit(&hit);
-    assert_eq!((&*world.out, world.faults), ("1234060504030201\n", 0));
+    assert_eq!((&*world.out, world.faults), ("1234060504030201 0\n", 0));
 }
 
 #[test]
