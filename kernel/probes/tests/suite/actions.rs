@@ -182,15 +182,20 @@ fn an_action_beside_other_probes_is_a_handler() {
     PROBES.unregister_batch(&[other, probe]).unwrap();
 }
 
+/// The call's instance, as the entry got it.
+static INSTANCE: AtomicU64 = AtomicU64::new(0);
+
 /// The entry notes the first argument, the return adds the result.
 extern "C" fn note_argument(
-    _: *const (),
+    instance: *const (),
     regs: &mut PtRegs,
     shared: *mut u64,
     function: u64,
     _: u64,
 ) -> EntryVerdict {
     SEEN.store(function, Relaxed);
+    assert!(!instance.is_null());
+    INSTANCE.store(instance.addr() as u64, Relaxed);
     // SAFETY: the action has two words.
     unsafe {
         assert_eq!((shared.read(), shared.add(1).read()), (0, 0));
@@ -206,13 +211,14 @@ static SUM: AtomicU64 = AtomicU64::new(0);
 static CAME_FROM: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn add_result(
-    _: *const (),
+    instance: *const (),
     regs: &mut PtRegs,
     shared: *mut u64,
     function: u64,
     ret_addr: u64,
 ) -> EntryVerdict {
     assert_eq!(SEEN.load(Relaxed), function);
+    assert_eq!(INSTANCE.load(Relaxed), instance.addr() as u64);
     CAME_FROM.store(ret_addr, Relaxed);
     // SAFETY: the action has two words.
     SUM.store(unsafe { shared.read() } * 1000 + regs.ax, Relaxed);
