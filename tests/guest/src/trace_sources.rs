@@ -1,11 +1,13 @@
 //! Events of the kernel's own: system calls, the scheduler, page faults, interrupts, the timer.
 
 use alloc::{string::String, vec, vec::Vec};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi::open;
 use kernel::{
     fs,
-    task::{exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
+    task::{State, WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
+    time::NSEC_PER_MSEC,
     trace::buffer,
 };
 
@@ -67,10 +69,19 @@ fn system_calls_are_seen_with_their_arguments_and_results() {
 #[guest_test]
 fn the_scheduler_is_seen_at_work() {
     let lines = traced("sched", || {
-        // On a slow machine a short time is over before the thread sleeps, and nobody wakes it.
-        spawn_kthread("traced_thread", || sleep_ns(100_000_000))
-            .unwrap()
-            .wait_released();
+        static DONE: AtomicBool = AtomicBool::new(false);
+        static WAITING: WaitQueue = WaitQueue::new();
+        DONE.store(false, Relaxed);
+        let thread = spawn_kthread("traced_thread", || {
+            WAITING.wait_until(|| DONE.load(Relaxed));
+        })
+        .unwrap();
+        while thread.state() != State::Sleeping {
+            sleep_ns(NSEC_PER_MSEC);
+        }
+        DONE.store(true, Relaxed);
+        WAITING.wake_all();
+        thread.wait_released();
         run("/bin/child");
     });
     let has = |parts: &[&str]| {
