@@ -123,30 +123,35 @@ fn alarms_come_where_time_counts_instructions() {
 /// only when the next interrupt comes.
 #[guest_test]
 fn a_waiting_task_runs_as_soon_as_no_reason_is_left_against_it() {
-    static WANTED: AtomicBool = AtomicBool::new(false);
-    static WAITS: AtomicBool = AtomicBool::new(false);
-    static RAN: AtomicBool = AtomicBool::new(false);
-    let keeper = spawn_on(1, || {
+    // A new task has the last CPU 0. The switch to it changes that, also if a tick takes the CPU
+    // from it before its first instruction.
+    let waiting = Arc::new(SpinLock::new(None::<TaskRef>));
+    let is_wanted = Arc::new(AtomicBool::new(false));
+    let (shared, wanted) = (waiting.clone(), is_wanted.clone());
+    let keeper = spawn_on(1, move || {
         percpu::preempt_disable();
-        WANTED.store(true, SeqCst);
-        while !WAITS.load(SeqCst) {
+        wanted.store(true, SeqCst);
+        let other = loop {
+            if let Some(other) = shared.lock().clone() {
+                break other;
+            }
             hint::spin_loop();
-        }
+        };
         percpu::this().set_need_resched();
-        assert!(!RAN.load(SeqCst), "preemption was off");
+        assert_eq!(other.last_cpu(), 0, "preemption was off");
         percpu::preempt_enable();
-        assert!(RAN.load(SeqCst), "the other task still waits");
+        assert_eq!(other.last_cpu(), 1, "the other task still waits");
     });
-    let other = spawn_on(0, || {
-        while !WANTED.load(SeqCst) {
+    let maker = spawn_on(0, move || {
+        while !is_wanted.load(SeqCst) {
             hint::spin_loop();
         }
-        let other = spawn_on(1, || RAN.store(true, SeqCst));
-        WAITS.store(true, SeqCst);
+        let other = spawn_on(1, || {});
+        *waiting.lock() = Some(other.clone());
         other.wait_released();
     });
     keeper.wait_released();
-    other.wait_released();
+    maker.wait_released();
 }
 
 /// A function that takes a jump at its entry.
