@@ -202,18 +202,20 @@ fn archive(programs: &[(String, Vec<u8>)], files: &[(&str, &[u8])]) -> Result<Ve
         writer.finish()?;
         Ok(())
     };
-    add("bin", DIRECTORY, &[])?;
-    for (name, content) in programs {
-        add(&format!("bin/{name}"), PROGRAM, content)?;
-    }
+    let programs = programs
+        .iter()
+        .map(|(name, content)| (format!("bin/{name}"), PROGRAM, &**content));
+    let files = files
+        .iter()
+        .map(|(name, content)| (String::from(*name), FILE, *content));
     let mut directories = BTreeSet::new();
-    for (name, content) in files {
+    for (name, mode, content) in programs.chain(files) {
         for (end, _) in name.match_indices('/') {
-            if directories.insert(&name[..end]) {
+            if directories.insert(name[..end].to_string()) {
                 add(&name[..end], DIRECTORY, &[])?;
             }
         }
-        add(name, FILE, content)?;
+        add(&name, mode, content)?;
     }
     Ok(cpio::newc::trailer(archive)?)
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use debug_info::DebugInfo;
-use trace_model::Kernel as _;
+use trace_model::{Kernel as _, symbols::glob};
 
 const CANNOT_WRITE: &str = "cannot write the list to standard output";
 
@@ -20,34 +20,19 @@ pub fn list_events(pattern: &str, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// The units of timers, each behind its kind.
-const TIMERS: [&str; 8] = [
-    "interval:hz:N",
-    "interval:ms:N",
-    "interval:s:N",
-    "interval:us:N",
-    "profile:hz:N",
-    "profile:ms:N",
-    "profile:s:N",
-    "profile:us:N",
-];
-
 /// Writes the timers, if the pattern asks for them: `interval:*`, `profile:hz:*`. Whether it does.
 pub fn list_timers(pattern: &str, out: &mut impl Write) -> Result<bool> {
-    if !["interval:", "profile:"]
-        .iter()
-        .any(|kind| pattern.starts_with(kind))
-    {
+    const KINDS: [&str; 2] = ["interval", "profile"];
+    let kind = pattern.split_once(':').map(|(kind, _)| kind);
+    if !kind.is_some_and(|kind| KINDS.contains(&kind)) {
         return Ok(false);
     }
-    let wanted = pattern
-        .split_once('*')
-        .map_or(pattern, |(before, _)| before);
-    let mut found = TIMERS
-        .iter()
-        .filter(|timer| timer.starts_with(wanted))
-        .peekable();
-    if found.peek().is_none() {
+    let all = KINDS.into_iter().flat_map(|kind| {
+        let units = ["hz", "ms", "s", "us"].into_iter();
+        units.map(move |unit| format!("{kind}:{unit}:N"))
+    });
+    let found: Vec<String> = all.filter(|timer| glob(pattern, timer)).collect();
+    if found.is_empty() {
         bail!("no timer matches `{pattern}`; `-l 'interval:*'` and `-l 'profile:*'` list them");
     }
     for timer in found {
