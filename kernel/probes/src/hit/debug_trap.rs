@@ -56,17 +56,28 @@ use crate::{
 const BS: u64 = 1 << 14;
 /// DR6: a breakpoint or watchpoint of the debug registers has matched, too.
 const MATCHED: u64 = 0b1111;
+/// DR6: an access to the debug registers (BD), and a switch of hardware tasks (BT).
+const OTHER_CAUSES: u64 = 1 << 13 | 1 << 15;
+
+/// Whether a #DB that found `flags` is the end of a single step.
+///
+/// The processor says so by BS. Under some hypervisors the bit is lost now and then, while another
+/// guest wants the processor, and DR6 names no cause at all. Apart from that only the instruction
+/// `int1` raises such a #DB, and no place where the probes step has one, because it is refused.
+const fn is_step(dr6: u64, flags: u64) -> bool {
+    dr6 & BS != 0 || dr6 & (MATCHED | OTHER_CAUSES) == 0 && flags & TF != 0
+}
 
 impl<P: Platform> Hits<P> {
     /// Whether a #DB belongs to the probes alone. If so, `regs` are where to resume. Interrupts
-    /// off. `dr6` is the debug status register. Of its causes, only a single step (BS) can be ours.
+    /// off. `dr6` is the debug status register. Of its causes, only a single step can be ours.
     ///
     /// False: a debugger is to be told of it, with `regs` as they are now. Their ip may be under a
     /// jump, so code that resumes from there does so at [`Hits::executable_ip`].
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
-        if dr6 & BS == 0 {
+        if !is_step(dr6, regs.flags) {
             return false;
         }
         // SAFETY: a site lives until a grace period, which does not end while `finishing` is set.

@@ -283,7 +283,8 @@ extern "C" fn trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_voi
             };
             if !handled && !run(&EXCEPTION, regs, vector) {
                 die(format_args!(
-                    "exception {vector} that nobody expects: {regs:x?}"
+                    "exception {vector} that nobody expects, signal code {}: {regs:x?}",
+                    (*info).si_code
                 ));
             }
         });
