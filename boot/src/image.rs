@@ -1,7 +1,8 @@
 //! The files that the boot loader boots: a stripped kernel and an initramfs, in a disk image.
 //!
 //! The kernel keeps its symbol table, which is its kallsyms. It loses its debug info, because
-//! loading takes about two seconds a megabyte under BIOS. The initramfs is a cpio archive in the
+//! loading takes about two seconds a megabyte under BIOS. It gets notes about its functions
+//! ([`function_notes`]). The initramfs is a cpio archive in the
 //! `newc` format. It holds the user programs as `bin/NAME`. For machines without fw_cfg it also
 //! holds the kernel command line, as `cmdline`, and the script of a trace.
 
@@ -17,7 +18,7 @@ use clap::ValueEnum;
 
 use crate::{
     boot_loader::BootLoader,
-    cargo, children, disk, hit_path, layout,
+    cargo, children, disk, function_notes, hit_path, layout,
     prerequisites::{self, Install},
 };
 
@@ -85,10 +86,16 @@ impl Kernel {
                 Ok(())
             })?;
         }
-        if !layout::is_current(&kernel.elf, &[&kernel.debug_elf]) {
+        // The program knows what is noted about functions.
+        let program = this_program()?;
+        if !layout::is_current(&kernel.elf, &[&kernel.debug_elf, &program]) {
+            let notes = layout::artifacts()?.join(format!("{name}.notes"));
+            let content = function_notes::of(&read(&kernel.debug_elf)?)?;
+            layout::write_if_changed(&notes, &content)?;
+            let add_notes = format!("--add-section={}={}", kallsyms::NOTES, notes.display());
             // Backtraces need it: the ready-made `core` and `alloc` describe their frames only
             // there.
-            let options = ["--strip-debug", "--keep-section=.debug_frame"];
+            let options = ["--strip-debug", "--keep-section=.debug_frame", &add_notes];
             cargo::objcopy(&options, &kernel.debug_elf, &kernel.elf)?;
         }
         Ok(kernel)
@@ -107,12 +114,10 @@ impl Kernel {
         let initramfs = write_initramfs(image, files)?;
         let loader = BootLoader::build(firmware)?;
         // The program knows the layout of the disk, and the loader's recipes.
-        let program = env::current_exe().context("the name of this program is not known")?;
+        let program = this_program()?;
         if layout::is_current(image, &[&self.elf, &initramfs, &program]) {
             return Ok(());
         }
-        let read =
-            |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let disk = disk::layout(&loader, &read(&self.elf)?, &read(&initramfs)?)?;
         layout::replace(image, |unfinished| Ok(fs::write(unfinished, disk)?))
     }
@@ -145,6 +150,14 @@ impl Kernel {
             .with_context(|| format!("cannot lengthen {}", image.display()))?;
         Ok(image)
     }
+}
+
+fn this_program() -> Result<PathBuf> {
+    env::current_exe().context("the name of this program is not known")
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// A disk for Bochs consists of whole cylinders: 16 heads of 63 sectors of 512 bytes.

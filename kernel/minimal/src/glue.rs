@@ -6,6 +6,7 @@ use bootloader_api::BootInfo;
 use kallsyms::Table;
 use probes::{
     Host, PerCpu, Platform, ProbeError, Probes,
+    insn::EntryFacts,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
 use spin::{Once, mutex::SpinMutex};
@@ -149,7 +150,11 @@ unsafe impl Platform for Minimal {
             start: symbol.start,
             size: symbol.size,
             text,
-            exported: symbol.is_exported(),
+            exported: symbol.exported,
+            entry: match text {
+                Text::Kernel => EntryFacts::from_bits(symbol.note),
+                _ => EntryFacts::UNKNOWN,
+            },
         })
     }
 

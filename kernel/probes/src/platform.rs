@@ -6,7 +6,7 @@ pub use crate::data::{
     entry_points::EntryPoints,
     per_cpu::{GUARD_FREE, PerCpu},
 };
-use crate::error::ProbeError;
+use crate::{error::ProbeError, insn::EntryFacts};
 
 /// The symbol that covers an address.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,18 @@ pub struct Symbol {
     pub text: Text,
     /// Whether it is exported under its plain, unmangled name.
     pub exported: bool,
+    /// The facts about its entry that were found when the kernel was built. They hold for its code
+    /// as it is without probes. [`EntryFacts::UNKNOWN`] is always right. It must be this in text
+    /// other than [`Text::Kernel`], and if [`Platform::may_fault`] is true of the function.
+    pub entry: EntryFacts,
+}
+
+impl Symbol {
+    /// The entry of this function, if facts are known about it.
+    pub(crate) fn known_entry(&self) -> Option<u64> {
+        let is_known = self.entry.are_known();
+        is_known.then(|| self.start + self.entry.landing_pad_len())
+    }
 }
 
 /// The kind of memory that a symbol lies in.

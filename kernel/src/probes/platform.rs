@@ -5,6 +5,7 @@ use core::{fmt, ops::Range};
 
 use ::probes::{
     Host, PerCpu, Platform, ProbeError, Probes,
+    insn::EntryFacts,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
 use abi::{WaitStatus, signal};
@@ -101,11 +102,17 @@ unsafe impl Platform for Kernel {
 
     fn symbol_at(addr: u64) -> Option<Symbol> {
         let symbol = symbols::lookup_addr(addr)?;
+        let text = text_of(symbol.kind);
         Some(Symbol {
             start: symbol.start,
             size: symbol.size,
-            text: text_of(symbol.kind),
-            exported: symbol.is_exported(),
+            text,
+            exported: symbol.exported,
+            // Functions that may fault have no notes.
+            entry: match text {
+                Text::Kernel => EntryFacts::from_bits(symbol.note),
+                _ => EntryFacts::UNKNOWN,
+            },
         })
     }
 

@@ -192,7 +192,7 @@ pub fn text(place: &Place) -> Candidates {
     }
     let mut candidates = Candidates::behind(start);
     // Names that are paths do not fit into a definition. Arguments may follow in the quotation.
-    let plain = functions().filter(|symbol| symbol.is_exported());
+    let plain = functions().filter(|symbol| symbol.exported);
     for symbol in plain {
         candidates.add(symbol.name, End::Open);
     }

@@ -61,7 +61,7 @@ fn functions_that_users_probe_are_there_and_exported() {
     for name in USUAL_NAMES {
         let symbol = symbols::lookup_name(name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(symbol.kind, Kind::Text, "{name}");
-        assert!(symbol.is_exported() && symbol.size > 0, "{symbol:?}");
+        assert!(symbol.exported && symbol.size > 0, "{symbol:?}");
     }
 }
 

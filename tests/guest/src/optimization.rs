@@ -19,14 +19,21 @@ use kernel::{
     arch::{percpu, smp},
     errno::Errno,
     fs,
-    mm::paging::{TEXT_POOL_END, TEXT_POOL_START},
+    mm::{
+        paging::{TEXT_POOL_END, TEXT_POOL_START},
+        uaccess,
+    },
     probes::{
         Kprobe, PROBES, PreVerdict, PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
     },
     symbols,
     task::{schedule, scheduler::is_to_preempt_before_hit},
 };
-use probes::{StepMethod, insn::Obstacle, optimize::NoJump};
+use probes::{
+    StepMethod,
+    insn::{EntryFacts, FunctionCode, Obstacle},
+    optimize::NoJump,
+};
 use x86_64::instructions::interrupts::without_interrupts;
 
 const LIST: &str = "/sys/kernel/debug/kprobes/list";
@@ -544,4 +551,25 @@ fn code_that_allows_no_jump_keeps_the_breakpoint() {
     assert_eq!(opt_loop(black_box(7), black_box(100)), 7);
     assert_eq!(probe.hits(), 100);
     drop(probe);
+}
+
+/// Functions that may fault have no facts, because no jump may be in them. Text of the boot is
+/// gone.
+#[guest_test]
+fn the_facts_that_came_with_the_kernel_are_those_that_decoding_finds() {
+    let (mut known, mut all) = (0, 0);
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == symbols::Kind::Text) {
+        let range = symbol.start..symbol.start + symbol.size;
+        let facts = EntryFacts::from_bits(symbol.note);
+        let found = if uaccess::may_fault_in(range.clone()) {
+            EntryFacts::UNKNOWN
+        } else {
+            let code = PROBES.original_text(range).unwrap();
+            EntryFacts::of(&mut FunctionCode::new(code, symbol.start))
+        };
+        assert_eq!(facts, found, "{symbol}");
+        known += u32::from(facts != EntryFacts::UNKNOWN);
+        all += 1;
+    }
+    assert!(known * 10 > all * 9, "{known} of {all}");
 }

@@ -43,6 +43,8 @@ impl Small {
             size: 16,
             kind: Kind::Text,
             binding: Binding::Global,
+            exported: false,
+            note: 0,
         }
     }
 

@@ -17,6 +17,10 @@
 //! instantiated in several codegen units has one local symbol in each. A name that fits several
 //! addresses is refused ([`LookupError::Ambiguous`]).
 //!
+//! # Notes
+//! The maker of the file may note 16 bits about each function, in a section ([`NOTES`]) that has
+//! them in the order of [`Table::functions`]. They are opaque here ([`Symbol::note`]).
+//!
 //! # Contexts
 //! [`Table::symbol_at`] neither allocates nor locks: any context. A lookup by name takes memory,
 //! and returns an error if there is none.
@@ -70,6 +74,10 @@ pub enum Binding {
     Global,
 }
 
+/// The name of the section with the notes about functions: 16 bits each, the low byte first, by
+/// address. A section with notes about more or fewer functions than there are is left alone.
+pub const NOTES: &str = ".function_notes";
+
 /// A symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
@@ -83,6 +91,10 @@ pub struct Symbol<'a> {
     pub kind: Kind,
     /// Which other files can name it.
     pub binding: Binding,
+    /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
+    pub exported: bool,
+    /// The note about this function; 0: none.
+    pub note: u16,
 }
 
 impl<'a> Symbol<'a> {
@@ -113,11 +125,6 @@ impl<'a> Symbol<'a> {
             None | Some(0) => self.name,
             Some(at) => &self.name[..at],
         }
-    }
-
-    /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
-    pub fn is_exported(&self) -> bool {
-        self.binding != Binding::Local && try_demangle(self.name).is_err()
     }
 
     /// Whether `address` lies in it.
@@ -278,6 +285,9 @@ struct Entry {
     name_len: u16,
     kind: Kind,
     binding: Binding,
+    /// Kept, because to find out takes some hundred times as long as to find the symbol.
+    exported: bool,
+    note: u16,
 }
 
 /// The search for the symbol of an address looks at this many entries before the address. No
@@ -339,6 +349,11 @@ impl<'a> Table<'a> {
             let Ok(name_len) = u16::try_from(name.len()) else {
                 continue;
             };
+            let binding = match symbol.st_bind() {
+                abi::STB_LOCAL => Binding::Local,
+                abi::STB_WEAK => Binding::Weak,
+                _ => Binding::Global,
+            };
             let writable = section.sh_flags & u64::from(abi::SHF_WRITE) != 0;
             let executable = section.sh_flags & u64::from(abi::SHF_EXECINSTR) != 0;
             let section_name = section_names.get(section.sh_name as usize).unwrap_or("");
@@ -355,15 +370,25 @@ impl<'a> Table<'a> {
                     (false, true) => Kind::Data,
                     (false, false) => Kind::Rodata,
                 },
-                binding: match symbol.st_bind() {
-                    abi::STB_LOCAL => Binding::Local,
-                    abi::STB_WEAK => Binding::Weak,
-                    _ => Binding::Global,
-                },
+                binding,
+                exported: binding != Binding::Local && try_demangle(name).is_err(),
+                note: 0,
             });
         }
         table.sort(limits);
+        table.take_notes(section(file, NOTES).unwrap_or_default());
         Ok(table)
+    }
+
+    fn take_notes(&mut self, notes: &[u8]) {
+        let (notes, rest) = notes.as_chunks();
+        let functions = (0..self.entries.len()).filter(|index| self.is_function(*index));
+        let functions: Vec<_> = functions.collect();
+        if rest.is_empty() && functions.len() == notes.len() {
+            for (index, note) in functions.into_iter().zip(notes) {
+                self.entries[index].note = u16::from_le_bytes(*note);
+            }
+        }
     }
 
     /// Sorts the entries by address and by name, and gives sizes to those without. `limits` has for
@@ -430,7 +455,15 @@ impl<'a> Table<'a> {
             size: u64::from(entry.size),
             kind: entry.kind,
             binding: entry.binding,
+            exported: entry.exported,
+            note: entry.note,
         }
+    }
+
+    /// Whether the entry of this index is one of [`Table::functions`].
+    fn is_function(&self, index: usize) -> bool {
+        let (entry, next) = (&self.entries[index], self.entries.get(index + 1));
+        entry.kind.is_text() && entry.size > 0 && next.is_none_or(|next| next.start != entry.start)
     }
 
     /// The symbol that `address` lies in. Any context.
@@ -452,16 +485,9 @@ impl<'a> Table<'a> {
     /// The functions, by address: the preferred one of several aliases, and no labels inside
     /// functions.
     pub fn functions(&self) -> impl Iterator<Item = Symbol<'a>> {
-        self.entries
-            .iter()
-            .enumerate()
-            .filter(|(index, entry)| {
-                let next = self.entries.get(index + 1);
-                entry.kind.is_text()
-                    && entry.size > 0
-                    && next.is_none_or(|next| next.start != entry.start)
-            })
-            .map(|(_, entry)| self.symbol(entry))
+        (0..self.entries.len())
+            .filter(|index| self.is_function(*index))
+            .map(|index| self.symbol(&self.entries[index]))
     }
 
     /// Finds a symbol by its name: mangled, demangled with or without hash, or plain.

@@ -57,6 +57,11 @@ word_in_the_file:
     .size word_in_the_file, 8
     .popsection
 
+    # Notes, but not one for each function.
+    .pushsection .function_notes, "", @progbits
+    .byte 1, 2, 3, 4
+    .popsection
+
     # Behind a gap, so that the end of the section before it is no symbol.
     .pushsection .init.text, "ax", @progbits
     .balign 64
@@ -145,11 +150,11 @@ fn plain_mangled_and_demangled_names_find_the_function() {
     let linked = |address: *const ()| address as u64 - bias;
     let plain = lookup("plain_function");
     assert_eq!(plain.start, linked(plain_function as *const ()));
-    assert!(plain.is_exported());
+    assert!(plain.exported);
 
     let rust = lookup("own_symbols::inner::unmistakable");
     assert_eq!(rust.start, linked(inner::unmistakable as *const ()));
-    assert!(!rust.is_exported());
+    assert!(!rust.exported);
     assert_eq!(lookup(rust.name), rust);
     let with_hash = format!("{}", rustc_demangle::demangle(rust.name));
     assert_eq!(lookup(&with_hash), rust);
@@ -426,6 +431,8 @@ fn clones_of_a_function_share_a_name() {
         size: 1,
         kind: Kind::Text,
         binding: Binding::Local,
+        exported: false,
+        note: 0,
     };
     for (name, of_all) in [
         ("sized_routine", "sized_routine"),
@@ -454,4 +461,55 @@ fn a_symbol_contains_its_bytes_and_no_others() {
     let contains = |address: u64| symbol.contains(address);
     assert!(contains(symbol.start) && contains(symbol.start + 2));
     assert!(!contains(symbol.start + 3) && !contains(symbol.start - 1));
+}
+
+#[test]
+fn notes_are_those_of_the_functions_in_their_order() {
+    load_bias();
+    // Of no use are notes of another number, and half a note.
+    assert!(TABLE.iter().all(|symbol| symbol.note == 0));
+    let count = TABLE.functions().count();
+    let notes: Vec<u8> = (1..=count as u16).flat_map(u16::to_le_bytes).collect();
+    let noted = |notes: &[u8]| -> Vec<_> {
+        let file = with_notes(notes);
+        let table = Table::read(&file).unwrap();
+        let note = |symbol: Symbol<'_>| (symbol.start, symbol.note);
+        assert!(table.functions().map(note).is_sorted());
+        table.functions().map(|function| function.note).collect()
+    };
+    assert!(noted(&notes).into_iter().eq(1..=count as u16));
+    assert_eq!(noted(&notes[1..]), vec![0; count]);
+    assert_eq!(noted(&[&notes[..], &[0]].concat()), vec![0; count]);
+
+    let file = with_notes(&notes);
+    let table = Table::read(&file).unwrap();
+    let routine = table.lookup("sized_routine").unwrap();
+    assert!(routine.note > 0);
+    assert_eq!(
+        table.symbol_at(routine.start + 2).unwrap().note,
+        routine.note
+    );
+    assert_eq!(
+        table.lookup("sized_routine_inside").unwrap().note,
+        0,
+        "a label"
+    );
+}
+
+/// This program's file with another content of the section of notes.
+fn with_notes(notes: &[u8]) -> Vec<u8> {
+    let mut file = FILE.clone();
+    let word = |at: usize| u64::from_le_bytes(FILE[at..at + 8].try_into().unwrap());
+    let (headers, count) = (word(0x28) as usize, word(0x3c) as u16);
+    // The offset and the size of its content.
+    let mut fields = (0..usize::from(count)).map(|number| headers + 64 * number + 0x18);
+    let is_of_notes = |at: &usize| {
+        let content = FILE.get(word(*at) as usize..).unwrap_or_default();
+        word(*at + 8) == 4 && content.starts_with(&[1, 2, 3, 4])
+    };
+    let field = fields.find(is_of_notes).expect("the section of notes");
+    let place = [file.len() as u64, notes.len() as u64].map(u64::to_le_bytes);
+    file[field..field + 16].copy_from_slice(place.as_flattened());
+    file.extend(notes);
+    file
 }

@@ -91,14 +91,21 @@ pub(crate) struct Detour {
     /// For each address under the jump the offset of its displaced copy. 0: no instruction begins
     /// there.
     pub(crate) copies: [u16; JUMP_BYTES],
-    /// The positions in the block. Their `from` counts from the start of the block.
-    pub(crate) positions: Vec<PackedPosition>,
+    pub(crate) positions: BlockPositions,
     /// Whether the jump is in the text. Under the registry's lock.
     pub(crate) installed: AtomicBool,
     /// The site. Under the registry's lock.
     pub(crate) site: *const Site,
     /// The next detour of the operation under way. Under the registry's lock.
     pub(crate) next: AtomicPtr<Detour>,
+}
+
+/// The positions of the probed code in the block.
+pub(crate) enum BlockPositions {
+    /// The block is so many bytes of the original code, unchanged, and a jump back.
+    Unchanged(u8),
+    /// Each with the offset in the block from which it is the one.
+    Translated(Vec<PackedPosition>),
 }
 
 impl Detour {
@@ -157,14 +164,29 @@ impl Detour {
         framed.then_some(self.template + offset as u64)
     }
 
+    /// The position at the offset `from` in a block that has `len` bytes of the original code.
+    fn unchanged_position(&self, len: u8, from: usize) -> PackedPosition {
+        if from >= usize::from(len) {
+            return PackedPosition::behind(len);
+        }
+        // The instruction that contains this byte is the last one that begins at it or before.
+        let begun = (0..JUMP_BYTES as u8).rev();
+        let mut begun = begun.skip_while(|behind| usize::from(*behind) > from);
+        begun
+            .find(|behind| self.copies[usize::from(*behind)] != 0)
+            .map_or(PackedPosition::PROBED, PackedPosition::behind)
+    }
+
     /// The position of the probed code at `offset`, where the template does not describe it.
     pub(crate) fn position(&self, offset: usize) -> PackedPosition {
         if let Some(from) = offset.checked_sub(self.block) {
-            let before = self
-                .positions
-                .iter()
-                .take_while(|packed| packed.from() <= from);
-            return before.last().copied().unwrap_or(PackedPosition::PROBED);
+            return match &self.positions {
+                BlockPositions::Unchanged(len) => self.unchanged_position(*len, from),
+                BlockPositions::Translated(positions) => {
+                    let before = positions.iter().take_while(|packed| packed.from() <= from);
+                    before.last().copied().unwrap_or(PackedPosition::PROBED)
+                }
+            };
         }
         let deep = match (self.block - offset, offset.checked_sub(self.enter)) {
             _ if self.frameless => 0,
@@ -205,7 +227,7 @@ mod tests {
             original: [0x90; JUMP_BYTES],
             // Instructions of 1, 2 and 2 bytes.
             copies: [64, 65, 0, 70, 0],
-            positions: Vec::new(),
+            positions: BlockPositions::Translated(Vec::new()),
             installed: AtomicBool::new(true),
             site: &site,
             next: AtomicPtr::new(null_mut()),

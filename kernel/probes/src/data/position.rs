@@ -54,6 +54,16 @@ impl PackedPosition {
         })
     }
 
+    /// So many bytes behind the probed address, from that offset on: of code that is executed
+    /// unchanged elsewhere.
+    pub(crate) const fn behind(bytes: u8) -> Self {
+        Self {
+            ip: bytes as i32,
+            from: bytes,
+            ..Self::PROBED
+        }
+    }
+
     /// The first offset that this is for.
     pub(crate) fn from(&self) -> usize {
         self.from.into()
@@ -83,6 +93,13 @@ pub(crate) struct Positions<const N: usize>([PackedPosition; N]);
 
 impl<const N: usize> Positions<N> {
     pub(crate) const NONE: Self = Self([PackedPosition::PROBED; N]);
+
+    /// Those of an instruction of `len` bytes that is executed unchanged.
+    pub(crate) const fn of_plain(len: u8) -> Self {
+        let mut positions = Self::NONE;
+        positions.0[0] = PackedPosition::behind(len);
+        positions
+    }
 
     /// Those of `code`. None if it needs more than fit, which no translation does.
     pub(crate) fn of(code: &Translation) -> Option<Self> {

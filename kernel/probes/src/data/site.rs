@@ -30,7 +30,7 @@ use crate::{
         position::{PackedPosition, Positions},
         trap_ip::TrapIp,
     },
-    insn::{FlagsOp, Insn, MAX_INSN_BYTES, StepCopy, decode},
+    insn::{EntryFacts, FlagsOp, Insn, MAX_INSN_BYTES, StepCopy, decode},
 };
 
 /// Stands for the probes of a site that has none: a hit may still be on its way to it.
@@ -73,6 +73,8 @@ pub struct Site {
     /// If the instruction is `push` of a register: where that register is in
     /// [`PtRegs`](crate::PtRegs). Else negative.
     pub(crate) pushed: i16,
+    /// If the address is an entry of which facts are known: these.
+    pub(crate) entry: EntryFacts,
     /// With a post handler the instruction is carried out on the saved registers, not in a slot.
     pub(crate) emulated: Option<Emulated>,
     /// Set while a probe here has a post handler and [`Site::emulated`] says how to do the
@@ -124,12 +126,20 @@ impl Site {
             bytes: [0; MAX_INSN_BYTES],
             len: 0,
             pushed: -1,
+            entry: EntryFacts::UNKNOWN,
             emulated: None,
             emulate: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             to_write: AtomicBool::new(false),
         }
+    }
+
+    /// Notes the instruction: its bytes without probes.
+    pub(crate) fn set_bytes(&mut self, bytes: &[u8]) {
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        // At most 15.
+        self.len = bytes.len() as u8;
     }
 
     /// The probed address.

@@ -28,6 +28,7 @@
 mod boundary;
 mod classify;
 mod decode;
+mod entry;
 pub mod flags;
 mod rebase;
 mod refusal;
@@ -39,6 +40,8 @@ mod translate;
 pub use boundary::{BoundaryError, BoundaryWalk, Instructions, landing_pad_len};
 pub use classify::{Class, classify};
 pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
+pub use entry::EntryFacts;
+pub(crate) use entry::{MAX_DISPLACED, pushed_register};
 pub use flags::{FlagsOp, OperandSize};
 pub use refusal::Refusal;
 pub use region::{FunctionCode, JUMP_BYTES, Obstacle, Region};

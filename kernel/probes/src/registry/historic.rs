@@ -110,7 +110,7 @@ impl<P: Host> Probes<P> {
         let kprobe = try_box(kprobe)?;
         let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
         let mut function = Function::default();
-        let target = self.target(addr, &symbol, &mut function)?;
+        let target = self.target(addr, &symbol, StepMethod::TrapFlag, &mut function)?;
         let counter = state.counters.take(state.cpus)?;
         let site = match self.make_site(state, &target, StepMethod::TrapFlag) {
             Ok(site) => site,

@@ -155,8 +155,9 @@ impl<P: Host> Probes<P> {
         let fresh = match existing {
             Some(_) => None,
             None => {
-                let target = self.target(addr, &symbol, function)?;
-                Some(self.make_site(state, &target, kprobe.step.unwrap_or(state.step))?)
+                let step = kprobe.step.unwrap_or(state.step);
+                let target = self.target(addr, &symbol, step, function)?;
+                Some(self.make_site(state, &target, step)?)
             }
         };
         let Some(place) = existing.or(fresh) else {

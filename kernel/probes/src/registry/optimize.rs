@@ -46,7 +46,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
-    fmt,
+    array, fmt,
     ptr::{NonNull, null, null_mut},
     sync::atomic::{
         AtomicPtr,
@@ -63,13 +63,15 @@ use crate::{
         site::Site,
     },
     error::ProbeError,
-    insn::{FunctionCode, JUMP_BYTES, Obstacle, Region, landing_pad_len},
+    insn::{
+        EntryFacts, FunctionCode, JUMP_BYTES, MAX_DISPLACED, Obstacle, Region, landing_pad_len,
+    },
     platform::Text,
     registry::{
         Host, Probes,
         list::{Linked, List},
         slots::FreeSlots,
-        templates::KnownHoles,
+        templates::Draft,
         text::INT3,
     },
 };
@@ -84,7 +86,7 @@ pub(crate) struct Optimizer {
     free: FreeSlots,
     /// Detours that nobody enters any more, to be freed after a grace period.
     retired: List<Detour>,
-    holes: KnownHoles,
+    draft: Draft,
 }
 
 impl Optimizer {
@@ -93,7 +95,7 @@ impl Optimizer {
             on: false,
             free: FreeSlots::new(),
             retired: List::new(),
-            holes: KnownHoles::new(),
+            draft: Draft::new(),
         }
     }
 }
@@ -136,9 +138,21 @@ impl fmt::Display for NoJump {
     }
 }
 
+/// The instructions that a jump displaces.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made on the stack, one at a time"
+)]
+pub(crate) enum Displaced {
+    Decoded(Region),
+    /// Of an open entry of which facts are known, with the bytes: executed unchanged at any
+    /// address.
+    Plain([u8; MAX_DISPLACED], EntryFacts),
+}
+
 /// Code that a jump may displace.
 pub(crate) struct Displaceable {
-    pub(crate) region: Region,
+    pub(crate) insns: Displaced,
     pub(crate) original: [u8; JUMP_BYTES],
     /// Whether it begins a function, behind the landing pad of indirect branches.
     pub(crate) at_entry: bool,
@@ -344,7 +358,7 @@ impl<P: Host> Probes<P> {
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
         P::synchronize_hits();
-        self.write_tails(&coming, |site, detour| tail(jump(site, detour)));
+        self.write_tails(&coming, |site, detour| tail(jump_to(site, detour)));
         self.write_first_bytes(&coming, JUMP);
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
@@ -392,25 +406,33 @@ impl<P: Host> Probes<P> {
         site: &Site,
         function: &mut Option<FunctionCode>,
     ) -> Option<Box<Detour>> {
-        let mut code = match self.displaceable(site.addr(), function) {
-            Ok(code) => code,
-            Err(NoJump::OutOfMemory) => return None,
-            Err(_) => {
-                site.obstacle.store(true, Relaxed);
-                return None;
+        let code = if site.entry.are_known() {
+            self.known_displaceable(site)
+        } else {
+            match self.displaceable(site.addr(), function) {
+                Ok(mut code) => {
+                    // Only an action asks. Elsewhere than at an entry the direction flag may be
+                    // set, which an action that calls clears.
+                    if code.at_entry && site.lone_action().is_some() {
+                        let function = function.as_ref();
+                        code.flags_are_dead =
+                            function.is_some_and(|code| code.flags_are_dead(site.addr()));
+                    }
+                    Some(code)
+                }
+                Err(NoJump::OutOfMemory) => return None,
+                Err(_) => None,
             }
         };
-        // Only an action asks. Elsewhere than at an entry the direction flag may be set, which an
-        // action that calls clears.
-        if code.at_entry && site.lone_action().is_some() {
-            let function = function.as_ref();
-            code.flags_are_dead = function.is_some_and(|code| code.flags_are_dead(site.addr()));
-        }
+        let Some(code) = code else {
+            site.obstacle.store(true, Relaxed);
+            return None;
+        };
         let start = self.detours.take(&mut optimizer.free).ok()?;
         let entry = P::entry_points();
-        match Detour::build(&entry, site, &code, start, &mut optimizer.holes) {
-            Some((detour, code)) => {
-                self.detours.write(start, &*detour, &code);
+        match Detour::build(&entry, site, &code, start, &mut optimizer.draft) {
+            Some(detour) => {
+                self.detours.write(start, &*detour, optimizer.draft.code());
                 Some(detour)
             }
             None => {
@@ -461,7 +483,7 @@ impl<P: Host> Probes<P> {
             .zip(covered)
             .for_each(|(to, from)| *to = *from);
         Ok(Displaceable {
-            region,
+            insns: Displaced::Decoded(region),
             original,
             at_entry,
             flags_are_dead: false,
@@ -481,6 +503,30 @@ impl<P: Host> Probes<P> {
         }
         let bytes = self.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
         Ok(FunctionCode::new(bytes, symbol.start))
+    }
+
+    /// The code that a jump displaces at `site`, an entry of which facts are known. None: no jump
+    /// may be there.
+    fn known_displaceable(&self, site: &Site) -> Option<Displaceable> {
+        let facts = site.entry;
+        let len = facts.displaced_len();
+        // SAFETY: part of a symbol, under the registry's lock.
+        let text = unsafe { Self::text(site.addr(), len) };
+        let mut bytes = [0; MAX_DISPLACED];
+        bytes[..len].copy_from_slice(text);
+        // A breakpoint may be at each instruction, also one that its probes do not want any more
+        // and that is about to go. A jump is not there: it is a breakpoint again by now.
+        for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
+            if let Some(site) = self.site_at(site.addr() + behind as u64) {
+                bytes[behind] = site.opcode();
+            }
+        }
+        (len > 0).then(|| Displaceable {
+            original: array::from_fn(|at| bytes[at]),
+            insns: Displaced::Plain(bytes, facts),
+            at_entry: true,
+            flags_are_dead: facts.flags_are_dead(),
+        })
     }
 
     /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as
@@ -526,9 +572,14 @@ pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
 }
 
 /// The jump to a detour.
-fn jump(site: &Site, detour: &Detour) -> [u8; JUMP_BYTES] {
+fn jump_to(site: &Site, detour: &Detour) -> [u8; JUMP_BYTES] {
     // In reach: the slot region is within 2 GiB of all text.
-    let distance = detour.enter().wrapping_sub(site.addr() + JUMP_BYTES as u64) as u32;
+    jump(site.addr(), detour.enter())
+}
+
+/// The jump at `from` to `to`, which is in reach.
+pub(crate) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
+    let distance = to.wrapping_sub(from + JUMP_BYTES as u64) as u32;
     let [a, b, c, d] = distance.to_le_bytes();
     [JUMP, a, b, c, d]
 }

@@ -21,10 +21,18 @@ use crate::{
         trap_ip::TrapIp,
     },
     error::ProbeError,
-    insn::{self, Class, Ending, FlagsOp, Insn, Refusal, SavedFlagsOperand, step_copy, translate},
+    insn::{
+        self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
+        pushed_register, step_copy, translate,
+    },
     platform::Platform,
     pt_regs::REGISTER_OFFSETS,
-    registry::{Host, Probes, State, target::Target, try_box},
+    registry::{
+        Host, Probes, State,
+        optimize::jump,
+        target::{Target, TargetInsn},
+        try_box,
+    },
 };
 
 impl<P: Host> Probes<P> {
@@ -36,49 +44,16 @@ impl<P: Host> Probes<P> {
         step: StepMethod,
     ) -> Result<NonNull<Site>, ProbeError> {
         let addr = target.addr;
-        let refused = |refusal| ProbeError::Instruction { addr, refusal };
         self.table
             .reserve(&mut state.fill, 1, P::synchronize_hits)?;
         let mut place = state.sites.take(Site::sentinel(TrapIp::of(addr)))?;
         // SAFETY: just taken, and ours alone until it is published.
         let site = unsafe { place.as_mut() };
-        let len = target.insn.len();
-        site.bytes[..len].copy_from_slice(target.insn.bytes());
-        // At most 15.
-        site.len = len as u8;
-        if let Some(register) = target.insn.pushed_register() {
-            // At most 168.
-            site.pushed = REGISTER_OFFSETS[register] as i16;
-        }
-        site.emulated = match target.class {
-            Class::Flags(FlagsOp::Push(_)) => None,
-            Class::Flags(op) => Some(Emulated::Flags(op)),
-            Class::Return => Some(Emulated::Return(target.insn.discarded_arguments())),
-            _ => None,
+        site.entry = target.entry;
+        let filled = match target.insn {
+            TargetInsn::Decoded(insn, class) => self.fill_site(state, site, insn, class, step),
+            TargetInsn::Plain(bytes) => self.fill_plain_site(state, site, bytes),
         };
-        let filled = (|| {
-            site.slot = self.slots.take(&mut state.slots)?;
-            site.run.store(site.slot, Relaxed);
-            let translation = translate(target.insn, site.slot, Ending::Resume);
-            let code = Self::fitting(&translation).map_err(refused)?;
-            site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
-            self.slots.write(site.slot, site, code.code());
-            // A step that ends on another CPU's data would not end: a slot needs none.
-            if step == StepMethod::TrapFlag && !target.insn.writes_msr() {
-                let slot = self.slots.take(&mut state.slots)?;
-                let copy = step_copy(target.insn, slot).map_err(refused);
-                let boxed = copy.and_then(|copy| try_box((slot, copy)));
-                let written = boxed.map(|step| {
-                    self.slots.write(slot, site, step.1.code());
-                    site.step = Some(step);
-                });
-                if written.is_err() {
-                    self.slots.free(&mut state.slots, slot);
-                }
-                written?;
-            }
-            Ok(())
-        })();
         match filled {
             Ok(()) => Ok(place),
             Err(error) => {
@@ -87,6 +62,66 @@ impl<P: Host> Probes<P> {
                 Err(error)
             }
         }
+    }
+
+    /// Fills a site for `insn`. On an error the slots that it has are those that were taken.
+    fn fill_site(
+        &self,
+        state: &mut State,
+        site: &mut Site,
+        insn: &Insn,
+        class: Class,
+        step: StepMethod,
+    ) -> Result<(), ProbeError> {
+        let addr = insn.ip();
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        site.set_bytes(insn.bytes());
+        site.pushed = place_of(insn.pushed_register());
+        site.emulated = match class {
+            Class::Flags(FlagsOp::Push(_)) => None,
+            Class::Flags(op) => Some(Emulated::Flags(op)),
+            Class::Return => Some(Emulated::Return(insn.discarded_arguments())),
+            _ => None,
+        };
+        site.slot = self.slots.take(&mut state.slots)?;
+        site.run.store(site.slot, Relaxed);
+        let translation = translate(insn, site.slot, Ending::Resume);
+        let code = Self::fitting(&translation).map_err(refused)?;
+        site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
+        self.slots.write(site.slot, site, code.code());
+        // A step that ends on another CPU's data would not end: a slot needs none.
+        if step == StepMethod::TrapFlag && !insn.writes_msr() {
+            let slot = self.slots.take(&mut state.slots)?;
+            let copy = step_copy(insn, slot).map_err(refused);
+            let boxed = copy.and_then(|copy| try_box((slot, copy)));
+            let written = boxed.map(|step| {
+                self.slots.write(slot, site, step.1.code());
+                site.step = Some(step);
+            });
+            if written.is_err() {
+                self.slots.free(&mut state.slots, slot);
+            }
+            written?;
+        }
+        Ok(())
+    }
+
+    /// The same for an instruction of these bytes, to be executed unchanged and translated: what
+    /// [`translate`] makes of it, without decoding.
+    fn fill_plain_site(
+        &self,
+        state: &mut State,
+        site: &mut Site,
+        bytes: &[u8],
+    ) -> Result<(), ProbeError> {
+        site.set_bytes(bytes);
+        site.pushed = place_of(pushed_register(bytes));
+        site.slot = self.slots.take(&mut state.slots)?;
+        site.run.store(site.slot, Relaxed);
+        site.slot_positions = Positions::of_plain(site.len);
+        let (code, len) = plain_slot(bytes, site.slot, site.next_ip());
+        self.slots.write(site.slot, site, &code[..len]);
+        Ok(())
     }
 
     /// How the replacement of an instruction ends where a post handler waits.
@@ -234,5 +269,59 @@ pub(super) fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
     match core.maxactive.load(Relaxed) {
         ..=0 => (2 * cpus as i32).max(10),
         given => given,
+    }
+}
+
+/// Where the register of this number is in [`PtRegs`](crate::PtRegs); negative for none.
+fn place_of(register: Option<usize>) -> i16 {
+    // At most 168.
+    register.map_or(-1, |register| REGISTER_OFFSETS[register] as i16)
+}
+
+/// The code of a slot at `slot` for an instruction of these bytes that is executed unchanged, and
+/// its length.
+fn plain_slot(bytes: &[u8], slot: u64, next_ip: u64) -> ([u8; MAX_INSN_BYTES + JUMP_BYTES], usize) {
+    let mut code = [0; MAX_INSN_BYTES + JUMP_BYTES];
+    let (len, end) = (bytes.len(), bytes.len() + JUMP_BYTES);
+    code[..len].copy_from_slice(bytes);
+    code[len..end].copy_from_slice(&jump(slot + len as u64, next_ip));
+    (code, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::decode;
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+    const SLOT: u64 = 0xffff_ffff_a000_0040;
+
+    /// Also where each part of the slot leads, and the register that is pushed.
+    #[test]
+    fn a_plain_instruction_gets_the_slot_that_its_translation_would_be() {
+        let plain: [&[u8]; 7] = [
+            &[0x55],
+            &[0x41, 0x57],
+            &[0x48, 0x89, 0xe5],
+            &[0x48, 0x83, 0xec, 0x18],
+            &[0x48, 0x81, 0xec, 0x98, 1, 0, 0],
+            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],
+            // mov qword ptr fs:[rax + rcx + 0x1000], 1, with prefixes of no use
+            &[
+                0x64, 0x64, 0x64, 0x48, 0xc7, 0x84, 0x08, 0, 0x10, 0, 0, 1, 0, 0, 0,
+            ],
+        ];
+        for bytes in plain {
+            let insn = decode(bytes, PROBED).unwrap();
+            let translation = translate(&insn, SLOT, Ending::Resume).unwrap();
+            let (code, len) = plain_slot(bytes, SLOT, insn.next_ip());
+            assert_eq!(&code[..len], translation.code(), "{insn:?}");
+            let positions = Positions::<4>::of(&translation).unwrap();
+            let plain = Positions::<4>::of_plain(bytes.len() as u8);
+            for offset in 0..len {
+                assert_eq!(plain.at(offset), positions.at(offset), "{insn:?} {offset}");
+            }
+            assert_eq!(pushed_register(bytes), insn.pushed_register(), "{insn:?}");
+        }
     }
 }

@@ -71,6 +71,10 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         page.alias = P::slot_page(Self::first_page() + index)
             .ok_or(ProbeError::OutOfMemory)?
             .alias;
+        for word in 0..PAGE_BYTES / 8 {
+            // SAFETY: a page of the pool's own (clause 6 of `Platform`), which nobody executes yet.
+            unsafe { page.alias.cast::<u64>().add(word).write(BREAKPOINTS) };
+        }
         self.pages[index].store(Box::into_raw(page), Ordering::Release);
         state.pages += 1;
         let first = (index * NUMBERS_PER_PAGE) as u32;
@@ -98,7 +102,10 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         let Some((page, index, _)) = self.locate(slot) else {
             return;
         };
-        for (number, word) in (0..T::bytes::<P>() / 8).zip(words(code)) {
+        // Behind that are breakpoints or the end of older code. Nobody gets there, because all code
+        // ends in a jump.
+        let words = words(code).take(T::bytes::<P>() / 8);
+        for (number, word) in words.enumerate() {
             // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`). The slot is
             // inside it and at a multiple of its size. It was just taken, so nobody else writes it.
             unsafe {
@@ -113,14 +120,14 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
     }
 }
 
-/// `code` in words of memory, with breakpoints behind it.
+/// A word of breakpoints.
+const BREAKPOINTS: u64 = u64::from_le_bytes([0xcc; 8]);
+
+/// `code` in words of memory, with a breakpoint behind it.
 fn words(code: &[u8]) -> impl Iterator<Item = u64> {
-    let mut chunks = code.chunks(8);
-    core::iter::from_fn(move || {
-        let mut bytes = [0xcc; 8];
-        if let Some(chunk) = chunks.next() {
-            bytes[..chunk.len()].copy_from_slice(chunk);
-        }
-        Some(u64::from_le_bytes(bytes))
-    })
+    let (whole, rest) = code.as_chunks();
+    let mut last = BREAKPOINTS.to_le_bytes();
+    last[..rest.len()].copy_from_slice(rest);
+    let whole = whole.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    whole.chain([u64::from_le_bytes(last)])
 }

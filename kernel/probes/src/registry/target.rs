@@ -7,10 +7,14 @@ use crate::{
     data::{
         kprobe::{Kind, Kprobe},
         kretprobe::KretprobeCore,
+        method::StepMethod,
         probe::{Container, Probe},
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
-    insn::{self, BoundaryError, BoundaryWalk, Class, Ending, Insn, MAX_INSN_BYTES, translate},
+    insn::{
+        self, BoundaryError, BoundaryWalk, Class, Ending, EntryFacts, Insn, MAX_INSN_BYTES,
+        translate,
+    },
     platform::{Symbol, Text},
     registry::{Host, Probes, State},
 };
@@ -18,8 +22,17 @@ use crate::{
 /// Where a probe goes, after all checks that need no memory.
 pub(crate) struct Target<'a> {
     pub(super) addr: u64,
-    pub(super) insn: &'a Insn,
-    pub(super) class: Class,
+    pub(super) insn: TargetInsn<'a>,
+    /// The facts about it, if it is an entry of which some are known, to be translated.
+    pub(super) entry: EntryFacts,
+}
+
+/// The instruction there.
+pub(super) enum TargetInsn<'a> {
+    Decoded(&'a Insn, Class),
+    /// These bytes, the first of an entry of which facts are known: executed unchanged at any
+    /// address.
+    Plain(&'a [u8]),
 }
 
 /// The function that was probed last, so that a batch decodes it once. Text does not change before
@@ -90,7 +103,8 @@ impl<P: Host> Probes<P> {
 
     /// Where a probe of the function's entry goes.
     pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
-        symbol.start + self.landing_pad_len_of(symbol) as u64
+        let known = symbol.known_entry();
+        known.unwrap_or_else(|| symbol.start + self.landing_pad_len_of(symbol) as u64)
     }
 
     /// Whether a function of the kernel begins at `addr`.
@@ -152,13 +166,26 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// The instruction at `addr`, if it may be probed.
+    /// The instruction at `addr`, where no site is, if it may be probed. `step`: the method by
+    /// which hits will execute it.
     pub(crate) fn target<'a>(
         &self,
         addr: u64,
         symbol: &Symbol,
+        step: StepMethod,
         function: &'a mut Function,
     ) -> Result<Target<'a>, ProbeError> {
+        // A copy to be stepped is made from the decoded instruction.
+        if step == StepMethod::Translate && symbol.known_entry() == Some(addr) {
+            // SAFETY: part of the symbol, under the lock. No site is there, so neither a breakpoint
+            // nor a jump.
+            let bytes = unsafe { Self::text(addr, symbol.entry.first_len()) };
+            return Ok(Target {
+                addr,
+                insn: TargetInsn::Plain(bytes),
+                entry: symbol.entry,
+            });
+        }
         if function.start != symbol.start || function.size != symbol.size {
             function.start = symbol.start;
             function.size = symbol.size;
@@ -193,7 +220,12 @@ impl<P: Host> Probes<P> {
             .unwrap_or_default();
         let class = insn::classify(insn, behind)
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
-        Ok(Target { addr, insn, class })
+        let insn = TargetInsn::Decoded(insn, class);
+        Ok(Target {
+            addr,
+            insn,
+            entry: EntryFacts::UNKNOWN,
+        })
     }
 
     /// Judges an instruction by itself, as a registration would: whether it can be executed

@@ -2,6 +2,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
+    array,
     ptr::{null, null_mut},
     sync::atomic::{AtomicBool, AtomicPtr},
 };
@@ -9,14 +10,17 @@ use core::{
 use crate::{
     data::{
         action::Action,
-        detour::{DETOUR_BYTES, Detour},
+        detour::{BlockPositions, DETOUR_BYTES, Detour},
         entry_points::{EntryPoints, KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template},
         kretprobe::KretprobeCore,
         position::PackedPosition,
         site::Site,
     },
-    insn::{self, Block, Ending, Instructions, JUMP_BYTES},
-    registry::{optimize::Displaceable, try_box},
+    insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region},
+    registry::{
+        optimize::{Displaceable, Displaced, jump},
+        try_box,
+    },
 };
 
 /// The most holes of a template.
@@ -94,34 +98,51 @@ impl Holes {
     }
 }
 
-/// The holes of the templates that were copied before, because finding them takes longer than
-/// making a detour. Under the registry's lock.
-pub(crate) struct KnownHoles([Option<Holes>; 4]);
+/// Where the code of detours is put together. Under the registry's lock.
+pub(crate) struct Draft {
+    /// The holes of the templates that were copied before, because finding them takes longer than
+    /// making a detour.
+    known: [Option<Holes>; 4],
+    /// The code of the detour that was made last. Its memory is kept for the next one.
+    code: Vec<u8>,
+}
 
-impl KnownHoles {
+impl Draft {
     pub(crate) const fn new() -> Self {
-        Self([const { None }; 4])
+        Self {
+            known: [const { None }; 4],
+            code: Vec::new(),
+        }
     }
 
-    /// Those of `template`, whose bytes are `code`.
-    fn of(&mut self, template: Template, code: &[u8]) -> Option<&[Hole]> {
-        let is_free_or_its = |known: &Option<Holes>| {
-            known
-                .as_ref()
-                .is_none_or(|holes| holes.template == template.start)
-        };
-        let place = self.0.iter().position(is_free_or_its)?;
-        let known = &mut self.0[place];
-        if known.is_none() {
-            *known = Some(Holes::find(template, code)?);
-        }
-        known.as_ref().map(|holes| &holes.list[..holes.count])
+    /// The code of the detour that was made last.
+    pub(crate) fn code(&self) -> &[u8] {
+        &self.code
     }
 }
 
+/// The holes of `template`, whose bytes are `code`. `known`: as in [`Draft`].
+fn holes_of<'a>(
+    known: &'a mut [Option<Holes>; 4],
+    template: Template,
+    code: &[u8],
+) -> Option<&'a [Hole]> {
+    let is_free_or_its = |known: &Option<Holes>| {
+        known
+            .as_ref()
+            .is_none_or(|holes| holes.template == template.start)
+    };
+    let place = known.iter().position(is_free_or_its)?;
+    let known = &mut known[place];
+    if known.is_none() {
+        *known = Some(Holes::find(template, code)?);
+    }
+    known.as_ref().map(|holes| &holes.list[..holes.count])
+}
+
 impl Template {
-    /// A copy for a detour at `start` of `site`. None if there is no memory, or if its targets are
-    /// out of reach.
+    /// Puts a copy for a detour at `start` of `site` into `draft`, which is empty and has room.
+    /// None if its targets are out of reach.
     fn copy(
         self,
         start: u64,
@@ -129,16 +150,15 @@ impl Template {
         kretprobe: *const KretprobeCore,
         trampoline: u64,
         frameless: bool,
-        known: &mut KnownHoles,
-    ) -> Option<Vec<u8>> {
+        draft: &mut Draft,
+    ) -> Option<()> {
+        let Draft { known, code } = draft;
         let len = self.end.checked_sub(self.start)? as usize;
         // SAFETY: `entry_points!` gives the bounds of a function. It is mapped and readable, and
         // never written.
         let template = unsafe { core::slice::from_raw_parts(self.start as *const u8, len) };
-        let mut code = Vec::new();
-        code.try_reserve_exact(len).ok()?;
         code.extend_from_slice(template);
-        for hole in known.of(self, template)? {
+        for hole in holes_of(known, self, template)? {
             let address = match hole.filling {
                 Filling::Target(target) => {
                     let end = hole.at + 4;
@@ -157,40 +177,109 @@ impl Template {
             let field = (self.enter - self.start) as usize + PUSH_IP + 1;
             code[field..field + 4].copy_from_slice(&(site.key.0 as u32).to_le_bytes());
         }
-        Some(code)
+        Some(())
     }
 }
 
 /// Where the call of an action is, in bytes from the start of its detour.
 const ACTION_ENTER: usize = 8;
 
-/// The beginning of a detour for `action`, to be written to `start`. None if there is no memory, or
-/// if the action is out of reach.
-fn call(action: &Action, site: &Site, start: u64, flags_are_dead: bool) -> Option<Vec<u8>> {
+/// Puts the beginning of a detour for `action`, to be written to `start`, into `code`, which is
+/// empty and has room. None if the action is out of reach.
+fn call(
+    action: &Action,
+    site: &Site,
+    start: u64,
+    flags_are_dead: bool,
+    code: &mut Vec<u8>,
+) -> Option<()> {
     let routine = match flags_are_dead {
         true => action.jump,
         false => action.jump_keeping_flags,
     };
-    let mut code = Vec::new();
-    code.try_reserve_exact(ACTION_ENTER + 5).ok()?;
     code.extend_from_slice(&site.addr().to_le_bytes());
     code.push(0xe8);
     let end = start + ACTION_ENTER as u64 + 5;
     let distance = i32::try_from(routine.wrapping_sub(end) as i64).ok()?;
     code.extend_from_slice(&distance.to_le_bytes());
-    Some(code)
+    Some(())
+}
+
+/// Where the copies of the displaced instructions are ([`Detour::copies`]), and the positions in
+/// the block.
+type BlockFacts = ([u16; JUMP_BYTES], BlockPositions);
+
+/// Appends to `code`, which will be at `start` and has room, the block of `region`. None: no
+/// memory, or the block cannot be made.
+fn append_translated(
+    code: &mut Vec<u8>,
+    region: &Region,
+    site: &Site,
+    start: u64,
+) -> Option<BlockFacts> {
+    let at = code.len();
+    let mut block = Block::new(start + at as u64);
+    let mut copies = [0; JUMP_BYTES];
+    let mut last = None;
+    for insn in region.insns() {
+        copies[(insn.ip() - site.addr()) as usize] = (at + block.offset()).try_into().ok()?;
+        block.append(insn, Ending::Fall).ok()?;
+        last = Some(insn);
+    }
+    let last = last?;
+    if insn::classify(last, &[]).map_or(true, insn::Class::falls_through) {
+        block.jump(last.next_ip()).ok()?;
+    }
+    let len = block.finish().ok()?.len();
+    let mut positions: Vec<PackedPosition> = Vec::new();
+    for offset in 0..len {
+        let packed = PackedPosition::new(offset as u8, block.position(offset)?, site.addr())?;
+        if !positions
+            .last()
+            .is_some_and(|last| last.is_same_as(&packed))
+        {
+            positions.try_reserve(1).ok()?;
+            positions.push(packed);
+        }
+    }
+    code.extend_from_slice(block.finish().ok()?);
+    Some((copies, BlockPositions::Translated(positions)))
+}
+
+/// The same with `displaced`, the bytes of an open entry of which `facts` are known.
+fn append_unchanged(
+    code: &mut Vec<u8>,
+    displaced: &[u8],
+    facts: EntryFacts,
+    site: &Site,
+    start: u64,
+) -> BlockFacts {
+    let at = code.len();
+    let copies = array::from_fn(|behind| match facts.begins(behind) {
+        true => (at + behind) as u16,
+        false => 0,
+    });
+    let end = at + displaced.len();
+    code.extend_from_slice(displaced);
+    let behind = site.addr() + displaced.len() as u64;
+    code.extend_from_slice(&jump(start + end as u64, behind));
+    (copies, BlockPositions::Unchanged(displaced.len() as u8))
 }
 
 impl Detour {
-    /// Makes the detour of `site`, to be written to `start`. Returns it with its code. None: no
-    /// memory, or the displaced instructions do not fit.
+    /// Makes the detour of `site`, whose code, to be written to `start`, it leaves in `draft`.
+    /// None: no memory, or the displaced instructions do not fit.
     pub(crate) fn build(
         entry: &EntryPoints,
         site: &Site,
         displaced: &Displaceable,
         start: u64,
-        known: &mut KnownHoles,
-    ) -> Option<(Box<Self>, Vec<u8>)> {
+        draft: &mut Draft,
+    ) -> Option<Box<Self>> {
+        draft.code.clear();
+        // The longest template, and the longest block.
+        let room = DETOUR_BYTES + Block::MAX_BYTES;
+        draft.code.try_reserve_exact(room).ok()?;
         let action = site.lone_action();
         let lone = if displaced.at_entry {
             site.lone_kretprobe()
@@ -206,51 +295,32 @@ impl Detour {
             _ => entry.detours.anywhere,
         };
         let kretprobe = lone.map_or(null(), core::ptr::from_ref);
-        let (mut code, enter, template) = match action {
-            // SAFETY: a linked probe's action lives (contract of `Kprobe::action`).
-            Some(action) => (
+        let (enter, template) = match action {
+            Some(action) => {
+                // SAFETY: a linked probe's action lives (contract of `Kprobe::action`).
+                let action = unsafe { action.as_ref() };
                 call(
-                    unsafe { action.as_ref() },
+                    action,
                     site,
                     start,
                     displaced.flags_are_dead,
-                )?,
-                ACTION_ENTER,
-                0,
-            ),
-            None => (
-                template.copy(start, site, kretprobe, entry.trampoline, frameless, known)?,
-                (template.enter - template.start) as usize,
-                template.start,
-            ),
-        };
-        let at = code.len();
-        let mut block = Block::new(start + at as u64);
-        let mut copies = [0; JUMP_BYTES];
-        let mut last = None;
-        for insn in displaced.region.insns() {
-            copies[(insn.ip() - site.addr()) as usize] = (at + block.offset()).try_into().ok()?;
-            block.append(insn, Ending::Fall).ok()?;
-            last = Some(insn);
-        }
-        let last = last?;
-        if insn::classify(last, &[]).map_or(true, insn::Class::falls_through) {
-            block.jump(last.next_ip()).ok()?;
-        }
-        let len = block.finish().ok()?.len();
-        let mut positions: Vec<PackedPosition> = Vec::new();
-        for offset in 0..len {
-            let packed = PackedPosition::new(offset as u8, block.position(offset)?, site.addr())?;
-            if !positions
-                .last()
-                .is_some_and(|last| last.is_same_as(&packed))
-            {
-                positions.try_reserve(1).ok()?;
-                positions.push(packed);
+                    &mut draft.code,
+                )?;
+                (ACTION_ENTER, 0)
             }
-        }
-        code.try_reserve_exact(len).ok()?;
-        code.extend_from_slice(block.finish().ok()?);
+            None => {
+                template.copy(start, site, kretprobe, entry.trampoline, frameless, draft)?;
+                ((template.enter - template.start) as usize, template.start)
+            }
+        };
+        let code = &mut draft.code;
+        let at = code.len();
+        let (copies, positions) = match &displaced.insns {
+            Displaced::Decoded(region) => append_translated(code, region, site, start)?,
+            Displaced::Plain(bytes, facts) => {
+                append_unchanged(code, &bytes[..facts.displaced_len()], *facts, site, start)
+            }
+        };
         if code.len() > DETOUR_BYTES {
             return None;
         }
@@ -270,6 +340,71 @@ impl Detour {
             site,
             next: AtomicPtr::new(null_mut()),
         });
-        Some((detour.ok()?, code))
+        detour.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{data::trap_ip::TrapIp, insn::FunctionCode};
+    use alloc::vec;
+
+    const PROBED: u64 = 0xffff_ffff_8001_2340;
+    const START: u64 = 0xffff_ffff_a000_0400;
+
+    /// The code, where each copy is, and the position of the probed code at each byte.
+    #[test]
+    fn the_block_of_an_open_entry_is_the_one_that_translating_it_gives() {
+        let functions: [&[u8]; 4] = [
+            // push rbp; mov rbp, rsp; push r15
+            &[0x55, 0x48, 0x89, 0xe5, 0x41, 0x57, 0xc3],
+            // sub rsp, 24; movabs rax, ..
+            &[
+                0x48, 0x83, 0xec, 0x18, 0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xc3,
+            ],
+            // movabs rax, ..
+            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xc3],
+            &[0x90, 0x90, 0x90, 0x90, 0x90, 0xc3],
+        ];
+        let site = Site::sentinel(TrapIp::of(PROBED));
+        for bytes in functions {
+            let mut function = FunctionCode::new(bytes.to_vec(), PROBED);
+            let facts = EntryFacts::of(&mut function);
+            let displaced = &bytes[..facts.displaced_len()];
+            assert_eq!(displaced.len(), bytes.len() - 1);
+            let region = function.region(&[], PROBED).unwrap().unwrap();
+            // Behind something else, as each block is.
+            let (mut translated, mut unchanged) = (vec![0xcc; 13], vec![0xcc; 13]);
+            let blocks = [
+                append_translated(&mut translated, &region, &site, START).unwrap(),
+                append_unchanged(&mut unchanged, displaced, facts, &site, START),
+            ];
+            assert_eq!(unchanged, translated);
+            let [by_decoding, by_facts] = blocks.map(|(copies, positions)| Detour {
+                start: START,
+                enter: 8,
+                block: 13,
+                template: 0,
+                kretprobe: null(),
+                frameless: false,
+                action: null(),
+                at_entry: true,
+                original: [0x90; JUMP_BYTES],
+                copies,
+                positions,
+                installed: AtomicBool::new(true),
+                site: &site,
+                next: AtomicPtr::new(null_mut()),
+            });
+            assert_eq!(by_facts.copies, by_decoding.copies);
+            for offset in 13..translated.len() {
+                let (known, found) = (by_facts.position(offset), by_decoding.position(offset));
+                assert!(
+                    known.is_same_as(&found),
+                    "{displaced:x?} {offset}: {known:?} {found:?}"
+                );
+            }
+        }
     }
 }

@@ -126,7 +126,7 @@ impl<P: Host> Probes<P> {
     /// It is part of an executable symbol, so mapped and readable (clause 2 of
     /// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
     /// text is written under the lock only.
-    unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
+    pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
         // SAFETY: the caller keeps the same contract.
         unsafe { slice::from_raw_parts(start as *const u8, len) }
     }

@@ -3,7 +3,10 @@
 use std::{collections::HashMap, ops::Range, sync::OnceLock};
 
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
-use probes::platform::{Symbol, Text};
+use probes::{
+    insn::EntryFacts,
+    platform::{Symbol, Text},
+};
 
 use super::Mutex;
 
@@ -72,6 +75,7 @@ fn table() -> &'static Table {
                     Text::No
                 },
                 exported: !name.starts_with("_ZN") && !name.starts_with("_R"),
+                entry: EntryFacts::UNKNOWN,
             });
         }
         table.symbols.sort_by_key(|symbol| symbol.start);

@@ -15,7 +15,10 @@ use std::{
     },
 };
 
-use probes::platform::{SlotPage, Symbol, Text};
+use probes::{
+    insn::{EntryFacts, FunctionCode},
+    platform::{SlotPage, Symbol, Text},
+};
 
 use super::{SLOT_PAGES, TEXT_WRITES, symbols};
 
@@ -201,7 +204,8 @@ pub fn free_place() -> u64 {
     start
 }
 
-/// Makes `code` at `start` a function of its own, until [`remove`].
+/// Makes `code` at `start` a function of its own, until [`remove`]. Facts are known of it, other
+/// than of the binary's functions.
 pub fn place(start: u64, code: &[u8]) {
     SCRATCH.fill(start, code);
     symbols::add(Symbol {
@@ -209,6 +213,7 @@ pub fn place(start: u64, code: &[u8]) {
         size: code.len() as u64,
         text: Text::Kernel,
         exported: true,
+        entry: EntryFacts::of(&mut FunctionCode::new(code.to_vec(), start)),
     });
 }
 

@@ -68,6 +68,7 @@ fn no_symbol_makes_text_of_slots() {
         size: 0,
         text: probes::platform::Text::Kernel,
         exported: true,
+        entry: probes::insn::EntryFacts::UNKNOWN,
     });
     refused(leak(Kprobe::new().at(slots.start)), "NotText", 22);
     symbols::remove(slots.start);

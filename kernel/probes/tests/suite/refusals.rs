@@ -31,6 +31,7 @@ fn with_text(name: &str, size: u64, text: Text, work: impl FnOnce()) {
         size,
         text,
         exported: true,
+        entry: probes::insn::EntryFacts::UNKNOWN,
     });
     work();
     symbols::remove(start);

@@ -551,6 +551,7 @@ fn freed_text_is_never_written_again() {
             size: 4,
             text: probes::platform::Text::Freed,
             exported: true,
+            entry: probes::insn::EntryFacts::UNKNOWN,
         });
         refused(leak(Kprobe::new().at(code.start)), "NoSymbolAt", 2);
     }
