@@ -285,7 +285,6 @@ struct Entry {
     name_len: u16,
     kind: Kind,
     binding: Binding,
-    /// Kept, because to find out takes some hundred times as long as to find the symbol.
     exported: bool,
     note: u16,
 }
@@ -371,7 +370,7 @@ impl<'a> Table<'a> {
                     (false, false) => Kind::Rodata,
                 },
                 binding,
-                exported: binding != Binding::Local && try_demangle(name).is_err(),
+                exported: binding != Binding::Local && !is_mangled(name),
                 note: 0,
             });
         }
@@ -543,6 +542,12 @@ impl<'a> Table<'a> {
             Ok(with_hash)
         }
     }
+}
+
+/// Whether a compiler for Rust has made up `name`. Both manglings begin with what is reserved for
+/// such a purpose, so nothing else has to be looked at.
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_ZN") || name.starts_with("_R")
 }
 
 /// `bytes` as far as they are UTF-8, as the names of linkers for Rust are. Checked once, so that no

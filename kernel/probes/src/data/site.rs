@@ -136,6 +136,7 @@ impl Site {
     }
 
     /// Notes the instruction: its bytes without probes.
+    #[inline]
     pub(crate) fn set_bytes(&mut self, bytes: &[u8]) {
         self.bytes[..bytes.len()].copy_from_slice(bytes);
         // At most 15.

@@ -101,11 +101,13 @@ impl EntryFacts {
     }
 
     /// Whether something is known.
+    #[inline]
     pub(crate) fn are_known(self) -> bool {
         self != Self::UNKNOWN
     }
 
     /// Bytes of the landing pad before the entry.
+    #[inline]
     pub(crate) fn landing_pad_len(self) -> u64 {
         if self.0 & LANDING_PAD != 0 {
             LANDING_PAD_BYTES
@@ -127,6 +129,7 @@ impl EntryFacts {
     }
 
     /// Bytes of the first instruction; 0 if nothing is known.
+    #[inline]
     pub(crate) fn first_len(self) -> usize {
         match self.displaced_len() {
             0 => usize::from(self.0 >> STARTS & FIRST_LEN),

@@ -124,6 +124,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
 const BREAKPOINTS: u64 = u64::from_le_bytes([0xcc; 8]);
 
 /// `code` in words of memory, with a breakpoint behind it.
+#[inline]
 fn words(code: &[u8]) -> impl Iterator<Item = u64> {
     let (whole, rest) = code.as_chunks();
     let mut last = BREAKPOINTS.to_le_bytes();
