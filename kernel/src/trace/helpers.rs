@@ -12,6 +12,7 @@
 
 use core::{
     arch::naked_asm,
+    mem::offset_of,
     ptr::null_mut,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -75,21 +76,48 @@ pub fn address(helper: Helper) -> Option<u64> {
 
 /// The routine in place of a helper whose arguments are `constants`.
 pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
-    if let (Helper::AddByKey, [Some(map), ..]) = (helper, constants) {
-        let map = core::ptr::with_exposed_provenance::<Tables>(*map as usize);
-        // SAFETY: the handle of a map of keys, which lives as long as the program. Its tables do.
-        let key_bytes = unsafe { (*(*map).tables[0]).key_bytes() };
-        return (key_bytes == 8).then_some(Routine {
-            address: trace_add_by_word as *const () as u64,
-            arguments: [
+    let (address, arguments): (unsafe extern "C" fn(), _) = match (helper, *constants) {
+        (Helper::AddByKey, [Some(map), ..]) => {
+            let map = core::ptr::with_exposed_provenance::<Tables>(map as usize);
+            // SAFETY: the handle of a map of keys, which lives as long as the program. Its tables
+            // do.
+            if unsafe { (*(*map).tables[0]).key_bytes() } != 8 {
+                return None;
+            }
+            (
+                trace_add_by_word,
+                [
+                    Given::Argument,
+                    Given::Word,
+                    Given::Argument,
+                    Given::Nothing,
+                ],
+            )
+        }
+        (Helper::StrLen, [_, Some(most @ 1..), ..]) => (
+            trace_text_bytes_at_most,
+            [
                 Given::Argument,
-                Given::Word,
+                Given::Constant(most.min(MOST_TEXT)),
+                Given::Nothing,
+                Given::Nothing,
+            ],
+        ),
+        (Helper::AppendStr, _) => (
+            trace_append_text,
+            [
+                Given::Argument,
+                Given::Argument,
                 Given::Argument,
                 Given::Nothing,
             ],
-        });
-    }
-    records::routine(helper, constants)
+        ),
+        _ => return records::routine(helper, constants),
+    };
+    Some(Routine {
+        address: address as *const () as u64,
+        arguments,
+    })
 }
 
 /// [`Helper::AddByKey`] of a key of 8 bytes, which is in `rsi`. A routine in the sense of
@@ -358,7 +386,7 @@ fn bad_address() -> i64 {
 }
 
 macro_rules! reads {
-    ($copy:ident, $copy_text:ident, $text_bytes:ident, $append:ident, $space:expr) => {
+    ($copy:ident, $copy_text:ident, $text_bytes:ident, $space:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $copy(to: *mut u8, size: u64, from: u64) -> i64 {
             // SAFETY: the program may write `size` bytes there.
@@ -391,16 +419,6 @@ macro_rules! reads {
         extern "C" fn $text_bytes(from: u64, most: u64) -> u64 {
             nofault::text_length($space, from, most.min(MOST_TEXT))
         }
-
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $append(record: *mut u8, from: u64, most: u64) -> u64 {
-            // SAFETY: the record is the caller's.
-            unsafe {
-                append(record, |to, room| {
-                    nofault::copy_text($space, to, from, most.min(room))
-                })
-            }
-        }
     };
 }
 
@@ -408,16 +426,83 @@ reads!(
     trace_read_kernel,
     trace_read_kernel_text,
     trace_text_bytes_of_kernel,
-    trace_append_text,
     Space::Kernel
 );
 reads!(
     trace_read_user,
     trace_read_user_text,
     trace_text_bytes_of_user,
-    trace_append_user_text,
     Space::User
 );
+
+/// [`Helper::StrLen`] of the address in `rdi` and a constant in `rsi`: 1 to [`MOST_TEXT`]. A
+/// routine in the sense of [`Routine`], as [`nofault::trace_text_length`] is, where it goes on.
+/// Texts of the kernel are at negative addresses.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_text_bytes_at_most() {
+    naked_asm!(
+        ".cfi_startproc",
+        "test rdi, rdi",
+        "js {length}",
+        "xor eax, eax",
+        "ret",
+        ".cfi_endproc",
+        length = sym nofault::trace_text_length,
+    )
+}
+
+/// [`Helper::AppendStr`]: the record is in `rdi`, the address in `rsi`, the length in `rdx`. It
+/// does what [`append`] does. A C function, and a routine in the sense of [`Routine`], as
+/// [`nofault::trace_copy_text`] is, which it calls.
+///
+/// `eax`: the bytes in use, then those of the text; `rcx`: the room. Its frame is the record's
+/// address, while the text is copied.
+///
+/// # Safety
+/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has
+///    reserved.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_append_text() {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, [rdi - {prefix} + {used}]",
+        "mov ecx, [rdi - {prefix} + {reserved}]",
+        "sub ecx, eax",
+        "cmp rdx, rcx",
+        "cmova rdx, rcx",
+        "test rsi, rsi",
+        "jns 2f",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "add rdi, rax",
+        "call {copy}",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "mov ecx, [rdi - {prefix} + {used}]",
+        "add [rdi - {prefix} + {used}], eax",
+        "shl eax, 16",
+        "or eax, ecx",
+        // Nothing is appended: the place has the length 0.
+        "2: ret",
+        ".cfi_endproc",
+        prefix = const PREFIX_BYTES,
+        used = const offset_of!(Prefix, used),
+        reserved = const offset_of!(Prefix, reserved),
+        copy = sym nofault::trace_copy_text,
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_append_user_text(record: *mut u8, from: u64, most: u64) -> u64 {
+    // SAFETY: the record is the caller's.
+    unsafe {
+        append(record, |to, room| {
+            nofault::copy_text(Space::User, to, from, most.min(room))
+        })
+    }
+}
 
 /// Appends what `fill` writes to a place with so much room. Returns where it is: the offset in the
 /// record, and the length << 16. Nothing, if it was not readable: length 0.

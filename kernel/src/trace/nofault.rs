@@ -58,134 +58,292 @@ unsafe extern "C" fn trace_copy(to: *mut u8, from: u64, len: u64, open: bool) ->
     )
 }
 
-/// Copies a text up to its NUL, which is copied, too, or up to `most` bytes. Returns how many bytes
-/// those were, 0 if the text cannot be read. With `to` null it only counts them. `open` as above.
-/// Whole words are read first. If a word cannot be read, or has a zero byte, its bytes are read one
-/// by one.
+/// 1 in each byte.
+static ONES: u64 = u64::from_ne_bytes([1; 8]);
+/// The top bit of each byte.
+static TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
+/// The same without the last byte of the word.
+static TOPS_BUT_LAST: u64 = TOPS >> 8;
+
+/// Copies a text from `rsi` to `rdi`: up to its NUL, which is copied, too, or up to `rdx` bytes,
+/// the last of which then becomes a NUL. `rax`: how many bytes those were; 0 if the text cannot be
+/// read or `rdx` is 0. The bytes behind them, up to `rdx`, are changed. It goes on with `$end`.
+///
+/// # Theory
+/// A word without a zero byte and without a byte above 0x80 has no bit of [`TOPS`] after [`ONES`]
+/// is subtracted. Of the others, the bits that are clear in the word stand for zero bytes, and the
+/// lowest is right: the subtraction has borrowed nothing up to there.
+///
+/// The last word ends where the room does, so it may begin among bytes that are copied already. It
+/// is complete if no other byte than its last one is zero. If it is not, or if a word cannot be
+/// read, the bytes that are not copied yet are read one by one: a word may reach into memory that
+/// is not there, and the text not. So are those of a text with less room than a word. The byte that
+/// becomes the NUL in any case is not among them, so nothing behind a shortened text need be there.
+///
+/// It changes `rax`, `rcx`, `rdx` and the flags. `rcx`: bytes done; `rdx`: where the last word
+/// begins, and for single bytes where the last of them is. It has no frame.
+///
+/// 20, 21 and 22 are the instructions that may fault. From 20 and 21 it goes on at 23, from 22 at
+/// 24.
+macro_rules! copy_text {
+    ($end:literal) => {
+        concat!(
+            "
+    xor ecx, ecx
+    sub rdx, 8
+    jbe 5f
+2:
+20: mov rax, [rsi + rcx]
+    mov [rdi + rcx], rax
+    sub rax, [rip + {ones}]
+    test rax, [rip + {tops}]
+    jnz 4f
+3:  add rcx, 8
+    cmp rcx, rdx
+    jb 2b
+21: mov rax, [rsi + rdx]
+    mov [rdi + rdx], rax
+    sub rax, [rip + {ones}]
+    test rax, [rip + {tops_but_last}]
+    jnz 23f
+    lea rax, [rdx + 8]
+    mov byte ptr [rdi + rax - 1], 0
+    ",
+            $end,
+            "
+4:  and rax, [rip + {tops}]
+    # Those of them that are clear in the word.
+    or rax, [rdi + rcx]
+    xor rax, [rdi + rcx]
+    jz 3b
+    bsf rax, rax
+    shr eax, 3
+    lea rax, [rcx + rax + 1]
+    ",
+            $end,
+            "
+5:  je 21b
+23: add rdx, 8
+    jz 24f
+    dec rdx
+6:  cmp rcx, rdx
+    jae 7f
+22: movzx eax, byte ptr [rsi + rcx]
+    mov [rdi + rcx], al
+    inc rcx
+    test al, al
+    jnz 6b
+    mov rax, rcx
+    ",
+            $end,
+            "
+7:  mov byte ptr [rdi + rcx], 0
+    lea rax, [rcx + 1]
+    ",
+            $end,
+            "
+24: xor eax, eax
+    ",
+            $end,
+        )
+    };
+}
+
+/// The length of the text at `rdi` with its NUL, at most `rsi`, which is not 0: in `rax`; 0 if it
+/// cannot be read up to there. It goes on with `$end`. The theory of words is that of
+/// [`copy_text!`]; the last one may reach behind `rsi`.
+///
+/// It changes `rax`, `rcx`, `rdx` and the flags. `rcx`: bytes done. It has no frame.
+///
+/// 20 and 22 are the instructions that may fault. From 20 it goes on at 22, from 22 at 24.
+macro_rules! text_length {
+    ($end:literal) => {
+        concat!(
+            "
+    xor ecx, ecx
+2:
+20: mov rax, [rdi + rcx]
+    sub rax, [rip + {ones}]
+    test rax, [rip + {tops}]
+    jnz 4f
+3:  add rcx, 8
+    cmp rcx, rsi
+    jb 2b
+    mov rax, rsi
+    ",
+            $end,
+            "
+    # The word again, and the bits that it does not have.
+4:  mov rdx, rax
+    add rdx, [rip + {ones}]
+    not rdx
+    and rax, rdx
+    and rax, [rip + {tops}]
+    jz 3b
+    bsf rax, rax
+    shr eax, 3
+    lea rax, [rcx + rax + 1]
+    cmp rax, rsi
+    cmova rax, rsi
+    ",
+            $end,
+            "
+22: movzx eax, byte ptr [rdi + rcx]
+    inc rcx
+    test al, al
+    jz 5f
+    cmp rcx, rsi
+    jb 22b
+5:  mov rax, rcx
+    ",
+            $end,
+            "
+24: xor eax, eax
+    ",
+            $end,
+        )
+    };
+}
+
+/// Opens user pages if `r8b` is not 0, and closes them at 8, where it returns.
+macro_rules! with_user_pages {
+    ($code:expr) => {
+        concat!(
+            "
+    test r8b, r8b
+    jz 2f
+    stac
+2:
+    ",
+            $code,
+            "
+8:  test r8b, r8b
+    jz 9f
+    clac
+9:  ret
+    "
+        )
+    };
+}
+
+/// Gives the instructions above their names.
+macro_rules! places {
+    ($($label:literal: $name:literal,)*) => {
+        concat!($(".globl ", $name, "\n.set ", $name, ", ", $label, "b\n"),*)
+    };
+}
+
+/// [`copy_text!`] of the kernel's memory.
 ///
 /// # Safety
-/// `to` is null or may be written for `most` bytes, and reading from `from` has no effect.
+/// `to` may be written for `most` bytes, and reading from `from` has no effect.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn trace_copy_text(to: *mut u8, from: u64, most: u64, open: bool) -> u64 {
+pub(super) unsafe extern "C" fn trace_copy_text(to: *mut u8, from: u64, most: u64) -> u64 {
     naked_asm!(
         ".cfi_startproc",
-        // r8: bytes done; r9, r10: the constants of the test for a zero byte.
-        "xor r8d, r8d",
-        "movabs r9, 0x0101010101010101",
-        "movabs r10, 0x8080808080808080",
-        "test cl, cl",
-        "jz 2f",
-        "stac",
-        "2: lea rax, [r8 + 8]",
-        "cmp rax, rdx",
-        "ja trace_text_bytes",
-        ".globl trace_text_word_may_fault",
-        "trace_text_word_may_fault: mov rax, [rsi + r8]",
-        // A byte of rax is zero if one of (rax - 01…) & !rax & 80… is set.
-        "mov r11, rax",
-        "sub r11, r9",
-        "not rax",
-        "and r11, rax",
-        "not rax",
-        "test r11, r10",
-        "jnz trace_text_bytes",
-        "test rdi, rdi",
-        "jz 3f",
-        "mov [rdi + r8], rax",
-        "3: add r8, 8",
-        "jmp 2b",
-        ".globl trace_text_bytes",
-        "trace_text_bytes: cmp r8, rdx",
-        "jae 5f",
-        ".globl trace_text_byte_may_fault",
-        "trace_text_byte_may_fault: movzx eax, byte ptr [rsi + r8]",
-        "test rdi, rdi",
-        "jz 4f",
-        "mov [rdi + r8], al",
-        "4: inc r8",
-        "test al, al",
-        "jnz trace_text_bytes",
-        "5: test cl, cl",
-        "jz 6f",
-        "clac",
-        "6: mov rax, r8",
-        "ret",
-        ".globl trace_text_fault",
-        "trace_text_fault: xor r8d, r8d",
-        "jmp 5b",
+        copy_text!("ret"),
+        places! {
+            "20": "trace_text_word_may_fault",
+            "21": "trace_text_last_may_fault",
+            "22": "trace_text_byte_may_fault",
+            "23": "trace_text_bytes",
+            "24": "trace_text_fault",
+        },
         ".cfi_endproc",
+        ones = sym ONES,
+        tops = sym TOPS,
+        tops_but_last = sym TOPS_BUT_LAST,
     )
 }
 
-/// The length of a text with its NUL, at most `most`, which is not 0; 0 if it cannot be read up to
-/// there. `open` as above. As [`trace_copy_text`], but of the last word only the NUL is looked for.
+/// [`copy_text!`] of user memory. `open` as above; `r8b` keeps it.
+///
+/// # Safety
+/// As for [`trace_copy_text`].
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_copy_user_text(to: *mut u8, from: u64, most: u64, open: bool) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r8d, ecx",
+        with_user_pages!(copy_text!("jmp 8f")),
+        places! {
+            "20": "trace_user_text_word_may_fault",
+            "21": "trace_user_text_last_may_fault",
+            "22": "trace_user_text_byte_may_fault",
+            "23": "trace_user_text_bytes",
+            "24": "trace_user_text_fault",
+        },
+        ".cfi_endproc",
+        ones = sym ONES,
+        tops = sym TOPS,
+        tops_but_last = sym TOPS_BUT_LAST,
+    )
+}
+
+/// [`text_length!`] of the kernel's memory.
 ///
 /// # Safety
 /// Reading from `from` has no effect.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn trace_text_length(from: u64, most: u64, open: bool) -> u64 {
+pub(super) unsafe extern "C" fn trace_text_length(from: u64, most: u64) -> u64 {
     naked_asm!(
         ".cfi_startproc",
-        "xor r8d, r8d",
-        "movabs r9, 0x0101010101010101",
-        "movabs r10, 0x8080808080808080",
-        "test dl, dl",
-        "jz 2f",
-        "stac",
-        ".globl trace_length_word_may_fault",
-        "2: trace_length_word_may_fault: mov rax, [rdi + r8]",
-        "mov r11, rax",
-        "sub r11, r9",
-        "not rax",
-        "and r11, rax",
-        "and r11, r10",
-        "jnz 3f",
-        "add r8, 8",
-        "cmp r8, rsi",
-        "jb 2b",
-        "mov rax, rsi",
-        "jmp 4f",
-        // The lowest of the bits is right: the subtraction has borrowed nothing up to there.
-        "3: bsf r11, r11",
-        "shr r11d, 3",
-        "lea rax, [r8 + r11 + 1]",
-        "cmp rax, rsi",
-        "cmova rax, rsi",
-        "4: test dl, dl",
-        "jz 5f",
-        "clac",
-        "5: ret",
-        // The word may reach into memory that is not there, and the text not.
-        ".globl trace_length_bytes",
-        "trace_length_bytes: cmp r8, rsi",
-        "jae 6f",
-        ".globl trace_length_byte_may_fault",
-        "trace_length_byte_may_fault: movzx eax, byte ptr [rdi + r8]",
-        "inc r8",
-        "test al, al",
-        "jnz trace_length_bytes",
-        "6: mov rax, r8",
-        "jmp 4b",
-        ".globl trace_length_fault",
-        "trace_length_fault: xor eax, eax",
-        "jmp 4b",
+        text_length!("ret"),
+        places! {
+            "20": "trace_length_word_may_fault",
+            "22": "trace_length_byte_may_fault",
+            "24": "trace_length_fault",
+        },
         ".cfi_endproc",
+        ones = sym ONES,
+        tops = sym TOPS,
+    )
+}
+
+/// [`text_length!`] of user memory. `open` as above; `r8b` keeps it.
+///
+/// # Safety
+/// As for [`trace_text_length`].
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn trace_user_text_length(from: u64, most: u64, open: bool) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r8d, edx",
+        with_user_pages!(text_length!("jmp 8f")),
+        places! {
+            "20": "trace_user_length_word_may_fault",
+            "22": "trace_user_length_byte_may_fault",
+            "24": "trace_user_length_fault",
+        },
+        ".cfi_endproc",
+        ones = sym ONES,
+        tops = sym TOPS,
     )
 }
 
 unsafe extern "C" {
-    static trace_length_word_may_fault: u8;
-    static trace_length_bytes: u8;
-    static trace_length_byte_may_fault: u8;
-    static trace_length_fault: u8;
     static trace_copy_may_fault: u8;
     static trace_copy_fault: u8;
     static trace_text_word_may_fault: u8;
     static trace_text_bytes: u8;
+    static trace_text_last_may_fault: u8;
     static trace_text_byte_may_fault: u8;
     static trace_text_fault: u8;
+    static trace_length_word_may_fault: u8;
+    static trace_length_byte_may_fault: u8;
+    static trace_length_fault: u8;
+    static trace_user_text_word_may_fault: u8;
+    static trace_user_text_bytes: u8;
+    static trace_user_text_last_may_fault: u8;
+    static trace_user_text_byte_may_fault: u8;
+    static trace_user_text_fault: u8;
+    static trace_user_length_word_may_fault: u8;
+    static trace_user_length_byte_may_fault: u8;
+    static trace_user_length_fault: u8;
 }
 
 /// Sends `regs`, of a fault in one of the copies of this file, to where it is dealt with. False: it
@@ -199,16 +357,40 @@ pub fn mend(regs: &mut PtRegs) -> bool {
             &raw const trace_text_bytes,
         ),
         (
+            &raw const trace_text_last_may_fault,
+            &raw const trace_text_bytes,
+        ),
+        (
             &raw const trace_text_byte_may_fault,
             &raw const trace_text_fault,
         ),
         (
             &raw const trace_length_word_may_fault,
-            &raw const trace_length_bytes,
+            &raw const trace_length_byte_may_fault,
         ),
         (
             &raw const trace_length_byte_may_fault,
             &raw const trace_length_fault,
+        ),
+        (
+            &raw const trace_user_text_word_may_fault,
+            &raw const trace_user_text_bytes,
+        ),
+        (
+            &raw const trace_user_text_last_may_fault,
+            &raw const trace_user_text_bytes,
+        ),
+        (
+            &raw const trace_user_text_byte_may_fault,
+            &raw const trace_user_text_fault,
+        ),
+        (
+            &raw const trace_user_length_word_may_fault,
+            &raw const trace_user_length_byte_may_fault,
+        ),
+        (
+            &raw const trace_user_length_byte_may_fault,
+            &raw const trace_user_length_fault,
         ),
     ];
     for (at, resume) in places {
@@ -220,6 +402,12 @@ pub fn mend(regs: &mut PtRegs) -> bool {
     false
 }
 
+/// Whether user pages are to be opened.
+#[inline(always)]
+fn opens(space: Space) -> bool {
+    space == Space::User && cpu::has_smap()
+}
+
 /// Copies `len` bytes from `from`, in `space`, to `to`. False if not all of it can be read; then
 /// `to` holds zeros.
 ///
@@ -227,9 +415,9 @@ pub fn mend(regs: &mut PtRegs) -> bool {
 /// `to` may be written for `len` bytes.
 #[inline(always)]
 pub unsafe fn copy(space: Space, to: *mut u8, from: u64, len: u64) -> bool {
-    let open = space == Space::User && cpu::has_smap();
     // SAFETY: by the contract. Devices are mapped only at addresses that their drivers alone know.
-    let done = is_in(space, from, len) && unsafe { trace_copy(to, from, len, open) } == 0;
+    let left = || unsafe { trace_copy(to, from, len, opens(space)) };
+    let done = is_in(space, from, len) && left() == 0;
     if !done {
         // SAFETY: by the contract.
         unsafe { clear(to, len) };
@@ -256,28 +444,32 @@ pub fn text_length(space: Space, from: u64, most: u64) -> u64 {
     if most == 0 || !is_in(space, from, 1) {
         return 0;
     }
-    // SAFETY: as in `copy`. No text goes on into the other half.
-    unsafe { trace_text_length(from, most, space == Space::User && cpu::has_smap()) }
+    // SAFETY: as in `copy`. No text goes on into the other half, because pages between them are not
+    // mapped.
+    unsafe {
+        match space {
+            Space::Kernel => trace_text_length(from, most),
+            Space::User => trace_user_text_length(from, most, opens(space)),
+        }
+    }
 }
 
 /// Copies a text with its NUL, at most `most` bytes, from `from` in `space` to `to`, and returns
 /// how many bytes those were. 0: it cannot be read. The last byte is a NUL also where the text was
-/// cut off. With `to` null it only counts.
+/// cut off. The bytes behind it, up to `most`, are changed.
 ///
 /// # Safety
-/// `to` is null or may be written for `most` bytes.
+/// `to` may be written for `most` bytes.
 #[inline(always)]
 pub unsafe fn copy_text(space: Space, to: *mut u8, from: u64, most: u64) -> u64 {
-    let open = space == Space::User && cpu::has_smap();
-    if most == 0 || !is_in(space, from, 1) {
+    if !is_in(space, from, 1) {
         return 0;
     }
-    // No text goes on into the other half, because pages between them are not mapped.
-    // SAFETY: by the contract, and as in `copy`.
-    let len = unsafe { trace_copy_text(to, from, most, open) };
-    if len > 0 && !to.is_null() {
-        // SAFETY: within the bytes that were written.
-        unsafe { to.add(len as usize - 1).write_volatile(0) };
+    // SAFETY: by the contract, and as in `copy` and `text_length`.
+    unsafe {
+        match space {
+            Space::Kernel => trace_copy_text(to, from, most),
+            Space::User => trace_copy_user_text(to, from, most, opens(space)),
+        }
     }
-    len
 }

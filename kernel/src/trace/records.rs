@@ -4,7 +4,7 @@
 //! ```text
 //!   trace_record_of_size     a record of constant size           ─┐ the usual case; anything else
 //!   trace_event_of_size      the same with the common header      ├─► again, in Rust: a new page,
-//!   trace_event_reserve      the same with room for strings      ─┘ a nested writer, no room
+//!   trace_event_with_room    the same with room for strings      ─┘ a nested writer, no room
 //!   trace_ring_submit        the end of a record
 //! ```
 //!
@@ -20,7 +20,7 @@
 //!     worth no instruction more: it marks the record as complete, does not find it at the live
 //!     ring's end of what is published, and leaves that to `Ring::settle`. So it is if
 //!     `trace_publish_slowly` finds another ring than the routine did: no record is busy there.
-//! RECORD-2. All but `trace_event_reserve` are routines in the sense of [`bpf_compiler::Routine`]:
+//! RECORD-2. They are routines in the sense of [`bpf_compiler::Routine`]:
 //!     they change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the flags.
 //!
 //! # Contexts
@@ -126,33 +126,43 @@ const IN_FRONT: usize = RECORD_HEADER_BYTES + PREFIX_BYTES;
 
 /// The routine for a record whose size, and whose type, are `constants`.
 pub fn routine(helper: Helper, constants: &Constants) -> Option<Routine> {
-    let (address, size, kind): (unsafe extern "C" fn(), _, _) = match *constants {
-        _ if helper == Helper::RingSubmit => {
-            return Some(Routine {
-                address: trace_ring_submit as *const () as u64,
-                arguments: [
-                    Given::Argument,
-                    Given::Nothing,
-                    Given::Nothing,
-                    Given::Nothing,
-                ],
-            });
-        }
-        [_, Some(size), ..] if helper == Helper::RingReserve => (trace_record_of_size, size, 0),
-        [_, Some(size), Some(0), Some(kind), _] if helper == Helper::EventReserve => {
-            (trace_event_of_size, size, kind & 0xffff)
-        }
-        _ => return None,
-    };
-    let bytes = record_bytes(size as usize + PREFIX_BYTES);
-    Some(Routine {
-        address: address as *const () as u64,
-        arguments: [
+    let bytes = |size: u64| u64::from(record_bytes(size as usize + PREFIX_BYTES));
+    let of_size = |size: u64, kind: u64| {
+        [
             Given::Nothing,
             Given::Constant(size | kind << 32),
-            Given::Constant(1 << 32 | u64::from(bytes)),
+            Given::Constant(1 << 32 | bytes(size)),
             Given::Nothing,
-        ],
+        ]
+    };
+    let (address, arguments): (unsafe extern "C" fn(), _) = match (helper, *constants) {
+        (Helper::RingSubmit, _) => (
+            trace_ring_submit,
+            [
+                Given::Argument,
+                Given::Nothing,
+                Given::Nothing,
+                Given::Nothing,
+            ],
+        ),
+        (Helper::RingReserve, [_, Some(size), ..]) => (trace_record_of_size, of_size(size, 0)),
+        (Helper::EventReserve, [_, Some(size), Some(0), Some(kind), _]) => {
+            (trace_event_of_size, of_size(size, kind & 0xffff))
+        }
+        (Helper::EventReserve, [_, Some(size), _, Some(kind), _]) => (
+            trace_event_with_room,
+            [
+                Given::Nothing,
+                Given::Constant(size | (kind & 0xffff) << 32),
+                Given::Argument,
+                Given::Constant(u64::from(MOST_RECORD_BYTES) - size),
+            ],
+        ),
+        _ => return None,
+    };
+    Some(Routine {
+        address: address as *const () as u64,
+        arguments,
     })
 }
 
@@ -320,43 +330,47 @@ unsafe extern "C" fn trace_event_of_size() {
     )
 }
 
-/// The helper [`Helper::EventReserve`]: the size is in `rsi`, the room behind it in `rdx`, the type
-/// in `rcx`. A C function.
-///
-/// # Safety
-/// 1. A verified program calls it, with its CPU kept, DF and AC clear.
+/// The same with room behind it. `rsi`: the size, and in the upper half the type; `rdx`: the room;
+/// `rcx`: the most room that a record of this size can have. Its frame is the size with the room,
+/// from where [`reserve!`] needs the registers to where they are free again.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind: u64) -> *mut u8 {
+unsafe extern "C" fn trace_event_with_room() {
     naked_asm!(
         ".cfi_startproc",
-        "mov r8, rcx",
-        "mov r9, rdx",
-        "add rdx, rsi",
-        "jc 8f",
-        "cmp rdx, {most}",
-        "ja 8f",
-        "mov r10d, edx",
+        "cmp rdx, rcx",
+        "ja 9f",
+        "add edx, esi",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "add edx, {around}",
-        "and edx, -8",
+        "and edx, -{alignment}",
         "bts rdx, 32",
         reserve!(),
-        "mov eax, r10d",
-        "shl eax, 8",
+        ".cfi_remember_state",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "imul eax, ecx, 256",
         "add eax, ({prefix} << 8) + {busy}",
         "mov [rdi - {in_front}], eax",
         "mov [rdi - {prefix}], esi",
-        "mov [rdi - {prefix} + 4], r10d",
-        "mov [rdi], r8w",
+        "mov [rdi - {prefix} + 4], ecx",
+        "shr rsi, 32",
+        "mov [rdi], si",
         common_header!(),
         // The ways that are not usual: in Rust, the same is done again from the beginning.
         "8:",
-        "mov rdi, r8",
-        "mov rdx, r9",
-        "jmp {slowly}",
-        ".cfi_endproc",
-        most = const MOST_RECORD_BYTES,
+        ".cfi_restore_state",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "sub edx, esi",
+        "9:",
+        "mov rdi, rsi",
+        "shr rdi, 32",
+        "mov esi, esi",
+        call_slowly!("{slowly}"),
         around = const IN_FRONT + layout::ALIGNMENT - 1,
+        alignment = const layout::ALIGNMENT,
         ring = const percpu::TRACE_RING,
         reserved = const RESERVED,
         page_mask = const PAGE_BYTES - 1,
@@ -464,6 +478,12 @@ extern "C" fn trace_reserve_slowly(size: u64) -> *mut u8 {
 #[unsafe(no_mangle)]
 pub extern "C" fn trace_ring_reserve(_: u64, size: u64, _: u64) -> *mut u8 {
     reserve(size, 0)
+}
+
+/// The helper [`Helper::EventReserve`].
+#[unsafe(no_mangle)]
+pub extern "C" fn trace_event_reserve(_: u64, size: u64, room: u64, kind: u64) -> *mut u8 {
+    reserve_event(kind, size, room)
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
 
 use crate::suite::flags::AC;
+use alloc::vec;
 use core::{
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
@@ -8,6 +9,7 @@ use core::{
 
 use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
 use kernel::{
+    mm::kernel_stack::KernelStack,
     probes::{Kprobe, Kretprobe, PreVerdict, PtRegs, register},
     trace::{
         self,
@@ -168,6 +170,67 @@ fn a_read_that_fails_fills_its_buffer_with_zeros() {
         traced_target(address, 0);
         let found = [0, 1, 2].map(|index| probe.program().counter(words, index));
         assert_eq!(found, [0, 0, u64::MAX << 24], "{read:?}: {found:x?}");
+    }
+}
+
+/// A text that does not fit is shortened, and what lies behind it need not be there.
+#[guest_test]
+fn a_text_is_read_as_far_as_it_fits() {
+    const PLACES: [i16; 3] = [-24, -16, -8];
+    let stack = KernelStack::new().unwrap();
+    let end = stack.range().end as usize;
+    for size in [1, 2, 7, 8, 9, 15, 16, 17, 19, 24] {
+        let (probe, words) = attach(|b| {
+            let words = b.map(MapDef::counters("words", 4));
+            b.load_register(R6, Register::Di).set(R7, -1);
+            for place in PLACES {
+                b.store(R10, place, B8, R7);
+            }
+            b.mov(R1, R10)
+                .alu(AluOp::Add, R1, -24)
+                .mov(R2, size)
+                .mov(R3, R6)
+                .call(Helper::ReadKernelStr)
+                .mov(R3, R0)
+                .load_map(R1, words)
+                .mov(R2, 3)
+                .call(Helper::Add);
+            for (index, place) in PLACES.into_iter().enumerate() {
+                b.load(R3, R10, place, B8)
+                    .load_map(R1, words)
+                    .mov(R2, index as i32)
+                    .call(Helper::Add);
+            }
+            words
+        });
+        let values = || [0, 1, 2, 3].map(|index| probe.program().counter(words, index));
+        let size = size as usize;
+        for len in 0..30 {
+            // The text without a NUL ends with the page, or a NUL does.
+            for text in [vec![b'a'; len], [vec![b'b'; len], vec![0]].concat()] {
+                let start = core::ptr::with_exposed_provenance_mut::<u8>(end - text.len());
+                // SAFETY: nothing runs on the stack, which is ours.
+                unsafe { start.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+                let before = values();
+                traced_target(start.addr() as u64, 0);
+                let after = values();
+                let seen = [0, 1, 2, 3].map(|at| after[at].wrapping_sub(before[at]));
+                let mut expected = [0xff; 24];
+                expected[..size].fill(0);
+                let result = match text.iter().take(size - 1).position(|byte| *byte == 0) {
+                    Some(nul) => nul as i64 + 1,
+                    None if text.len() >= size - 1 => size as i64,
+                    None => bpf::errno::EFAULT,
+                };
+                if let Ok(copied @ 1..) = usize::try_from(result) {
+                    expected[..copied - 1].copy_from_slice(&text[..copied - 1]);
+                }
+                let (expected, _) = expected.as_chunks();
+                let [low, middle, high] = [0, 1, 2].map(|at| u64::from_le_bytes(expected[at]));
+                let text = str::from_utf8(&text).unwrap();
+                assert_eq!(seen, [low, middle, high, result as u64], "{size}: {text:?}");
+            }
+        }
     }
 }
 

@@ -85,8 +85,7 @@ pub enum Helper {
     /// `(record, address, length)`: appends a text of kernel memory to the dynamic part of a record
     /// of [`Helper::EventReserve`], at most `length` bytes and what is left, the last one NUL.
     /// Returns its place: offset in the record, and length with the NUL << 16. If it cannot be
-    /// read, or length is 0, the text is `(fault)` with a NUL, as far as what is left. If nothing
-    /// is left, nothing is appended, and the length is 0.
+    /// read, if length is 0, or if nothing is left, nothing is appended, and the length is 0.
     AppendStr,
     /// The same for user memory.
     AppendUserStr,

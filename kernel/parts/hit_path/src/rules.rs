@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 65] = [
+pub const ROOTS: [(&str, &str); 67] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -111,8 +111,10 @@ pub const ROOTS: [(&str, &str); 65] = [
     ("trace_add_by_key", "actions call it"),
     ("trace_event_reserve", "actions call it"),
     ("trace_event_of_size", "actions call it"),
+    ("trace_event_with_room", "actions call it"),
     ("trace_record_of_size", "actions call it"),
     ("trace_add_by_word", "actions call it"),
+    ("trace_text_bytes_at_most", "actions call it"),
     ("trace_text_bytes_of_kernel", "actions call it"),
     ("trace_text_bytes_of_user", "actions call it"),
     ("trace_append_text", "actions call it"),

@@ -340,7 +340,7 @@ impl<'a> EventProgram<'a> {
         let known: u32 = definition.arguments.iter().map(known_bytes).sum();
         let room = self.most_room();
         let mut slots = Vec::new();
-        if count > 0 {
+        if count > 0 && known > 0 {
             self.builder.mov(ROOM, known as i32);
         }
         for argument in definition.arguments.iter().filter(is_measured) {
@@ -355,8 +355,11 @@ impl<'a> EventProgram<'a> {
                         true => Helper::UserStrLen,
                         false => Helper::StrLen,
                     })
-                    .store(Reg::R10, slot, Size::B2, Reg::R0)
-                    .alu(AluOp::Add, ROOM, Reg::R0);
+                    .store(Reg::R10, slot, Size::B2, Reg::R0);
+                match known == 0 && slots.len() == 1 {
+                    true => self.builder.mov(ROOM, Reg::R0),
+                    false => self.builder.alu(AluOp::Add, ROOM, Reg::R0),
+                };
             }
         }
         if count > 1 || count == 1 && known > 0 {
@@ -491,8 +494,8 @@ impl<'a> EventProgram<'a> {
         Ok(())
     }
 
-    /// Appends a string of which the slot has the length. One that could not be read gets the
-    /// length 0, which is printed as a fault.
+    /// Appends a string of which the slot has the length. One that could not be read has the length
+    /// 0, which is printed as a fault.
     fn append_measured(
         &mut self,
         argument: &Argument,
@@ -500,13 +503,6 @@ impl<'a> EventProgram<'a> {
         slot: i16,
         place: i16,
     ) -> Result<(), CompileError> {
-        let unread = self.builder.label();
-        self.builder.load(Reg::R0, Reg::R10, slot, Size::B2).branch(
-            Condition::Equal,
-            Reg::R0,
-            0,
-            unread,
-        );
         self.values
             .text(&mut self.builder, argument, index, Reg::R2)?;
         self.builder
@@ -516,7 +512,6 @@ impl<'a> EventProgram<'a> {
                 true => Helper::AppendUserStr,
                 false => Helper::AppendStr,
             })
-            .place(unread)
             .store(RECORD, place, Size::B4, Reg::R0);
         Ok(())
     }

@@ -1,8 +1,14 @@
 //! Fetch arguments: each value in the record is the one that was there at the hit.
 
 use super::*;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use bpf::MOST_RECORD_BYTES;
+use core::{
+    ops::Range,
+    slice,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
 use kernel::{
+    mm::kernel_stack::{self, KernelStack},
     probes::{Kprobe, PreVerdict, PtRegs, register},
     symbols,
     task::{self, exec::run_program, kthread::spawn_kthread_on},
@@ -153,8 +159,12 @@ fn arguments_of_a_function_come_from_registers_and_the_stack() {
         "{line}"
     );
     assert!(line.ends_with(" arg2=7 arg3=8 w=7"), "{line}");
-    // A word beyond the end of the stack reads as 0.
-    let line = recorded("p traced_eight", "$stack2048", call_eight);
+    // A word beyond the end of the stack reads as 0. It is in the page that separates stacks, which
+    // has 512 words, and the stack pointer of the call is less than 400 words below `here`.
+    let here = 0u8;
+    let here = (&raw const here).addr() as u64;
+    let words = (kernel_stack::bounds(here).end - here) / 8 + 400;
+    let line = recorded("p traced_eight", &format!("$stack{words}"), call_eight);
     assert_eq!(line, "arg1=0x0");
 }
 
@@ -324,6 +334,66 @@ fn strings_of_a_program_and_its_name_are_recorded() {
         );
     }
     clean_up();
+}
+
+/// Letters, and characters of two bytes, which are read in another way: `len` bytes of them.
+fn texts_of(len: usize) -> [String; 2] {
+    let letters = (b'a'..=b'y').cycle().take(len).map(char::from).collect();
+    let accents = "x".repeat(len % 2) + &"\u{e9}".repeat(len / 2);
+    [letters, accents]
+}
+
+/// Also if another byte follows, if nothing is behind the page where it ends, and if a record has
+/// no room for all of it.
+#[guest_test]
+fn a_string_of_any_length_at_any_address_is_recorded() {
+    /// Without the NUL, and without the common header, the probed address and the string's place.
+    const LONGEST: usize = MOST_RECORD_BYTES as usize - 20 - 1;
+    let mut lengths: Vec<usize> = (0..=25).collect();
+    lengths.extend([LONGEST - 1, LONGEST]);
+    let stack = KernelStack::new().unwrap();
+    let Range { start, end } = stack.range();
+    let start = core::ptr::with_exposed_provenance_mut::<u8>(start as usize);
+    // SAFETY: nothing runs on the stack, which is ours.
+    let memory = unsafe { slice::from_raw_parts_mut(start, end as usize - start.addr()) };
+    clean_up();
+    echo("2048", "buffer_size_kb").unwrap();
+    append("p:t/e traced_function s=+0(%si):string", "kprobe_events").unwrap();
+    echo("1", "events/t/enable").unwrap();
+    let mut hit = |at: usize, text: &[u8]| {
+        memory.fill(b'z');
+        memory[at..][..text.len()].copy_from_slice(text);
+        traced_function(0, &raw const memory[at]);
+    };
+    let last = |len: usize| (end - start.addr() as u64) as usize - len;
+    let mut expected = Vec::new();
+    for len in lengths {
+        for text in texts_of(len) {
+            let with_nul = [text.as_bytes(), b"\0"].concat();
+            for at in (0..8).chain([last(len + 1)]) {
+                hit(at, &with_nul);
+                expected.push(format!("s=\"{text}\""));
+            }
+        }
+        let [letters, _] = texts_of(len + 1);
+        hit(last(len + 1), letters.as_bytes());
+        expected.push(match len {
+            LONGEST => format!("s=\"{}\"", &letters[..LONGEST]),
+            _ => "s=(fault)".into(),
+        });
+    }
+    for (at, text) in (0..8).zip(texts_of(LONGEST + 8)[0].as_bytes().windows(LONGEST + 1)) {
+        hit(at, text);
+        let seen = str::from_utf8(&text[..LONGEST]).unwrap();
+        expected.push(format!("s=\"{seen}\""));
+    }
+    let seen = lines();
+    assert_eq!(seen.len(), expected.len());
+    for (line, expected) in seen.iter().zip(&expected) {
+        assert_eq!(line.split_once(") ").unwrap().1, expected);
+    }
+    clean_up();
+    echo("256", "buffer_size_kb").unwrap();
 }
 
 /// Another CPU makes a string longer and shorter while it is measured and copied.

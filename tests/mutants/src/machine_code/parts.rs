@@ -277,6 +277,7 @@ pub const PARTS: [Part; 22] = [
             "trace_event_of_size",
             "trace_event_reserve",
             "trace_event_slowly",
+            "trace_event_with_room",
             "trace_publish_slowly",
             "trace_record_of_size",
             "trace_reserve_slowly",
@@ -292,7 +293,13 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "reads of actions",
-        functions: &["trace_append_", "trace_copy", "trace_read_", "trace_text"],
+        functions: &[
+            "trace_append_",
+            "trace_copy",
+            "trace_read_",
+            "trace_text",
+            "trace_user_text",
+        ],
         tests: &[
             "trace_files::arguments::",
             "trace_programs::",

@@ -8,9 +8,6 @@ use crate::{
     helper::errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
-/// Stands for a text that cannot be read.
-const UNREADABLE: &[u8] = b"(fault)\0";
-
 /// The arguments of a call, checked.
 #[derive(Default)]
 struct Arguments {
@@ -409,21 +406,11 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
     ) -> Result<u64, Reason> {
         let left = self.left(record)?;
         let mut text = zeros(left.min(usize::try_from(length).unwrap_or(usize::MAX)))?;
-        if length != 0 {
-            if text.is_empty() {
-                return self.append(record, &[]);
-            }
-            if let Ok(bytes) = self.read_text(space, address, &mut text) {
-                return self.append(record, &text[..bytes as usize]);
-            }
-        }
-        let mut text = [0; UNREADABLE.len()];
-        let fitting = left.min(UNREADABLE.len());
-        text[..fitting].copy_from_slice(&UNREADABLE[..fitting]);
-        if let Some(last) = text[..fitting].last_mut() {
-            *last = 0;
-        }
-        self.append(record, &text[..fitting])
+        let bytes = match text.is_empty() {
+            true => 0,
+            false => self.read_text(space, address, &mut text).unwrap_or(0),
+        };
+        self.append(record, &text[..bytes as usize])
     }
 
     /// Appends bytes, for which there is room. Returns their place.

@@ -348,24 +348,11 @@ impl World {
         let held = &self.records[self.record(record)];
         let left = (held.room - held.used) as usize;
         let most = left.min(usize::try_from(length).unwrap_or(usize::MAX));
-        if length != 0 && most == 0 {
-            return self.append(record, &[]);
-        }
-        let text = if length == 0 {
-            None
-        } else {
-            self.text(space, address, most)
+        let text = match most {
+            0 => None,
+            _ => self.text(space, address, most),
         };
-        match text {
-            Some(text) => self.append(record, &text),
-            None => {
-                let mut text = b"(fault)\0"[..left.min(8)].to_vec();
-                if let Some(last) = text.last_mut() {
-                    *last = 0;
-                }
-                self.append(record, &text)
-            }
-        }
+        self.append(record, &text.unwrap_or_default())
     }
 
     fn append(&mut self, record: u64, bytes: &[u8]) -> u64 {
