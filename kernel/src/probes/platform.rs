@@ -120,11 +120,13 @@ unsafe impl Platform for Kernel {
         blacklist::reason(addr)
     }
 
+    #[inline(always)]
     unsafe fn write_text(addr: u64, byte: u8) {
         // SAFETY: the caller keeps the same contract.
         unsafe { text_poke::store(addr, byte) }
     }
 
+    #[inline(always)]
     unsafe fn write_tail(addr: u64, bytes: [u8; 4]) {
         // SAFETY: the caller keeps the same contract.
         unsafe { text_poke::store_tail(addr, bytes) }

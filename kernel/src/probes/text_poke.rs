@@ -1,9 +1,10 @@
 //! Stores to kernel text while other CPUs run, and waits for those CPUs.
 //!
 //! Kernel text is never writable where it executes, so a byte is stored through the physical
-//! alias of its page. Then the caller waits until every CPU has executed a serialising instruction
-//! (Intel SDM vol. 3A, 8.1.3, cross-modifying code). Both waits below send one kind of IPI. Its
-//! handler stores two answers for its CPU:
+//! alias of its page. The stores are inlined into the loops of the registry: while all functions
+//! are probed, each call would be a hit. Then the caller waits until every CPU has executed a
+//! serialising instruction (Intel SDM vol. 3A, 8.1.3, cross-modifying code). Both waits below send
+//! one kind of IPI. Its handler stores two answers for its CPU:
 //!
 //! - `seen`: the CPU has serialised. It has also left any #BP handler that it was in, because the
 //!   IPI's handler can only start when that one has ended: both run with interrupts off.
@@ -61,11 +62,22 @@ pub fn hit_waits() -> u64 {
     HIT_WAITS.load(Ordering::Relaxed)
 }
 
-/// The page of text to which the last byte was stored, and its alias. They are kept because the
-/// breakpoints of a batch lie close together. They stay valid because live text is never mapped
-/// elsewhere. Written under the registration lock.
-static LAST_PAGE: AtomicU64 = AtomicU64::new(0);
-static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// A page of text, by its number, and its alias.
+struct KnownPage {
+    number: AtomicU64,
+    alias: AtomicPtr<u8>,
+}
+
+/// The pages of text to which bytes were stored last, each where its number says: enough for 4 MiB
+/// of text. They are kept because a batch stores to each page in several rounds, and a search in
+/// the page tables would be hit while it is probed. They stay valid because live text is never
+/// mapped elsewhere. Written under the registration lock.
+static KNOWN_PAGES: [KnownPage; 1024] = [const {
+    KnownPage {
+        number: AtomicU64::new(0),
+        alias: AtomicPtr::new(ptr::null_mut()),
+    }
+}; 1024];
 
 /// Stores one byte of kernel text through the writable alias of its page.
 ///
@@ -74,7 +86,7 @@ static LAST_ALIAS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// 2. An instruction starts there, both with the old byte and with the new one. So a CPU that
 ///    fetches it meanwhile decodes one of the two.
 /// 3. No other CPU is in this function.
-#[inline(never)]
+#[inline(always)]
 pub unsafe fn store(addr: u64, byte: u8) {
     let alias = alias_of(addr);
     // SAFETY: the alias of live text (1) is writable, and a store of one byte cannot tear.
@@ -83,12 +95,9 @@ pub unsafe fn store(addr: u64, byte: u8) {
 
 /// Stores four bytes of kernel text that follow each other.
 ///
-/// By one call, because a probe of the function that stores is hit by each call while all functions
-/// are probed.
-///
 /// # Safety
 /// As for [`store`], with each of them. All are behind a breakpoint, where no CPU executes.
-#[inline(never)]
+#[inline(always)]
 pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
     if addr % PAGE_BYTES > PAGE_BYTES - 4 {
         for (at, byte) in (addr..).zip(bytes) {
@@ -104,23 +113,24 @@ pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
 }
 
 /// The writable alias of `addr`, live kernel text.
-#[inline]
+#[inline(always)]
 fn alias_of(addr: u64) -> *mut u8 {
-    let offset = addr % PAGE_BYTES;
-    if addr - offset != LAST_PAGE.load(Ordering::Relaxed) {
-        find_alias(addr - offset);
+    let (number, offset) = (addr / PAGE_BYTES, addr % PAGE_BYTES);
+    let page = &KNOWN_PAGES[number as usize % KNOWN_PAGES.len()];
+    if page.number.load(Ordering::Relaxed) != number {
+        find_alias(page, number);
     }
-    LAST_ALIAS
-        .load(Ordering::Relaxed)
-        .wrapping_add(offset as usize)
+    let alias = page.alias.load(Ordering::Relaxed);
+    alias.wrapping_add(offset as usize)
 }
 
-/// Makes `page` the [`LAST_PAGE`].
+/// Makes `page` the one of that number.
 #[cold]
 #[inline(never)]
-fn find_alias(page: u64) {
-    LAST_ALIAS.store(paging::text_alias(VirtAddr::new(page)), Ordering::Relaxed);
-    LAST_PAGE.store(page, Ordering::Relaxed);
+fn find_alias(page: &KnownPage, number: u64) {
+    let alias = paging::text_alias(VirtAddr::new(number * PAGE_BYTES));
+    page.alias.store(alias, Ordering::Relaxed);
+    page.number.store(number, Ordering::Relaxed);
 }
 
 const PAGE_BYTES: u64 = 4096;

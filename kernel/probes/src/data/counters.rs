@@ -67,6 +67,7 @@ impl FreeCounters {
     }
 
     /// Gives a counter back; there is room for it since it was taken.
+    #[inline]
     pub(crate) fn give_back(&mut self, counter: NonNull<AtomicU64>) {
         self.free.push(counter);
     }
@@ -94,6 +95,7 @@ impl FreeCounters {
 }
 
 /// The words of `counter`, that of CPU 0 first.
+#[inline]
 fn words(counter: NonNull<AtomicU64>) -> impl Iterator<Item = &'static AtomicU64> {
     let block = counter
         .map_addr(|addr| core::num::NonZero::new(addr.get() & !(PART_BYTES - 1)).unwrap_or(addr));
@@ -102,6 +104,13 @@ fn words(counter: NonNull<AtomicU64>) -> impl Iterator<Item = &'static AtomicU64
     let cpus = unsafe { block.as_ref() }.load(Relaxed) as usize;
     // SAFETY: a block has as many parts as its first word says.
     (0..cpus).map(move |cpu| unsafe { counter.byte_add(cpu * PART_BYTES).as_ref() })
+}
+
+/// The sum of the words of `counter`.
+#[inline]
+fn sum(counter: NonNull<AtomicU64>) -> u64 {
+    // Acquire: who sees what was stored after the counter was given back sees that it was.
+    words(counter).map(|word| word.load(Acquire)).sum()
 }
 
 /// How often something happened, on all CPUs together. It has a counter while it counts, and keeps
@@ -134,20 +143,23 @@ impl Counter {
 
     /// Ends counting, keeps the sum and returns the counter that [`Counter::start`] was given.
     /// Nobody counts any more.
+    #[inline]
     pub(crate) fn stop(&self) -> Option<NonNull<AtomicU64>> {
-        self.last.store(self.get(), Release);
-        NonNull::new(self.word.swap(null_mut(), Release))
+        let counter = NonNull::new(self.word.load(Relaxed))?;
+        self.last.store(sum(counter), Release);
+        self.word.store(null_mut(), Release);
+        Some(counter)
     }
 
     /// The sum over all CPUs. Any context.
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         loop {
             let word = self.word.load(Acquire);
             let Some(counter) = NonNull::new(word) else {
                 return self.last.load(Acquire);
             };
-            // Acquire: who sees what was stored after the counter was given back sees that it was.
-            let sum = words(counter).map(|word| word.load(Acquire)).sum();
+            let sum = sum(counter);
             // If it was given back meanwhile, another probe may count there.
             if self.word.load(Acquire) == word {
                 return sum;

@@ -110,6 +110,7 @@ pub(crate) enum BlockPositions {
 
 impl Detour {
     /// The site whose detour it is.
+    #[inline]
     pub(crate) fn site(&self) -> &Site {
         // SAFETY: a site is freed after its detours.
         unsafe { &*self.site }

@@ -106,6 +106,7 @@ impl Kprobe {
 
 impl Site {
     /// Chooses how hits are served, for all probes here. Under the registry's lock.
+    #[inline]
     pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
         for probe in self.probes() {
             self.choose_stub(probe, entry);

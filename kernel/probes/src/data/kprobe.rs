@@ -309,6 +309,7 @@ impl Kprobe {
 
     /// How often the instruction ran without handlers since registration, because its CPU was in
     /// the handlers of another hit.
+    #[inline]
     pub fn nmissed(&self) -> u64 {
         self.nmissed.load(Ordering::Relaxed)
     }
@@ -320,6 +321,7 @@ impl Kprobe {
     }
 
     /// Whether the probe is registered now.
+    #[inline]
     pub fn is_registered(&self) -> bool {
         !self.site.load(Ordering::Acquire).is_null()
     }

@@ -211,6 +211,7 @@ impl KretprobeCore {
     }
 
     /// The kretprobe that `kprobe`, which is linked, is part of.
+    #[inline]
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
         // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was
         // linked.
@@ -219,6 +220,7 @@ impl KretprobeCore {
     }
 
     /// Says whether detours may serve it alone.
+    #[inline]
     pub(crate) fn set_alone(&self, alone: bool) {
         let holder = if alone {
             self.holder.load(Ordering::Relaxed)

@@ -11,6 +11,9 @@
 //! SITE-3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
 //! SITE-4. The stub and the routines of a probe are right for the list that begins with it, both
 //!     before and after each change.
+//!
+//! The short functions that an operation calls for each of its sites are inlined. While all
+//! functions are probed, each call would be a hit.
 
 use alloc::boxed::Box;
 use core::{
@@ -144,6 +147,7 @@ impl Site {
     }
 
     /// The probed address.
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.key.address()
     }
@@ -154,6 +158,7 @@ impl Site {
     }
 
     /// The first byte of the instruction.
+    #[inline]
     pub(crate) fn opcode(&self) -> u8 {
         self.bytes[0]
     }
@@ -164,6 +169,7 @@ impl Site {
     }
 
     /// The probes here, newest first. Any context, for as long as the site cannot be freed.
+    #[inline]
     pub fn probes(&self) -> impl Iterator<Item = &Kprobe> {
         // SAFETY: linked probes live until a grace period after they were unlinked (SITE-2), and
         // the caller keeps the site.
@@ -172,6 +178,7 @@ impl Site {
     }
 
     /// The newest probe, or null.
+    #[inline]
     fn first(&self, order: Ordering) -> *mut Kprobe {
         let head = self.head.load(order);
         if core::ptr::eq(head, &IDLE) {
@@ -182,16 +189,19 @@ impl Site {
     }
 
     /// Whether no probe is here.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first(Ordering::Relaxed).is_null()
     }
 
     /// Whether any probe here wants to fire.
+    #[inline]
     pub(crate) fn wants_arming(&self) -> bool {
         !self.gone.load(Ordering::Relaxed) && self.probes().any(Kprobe::is_enabled)
     }
 
     /// The detour of the address, if it has one or is to have one. As for [`Site::probes`].
+    #[inline]
     pub(crate) fn detour(&self) -> Option<&Detour> {
         // SAFETY: a detour is freed after a grace period since it was taken out of here, under the
         // lock.
@@ -199,6 +209,7 @@ impl Site {
     }
 
     /// Shows in the flags of all probes here whether the address is served by a jump.
+    #[inline]
     pub(crate) fn mark_optimized(&self, optimized: bool) {
         for probe in self.probes() {
             if optimized {
@@ -216,6 +227,7 @@ impl Site {
     }
 
     /// Whether any probe here has a post handler.
+    #[inline]
     pub(crate) fn has_post(&self) -> bool {
         self.probes().any(|probe| probe.post_handler.is_some())
     }
@@ -246,6 +258,7 @@ impl Site {
     }
 
     /// Takes `probe` out of the list. Its `next` stays, by SITE-2. Under the registry's lock.
+    #[inline]
     pub(crate) fn unlink(&self, probe: &Kprobe, entry: &EntryPoints) {
         let next = probe.next.load(Ordering::Relaxed);
         let newer = self
@@ -307,6 +320,7 @@ impl Site {
 }
 
 impl Drop for Site {
+    #[inline]
     fn drop(&mut self) {
         let positions = *self.post_positions.get_mut();
         if !positions.is_null() {

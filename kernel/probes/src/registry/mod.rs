@@ -17,9 +17,12 @@
 //! REGISTRY-2. Whatever a hit can reach (site, slot, probe, table, instance) is freed only after a
 //!     grace period since it was taken out of reach.
 //! REGISTRY-3. A call that fails has left text, lists and the caller's probes as they were.
-//! REGISTRY-4. Text is written in two rounds with a synchronisation after each. An emulator may
-//!     keep a translation of the old byte that it made while the first store was on its way. It is
-//!     gone after the second round. A processor needs the first round only.
+//! REGISTRY-4. The first byte of an instruction is written in two rounds with a synchronisation
+//!     after each. An emulator may keep a translation of the old byte that it made while the first
+//!     store was on its way. It is gone after the second round. A processor needs the first round
+//!     only. Bytes behind a breakpoint need one round, because nobody translates them. Where a
+//!     breakpoint has replaced a jump, theirs is the second round of the breakpoint, because a
+//!     translation of the jump covers these bytes, too.
 //! REGISTRY-5. A batch pays once for its grace period. It pays for these rounds once for each 4,096
 //!     of its sites.
 //!

@@ -1,7 +1,6 @@
 //! The operations: probes are linked, unlinked, enabled and disabled here, step by step.
 
 use core::{
-    iter::once,
     ptr::{NonNull, null_mut},
     sync::atomic::{
         AtomicPtr,
@@ -21,7 +20,7 @@ use crate::{
     registry::{
         Host, Probes, State,
         list::{Linked, List},
-        optimize::{Visit, needs_breakpoint},
+        optimize::{Optimizer, needs_breakpoint},
         sites::maxactive,
         target::Function,
     },
@@ -78,9 +77,9 @@ impl<P: Host> Probes<P> {
                 self.remove(&mut state, &probes[..index], Removal::Rollback);
             }
             let enabled = state.enabled;
-            self.optimize(&mut state.optimizer, enabled, &|visit| {
-                self.existing_sites(probes, visit)
-            });
+            let mut around = self.around_existing_sites(&state.optimizer, probes);
+            self.optimize(&mut state.optimizer, enabled, around.iter());
+            around.clear();
             return Err(error);
         }
         // 4. Arm: breakpoints come into the text, and become jumps where they may.
@@ -98,9 +97,21 @@ impl<P: Host> Probes<P> {
     fn prepare_breakpoints<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T]) {
         self.existing_sites(probes, |site| site.keeps_breakpoint.store(true, Relaxed));
         let enabled = state.enabled;
-        self.deoptimize(&mut state.optimizer, enabled, &|visit| {
-            self.existing_sites(probes, visit)
-        });
+        let mut around = self.around_existing_sites(&state.optimizer, probes);
+        self.deoptimize(&mut state.optimizer, enabled, around.iter());
+        around.clear();
+    }
+
+    /// The sites that [`Probes::existing_sites`] visits, and those whose jumps would cover one of
+    /// them.
+    fn around_existing_sites<T: Probe + ?Sized>(
+        &self,
+        optimizer: &Optimizer,
+        probes: &[&T],
+    ) -> List<Site> {
+        let mut around = List::new();
+        self.existing_sites(probes, |site| self.touch(optimizer, &mut around, site));
+        around
     }
 
     /// Visits the sites that exist already for those of `probes` that need the breakpoint, as far
@@ -117,18 +128,18 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Brings the text of `sites`, some marked `to_write`, into the wanted state. Jumps that must
-    /// go become breakpoints. Breakpoints come and go, and become jumps where they may.
+    /// Brings the text of `sites`, those that the operation touches and some of them marked
+    /// `to_write`, into the wanted state. Jumps that must go become breakpoints. Breakpoints come
+    /// and go, and become jumps where they may.
     pub(super) fn rewrite<'a>(
         &self,
         state: &mut State,
         sites: impl Iterator<Item = &'a Site> + Clone,
     ) {
         let enabled = state.enabled;
-        let visit_all: Visit<'_> = &|visit| sites.clone().for_each(visit);
-        self.deoptimize(&mut state.optimizer, enabled, visit_all);
-        let coming = self.make_detours(&mut state.optimizer, enabled, visit_all);
-        self.write_text(sites.clone());
+        self.deoptimize(&mut state.optimizer, enabled, sites.clone());
+        let coming = self.make_detours(&mut state.optimizer, enabled, sites.clone());
+        self.write_text(sites);
         self.install_jumps(coming);
         self.free_detours_after_grace(&mut state.optimizer);
     }
@@ -204,8 +215,7 @@ impl<P: Host> Probes<P> {
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
-        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
-        unsafe { touched.push(NonNull::from(site)) };
+        self.touch(&state.optimizer, touched, site);
         Ok(())
     }
 
@@ -221,14 +231,13 @@ impl<P: Host> Probes<P> {
     /// Takes probes away; waits once. Cannot fail and allocates nothing.
     fn remove<T: Probe + ?Sized>(&self, state: &mut State, probes: &[&T], removal: Removal) {
         // 1. New hits do not find the probes.
-        let touched = Self::unlink_all(probes);
+        let touched = self.unlink_all(&state.optimizer, probes);
         if touched.is_empty() {
             return;
         }
         // 2. The text is as it was, and new hits do not find the empty sites.
         let enabled = state.enabled;
-        let visit_touched: Visit<'_> = &|visit| touched.iter().for_each(visit);
-        self.deoptimize(&mut state.optimizer, enabled, visit_touched);
+        self.deoptimize(&mut state.optimizer, enabled, touched.iter());
         self.write_text(touched.iter());
         for site in touched.iter().filter(|site| site.is_empty()) {
             self.table.remove(&mut state.fill, site);
@@ -241,30 +250,26 @@ impl<P: Host> Probes<P> {
         probes
             .iter()
             .for_each(|probe| Self::release(state, *probe, removal));
-        self.optimize(&mut state.optimizer, enabled, &|visit| {
-            touched.iter().for_each(visit)
-        });
+        self.optimize(&mut state.optimizer, enabled, touched.iter());
         state.in_flight.free_returned();
         self.free_unused(state, touched);
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
     /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
-    /// now on.
-    fn unlink_all<T: Probe + ?Sized>(probes: &[&T]) -> List<Site> {
+    /// now on. Returns the sites that this touches.
+    fn unlink_all<T: Probe + ?Sized>(&self, optimizer: &Optimizer, probes: &[&T]) -> List<Site> {
         let mut touched = List::new();
         let entry = P::entry_points();
-        for kprobe in probes.iter().map(|probe| probe.kprobe()) {
+        for probe in probes {
+            let kprobe = probe.kprobe();
             // SAFETY: a registered probe's site lives while the lock is held.
             let Some(site) = (unsafe { kprobe.site.load(Relaxed).as_ref() }) else {
                 kprobe.set_addr(0);
                 continue;
             };
             site.unlink(kprobe, &entry);
-            // SAFETY: it is freed at the end of this operation, from the list.
-            unsafe { touched.push(NonNull::from(site)) };
-        }
-        for site in touched.iter() {
+            self.touch(optimizer, &mut touched, site);
             site.to_write
                 .store(site.armed.load(Relaxed) && !site.wants_arming(), Relaxed);
             if !site.has_post() {
@@ -274,13 +279,10 @@ impl<P: Host> Probes<P> {
                     site.retired_post_slot.store(unused, Relaxed);
                 }
             }
-        }
-        for core in probes
-            .iter()
-            .filter_map(|probe| registered_kretprobe(*probe))
-        {
-            // SAFETY: a registered kretprobe has a live holder.
-            unsafe { (*core.holder.load(Relaxed)).retire() };
+            if let Some(core) = registered_kretprobe(*probe) {
+                // SAFETY: a registered kretprobe has a live holder.
+                unsafe { (*core.holder.load(Relaxed)).retire() };
+            }
         }
         touched
     }
@@ -345,7 +347,10 @@ impl<P: Host> Probes<P> {
         let wanted = state.enabled && site.wants_arming();
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
-        self.rewrite(&mut state, once(site));
+        let mut touched = List::new();
+        self.touch(&state.optimizer, &mut touched, site);
+        self.rewrite(&mut state, touched.iter());
+        touched.clear();
         Ok(())
     }
 }

@@ -15,9 +15,9 @@
 //! - no enabled probe lies under the jump;
 //! - the knobs are on.
 //!
-//! Every operation of the registry asks this again, for the sites that it touched and for those
-//! whose jump would cover them. Before text is written it asks for the jumps that must go. After
-//! it, for the breakpoints that may become jumps.
+//! Every operation of the registry asks this again, for the sites that it touches and for those
+//! whose jump would cover them (`Probes::touch`). Before text is written it asks for the jumps that
+//! must go. After it, for the breakpoints that may become jumps.
 //!
 //! # Nobody under the jump
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
@@ -161,9 +161,6 @@ pub(crate) struct Displaceable {
     pub(crate) flags_are_dead: bool,
 }
 
-/// A visit of each site that an operation has touched; some may be visited twice.
-pub(crate) type Visit<'a> = &'a dyn Fn(&mut dyn FnMut(&Site));
-
 impl<P: Host> Probes<P> {
     /// Whether probes are optimised where they can be.
     pub fn optimization(&self) -> bool {
@@ -182,9 +179,8 @@ impl<P: Host> Probes<P> {
         }
         state.optimizer.on = on;
         let enabled = state.enabled;
-        let all: Visit<'_> = &|visit| self.table.iter().for_each(visit);
-        self.deoptimize(&mut state.optimizer, enabled, all);
-        self.optimize(&mut state.optimizer, enabled, all);
+        self.deoptimize(&mut state.optimizer, enabled, self.table.iter());
+        self.optimize(&mut state.optimizer, enabled, self.table.iter());
         self.free_detours_after_grace(&mut state.optimizer);
         P::log(format_args!(
             "kprobe jump-optimization is {}",
@@ -220,13 +216,14 @@ impl<P: Host> Probes<P> {
 
     /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
     /// the global knob.
+    #[inline]
     fn may_jump(&self, optimizer: &Optimizer, enabled: bool, site: &Site) -> bool {
         optimizer.on
             && enabled
+            && site.wants_arming()
             && !site.obstacle.load(Relaxed)
             && !site.keeps_breakpoint.load(Relaxed)
             && site.step.is_none()
-            && site.wants_arming()
             && !site.probes().any(needs_breakpoint)
             && site
                 .detour()
@@ -237,49 +234,55 @@ impl<P: Host> Probes<P> {
             })
     }
 
-    /// Visits the sites that `visit_all` does and those whose jumps would cover one of them.
-    fn visit_around(&self, visit_all: Visit<'_>, mut visit: impl FnMut(&Site)) {
-        visit_all(&mut |site| {
-            for before in 0..JUMP_BYTES as u64 {
-                if let Some(site) = self.site_at(site.addr() - before) {
-                    visit(site);
-                }
-            }
-        });
+    /// Adds `site` to the sites that the operation under way touches, and those whose jumps would
+    /// cover it.
+    #[inline]
+    pub(crate) fn touch(&self, optimizer: &Optimizer, touched: &mut List<Site>, site: &Site) {
+        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
+        let mut push = |site: &Site| unsafe { touched.push(NonNull::from(site)) };
+        push(site);
+        // While the knob is off there is no jump, and none comes.
+        if optimizer.on {
+            (1..JUMP_BYTES as u64)
+                .filter_map(|before| self.site_at(site.addr() - before))
+                .for_each(push);
+        }
     }
 
-    /// Turns the jumps at and around the visited sites that must not stay into breakpoints. When it
-    /// returns, no CPU finds one of them. Text that was freed is not written, because nobody
-    /// executes it.
-    pub(crate) fn deoptimize(
+    /// Turns the jumps at `sites` that must not stay into breakpoints. When it returns, no CPU
+    /// finds one of them. Text that was freed is not written, because nobody executes it.
+    pub(crate) fn deoptimize<'a>(
         &self,
         optimizer: &mut Optimizer,
         enabled: bool,
-        visit_all: Visit<'_>,
+        sites: impl Iterator<Item = &'a Site>,
     ) {
         if self.detour_count.load(Relaxed) == 0 {
             return;
         }
         let (mut leaving, mut of_freed_text) = (List::new(), List::new());
-        self.visit_around(visit_all, |site| {
-            let Some(detour) = site.detour() else { return };
-            // One that leaves already is not installed any more.
-            if detour.installed.load(Relaxed) && !self.may_jump(optimizer, enabled, site) {
-                detour.installed.store(false, Relaxed);
-                let list = if site.gone.load(Relaxed) {
-                    &mut of_freed_text
-                } else {
-                    &mut leaving
-                };
-                if let Some(detour) = NonNull::new(site.detour.load(Relaxed)) {
-                    // SAFETY: live until it is freed, after the grace period.
-                    unsafe { list.push(detour) };
-                }
+        for site in sites {
+            let Some(detour) = NonNull::new(site.detour.load(Relaxed)) else {
+                continue;
+            };
+            if self.may_jump(optimizer, enabled, site) {
+                continue;
             }
-        });
+            let list = if site.gone.load(Relaxed) {
+                &mut of_freed_text
+            } else {
+                &mut leaving
+            };
+            // SAFETY: live until it is freed, after the grace period.
+            unsafe {
+                detour.as_ref().installed.store(false, Relaxed);
+                list.push(detour);
+            }
+        }
         if !leaving.is_empty() {
-            self.write_first_bytes(&leaving, INT3);
-            self.write_tails(&leaving, |_, detour| tail(detour.original));
+            Self::write_first_bytes(&leaving, INT3);
+            // The second round of the breakpoints, too (REGISTRY-4).
+            Self::write_tails(&leaving, |_, detour| tail(detour.original));
         }
         while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
@@ -293,27 +296,32 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Turns into jumps the breakpoints at and around the visited sites that can be.
-    pub(crate) fn optimize(&self, optimizer: &mut Optimizer, enabled: bool, visit_all: Visit<'_>) {
-        let coming = self.make_detours(optimizer, enabled, visit_all);
-        self.install_jumps(coming);
-    }
-
-    /// Makes the detours that breakpoints at and around the visited sites can become. These are
-    /// breakpoints that are there, and those that are about to be written. Called before
-    /// breakpoints are written, because this code may be probed itself and would then be slow.
-    pub(crate) fn make_detours(
+    /// Turns into jumps the breakpoints at `sites` that can be.
+    pub(crate) fn optimize<'a>(
         &self,
         optimizer: &mut Optimizer,
         enabled: bool,
-        visit_all: Visit<'_>,
+        sites: impl Iterator<Item = &'a Site>,
+    ) {
+        let coming = self.make_detours(optimizer, enabled, sites);
+        self.install_jumps(coming);
+    }
+
+    /// Makes the detours that breakpoints at `sites` can become. These are breakpoints that are
+    /// there, and those that are about to be written. Called before breakpoints are written,
+    /// because this code may be probed itself and would then be slow.
+    pub(crate) fn make_detours<'a>(
+        &self,
+        optimizer: &mut Optimizer,
+        enabled: bool,
+        sites: impl Iterator<Item = &'a Site>,
     ) -> List<Detour> {
         let mut coming = List::new();
         if !optimizer.on || !enabled {
             return coming;
         }
         let mut candidates: Vec<&Site> = Vec::new();
-        self.visit_around(visit_all, |site| {
+        for site in sites {
             let has = !site.detour.load(Relaxed).is_null();
             site.mark_optimized(has);
             if !has
@@ -321,13 +329,11 @@ impl<P: Host> Probes<P> {
                 && self.may_jump(optimizer, enabled, site)
                 && candidates.try_reserve(1).is_ok()
             {
-                // SAFETY: sites in the table live while the lock is held.
-                candidates.push(unsafe { &*core::ptr::from_ref(site) });
+                candidates.push(site);
             }
-        });
+        }
         // By address, so that sites of one function are neighbours (JUMP-3).
         candidates.sort_unstable_by_key(|site| site.key);
-        candidates.dedup_by_key(|site| site.key);
         let mut function = None;
         for site in candidates {
             if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
@@ -358,44 +364,38 @@ impl<P: Host> Probes<P> {
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
         P::synchronize_hits();
-        self.write_tails(&coming, |site, detour| tail(jump_to(site, detour)));
-        self.write_first_bytes(&coming, JUMP);
+        Self::write_tails(&coming, |site, detour| tail(jump_to(site, detour)));
+        for _round in 0..2 {
+            Self::write_first_bytes(&coming, JUMP);
+        }
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
             unsafe { detour.as_ref() }.installed.store(true, Relaxed);
         }
     }
 
-    /// Writes `byte` as the first byte of each site.
-    fn write_first_bytes(&self, detours: &List<Detour>, byte: u8) {
-        self.twice(detours, |site, _| {
+    /// Writes `byte` as the first byte of each site: one round.
+    fn write_first_bytes(detours: &List<Detour>, byte: u8) {
+        for detour in detours.iter() {
             // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
             // under the lock.
-            unsafe { P::write_text(site.addr(), byte) };
-        });
+            unsafe { P::write_text(detour.site().addr(), byte) };
+        }
+        P::synchronize_cores();
     }
 
-    /// Writes the other bytes of each site.
+    /// Writes the other bytes of each site: one round.
     fn write_tails(
-        &self,
         detours: &List<Detour>,
         tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
     ) {
-        self.twice(detours, |site, detour| {
+        for detour in detours.iter() {
+            let site = detour.site();
             // SAFETY: text of a site that is not gone, behind its breakpoint, where nobody is (see
             // the module's text), under the lock.
             unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
-        });
-    }
-
-    /// Writes to each site, as JUMP-2 says.
-    fn twice(&self, detours: &List<Detour>, write: impl Fn(&Site, &Detour)) {
-        for _round in 0..2 {
-            for detour in detours.iter() {
-                write(detour.site(), detour);
-            }
-            P::synchronize_cores();
         }
+        P::synchronize_cores();
     }
 
     /// Makes and writes the detour of `site`, if the code there allows one. `function` as in

@@ -59,6 +59,7 @@ impl FreeSites {
     /// # Safety
     /// 1. `site` is from [`FreeSites::take`], once.
     /// 2. Nobody reaches it any more.
+    #[inline]
     pub(crate) unsafe fn give_back(&mut self, site: NonNull<Site>) {
         // SAFETY: a live site (1) that is ours alone (2).
         unsafe { ptr::drop_in_place(site.as_ptr()) };

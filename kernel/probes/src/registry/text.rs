@@ -23,39 +23,41 @@ impl<P: Host> Probes<P> {
     /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
     /// CPU sees the new text.
     pub(crate) fn write_text<'a>(&self, mut sites: impl Iterator<Item = &'a Site> + Clone) {
+        let is_marked = |site: &&Site| site.to_write.load(Relaxed);
         while sites.clone().next().is_some() {
-            self.write_some_text(sites.clone().take(WRITTEN_AT_ONCE));
-            sites.nth(WRITTEN_AT_ONCE - 1);
+            let mut any = false;
+            for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
+                any = true;
+                Self::flip(site);
+            }
+            if any {
+                P::synchronize_cores();
+            }
+            for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
+                if is_marked(&site) {
+                    Self::flip(site);
+                    site.armed.store(!site.armed.load(Relaxed), Relaxed);
+                    site.to_write.store(false, Relaxed);
+                }
+            }
+            if any {
+                P::synchronize_cores();
+            }
         }
     }
 
-    /// The same for [`WRITTEN_AT_ONCE`] sites at the most.
-    fn write_some_text<'a>(&self, sites: impl Iterator<Item = &'a Site> + Clone) {
-        for _round in 0..2 {
-            let mut any = false;
-            for site in sites.clone() {
-                if !site.to_write.load(Relaxed) || site.gone.load(Relaxed) {
-                    continue;
-                }
-                any = true;
-                let byte = if site.armed.load(Relaxed) {
-                    site.opcode()
-                } else {
-                    INT3
-                };
-                // SAFETY: live text (not gone), the first byte of an instruction, under the lock.
-                unsafe { P::write_text(site.addr(), byte) };
-            }
-            if !any {
-                return;
-            }
-            P::synchronize_cores();
-        }
-        for site in sites {
-            if site.to_write.swap(false, Relaxed) && !site.gone.load(Relaxed) {
-                site.armed.store(!site.armed.load(Relaxed), Relaxed);
-            }
-        }
+    /// Writes the breakpoint of `site`, or the byte that it has replaced.
+    #[inline(always)]
+    fn flip(site: &Site) {
+        let byte = if site.armed.load(Relaxed) {
+            site.opcode()
+        } else {
+            INT3
+        };
+        debug_assert!(!site.gone.load(Relaxed));
+        // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
+        // armed nor wants to be, so nobody marks its site.
+        unsafe { P::write_text(site.addr(), byte) };
     }
 
     /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
