@@ -46,7 +46,7 @@ mod list;
 mod operation;
 pub mod optimize;
 mod owned;
-mod site_pool;
+mod pool;
 mod sites;
 mod slots;
 mod target;
@@ -75,8 +75,7 @@ use crate::{
     insn::{self},
     platform::Platform,
     registry::{
-        historic::Historic, in_flight::InFlight, optimize::Optimizer, site_pool::FreeSites,
-        slots::FreeSlots,
+        historic::Historic, in_flight::InFlight, optimize::Optimizer, pool::Pool, slots::FreeSlots,
     },
 };
 
@@ -149,7 +148,7 @@ pub(crate) struct State {
     pub(crate) fill: Fill,
     pub(crate) slots: FreeSlots,
     pub(crate) optimizer: Optimizer,
-    sites: FreeSites,
+    sites: Pool<Site>,
     pub(crate) counters: FreeCounters,
     in_flight: InFlight,
     /// Of the abandoned calls, how many the log has told of.
@@ -170,7 +169,7 @@ impl State {
             fill: Fill::new(),
             slots: FreeSlots::new(),
             optimizer: Optimizer::new(),
-            sites: FreeSites::new(),
+            sites: Pool::new(),
             counters: FreeCounters::new(),
             in_flight: InFlight::new(),
             told_abandoned: 0,

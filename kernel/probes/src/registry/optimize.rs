@@ -44,7 +44,7 @@
 //! Under the registry's lock, in task context. If there is no memory for a detour, the breakpoint
 //! stays.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::{
     array, fmt,
     ptr::{NonNull, null, null_mut},
@@ -70,6 +70,7 @@ use crate::{
     registry::{
         Host, Probes,
         list::{Linked, List},
+        pool::Pool,
         slots::FreeSlots,
         templates::Draft,
         text::INT3,
@@ -87,6 +88,8 @@ pub(crate) struct Optimizer {
     /// Detours that nobody enters any more, to be freed after a grace period.
     retired: List<Detour>,
     draft: Draft,
+    /// Where detours are.
+    memory: Pool<Detour>,
 }
 
 impl Optimizer {
@@ -96,6 +99,7 @@ impl Optimizer {
             free: FreeSlots::new(),
             retired: List::new(),
             draft: Draft::new(),
+            memory: Pool::new(),
         }
     }
 }
@@ -338,7 +342,7 @@ impl<P: Host> Probes<P> {
         for site in candidates {
             if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
                 // SAFETY: nobody frees it before it is installed and out of the list.
-                unsafe { coming.push(NonNull::from(Box::leak(detour))) };
+                unsafe { coming.push(detour) };
             }
         }
         coming
@@ -405,7 +409,7 @@ impl<P: Host> Probes<P> {
         optimizer: &mut Optimizer,
         site: &Site,
         function: &mut Option<FunctionCode>,
-    ) -> Option<Box<Detour>> {
+    ) -> Option<NonNull<Detour>> {
         let code = if site.entry.are_known() {
             self.known_displaceable(site)
         } else {
@@ -430,9 +434,11 @@ impl<P: Host> Probes<P> {
         };
         let start = self.detours.take(&mut optimizer.free).ok()?;
         let entry = P::entry_points();
-        match Detour::build(&entry, site, &code, start, &mut optimizer.draft) {
+        let detour = Detour::build(&entry, site, &code, start, &mut optimizer.draft);
+        match detour.and_then(|detour| optimizer.memory.take(detour).ok()) {
             Some(detour) => {
-                self.detours.write(start, &*detour, optimizer.draft.code());
+                let code = optimizer.draft.code();
+                self.detours.write(start, detour.as_ptr(), code);
                 Some(detour)
             }
             None => {
@@ -550,10 +556,12 @@ impl<P: Host> Probes<P> {
     /// Frees the detours that were taken out of use before the grace period that has just ended.
     pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
         while let Some(detour) = optimizer.retired.pop() {
-            // SAFETY: made by `Box::into_raw`, and out of every CPU's reach.
-            let detour = unsafe { Box::from_raw(detour.as_ptr()) };
-            // Dropped after that: nobody finds it by an address any more.
-            self.detours.free(&mut optimizer.free, detour.start);
+            // SAFETY: live until it is given back, below.
+            let start = unsafe { detour.as_ref() }.start;
+            // After that nobody finds it by an address any more.
+            self.detours.free(&mut optimizer.free, start);
+            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
+            unsafe { optimizer.memory.give_back(detour) };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Making a detour from a template.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::{
     array,
     ptr::{null, null_mut},
@@ -17,10 +17,7 @@ use crate::{
         site::Site,
     },
     insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region},
-    registry::{
-        optimize::{Displaceable, Displaced, jump},
-        try_box,
-    },
+    registry::optimize::{Displaceable, Displaced, jump},
 };
 
 /// The most holes of a template.
@@ -275,7 +272,7 @@ impl Detour {
         displaced: &Displaceable,
         start: u64,
         draft: &mut Draft,
-    ) -> Option<Box<Self>> {
+    ) -> Option<Self> {
         draft.code.clear();
         // The longest template, and the longest block.
         let room = DETOUR_BYTES + Block::MAX_BYTES;
@@ -324,7 +321,7 @@ impl Detour {
         if code.len() > DETOUR_BYTES {
             return None;
         }
-        let detour = try_box(Self {
+        Some(Self {
             start,
             enter,
             block: at,
@@ -339,8 +336,7 @@ impl Detour {
             installed: AtomicBool::new(false),
             site,
             next: AtomicPtr::new(null_mut()),
-        });
-        detour.ok()
+        })
     }
 }
 
