@@ -116,8 +116,8 @@ impl EntryFacts {
         }
     }
 
-    /// Bytes of the instructions that a jump displaces; 0 if no jump may be there, and if nothing is
-    /// known.
+    /// Bytes of the instructions that a jump displaces; 0 if no jump may be there, and if nothing
+    /// is known.
     pub(crate) fn displaced_len(self) -> usize {
         usize::from(self.0 & LEN)
     }
