@@ -557,6 +557,64 @@ pub enum Item<'a> {
     Lost { cpu: usize, count: u64 },
 }
 
+/// Room for an item that was taken out of the rings and must wait for memory. It has its own.
+pub struct Waiting {
+    cpu: usize,
+    what: What,
+    /// Of a record. There is room for the longest.
+    bytes: Vec<u8>,
+}
+
+enum What {
+    Nothing,
+    /// The time of a record.
+    Record(u64),
+    Lost(u64),
+}
+
+impl Waiting {
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_new() -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            cpu: 0,
+            what: What::Nothing,
+            bytes: try_vec(layout::MAX_PAYLOAD)?,
+        })
+    }
+
+    /// Has an item wait, in place of any other. Takes no memory.
+    pub fn put(&mut self, item: &Item<'_>) {
+        self.bytes.clear();
+        (self.cpu, self.what) = match *item {
+            Item::Record { cpu, tsc, bytes } => {
+                self.bytes.extend_from_slice(bytes);
+                (cpu, What::Record(tsc))
+            }
+            Item::Lost { cpu, count } => (cpu, What::Lost(count)),
+        };
+    }
+
+    /// The item that waits.
+    pub fn item(&self) -> Option<Item<'_>> {
+        let cpu = self.cpu;
+        match self.what {
+            What::Nothing => None,
+            What::Record(tsc) => Some(Item::Record {
+                cpu,
+                tsc,
+                bytes: &self.bytes,
+            }),
+            What::Lost(count) => Some(Item::Lost { cpu, count }),
+        }
+    }
+
+    /// It waits no more.
+    pub fn clear(&mut self) {
+        self.what = What::Nothing;
+    }
+}
+
 /// Cuts a payload to the bytes that its program has used.
 fn used(payload: &[u8]) -> &[u8] {
     let (prefix, record) = payload.split_at_checked(PREFIX_BYTES).unwrap_or_default();

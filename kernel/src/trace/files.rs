@@ -32,7 +32,7 @@ use trace_events::{
 };
 
 use super::{
-    buffer,
+    buffer::{self, Item, Waiting},
     events::{EVENTS, Name},
     helpers::TRACING_ON,
     names::{self, KernelSymbols},
@@ -428,7 +428,10 @@ impl Special for Pipe {
         Ok(try_box(OpenPipe {
             cpu: self.cpu,
             nonblocking: how.nonblocking,
-            rest: Mutex::new(Vec::new()),
+            taken: Mutex::new(Taken {
+                text: Vec::new(),
+                waiting: Waiting::try_new()?,
+            }),
         })?)
     }
 }
@@ -436,37 +439,61 @@ impl Special for Pipe {
 struct OpenPipe {
     cpu: Option<usize>,
     nonblocking: bool,
-    /// Text of records that are taken out, for which a read had no room.
-    rest: Mutex<Vec<u8>>,
+    taken: Mutex<Taken>,
+}
+
+/// What is taken out of the rings and not read yet, in this order.
+struct Taken {
+    /// The text for which a read had no room.
+    text: Vec<u8>,
+    /// A record for whose text there was no memory.
+    waiting: Waiting,
 }
 
 impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
-    fn fill(&self, rest: &mut Vec<u8>, room: usize) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// ENOMEM. What was taken out waits for the next call.
+    fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
+        let Taken { text, waiting } = taken;
         let mut printer = Printer::of_now()?;
         let mut line = Text::new();
-        let mut result = Ok(());
-        while rest.len() < room
-            && result.is_ok()
-            && buffer::consume(self.cpu, |item| result = printer.print(&item, &mut line))
-        {
-            rest.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
-            rest.extend_from_slice(line.as_bytes());
+        let mut print = |item: &Item<'_>, text: &mut Vec<u8>| {
             line.clear();
+            printer.print(item, &mut line)?;
+            text.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
+            text.extend_from_slice(line.as_bytes());
+            Ok(())
+        };
+        if let Some(item) = waiting.item() {
+            print(&item, text)?;
+            waiting.clear();
         }
-        Ok(result?)
+        let mut result = Ok(());
+        while text.len() < room
+            && result.is_ok()
+            && buffer::consume(self.cpu, |item| {
+                result = print(&item, text);
+                if result.is_err() {
+                    waiting.put(&item);
+                }
+            })
+        {}
+        result
     }
 }
 
 impl Opened for OpenPipe {
     fn read(&self, _at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let mut rest = self.rest.lock();
+        let mut taken = self.taken.lock();
         loop {
-            self.fill(&mut rest, buf.len())?;
-            if !rest.is_empty() || buf.is_empty() {
-                let len = buf.len().min(rest.len());
-                buf[..len].copy_from_slice(&rest[..len]);
-                rest.drain(..len);
+            self.fill(&mut taken, buf.len())?;
+            let text = &mut taken.text;
+            if !text.is_empty() || buf.is_empty() {
+                let len = buf.len().min(text.len());
+                buf[..len].copy_from_slice(&text[..len]);
+                text.drain(..len);
                 return Ok(len);
             }
             if self.nonblocking {
