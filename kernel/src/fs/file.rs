@@ -8,13 +8,13 @@ use super::{CHUNK, How, Kind, NodeRef, Opened, TREE};
 use crate::{
     errno::Errno,
     mm::{
-        shared::try_vec,
+        shared::{Shared, try_vec},
         uaccess::{self, copy_from_user, copy_to_user},
     },
     sync::Mutex,
 };
 use abi::{DirentHeader, open, seek};
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::mem::offset_of;
 use file_tree::{Access, Attributes};
 
@@ -72,7 +72,7 @@ impl<'a> OpenRequest<'a> {
 /// Opens a file and stores it in `file`; returns 0 or a negated errno.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn vfs_open(request: &OpenRequest<'_>, file: &mut Option<Arc<File>>) -> i64 {
+pub extern "C" fn vfs_open(request: &OpenRequest<'_>, file: &mut Option<Shared<File>>) -> i64 {
     match File::try_open(request) {
         Ok(opened) => {
             *file = Some(opened);
@@ -153,7 +153,7 @@ impl File {
 
     /// Opens the file that `path` names, relative to the directory `cwd`, with flags from
     /// [`abi::open`]. A file that is created gets the permission bits `mode`.
-    pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Arc<Self>, Errno> {
+    pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Shared<Self>, Errno> {
         let mut file = None;
         // Through the C function, so that a probe on it sees every open.
         let result = vfs_open(&OpenRequest::new(cwd, path, flags, mode), &mut file);
@@ -163,7 +163,7 @@ impl File {
         }
     }
 
-    fn try_open(request: &OpenRequest<'_>) -> Result<Arc<Self>, Errno> {
+    fn try_open(request: &OpenRequest<'_>) -> Result<Shared<Self>, Errno> {
         let flags = request.flags;
         if flags & open::CREAT != 0 {
             super::check_memory()?;
@@ -183,14 +183,14 @@ impl File {
             (Kind::Directory, _) => Object::Directory,
             (Kind::Regular | Kind::Special, _) => Object::Regular,
         };
-        Ok(Arc::new(Self {
+        Ok(Shared::try_new(Self {
             node,
             object,
             readable: how.read,
             writable: how.write,
             append: how.append,
             position: Mutex::new(0),
-        }))
+        })?)
     }
 
     pub fn attributes(&self) -> Result<Attributes, Errno> {

@@ -1,15 +1,15 @@
 //! File descriptors: the open files of one process.
 
 use super::File;
-use crate::{errno::Errno, sync::Mutex};
-use alloc::{sync::Arc, vec::Vec};
+use crate::{errno::Errno, mm::shared::Shared, sync::Mutex};
+use alloc::vec::Vec;
 
 /// Most files that one process may have open.
 pub const MAX_FILES: usize = 64;
 
 #[derive(Clone)]
 struct Descriptor {
-    file: Arc<File>,
+    file: Shared<File>,
     close_on_exec: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct FileTable {
 
 impl FileTable {
     /// Makes a table whose descriptors 0, 1 and 2 are `file`.
-    pub fn with_standard(file: Arc<File>) -> Self {
+    pub fn with_standard(file: Shared<File>) -> Self {
         let descriptor = Descriptor {
             file,
             close_on_exec: false,
@@ -33,7 +33,7 @@ impl FileTable {
     }
 
     /// Gives `file` the lowest free number; EMFILE if there is none.
-    pub fn insert(&self, file: Arc<File>, close_on_exec: bool) -> Result<u32, Errno> {
+    pub fn insert(&self, file: Shared<File>, close_on_exec: bool) -> Result<u32, Errno> {
         let mut slots = self.slots.lock();
         let number = match slots.iter().position(Option::is_none) {
             Some(number) => number,
@@ -51,7 +51,7 @@ impl FileTable {
     }
 
     /// Returns the file of descriptor `number`; EBADF if there is none.
-    pub fn get(&self, number: u32) -> Result<Arc<File>, Errno> {
+    pub fn get(&self, number: u32) -> Result<Shared<File>, Errno> {
         match self.slots.lock().get(number as usize) {
             Some(Some(descriptor)) => Ok(descriptor.file.clone()),
             _ => Err(Errno::EBADF),

@@ -1,7 +1,7 @@
 //! The virtual file system: open files over one tree of names.
 //!
 //! ```text
-//!   task: FileTable[fd] --> Arc<File> { position, NodeRef } --> TREE node: directory
+//!   task: FileTable[fd] --> Shared<File> { position, NodeRef } --> TREE node: directory
 //!                                |                                      or regular file
 //!                                +--> Box<dyn Opened> <-- open -- SpecialFile
 //! ```
@@ -41,7 +41,7 @@ use crate::{
     sync::Mutex,
 };
 use abi::open;
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::mem::offset_of;
 use file_tree::{Install, NodeId, Tree};
 use spin::Lazy;
@@ -326,7 +326,7 @@ pub fn entries(cwd: &NodeRef, path: &[u8]) -> Result<Vec<(Vec<u8>, Attributes)>,
 }
 
 /// Opens `path` from the root for the kernel itself.
-pub fn open(path: &str, flags: u32) -> Result<Arc<File>, Errno> {
+pub fn open(path: &str, flags: u32) -> Result<Shared<File>, Errno> {
     File::open(&NodeRef::root(), path.as_bytes(), flags, 0)
 }
 

@@ -1,6 +1,6 @@
 //! Commands about files.
 
-use alloc::{collections::VecDeque, format, string::String, sync::Arc, vec, vec::Vec};
+use alloc::{collections::VecDeque, format, string::String, vec, vec::Vec};
 use core::{
     fmt::{self, Write},
     ops::ControlFlow,
@@ -13,6 +13,7 @@ use super::command::{Failure, Next};
 use crate::{
     errno::Errno,
     fs::{self, Attributes, CHUNK, File, Kind, NodeRef},
+    mm::shared::Shared,
     terminal::Command as Running,
 };
 
@@ -282,7 +283,7 @@ pub fn echo(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
 /// that obeys commands gets all that `echo` says at once.
 pub struct Output<'a> {
     path: &'a str,
-    file: Arc<File>,
+    file: Shared<File>,
     at: u64,
     waiting: Vec<u8>,
     /// The file has refused a piece. It gets no more.
@@ -351,6 +352,6 @@ impl Write for Output<'_> {
     }
 }
 
-fn open_file(path: &str, flags: u32) -> Result<Arc<File>, Failure> {
+fn open_file(path: &str, flags: u32) -> Result<Shared<File>, Failure> {
     File::open(&NodeRef::root(), path.as_bytes(), flags, PERMISSIONS).map_err(failure(path))
 }

@@ -429,6 +429,26 @@ fn an_event_is_turned_off_without_memory() {
     clean_up();
 }
 
+/// An open while memory is out: ENOMEM, and nothing is kept.
+#[guest_test]
+fn each_allocation_of_an_open_may_fail() {
+    clean_up();
+    let opened = |path: &str| fs::open(path, open::RDONLY).map(drop);
+    for path in ["/bin/workload".into(), path("trace"), path("trace_pipe")] {
+        opened(&path).unwrap();
+        for room in 0.. {
+            let outcome = with_room_for(room, || opened(&path));
+            assert_eq!(outcome.kept, 0, "{path} with room for {room}");
+            if outcome.refused == 0 {
+                assert_eq!(outcome.result, Ok(()), "{path}");
+                assert!(room > 0, "{path}");
+                break;
+            }
+            assert_eq!(outcome.result, Err(Errno::ENOMEM), "{path}");
+        }
+    }
+}
+
 /// A read of records while memory is out: ENOMEM, and the next read has all that is there.
 #[guest_test]
 fn each_allocation_of_a_read_may_fail() {
