@@ -442,7 +442,7 @@ struct OpenPipe {
     taken: Mutex<Taken>,
 }
 
-/// What is taken out of the rings and not read yet, in this order.
+/// Taken out of the rings, and not read yet: in this order.
 struct Taken {
     /// The text for which a read had no room.
     text: Vec<u8>,
@@ -454,7 +454,7 @@ impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
     ///
     /// # Errors
-    /// ENOMEM. What was taken out waits for the next call.
+    /// ENOMEM. The record that was taken out waits for the next call.
     fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
         let Taken { text, waiting } = taken;
         let mut printer = Printer::of_now()?;
