@@ -49,7 +49,7 @@ extern "C" fn stepped_target(a: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn stepped_in_nmi(a: u64) -> u64 {
-    black_box(a + 2)
+    black_box(a + 402)
 }
 
 #[unsafe(no_mangle)]
@@ -188,7 +188,7 @@ fn in_nmi(_: &PtRegs) {
     let is_busy = percpu::in_probe_handler();
     for n in [1, 2] {
         let is_right =
-            stepped_target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 2;
+            stepped_target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 402;
         RIGHT.fetch_add(is_right.into(), SeqCst);
     }
     if is_busy { &BUSY } else { &FREE }.fetch_add(1, SeqCst);

@@ -74,7 +74,7 @@ targets! {
     }
     outermost(n: u64) -> u64 { black_box(middle(black_box(n)) + 1) }
     middle(n: u64) -> u64 { black_box(innermost(black_box(n)) + 10) }
-    innermost(n: u64) -> u64 { black_box(n + 100) }
+    innermost(n: u64) -> u64 { black_box(n + 600) }
 }
 
 fn call(arguments: u64) -> u64 {
@@ -354,10 +354,10 @@ fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
     .unwrap();
     let younger = kprobe();
     seen();
-    assert_eq!(middle(black_box(5)), 115);
+    assert_eq!(middle(black_box(5)), 615);
     let seen = seen();
     let caller = symbols::lookup_addr(seen[0]).map(|symbol| symbol.name);
-    assert_eq!((caller, seen[2]), (Some("middle"), 105), "{seen:x?}");
+    assert_eq!((caller, seen[2]), (Some("middle"), 605), "{seen:x?}");
     assert_eq!(
         symbols::lookup_addr(seen[1]).map(|symbol| symbol.name),
         Some("kretprobe_trampoline"),
@@ -382,7 +382,7 @@ fn a_call_leaves_the_ledger_when_all_its_handlers_have_run() {
             })
             .collect();
         seen();
-        assert_eq!(middle(black_box(5)), 115);
+        assert_eq!(middle(black_box(5)), 615);
         assert_eq!(
             seen(),
             vec![1; 3 * count],
@@ -403,9 +403,9 @@ fn return_probes_nest_along_a_call_chain() {
     let probes = ["outermost", "middle", "innermost"]
         .map(|name| register(Box::new(Kretprobe::new().symbol(name).handler(see_result))).unwrap());
     seen();
-    assert_eq!(outermost(black_box(5)), 116);
+    assert_eq!(outermost(black_box(5)), 616);
     drop(probes);
-    assert_eq!(seen(), [105, 115, 116]);
+    assert_eq!(seen(), [605, 615, 616]);
 }
 
 fn decline(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
@@ -583,7 +583,7 @@ fn a_call_from_a_handler_is_missed() {
     .unwrap();
     let kprobe = register(Box::new(Kprobe::new().symbol("innermost").pre(calls))).unwrap();
     seen();
-    assert_eq!(innermost(black_box(1)), 101);
+    assert_eq!(innermost(black_box(1)), 601);
     assert_eq!(seen(), [802]);
     assert_eq!(
         (call.hits(), call.nmissed(), call.kprobe().nmissed()),
