@@ -146,8 +146,8 @@ fn order(operation: impl FnOnce()) -> Vec<String> {
 
 /// First the breakpoint, then the bytes behind it, then the first byte: all CPUs see each store
 /// before the next kind comes. A first byte is stored twice, because an emulator may keep a
-/// translation that it made during the first store. Bytes behind a breakpoint are stored once. Where
-/// a jump goes, they are the second round of its breakpoint.
+/// translation that it made during the first store. Bytes behind a breakpoint are stored once.
+/// Where a jump goes, they are the second round of its breakpoint.
 #[guest_test(smp = 2)]
 fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
     let synchronisations = Kprobe::new().symbol("kernel::probes::text_poke::synchronize_cores");
