@@ -641,7 +641,10 @@ fn item<'a>(cpu: usize, event: &Event, payload: &'a [u8]) -> Item<'a> {
 
 /// Takes the next record of all CPUs, or of one, out of the rings. False: there is none. A ring
 /// that is damaged is cleared.
-pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> bool {
+///
+/// # Errors
+/// ENOMEM; nothing was taken out.
+pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> Result<bool, Errno> {
     let mut visit = Some(visit);
     let mut is_there = false;
     consume_chosen(cpu, |item| {
@@ -650,24 +653,27 @@ pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> bool {
             visit(item);
         }
         false
-    });
-    is_there
+    })?;
+    Ok(is_there)
 }
 
 /// Takes records of all CPUs out of the rings, in the order of time, until there are none or
 /// `visit` says no. A ring that is damaged is cleared.
-pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) {
-    consume_chosen(None, |item| item.is_none_or(&mut visit));
+///
+/// # Errors
+/// ENOMEM; nothing was taken out.
+pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) -> Result<(), Errno> {
+    consume_chosen(None, |item| item.is_none_or(&mut visit))
 }
 
 /// As [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
-fn consume_chosen(cpu: Option<usize>, mut visit: impl FnMut(Option<Item<'_>>) -> bool) {
+fn consume_chosen(
+    cpu: Option<usize>,
+    mut visit: impl FnMut(Option<Item<'_>>) -> bool,
+) -> Result<(), Errno> {
     let buffer = BUFFER.lock();
     let chosen = buffer.chosen(cpu);
-    let (Ok(mut consumers), Ok(mut pairs)) = (try_vec(chosen.len()), try_vec(chosen.len())) else {
-        // The next call may find memory.
-        return;
-    };
+    let (mut consumers, mut pairs) = (try_vec(chosen.len())?, try_vec(chosen.len())?);
     let mut payload = [0; layout::MAX_PAYLOAD];
     loop {
         // One record at a time (BUFFER-3). Without spares the rings stay as they are.
@@ -689,11 +695,11 @@ fn consume_chosen(cpu: Option<usize>, mut visit: impl FnMut(Option<Item<'_>>) ->
                 Ok(Some((index, event))) => {
                     visit(Some(item(chosen.start + index, event, &payload)))
                 }
-                Ok(None) => return,
+                Ok(None) => return Ok(()),
                 Err(_) => visit(None),
             };
             if !goes_on {
-                return;
+                return Ok(());
             }
             if !buffer.others.is_empty() {
                 break;

@@ -29,6 +29,7 @@ use bpf::{Condition, Helper, Label, Reg, Size};
 use trace_events::{
     compile::{self, EventProgram, FILTERED, HITS, UNASKED},
     definition::{Definition, EventKind},
+    field::LookupError,
     filter::Filter,
     hist::{self, Hist},
     memory::{copied, written},
@@ -147,16 +148,23 @@ enum Holder {
     Kretprobe(Registered<Box<Kretprobe>>),
 }
 
-/// The probe that a definition asks for.
+/// The address that a definition asks for.
+fn address(definition: &Definition) -> Result<u64, ProbeError> {
+    match definition.place.address(&KernelSymbols) {
+        Ok(Some(address)) => Ok(address),
+        Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
+        Ok(None) | Err(LookupError::NotFound | LookupError::NotUnique(_)) => {
+            Err(ProbeError::NoTarget)
+        }
+    }
+}
+
 fn kprobe(definition: &Definition) -> Result<Kprobe, ProbeError> {
-    let address = definition.place.address(&KernelSymbols);
-    let address = address.ok().flatten().ok_or(ProbeError::NoTarget)?;
-    Ok(Kprobe::new().at(address))
+    Ok(Kprobe::new().at(address(definition)?))
 }
 
 fn kretprobe(definition: &Definition) -> Result<Kretprobe, ProbeError> {
-    let address = definition.place.address(&KernelSymbols);
-    let address = address.ok().flatten().ok_or(ProbeError::NoTarget)?;
+    let address = address(definition)?;
     let maxactive = definition.maxactive.unwrap_or(0).into();
     Ok(Kretprobe::new().at(address).maxactive(maxactive))
 }

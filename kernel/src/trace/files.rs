@@ -454,7 +454,7 @@ impl OpenPipe {
     /// Takes records out until their text fills `room` bytes or none is left.
     ///
     /// # Errors
-    /// ENOMEM. The record that was taken out waits for the next call.
+    /// ENOMEM. A record that was taken out waits for the next call.
     fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
         let Taken { text, waiting } = taken;
         let mut printer = Printer::of_now()?;
@@ -470,17 +470,20 @@ impl OpenPipe {
             print(&item, text)?;
             waiting.clear();
         }
-        let mut result = Ok(());
-        while text.len() < room
-            && result.is_ok()
-            && buffer::consume(self.cpu, |item| {
+        while text.len() < room {
+            let mut result = Ok::<_, Errno>(());
+            let is_there = buffer::consume(self.cpu, |item| {
                 result = print(&item, text);
                 if result.is_err() {
                     waiting.put(&item);
                 }
-            })
-        {}
-        result
+            })?;
+            result?;
+            if !is_there {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,8 @@
 //! without mangling keeps its name. Both the linker's name and this one are understood.
 //!
 //! # Contexts
-//! Task context; the table is made at the first question and stays.
+//! Task context. The table is made at the first question, which is in the boot, because the events
+//! of the kernel's own ask. It stays.
 
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
@@ -134,7 +135,10 @@ impl Symbols for KernelSymbols {
                 Err(symbols::LookupError::Ambiguous { candidates, .. }) => {
                     Err(LookupError::NotUnique(candidates.len()))
                 }
-                Err(_) => Err(LookupError::NotFound),
+                Err(symbols::LookupError::OutOfMemory) => Err(LookupError::OutOfMemory),
+                Err(symbols::LookupError::Unknown { .. } | symbols::LookupError::NoTable) => {
+                    Err(LookupError::NotFound)
+                }
             },
             ref several => Err(LookupError::NotUnique(several.len())),
         }

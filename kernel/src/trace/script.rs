@@ -532,7 +532,7 @@ impl Session {
             return false;
         };
         let mut left = most;
-        buffer::consume_while(|item| {
+        let outcome = buffer::consume_while(|item| {
             if let Item::Record { cpu, tsc, bytes } = item {
                 match own_bytes(bytes) {
                     Ok(bytes) => taken.push((cpu as u32, tsc, bytes)),
@@ -542,6 +542,10 @@ impl Session {
             left -= 1;
             left > 0
         });
+        if outcome.is_err() {
+            // The records are still in the rings.
+            return false;
+        }
         if !taken.is_empty() {
             self.send_stacks(out);
         }

@@ -238,7 +238,7 @@ struct Reader {
 impl Reader {
     /// Takes a record out. It is intact, and behind those before it. False: there is none.
     fn take(&mut self) -> bool {
-        buffer::consume(None, |item| self.note(item))
+        buffer::consume(None, |item| self.note(item)).expect("there is memory")
     }
 
     /// A record that was found. It is intact, and behind those before it.

@@ -107,6 +107,7 @@ impl CompileError {
         matches!(
             self,
             Self::OutOfMemory
+                | Self::Symbol(LookupError::OutOfMemory)
                 | Self::Build(BuildError::OutOfMemory)
                 | Self::Filter(filter::CompileError::OutOfMemory)
         )

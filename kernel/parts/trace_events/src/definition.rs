@@ -490,6 +490,7 @@ fn check_place(place: &Place, kind: EventKind, symbols: &dyn Symbols) -> Result<
         Ok(_) => (),
         Err(LookupError::NotFound) => return Err(Reason::BadProbeAddress),
         Err(LookupError::NotUnique(_)) => return Err(Reason::SymbolNotUnique),
+        Err(LookupError::OutOfMemory) => return Err(Reason::OutOfMemory),
     }
     match (kind, place.is_function_entry(symbols)) {
         (EventKind::Return, true) => Ok(Site::Return),

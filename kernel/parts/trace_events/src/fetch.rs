@@ -500,6 +500,7 @@ impl Parser<'_> {
             }),
             Err(LookupError::NotFound) => Err(Reason::BadMemoryAddress),
             Err(LookupError::NotUnique(_)) => Err(Reason::SymbolNotUnique),
+            Err(LookupError::OutOfMemory) => Err(Reason::OutOfMemory),
         }
     }
 

@@ -49,6 +49,8 @@ pub enum LookupError {
     NotFound,
     /// This many symbols have this name.
     NotUnique(usize),
+    /// There is no memory to look for it.
+    OutOfMemory,
 }
 
 impl fmt::Display for LookupError {
@@ -58,6 +60,7 @@ impl fmt::Display for LookupError {
             Self::NotUnique(count) => {
                 write!(f, "{count} symbols have this name; give an address instead")
             }
+            Self::OutOfMemory => f.write_str("there is no memory to look for the name"),
         }
     }
 }

@@ -152,6 +152,7 @@ fn other_mistakes_have_their_columns() {
         ("r^1000000 vfs_read", Reason::MaxactiveTooBig),
         ("r^4294967297 vfs_read", Reason::BadMaxactive),
         ("p ^name_show", Reason::SymbolNotUnique),
+        ("p ^memory_is_out", Reason::OutOfMemory),
         ("p ^/bin/sh:0x10", Reason::UserProbe),
         ("p ^vfs_read-1", Reason::BadProbeAddress),
         ("p ^vfs_read+0x100000000", Reason::BadProbeAddress),
@@ -173,6 +174,7 @@ fn other_mistakes_have_their_columns() {
         ("p vfs_read ^@", Reason::BadMemoryAddress),
         ("p vfs_read ^@unknown", Reason::BadMemoryAddress),
         ("p vfs_read ^@name_show", Reason::SymbolNotUnique),
+        ("p vfs_read ^@memory_is_out", Reason::OutOfMemory),
         (
             "p vfs_read ^@linux_proc_banner*10",
             Reason::BadMemoryAddress,

@@ -102,7 +102,9 @@ fn numbers() -> (Vec<u64>, u64) {
     while buffer::consume(None, |item| match item {
         Item::Record { bytes, .. } => numbers.push(number_in(bytes)),
         Item::Lost { count, .. } => lost += count,
-    }) {}
+    })
+    .expect("there is memory")
+    {}
     (numbers, lost)
 }
 
@@ -313,6 +315,7 @@ fn records_under_nmis_from_another_cpu_are_intact() {
             }
             Item::Lost { count, .. } => lost += count,
         })
+        .expect("there is memory")
     };
     while !STOP.load(SeqCst) {
         take();
