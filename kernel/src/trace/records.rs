@@ -268,29 +268,59 @@ const _: () = assert!(state::COMMITTED == state::BUSY + 1);
 const RESERVED: usize = offset_of!(Header, writing) + offset_of!(Writing, reserved);
 const COMMITTED: usize = offset_of!(Header, writing) + offset_of!(Writing, committed);
 
+/// The whole of a routine that reserves: its lines, operands of its own, and those of [`reserve!`]
+/// and [`begin_of_size!`]. `$slowly` does in Rust, from the beginning, what is not usual.
+macro_rules! reserving {
+    ($slowly:ident, $($line:expr),+ $(; $($name:ident = const $value:expr),+)?) => {
+        naked_asm!(
+            ".cfi_startproc",
+            $($line,)+
+            call_slowly!("{slowly}"),
+            ring = const percpu::TRACE_RING,
+            reserved = const RESERVED,
+            page_mask = const PAGE_BYTES - 1,
+            payload = const HEADER_BYTES + IN_FRONT,
+            in_front = const IN_FRONT,
+            prefix = const PREFIX_BYTES,
+            busy = const state::BUSY,
+            $($($name = const $value,)+)?
+            slowly = sym $slowly,
+        )
+    };
+}
+
+/// The same for an event: with the operands of [`common_header!`].
+macro_rules! reserving_event {
+    ($($line:expr),+ $(; $($name:ident = const $value:expr),+)?) => {
+        reserving!(
+            trace_event_slowly,
+            $($line),+;
+            need_resched = const percpu::NEED_RESCHED,
+            need_resched_bit = const flags::NEED_RESCHED.trailing_zeros(),
+            interrupt = const percpu::INTERRUPT,
+            nmis = const percpu::NMIS_SEEN,
+            nmi = const flags::NMI,
+            preempt_count = const percpu::PREEMPT_COUNT,
+            pid = const percpu::CURRENT_IDS
+            $(, $($name = const $value),+)?
+        )
+    };
+}
+
 /// Reserves a record of constant size. `rsi`: the size; `rdx`: as in [`reserve!`]. Returns it, or
 /// null.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_record_of_size() {
-    naked_asm!(
-        ".cfi_startproc",
+    reserving!(
+        trace_reserve_slowly,
         reserve!(),
         begin_of_size!(),
         "mov rax, rdi",
         "ret",
         // The ways that are not usual: in Rust, the same is done again from the beginning.
         "8:",
-        "mov rdi, rsi",
-        call_slowly!("{slowly}"),
-        ring = const percpu::TRACE_RING,
-        reserved = const RESERVED,
-        page_mask = const PAGE_BYTES - 1,
-        payload = const HEADER_BYTES + IN_FRONT,
-        in_front = const IN_FRONT,
-        prefix = const PREFIX_BYTES,
-        busy = const state::BUSY,
-        slowly = sym trace_reserve_slowly,
+        "mov rdi, rsi"
     )
 }
 
@@ -298,8 +328,7 @@ unsafe extern "C" fn trace_record_of_size() {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_event_of_size() {
-    naked_asm!(
-        ".cfi_startproc",
+    reserving_event!(
         reserve!(),
         begin_of_size!(),
         "shr rsi, 32",
@@ -310,23 +339,7 @@ unsafe extern "C" fn trace_event_of_size() {
         "mov edx, 0",
         "mov rdi, rsi",
         "shr rdi, 32",
-        "mov esi, esi",
-        call_slowly!("{slowly}"),
-        ring = const percpu::TRACE_RING,
-        reserved = const RESERVED,
-        page_mask = const PAGE_BYTES - 1,
-        payload = const HEADER_BYTES + IN_FRONT,
-        in_front = const IN_FRONT,
-        prefix = const PREFIX_BYTES,
-        busy = const state::BUSY,
-        need_resched = const percpu::NEED_RESCHED,
-        need_resched_bit = const flags::NEED_RESCHED.trailing_zeros(),
-        interrupt = const percpu::INTERRUPT,
-        nmis = const percpu::NMIS_SEEN,
-        nmi = const flags::NMI,
-        preempt_count = const percpu::PREEMPT_COUNT,
-        pid = const percpu::CURRENT_IDS,
-        slowly = sym trace_event_slowly,
+        "mov esi, esi"
     )
 }
 
@@ -336,8 +349,7 @@ unsafe extern "C" fn trace_event_of_size() {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_event_with_room() {
-    naked_asm!(
-        ".cfi_startproc",
+    reserving_event!(
         "cmp rdx, rcx",
         "ja 9f",
         "add edx, esi",
@@ -367,25 +379,9 @@ unsafe extern "C" fn trace_event_with_room() {
         "9:",
         "mov rdi, rsi",
         "shr rdi, 32",
-        "mov esi, esi",
-        call_slowly!("{slowly}"),
+        "mov esi, esi";
         around = const IN_FRONT + layout::ALIGNMENT - 1,
-        alignment = const layout::ALIGNMENT,
-        ring = const percpu::TRACE_RING,
-        reserved = const RESERVED,
-        page_mask = const PAGE_BYTES - 1,
-        payload = const HEADER_BYTES + IN_FRONT,
-        in_front = const IN_FRONT,
-        prefix = const PREFIX_BYTES,
-        busy = const state::BUSY,
-        need_resched = const percpu::NEED_RESCHED,
-        need_resched_bit = const flags::NEED_RESCHED.trailing_zeros(),
-        interrupt = const percpu::INTERRUPT,
-        nmis = const percpu::NMIS_SEEN,
-        nmi = const flags::NMI,
-        preempt_count = const percpu::PREEMPT_COUNT,
-        pid = const percpu::CURRENT_IDS,
-        slowly = sym trace_event_slowly,
+        alignment = const layout::ALIGNMENT
     )
 }
 
