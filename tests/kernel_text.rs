@@ -50,6 +50,30 @@ fn no_symbol_stands_for_padding_in_front_of_a_function() {
     assert!(padding.is_empty(), "{padding:?}");
 }
 
+/// The compiler makes one function of two with the same body. A probe at one would see calls of the
+/// other, so functions that are to be probed by plain names differ: those of the kernel, and those
+/// that its tests probe.
+#[test]
+fn functions_with_plain_names_have_code_of_their_own() {
+    for kernel in ["kernel", "testkernel"] {
+        let kernel = Kernel::build(kernel).unwrap();
+        let bytes = fs::read(&kernel.elf).unwrap();
+        let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
+        let mut plain: Vec<_> = file
+            .symbols()
+            .filter(|symbol| symbol.is_global() && symbol.size() > 0)
+            .filter(|symbol| symbol.kind() == SymbolKind::Text)
+            .map(|symbol| (symbol.address(), symbol.name().unwrap()))
+            .filter(|(_, name)| !name.starts_with("_ZN") && !name.starts_with("_R"))
+            .collect();
+        assert!(plain.len() > 100, "{} functions", plain.len());
+        plain.sort_unstable();
+        let same = |pair: &&[(u64, &str)]| pair[0].0 == pair[1].0;
+        let same: Vec<_> = plain.windows(2).filter(same).collect();
+        assert!(same.is_empty(), "{same:x?}");
+    }
+}
+
 /// All instructions of all functions, each with the name of its function.
 fn instructions() -> Vec<(String, Instruction)> {
     let kernel = Kernel::build("kernel").unwrap();

@@ -155,11 +155,11 @@ fn syscount_counts_calls_by_program() {
         ("tasks", "execve", "workload", c),
         ("tasks", "wait4", "workload", c),
         ("files", "write", "workload", 2),
-        ("tasks", "exit", "workload", 1),
+        ("tasks", "exit_group", "workload", 1),
         ("tasks", "getpid", "child", c),
         ("tasks", "getppid", "child", c),
         ("files", "write", "child", c),
-        ("tasks", "exit", "child", c),
+        ("tasks", "exit_group", "child", c),
     ];
     let name = |file, call, program| format!("kernel::syscall::{file}::sys_{call},{program}");
     let expected = calls.map(|(file, call, program, count)| (name(file, call, program), count));
@@ -180,14 +180,14 @@ fn sysfail_counts_errors() {
     );
 }
 
-/// It counts the calls that return, which are all but exit, and has a time for each.
+/// It counts the calls that return, which are all but exit_group, and has a time for each.
 #[test]
 fn syslatency_has_a_time_for_each_call() {
     let calls = workload().counts("@calls");
     let mut returning = BTreeMap::new();
     for (key, count) in calls {
         let (function, _) = key.split_once(',').unwrap();
-        if !function.ends_with("::sys_exit") {
+        if !function.ends_with("::sys_exit_group") {
             *returning.entry(function).or_insert(0) += count;
         }
     }

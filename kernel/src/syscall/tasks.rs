@@ -8,7 +8,7 @@ use crate::{
     task::{
         self,
         exec::do_execve,
-        exit::do_exit,
+        exit::{do_exit, do_group_exit},
         fork::do_fork,
         process::{self, Which},
         schedule,
@@ -61,11 +61,11 @@ pub extern "C" fn sys_exit(code: i32) -> ! {
     do_exit(WaitStatus::exited(code).0.into())
 }
 
-/// `exit_group(code)`: the same, because a process has one thread.
+/// `exit_group(code)`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn sys_exit_group(code: i32) -> ! {
-    do_exit(WaitStatus::exited(code).0.into())
+    do_group_exit(WaitStatus::exited(code).0.into())
 }
 
 /// `wait4(pid, status, options, rusage)`.

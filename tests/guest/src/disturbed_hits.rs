@@ -49,7 +49,7 @@ fn frame_of(regs: &PtRegs) -> &PtRegs {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn troubled_target(a: u64) -> u64 {
-    black_box(a + 1)
+    black_box(black_box(a) + 1)
 }
 
 #[unsafe(no_mangle)]

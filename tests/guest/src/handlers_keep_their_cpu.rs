@@ -26,7 +26,7 @@ use x86_64::instructions::interrupts::{self, without_interrupts};
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn undisturbed(a: u64) -> u64 {
-    let words = black_box([a, 1, 2]);
+    let words = black_box([a, 3, 4]);
     words[0] + words[1] + words[2]
 }
 
@@ -116,9 +116,9 @@ fn with_others_ready(calls: impl FnOnce()) {
 /// on, and off.
 fn call() -> [(u64, u64); 2] {
     let ran = || RAN.each_ref().map(|ran| ran.swap(0, SeqCst)).into();
-    assert_eq!(undisturbed(black_box(1)), 4);
+    assert_eq!(undisturbed(black_box(1)), 8);
     let on = ran();
-    without_interrupts(|| assert_eq!(undisturbed(black_box(1)), 4));
+    without_interrupts(|| assert_eq!(undisturbed(black_box(1)), 8));
     // The others get their turn: a switch was due.
     let others: Vec<_> = OTHER.iter().map(|other| other.load(SeqCst)).collect();
     while OTHER
