@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use boot::{
+    firmware::Firmware,
     guest::End,
-    image::{Firmware, Kernel},
+    image::Kernel,
     prerequisites::{self, Install},
     qemu::Machine,
 };

@@ -4,8 +4,9 @@
 use std::{fs, time::Duration};
 
 use boot::{
+    firmware::Firmware,
     guest::End,
-    image::{Firmware, Kernel},
+    image::Kernel,
     layout,
     prerequisites::{self, Install},
     qemu::Machine,

@@ -7,8 +7,9 @@ use std::{
 };
 
 use boot::{
+    firmware::Firmware,
     guest::End,
-    image::{Firmware, Kernel},
+    image::Kernel,
     prerequisites::{self, Install},
     qemu::Machine,
     trace::{Event, Request as TraceRequest, Trace, Transport},

@@ -24,7 +24,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{cargo, image::Firmware, layout};
+use crate::{cargo, firmware::Firmware, layout};
 
 /// The version of all packages. 0.11.16 and later need a nightly toolchain of 2026.
 const VERSION: &str = "0.11.15";

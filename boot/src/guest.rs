@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     bochs,
     children::{self, Running},
-    image::Firmware,
+    firmware::Firmware,
     prerequisites::Install,
     progress::say,
     qemu::{Machine, Serial},

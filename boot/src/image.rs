@@ -8,37 +8,20 @@
 
 use std::{
     collections::BTreeSet,
-    env, fmt, fs,
+    env, fs,
     path::{Path, PathBuf},
     thread,
 };
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 
 use crate::{
     boot_loader::BootLoader,
-    cargo, children, disk, function_notes, hit_path, layout,
+    cargo, children, disk,
+    firmware::Firmware,
+    function_notes, hit_path, layout,
     prerequisites::{self, Install},
 };
-
-/// The firmware that loads the boot loader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Firmware {
-    /// SeaBIOS, which comes with QEMU
-    Bios,
-    /// OVMF
-    Uefi,
-}
-
-impl fmt::Display for Firmware {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bios => "bios",
-            Self::Uefi => "uefi",
-        })
-    }
-}
 
 /// A kernel ready to be put into disk images.
 #[derive(Clone, Debug)]

@@ -25,6 +25,7 @@ pub mod boot_loader;
 pub mod cargo;
 pub mod children;
 pub mod disk;
+pub mod firmware;
 pub mod function_notes;
 pub mod guest;
 pub mod hit_path;

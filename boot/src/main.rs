@@ -8,8 +8,10 @@ use std::{env, ffi::OsString, fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use boot::{
-    children, guest,
-    image::{Firmware, Kernel},
+    children,
+    firmware::Firmware,
+    guest,
+    image::Kernel,
     options::{Options, Subcommands},
     prerequisites,
     progress::say,

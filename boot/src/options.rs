@@ -5,7 +5,7 @@ use std::{io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
-    image::Firmware,
+    firmware::Firmware,
     prerequisites::Install,
     qemu::{Accelerator, Machine, Serial},
 };

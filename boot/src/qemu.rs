@@ -19,7 +19,7 @@ use clap::ValueEnum;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::{
-    image::Firmware,
+    firmware::Firmware,
     prerequisites::{self, Install},
 };
 

@@ -8,7 +8,8 @@ use std::{fs, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use boot::{
-    image::{Firmware, Kernel},
+    firmware::Firmware,
+    image::Kernel,
     layout,
     prerequisites::{self, Install},
     progress::{say, step},

@@ -20,8 +20,9 @@ use std::{
 use anyhow::Result;
 use boot::{
     bochs,
+    firmware::Firmware,
     guest::{Event, Guest},
-    image::{Firmware, Kernel},
+    image::Kernel,
     prerequisites::Install,
     qemu::Machine,
 };

@@ -9,8 +9,9 @@ use std::{
 };
 
 use boot::{
+    firmware::Firmware,
     guest::{End, Event, Guest},
-    image::{Firmware, Kernel},
+    image::Kernel,
     prerequisites::{self, Install},
     qemu::Machine,
 };

@@ -9,7 +9,7 @@ use gimli::{Abbreviations, EndianSlice, LittleEndian};
 use memmap2::Mmap;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, read::elf::ElfFile64};
 
-use crate::{Error, index};
+use crate::{Error, hash::hash};
 
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -57,7 +57,7 @@ impl Image {
             about.ctime().cast_unsigned(),
             about.ctime_nsec().cast_unsigned(),
         ];
-        let stamp = index::hash(stamp.map(u64::to_le_bytes).as_flattened());
+        let stamp = hash(stamp.map(u64::to_le_bytes).as_flattened());
         let not_elf = |found| Error::Format {
             path: path.into(),
             found,

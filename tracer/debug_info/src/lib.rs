@@ -26,6 +26,7 @@
 //! The host. One thread asks; answers about a function are remembered for it.
 
 mod frame;
+mod hash;
 mod image;
 mod index;
 mod layout;

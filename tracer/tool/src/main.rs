@@ -20,6 +20,7 @@ mod json;
 mod list;
 mod options;
 mod pictures;
+mod ready;
 mod report;
 mod session;
 mod source;

@@ -8,7 +8,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::source;
+use crate::ready;
 
 /// Traces the running kernel by a program in bpftrace's language.
 ///
@@ -27,7 +27,7 @@ use crate::source;
     name = "trace",
     bin_name = "cargo run -- trace",
     max_term_width = 100,
-    after_help = source::ready_help()
+    after_help = ready::help()
 )]
 pub struct Options {
     /// The program, or the name of a ready one, and behind it its arguments: `$1`, `$2` and so on

@@ -4,7 +4,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use crate::options::Options;
+use crate::{
+    options::Options,
+    ready::{READY, usage},
+};
 
 /// A program, as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,30 +16,6 @@ pub struct Source {
     pub name: String,
     pub text: String,
     pub arguments: Vec<String>,
-}
-
-/// The ready programs: names and texts, by name. The first line of each tells how it is used:
-/// `// NAME ARGUMENTS: WHAT`.
-const READY: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready.rs"));
-
-/// The ready programs as the help shows them.
-pub fn ready_help() -> String {
-    let lines = READY.iter().map(|(_, text)| {
-        let (usage, what) = usage(text);
-        format!("  {usage:<32} {what}")
-    });
-    let lines: Vec<String> = lines.collect();
-    format!(
-        "Ready programs, in tracer/programs; --source prints one, to be copied and changed:\n{}",
-        lines.join("\n")
-    )
-}
-
-/// How a ready program is used, and what it shows.
-fn usage(text: &str) -> (&str, &str) {
-    let line = text.lines().next().unwrap_or_default();
-    let line = line.trim_start_matches("// ");
-    line.split_once(": ").unwrap_or((line, ""))
 }
 
 /// The text of the program with arguments in place of `text($1)`, `text($2)` and so on. They are

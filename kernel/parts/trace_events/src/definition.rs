@@ -17,11 +17,10 @@
 
 use crate::{
     commands::Words,
-    fetch::{Argument, Grammar, Parser, Site, is_identifier},
+    fetch::{Argument, Grammar, Parser, Site, automatic_argument_name, is_identifier},
     field::{Field, LookupError, Symbols},
     memory::{OutOfMemory, copied, push, written},
     number,
-    record::Layout,
     refusal::{Reason, Refusal},
 };
 use alloc::{string::String, vec::Vec};
@@ -57,6 +56,14 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// The number of bytes before the arguments of a record.
+    pub const fn header_size(self) -> u32 {
+        match self {
+            Self::Probe => Field::COMMON_SIZE + 8,
+            Self::Return => Field::COMMON_SIZE + 16,
+        }
+    }
+
     const fn letter(self) -> char {
         match self {
             Self::Probe => 'p',
@@ -422,7 +429,7 @@ impl Definition {
             site: self.site,
             symbols,
         };
-        let mut size = Layout::header_size(self.kind);
+        let mut size = self.kind.header_size();
         for (number, word) in words.enumerate() {
             let used = |name: &str| self.arguments.iter().any(|argument| argument.name == name);
             let refuse =
@@ -459,14 +466,6 @@ impl Definition {
             }
         }
         Ok(kept)
-    }
-
-    /// Its fields in a record.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub fn fields(&self) -> Result<Vec<Field>, OutOfMemory> {
-        Ok(Layout::of(self)?.fields)
     }
 }
 
@@ -566,11 +565,6 @@ fn automatic_name(kind: EventKind, place: &Place) -> Result<String, OutOfMemory>
         name.push_str(&hash);
     }
     Ok(name)
-}
-
-/// The name of the argument with this number, from 0 on, if the definition gives none.
-pub(crate) fn automatic_argument_name(number: usize) -> Result<String, OutOfMemory> {
-    written(&format_args!("arg{}", number + 1))
 }
 
 /// The hash FNV-1a, 32 bits.

@@ -21,9 +21,8 @@
 //!     probe, and its type fits the value.
 
 use crate::{
-    definition::automatic_argument_name,
     field::{Element, FieldKind, LookupError, Named, Symbols, Width},
-    memory::{Boxed, copied},
+    memory::{Boxed, OutOfMemory, copied, written},
     number,
     refusal::Reason,
 };
@@ -697,4 +696,9 @@ fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result
         return Err(Reason::TooManySteps);
     }
     Ok(())
+}
+
+/// The name of the argument with this number, from 0 on, if the definition gives none.
+pub(crate) fn automatic_argument_name(number: usize) -> Result<String, OutOfMemory> {
+    written(&format_args!("arg{}", number + 1))
 }

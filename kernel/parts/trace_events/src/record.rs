@@ -39,14 +39,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The number of bytes before the arguments.
-    pub const fn header_size(kind: EventKind) -> u32 {
-        match kind {
-            EventKind::Probe => Field::COMMON_SIZE + 8,
-            EventKind::Return => Field::COMMON_SIZE + 16,
-        }
-    }
-
     /// The layout of the event of `definition`.
     ///
     /// # Errors
@@ -67,7 +59,7 @@ impl Layout {
         }
         let mut offset = match definition.fixed {
             true => Field::COMMON_SIZE,
-            false => Self::header_size(definition.kind),
+            false => definition.kind.header_size(),
         };
         for argument in &definition.arguments {
             let name = copied(&argument.name)?;

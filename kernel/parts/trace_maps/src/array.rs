@@ -23,10 +23,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::{
-    block::{Block, OutOfMemory},
-    map::checked_product,
-};
+use crate::block::{Block, OutOfMemory, checked_product};
 
 /// The most bytes of a value of an array.
 pub const MAX_ARRAY_VALUE_BYTES: usize = 4096;

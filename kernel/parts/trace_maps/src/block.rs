@@ -10,6 +10,18 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
+/// The product, unless it is too large for a size of memory.
+pub(super) fn checked_product(a: usize, b: usize) -> Result<usize, OutOfMemory> {
+    let error = OutOfMemory {
+        bytes: a.saturating_mul(b),
+    };
+    let product = a.checked_mul(b).ok_or(error)?;
+    if product > isize::MAX as usize / 16 {
+        return Err(error);
+    }
+    Ok(product)
+}
+
 /// Some words of the heap.
 pub(super) struct Block {
     start: NonNull<AtomicU64>,

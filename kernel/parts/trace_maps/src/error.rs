@@ -2,7 +2,10 @@
 
 use core::{error::Error, fmt};
 
-use crate::{block::OutOfMemory, map::Kind};
+use crate::{
+    block::OutOfMemory,
+    definition::{Kind, MAX_CPUS, MAX_ENTRIES},
+};
 
 /// Why a map cannot be made. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +45,6 @@ pub enum MapError {
     /// There is no memory.
     OutOfMemory(OutOfMemory),
 }
-
-/// The most entries of a map.
-pub(crate) const MAX_ENTRIES: usize = 1 << 22;
-/// The most CPUs.
-pub(crate) const MAX_CPUS: usize = 1 << 12;
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,10 +8,25 @@ use alloc::vec::Vec;
 
 use crate::{
     block::OutOfMemory,
-    map::LostCounts,
     steps::{NoSteps, Steps},
     table::{Bytes, Copied, Lost, NotUpdated, Read, Shape, Table, When},
 };
+
+/// How many operations of hits were lost, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostCounts {
+    /// There was no room.
+    pub full: u64,
+    /// The key was in the hands of another operation.
+    pub busy: u64,
+}
+
+impl LostCounts {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.full.wrapping_add(self.busy)
+    }
+}
 
 /// A hash.
 pub struct Hash {

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::{self, Relaxed};
 
 use crate::{
     array::MAX_ARRAY_VALUE_BYTES,
-    error::MAX_ENTRIES,
+    definition::MAX_ENTRIES,
     map::Map,
     stacks::{self, MAX_FRAMES, copy_frames},
     table::{Copied, MAX_KEY_BYTES, MAX_VALUE_BYTES, Read, VALUE, key_words, read_slot},

@@ -1,56 +1,13 @@
 //! A map of any kind, made from its definition.
 
-use core::fmt;
-
 use crate::{
     array::{Array, MAX_ARRAY_VALUE_BYTES},
-    block::OutOfMemory,
-    error::{MAX_CPUS, MAX_ENTRIES, MapError},
-    hash::Hash,
+    definition::{Definition, Kind, MAX_CPUS, MAX_ENTRIES},
+    error::MapError,
+    hash::{Hash, LostCounts},
     stacks::{MAX_FRAMES, Stacks},
     table::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Shape},
 };
-
-/// A kind of map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Values by index, shared by all CPUs.
-    Array,
-    /// Values by index, one of each for each CPU.
-    PerCpuArray,
-    /// Values by key, shared by all CPUs.
-    Hash,
-    /// Values by key; each CPU has a table of its own.
-    PerCpuHash,
-    /// Stack traces by number.
-    Stacks,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Array => "array",
-            Self::PerCpuArray => "per-CPU array",
-            Self::Hash => "hash",
-            Self::PerCpuHash => "per-CPU hash",
-            Self::Stacks => "stacks",
-        })
-    }
-}
-
-/// The definition of a map. Its name is the business of those who look maps up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Definition {
-    /// Its kind.
-    pub kind: Kind,
-    /// Bytes of a key: 4 for arrays (the index) and stacks (the number), 1 to 64 for hashes.
-    pub key_size: usize,
-    /// Bytes of a value: 1 to 4096 for arrays, 8 to 256 for hashes. For stacks 8 bytes for each
-    /// frame, up to 127 frames.
-    pub value_size: usize,
-    /// How many values there are, or may be.
-    pub entries: usize,
-}
 
 /// A map.
 pub enum Map {
@@ -60,34 +17,6 @@ pub enum Map {
     Hash(Hash),
     /// Stack traces.
     Stacks(Stacks),
-}
-
-/// How many operations of hits were lost, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LostCounts {
-    /// There was no room.
-    pub full: u64,
-    /// The key was in the hands of another operation.
-    pub busy: u64,
-}
-
-impl LostCounts {
-    /// All of them.
-    pub fn sum(&self) -> u64 {
-        self.full.wrapping_add(self.busy)
-    }
-}
-
-/// The product, unless it is too large for a size of memory.
-pub(crate) fn checked_product(a: usize, b: usize) -> Result<usize, OutOfMemory> {
-    let error = OutOfMemory {
-        bytes: a.saturating_mul(b),
-    };
-    let product = a.checked_mul(b).ok_or(error)?;
-    if product > isize::MAX as usize / 16 {
-        return Err(error);
-    }
-    Ok(product)
 }
 
 impl Map {
