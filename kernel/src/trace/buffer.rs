@@ -657,13 +657,16 @@ pub fn consume(cpu: Option<usize>, visit: impl FnOnce(Item<'_>)) -> Result<bool,
     Ok(is_there)
 }
 
-/// Takes records of all CPUs out of the rings, in the order of time, until there are none or
-/// `visit` says no. A ring that is damaged is cleared.
+/// Takes records of all CPUs, or of one, out of the rings, in the order of time, until there are
+/// none or `visit` says no. A ring that is damaged is cleared.
 ///
 /// # Errors
 /// ENOMEM; nothing was taken out.
-pub fn consume_while(mut visit: impl FnMut(Item<'_>) -> bool) -> Result<(), Errno> {
-    consume_chosen(None, |item| item.is_none_or(&mut visit))
+pub fn consume_while(
+    cpu: Option<usize>,
+    mut visit: impl FnMut(Item<'_>) -> bool,
+) -> Result<(), Errno> {
+    consume_chosen(cpu, |item| item.is_none_or(&mut visit))
 }
 
 /// As [`consume_while`], of one CPU or of all. A ring that was cleared is no item.

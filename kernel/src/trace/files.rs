@@ -470,20 +470,18 @@ impl OpenPipe {
             print(&item, text)?;
             waiting.clear();
         }
-        while text.len() < room {
-            let mut result = Ok::<_, Errno>(());
-            let is_there = buffer::consume(self.cpu, |item| {
-                result = print(&item, text);
-                if result.is_err() {
-                    waiting.put(&item);
-                }
-            })?;
-            result?;
-            if !is_there {
-                break;
-            }
+        if text.len() >= room {
+            return Ok(());
         }
-        Ok(())
+        let mut result = Ok(());
+        buffer::consume_while(self.cpu, |item| {
+            result = print(&item, text);
+            if result.is_err() {
+                waiting.put(&item);
+            }
+            result.is_ok() && text.len() < room
+        })?;
+        result
     }
 }
 

@@ -532,7 +532,7 @@ impl Session {
             return false;
         };
         let mut left = most;
-        let outcome = buffer::consume_while(|item| {
+        let outcome = buffer::consume_while(None, |item| {
             if let Item::Record { cpu, tsc, bytes } = item {
                 match own_bytes(bytes) {
                     Ok(bytes) => taken.push((cpu as u32, tsc, bytes)),
