@@ -230,22 +230,41 @@ pub unsafe extern "C" fn do_execve(
     regs: &mut PtRegs,
 ) -> i64 {
     // SAFETY: by (1).
-    let path = unsafe { CStr::from_ptr(filename) }.to_bytes();
+    let path = unsafe { CStr::from_ptr(filename) };
     match exec(path, argv, envp, regs) {
         Ok(()) => 0,
         Err(errno) => errno.negated(),
     }
 }
 
-fn exec(path: &[u8], argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errno> {
+fn exec(path: &CStr, argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errno> {
     let task = task::current();
     let arguments = Arguments::from_user(argv, envp)?;
-    let loaded = load(&task.process.cwd(), path, &arguments)?;
+    let loaded = load(&task.process.cwd(), path.to_bytes(), &arguments)?;
+    // SAFETY: (1) by the type of `path`.
+    unsafe { begin_new_exec(path.as_ptr(), &loaded, regs) };
+    Ok(())
+}
+
+/// Replaces the program of the running process by the one that is loaded from `filename`. This
+/// cannot fail. A function of its own, because a tracer looks for it.
+///
+/// # Safety
+/// 1. `filename` points to a NUL-terminated string in kernel memory.
+#[unsafe(no_mangle)]
+#[inline(never)]
+unsafe extern "C" fn begin_new_exec(filename: *const c_char, loaded: &Loaded, regs: &mut PtRegs) {
+    // SAFETY: by (1).
+    let path = unsafe { CStr::from_ptr(filename) }.to_bytes();
+    let task = task::current();
     task.process.files.close_on_exec();
     task.set_comm(comm(path));
-    drop(task.set_user_space(Some(loaded.space)));
-    *regs = loaded.regs;
-    Ok(())
+    drop(task.set_user_space(Some(loaded.space.clone())));
+    *regs = PtRegs {
+        // The number of the system call, which a tracer reads when it returns.
+        orig_ax: regs.orig_ax,
+        ..loaded.regs
+    };
 }
 
 /// Starts the program at `path` as a child of the running task, in a group of its own, with the

@@ -70,6 +70,18 @@ fn fork(
         uaccess::put_user(parent_tid, &pid)?;
     }
     process::add(child.clone(), parent.clone())?;
-    scheduler::start(child);
+    // SAFETY: (1) by `into_raw`.
+    unsafe { wake_up_new_task(Arc::into_raw(child)) };
     Ok(pid)
+}
+
+/// Lets the new process run. A function of its own, because a tracer looks for it.
+///
+/// # Safety
+/// 1. `child` comes from [`Arc::into_raw`], and the caller gives this reference away.
+#[unsafe(no_mangle)]
+#[inline(never)]
+unsafe extern "C" fn wake_up_new_task(child: *const Task) {
+    // SAFETY: by (1).
+    scheduler::start(unsafe { Arc::from_raw(child) });
 }

@@ -124,8 +124,11 @@ fn lines() -> Vec<String> {
              next_comm=+{comm}(%si):string next_pid=+{pid}(%si):s32"
         ),
         format!("p:sched/sched_wakeup ttwu_do_wakeup comm=+{comm}(%di):string pid=+{pid}(%di):s32"),
-        "r:sched/sched_process_fork do_fork parent_comm=$comm child_pid=$retval:s32".into(),
-        "p:sched/sched_process_exec do_execve filename=+0(%di):string old_comm=$comm".into(),
+        format!(
+            "p:sched/sched_process_fork wake_up_new_task parent_comm=$comm \
+             child_pid=+{pid}(%di):s32"
+        ),
+        "p:sched/sched_process_exec begin_new_exec filename=+0(%di):string old_comm=$comm".into(),
         "p:sched/sched_process_exit do_exit comm=$comm code=%di:s64".into(),
         format!(
             "p:exceptions/page_fault do_page_fault address=%dx:x64 ip=+{ip}(%di):x64 \
@@ -133,8 +136,8 @@ fn lines() -> Vec<String> {
         ),
         "p:irq_vectors/local_timer_entry timer_interrupt".into(),
         "r:irq_vectors/local_timer_exit timer_interrupt".into(),
-        "p:irq/irq_handler_entry do_interrupt irq=%si:u32".into(),
-        "r:irq/irq_handler_exit do_interrupt irq=$arg2:u32".into(),
+        "p:irq/irq_handler_entry handle_irq irq=%si:u32".into(),
+        "r:irq/irq_handler_exit handle_irq irq=$arg2:u32".into(),
     ]);
     lines
 }

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi::open;
 use kernel::{
+    arch::smp,
     fs,
     task::{State, WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
@@ -125,6 +126,96 @@ fn faults_interrupts_and_ticks_are_seen() {
             .iter()
             .any(|line| line.contains("irq_handler_exit: irq="))
     );
+}
+
+/// The value of the field `name` of a line.
+fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let mut words = line.split(' ');
+    let value = words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    value.expect(line)
+}
+
+/// An attempt that is refused makes no process, and starts no program.
+#[guest_test]
+fn only_what_comes_to_be_is_an_event() {
+    let lines = traced("sched", || {
+        assert!(run_program("/bin/exercise", &["exec"]).unwrap().success());
+    });
+    let executed: Vec<&str> = (lines.iter())
+        .filter(|line| line.contains("sched_process_exec: "))
+        .map(|line| field(line, "filename"))
+        .collect();
+    assert_eq!(executed, ["\"/bin/exercise\""]);
+    let lines = traced("sched", || {
+        assert!(
+            run_program("/bin/exercise", &["identity"])
+                .unwrap()
+                .success()
+        );
+    });
+    let forked: Vec<&str> = (lines.iter())
+        .filter(|line| line.contains("sched_process_fork: "))
+        .map(|line| field(line, "child_pid"))
+        .collect();
+    assert_eq!(forked.len(), 2, "{lines:?}");
+    for pid in forked {
+        // It is told before the child runs.
+        let first = lines.iter().find(|line| {
+            line.ends_with(&alloc::format!("child_pid={pid}"))
+                || line.ends_with(&alloc::format!("next_pid={pid}"))
+        });
+        assert!(
+            first.is_some_and(|line| line.contains("sched_process_fork: ")),
+            "{lines:?}"
+        );
+    }
+}
+
+#[guest_test]
+fn a_call_that_starts_a_program_keeps_its_number() {
+    let lines = traced("raw_syscalls", || {
+        assert!(run_program("/bin/exercise", &["exec"]).unwrap().success());
+    });
+    let of = |name: &str, end: &str| {
+        let is_it = |line: &&String| line.contains(name) && line.contains(end);
+        lines.iter().filter(is_it).count()
+    };
+    let number = alloc::format!("id={}", abi::nr::EXECVE);
+    assert_eq!(of("sys_exit: ", "id=-1 "), 0);
+    assert_eq!(of("sys_exit: ", &alloc::format!("{number} ret=0")), 1);
+    let entered = of("sys_enter: ", &number);
+    assert_eq!(of("sys_exit: ", &alloc::format!("{number} ")), entered);
+}
+
+/// The time between entry and exit is that of the interrupt alone.
+#[guest_test]
+fn no_other_task_runs_between_entry_and_exit_of_an_interrupt() {
+    write("events/sched/sched_switch/enable", "1");
+    // First, so that no entry is without its exit.
+    write("events/irq/irq_handler_exit/enable", "1");
+    let lines = traced("irq", || {
+        for _ in 0..10 {
+            sleep_ns(NSEC_PER_MSEC);
+        }
+    });
+    write("events/sched/sched_switch/enable", "0");
+    let mut ended = 0;
+    for cpu in 0..smp::possible_cpus() {
+        let of_cpu = alloc::format!("[{cpu:03}]");
+        let mut here = lines.iter().filter(|line| line.contains(&of_cpu));
+        while let Some(line) = here.next() {
+            if line.contains("irq_handler_entry: ")
+                && let Some(next) = here.next()
+            {
+                assert!(next.contains("irq_handler_exit: "), "{line} {next}");
+                assert_eq!(field(next, "irq"), field(line, "irq"));
+                // The letter is that of an interrupt.
+                assert!(line.contains(" d") && line.contains('h'), "{line}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(ended > 0, "{lines:?}");
 }
 
 #[guest_test]

@@ -196,23 +196,33 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
     let in_interrupt = percpu::InInterrupt::begin();
     trace::snapshot::on_interrupt(regs);
-    match vector as u8 {
-        vector::TIMER => timer_interrupt(regs),
-        vector::SERIAL => terminal::on_interrupt(),
-        // The work is done on the way out.
-        vector::RESCHEDULE => {}
-        vector::FLUSH_TLB => smp::flush_tlb_here(),
-        vector::PROBES_SYNC => hooks::on_sync_ipi(regs),
-        // Not a real interrupt: it must not be acknowledged.
-        vector::SPURIOUS => return,
-        vector::APIC_ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
-        SPARE_INTERRUPT if spare_interrupt(regs) => {}
-        _ => pr_warn!("interrupt {vector} has no handler"),
+    handle_irq(regs, vector);
+    // A spurious one is not a real interrupt, and must not be acknowledged.
+    if vector as u8 == vector::SPURIOUS {
+        return;
     }
     apic::end_of_interrupt();
     drop(in_interrupt);
     drop(interruption);
     scheduler::preempt_on_interrupt_exit(regs);
+}
+
+/// The work of an interrupt, without the switch to another task that may follow it. A function of
+/// its own, because a tracer looks for it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn handle_irq(regs: &mut PtRegs, vector: u64) {
+    match vector as u8 {
+        vector::TIMER => timer_interrupt(regs),
+        vector::SERIAL => terminal::on_interrupt(),
+        // The work is done on the way out.
+        vector::RESCHEDULE | vector::SPURIOUS => {}
+        vector::FLUSH_TLB => smp::flush_tlb_here(),
+        vector::PROBES_SYNC => hooks::on_sync_ipi(regs),
+        vector::APIC_ERROR => pr_err!("local APIC error {:#x}", apic::take_error()),
+        SPARE_INTERRUPT if spare_interrupt(regs) => {}
+        _ => pr_warn!("interrupt {vector} has no handler"),
+    }
 }
 
 /// A vector that no device has: [`set_interrupt_handler`] says what it means.

@@ -74,9 +74,10 @@ const OTHERS: [Row; 12] = [
           ("next_pid", "(int32)args.next.pid")]),
     ("sched", "sched_wakeup", "ttwu_do_wakeup", false,
         &[("comm", "str(args.task.comm, 15)"), ("pid", "(int32)args.task.pid")]),
-    ("sched", "sched_process_fork", "do_fork", true,
-        &[("parent_comm", "comm"), ("parent_pid", "pid"), ("child_pid", "(int32)retval")]),
-    ("sched", "sched_process_exec", "do_execve", false,
+    ("sched", "sched_process_fork", "wake_up_new_task", false,
+        &[("parent_comm", "comm"), ("parent_pid", "pid"),
+          ("child_pid", "(int32)args.child.pid")]),
+    ("sched", "sched_process_exec", "begin_new_exec", false,
         &[("filename", "str(arg0)"), ("old_comm", "comm"), ("pid", "pid")]),
     ("sched", "sched_process_exit", "do_exit", false,
         &[("comm", "comm"), ("pid", "pid"), ("code", "(int64)arg0")]),
@@ -84,8 +85,8 @@ const OTHERS: [Row; 12] = [
         &[("address", "arg2"), ("ip", "args.regs.ip"), ("error_code", "arg1")]),
     ("irq_vectors", "local_timer_entry", "timer_interrupt", false, &[]),
     ("irq_vectors", "local_timer_exit", "timer_interrupt", true, &[]),
-    ("irq", "irq_handler_entry", "do_interrupt", false, &[("irq", "(uint32)arg1")]),
-    ("irq", "irq_handler_exit", "do_interrupt", true, &[("irq", "(uint32)arg1")]),
+    ("irq", "irq_handler_entry", "handle_irq", false, &[("irq", "(uint32)arg1")]),
+    ("irq", "irq_handler_exit", "handle_irq", true, &[("irq", "(uint32)arg1")]),
 ];
 
 /// How an argument of a system call is calculated.
