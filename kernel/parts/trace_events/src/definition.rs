@@ -28,6 +28,9 @@ use core::fmt;
 
 /// The group of an event that names none.
 pub const DEFAULT_GROUP: &str = "kprobes";
+/// The name of the file beside the groups, and beside the events of a group. None of them can have
+/// it.
+const FILE_NAME: &str = "enable";
 /// The most bytes of a group's or an event's name.
 pub const MOST_NAME_BYTES: usize = 63;
 /// The most arguments of an event.
@@ -520,12 +523,16 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
         if !group.starts_with(is_good) || !group.chars().all(|c| is_good(c) || c.is_ascii_digit()) {
             return Err((Reason::BadGroupName, 0));
         }
+        if group == FILE_NAME {
+            return Err((Reason::NameOfFile, 0));
+        }
     }
     match event {
         "" if group.is_some() => Ok((group, None)),
         "" => Err((Reason::NoEventName, start)),
         event if event.len() > MOST_NAME_BYTES => Err((Reason::EventTooLong, start)),
         event if !is_identifier(event) => Err((Reason::BadEventName, start)),
+        FILE_NAME => Err((Reason::NameOfFile, start)),
         event => Ok((group, Some(event))),
     }
 }

@@ -76,6 +76,8 @@ pub enum Reason {
     NoPlace,
     /// The place is one of user space.
     UserProbe,
+    /// The name is that of a file beside groups or events.
+    NameOfFile,
     /// A deletion without a name.
     BadDeletion,
     /// A deletion of what is not there.
@@ -154,6 +156,7 @@ impl Reason {
                 "No place to probe is given; write SYMBOL, SYMBOL+OFFSET or an address"
             }
             Self::UserProbe => "Places in user space are not for kprobe_events",
+            Self::NameOfFile => "A file of tracing has this name; choose another",
             Self::BadDeletion => "A deletion needs a name: -:[<group>/][<event>]",
             Self::NotFound => "No such event; kprobe_events lists those that are there",
             Self::Busy => "Event is in use; disable it and remove its triggers first",
@@ -172,6 +175,7 @@ impl Reason {
             Self::OutOfMemory => 12,
             Self::Busy => 16,
             Self::EventExists
+            | Self::NameOfFile
             | Self::DifferentProbeType
             | Self::DifferentArgumentType
             | Self::SameProbe => 17,

@@ -486,6 +486,10 @@ fn names_are_read_or_made() {
     definition(&format!("p:{most}/{most} vfs_read"));
     refused(&format!("p:^{NAME_64}/x vfs_read"), Reason::GroupTooLong);
     refused(&format!("p:x/^{NAME_64} vfs_read"), Reason::EventTooLong);
+    refused("p:^enable/x vfs_read", Reason::NameOfFile);
+    refused("p:x/^enable vfs_read", Reason::NameOfFile);
+    refused("r:^enable vfs_read", Reason::NameOfFile);
+    definition("p:enabled/enable1 vfs_read");
     definition("p vfs_read a123456789012345678901234567890b=%ax");
 }
 
@@ -780,6 +784,7 @@ fn errors_have_linux_errnos() {
         (Reason::DifferentProbeType, 17),
         (Reason::DifferentArgumentType, 17),
         (Reason::EventExists, 17),
+        (Reason::NameOfFile, 17),
         (Reason::TooManyArguments, 7),
         (Reason::EventTooBig, 7),
         (Reason::BadInstructionBoundary, 84),

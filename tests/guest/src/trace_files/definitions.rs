@@ -162,6 +162,26 @@ fn lines_that_cannot_be_obeyed_are_refused_and_change_nothing() {
     clean_up();
 }
 
+/// The files beside groups and events stay, whatever is defined.
+#[guest_test]
+fn no_group_and_no_event_takes_the_name_of_a_file() {
+    clean_up();
+    append("p:m/one traced_function", "kprobe_events").unwrap();
+    for (line, column) in [
+        ("p:enable/two traced_other", 2),
+        ("p:m/enable traced_other", 4),
+    ] {
+        let (errno, said, at) = refused(line);
+        assert_eq!((errno, at), (Errno::EEXIST, column), "{line}");
+        assert_eq!(said, "A file of tracing has this name; choose another");
+        assert!(exists("events/enable") && exists("events/m/enable"));
+    }
+    echo("1", "events/m/enable").unwrap();
+    assert_eq!(show("events/m/one/enable"), "1\n");
+    echo("0", "events/m/enable").unwrap();
+    clean_up();
+}
+
 /// A name of several functions is refused, and so is a place inside an instruction.
 #[guest_test]
 fn places_that_are_not_one_instruction_are_refused() {
