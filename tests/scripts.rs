@@ -50,14 +50,22 @@ fn run_request(
     kernel: &Kernel,
     request: &TraceRequest,
     cmdline: &str,
-    mut meanwhile: impl FnMut(&Trace, &Frame),
+    meanwhile: impl FnMut(&Trace, &Frame),
 ) -> Run {
     let machine = Machine {
         cmdline: cmdline.into(),
         ..Machine::new(kernel.image(Firmware::Bios).unwrap())
     };
+    run_on(&machine, request, meanwhile)
+}
+
+fn run_on(
+    machine: &Machine,
+    request: &TraceRequest,
+    mut meanwhile: impl FnMut(&Trace, &Frame),
+) -> Run {
     let _taken = for_guest(machine.cpus);
-    let mut trace = Trace::start(&machine, Install::Allowed, request).unwrap();
+    let mut trace = Trace::start(machine, Install::Allowed, request).unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
     let (mut frames, mut log, mut hung) = (Vec::new(), Vec::new(), false);
     let end = loop {
@@ -372,6 +380,25 @@ fn a_limit_and_the_host_end_the_script_and_the_program() {
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.ended().0, 0);
     assert_eq!(run.records(0).last(), Some(&99));
+}
+
+/// On one CPU with long ticks the trace is over before the task that started it runs again.
+#[test]
+fn a_trace_may_be_over_before_its_program_begins() {
+    let request = TraceRequest {
+        script: interval_script().encode(),
+        limit: Some(Duration::ZERO),
+        ..TraceRequest::default()
+    };
+    let machine = Machine {
+        cpus: 1,
+        cmdline: "tick_ms=100".into(),
+        ..Machine::new(kernel().image(Firmware::Bios).unwrap())
+    };
+    let run = run_on(&machine, &request, |_, _| {});
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    assert_eq!(run.ended().0, 0);
+    assert_eq!(run.records(0), [1, 99]);
 }
 
 #[test]

@@ -62,6 +62,9 @@ const RUNNING: u8 = 1;
 const ENDING: u8 = 2;
 /// All is sent.
 const OVER: u8 = 3;
+/// All is sent, and the script never ran. [`OVER`] does not tell this: a short trace may be over
+/// before the task that waits for [`RUNNING`] has a CPU.
+const REFUSED: u8 = 4;
 
 /// Those who wait for another state.
 static CHANGED: WaitQueue = WaitQueue::new();
@@ -93,7 +96,7 @@ pub fn start() -> Option<Trace> {
         return Some(Trace { run, refused: true });
     }
     CHANGED.wait_until(|| STATE.load(Ordering::SeqCst) != STARTING);
-    let refused = STATE.load(Ordering::SeqCst) == OVER;
+    let refused = STATE.load(Ordering::SeqCst) == REFUSED;
     Some(Trace { run, refused })
 }
 
@@ -112,7 +115,7 @@ impl Trace {
             false => alloc::format!("/bin/{program}"),
         };
         let args: Vec<&str> = words.collect();
-        let is_over = || STATE.load(Ordering::SeqCst) == OVER;
+        let is_over = || STATE.load(Ordering::SeqCst) >= OVER;
         let result = run_program_until(&path, &args, is_over);
         let cut_short = is_over();
         advance(ENDING);
@@ -157,15 +160,18 @@ fn read_trace(script: Vec<u8>, options: &str) {
     let options = Options::parse(options);
     // SAFETY: one task of this kind is started, and nobody else uses COM2.
     let mut line = unsafe { Line::new() };
+    let mut outcome = OVER;
     if !line.port.works() {
         pr_err!("trace: there is no second serial port for the answers");
+        outcome = REFUSED;
     } else if let Err(refusal) = trace(&script, &options, &mut line) {
         pr_err!("trace: {}", refusal.text);
         line.send(&refusal.frame());
+        outcome = REFUSED;
     }
     line.flush();
     line.port.flush();
-    advance(OVER);
+    advance(outcome);
     // A task is neither woken nor dropped under the lock.
     let waiter = WAITER.lock().take();
     if let Some(waiter) = waiter {
@@ -235,7 +241,7 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
 /// The watchdog's task.
 fn feed(outbox: Outbox) {
     let task = task::current();
-    while STATE.load(Ordering::SeqCst) != OVER {
+    while STATE.load(Ordering::SeqCst) < OVER {
         for cpu in 0..smp::online_cpus() {
             task.set_allowed_cpus(1 << cpu);
             // It wakes up on that CPU.
