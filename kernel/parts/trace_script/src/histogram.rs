@@ -44,14 +44,14 @@ impl Scale {
         }
     }
 
-    /// How many ranges lie between `from` and `to`.
+    /// How many ranges lie between `from` and `to`. Of more than `u32::MAX`, that number.
     pub(crate) fn steps(self) -> u32 {
         match self {
             Self::Log2 => 0,
             Self::Linear { from, to, step } => {
                 let width = i128::from(to) - i128::from(from);
                 let steps = (width + i128::from(step) - 1) / i128::from(step).max(1);
-                u32::try_from(steps).unwrap_or(0)
+                u32::try_from(steps).unwrap_or(u32::MAX)
             }
         }
     }

@@ -354,11 +354,11 @@ impl Body<'_, '_> {
             ));
         }
         let scale = Scale::Linear { from, to, step };
-        match scale.steps() {
-            1..=MOST_BUCKETS => Ok(scale),
-            steps => Err(Diagnostic::new(
+        match scale.steps() <= MOST_BUCKETS {
+            true => Ok(scale),
+            false => Err(Diagnostic::new(
                 span,
-                format!("these are {steps} ranges; at most {MOST_BUCKETS} fit"),
+                format!("these are more than {MOST_BUCKETS} ranges, which do not fit"),
                 "use a larger step",
             )),
         }

@@ -800,7 +800,10 @@ pub(super) fn describe(shape: &Shape) -> String {
         Shape::Text(_) | Shape::Counted(_) => "a text".into(),
         Shape::Bytes(_) => "bytes".into(),
         Shape::List { .. } | Shape::Array { .. } | Shape::Items { .. } => "a list".into(),
-        Shape::Tuple(items) => format!("a tuple of {}", items.len()),
+        Shape::Tuple(items) => {
+            let items: Vec<String> = items.iter().map(describe).collect();
+            format!("a tuple ({})", items.join(", "))
+        }
         Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
             format!("a `{name}`")
         }

@@ -230,6 +230,23 @@ fn types_must_fit() {
         "this histogram has 1002 buckets; one of at most 256 can be deleted by its key | use a \
          larger step, or clear the whole map: clear(@name)"
     );
+    for bounds in [
+        "0, 1001, 1",
+        "0, 9000000000, 1",
+        "-9223372036854775807, 9223372036854775807, 1",
+    ] {
+        assert_eq!(
+            short(&format!(
+                "kprobe:vfs_write {{ @ = lhist(arg0, {bounds}); }}"
+            )),
+            "these are more than 1000 ranges, which do not fit | use a larger step"
+        );
+    }
+    assert_eq!(
+        short("kprobe:vfs_write { @x = (1, comm); @x = (1, 2); }"),
+        "`@x` holds a tuple (a number, a text), and this is a tuple (a number, a number) | use \
+         another map"
+    );
     assert_eq!(
         short("kprobe:vfs_write { @[args.file.name, comm, 1] = count(); }"),
         "the keys have 72 bytes; at most 64 fit | use fewer keys, a field of the value, or a \
