@@ -226,6 +226,7 @@ pub fn create() -> Result<(), Errno> {
             })
             .stores(set_event)
             .truncates(|| EVENTS.lock().enable(false, |_| true))
+            .of_lines()
         ),
         plain!(
             "tracing_on",
@@ -301,17 +302,18 @@ pub fn create() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns events on, or off behind a `!`: `GROUP:EVENT`, `GROUP:`, `EVENT`, with `*` for any.
+/// Turns events on, or off behind a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
+/// name of a group or an event.
 fn set_event(data: &[u8]) -> Result<(), Errno> {
     for word in text(data)?.split_ascii_whitespace() {
         let (word, enabled) = match word.strip_prefix('!') {
             Some(word) => (word, false),
             None => (word, true),
         };
-        let (group, event) = word.split_once(':').unwrap_or(("", word));
         let is = |pattern: &str, name: &str| matches!(pattern, "" | "*") || pattern == name;
-        let select = |name: &Name| {
-            is(group, &name.0) && is(event, &name.1) || !word.contains(':') && name.0 == word
+        let select = |name: &Name| match word.split_once(':') {
+            Some((group, event)) => is(group, &name.0) && is(event, &name.1),
+            None => name.0 == word || name.1 == word,
         };
         let mut events = EVENTS.lock();
         if !events.iter().any(|(name, _)| select(name)) {

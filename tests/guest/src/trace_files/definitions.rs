@@ -483,11 +483,42 @@ fn set_event_lists_and_chooses_events() {
     assert_eq!(show("set_event"), "m:one\nm:two\n");
     append("!m:one", "set_event").unwrap();
     assert_eq!(show("set_event"), "m:two\n");
-    assert_eq!(append("nothing:at_all", "set_event"), Err(Errno::EINVAL));
+    // A word without a colon is the name of a group or an event. It is never all of them.
+    for nothing in ["nothing:at_all", "*", "!*", "!", "! m", "m:on*"] {
+        assert_eq!(
+            append(nothing, "set_event"),
+            Err(Errno::EINVAL),
+            "{nothing}"
+        );
+        assert_eq!(show("set_event"), "m:two\n");
+    }
+    append("one", "set_event").unwrap();
+    assert_eq!(show("set_event"), "m:one\nm:two\n");
+    append("!m", "set_event").unwrap();
+    assert_eq!(show("set_event"), "");
+    append("m", "set_event").unwrap();
     // Truncating turns all off.
     echo("", "set_event").unwrap();
     assert_eq!(show("set_event"), "");
     assert_eq!(show("events/m/two/enable"), "0\n");
+    // A list that does not fit into one write is not cut inside a name.
+    let long = "l".repeat(63);
+    for number in 0..40 {
+        let line = format!("p:{long}/{number:_>63} traced_function");
+        append(&line, "kprobe_events").unwrap();
+    }
+    append(&format!("{long}:"), "set_event").unwrap();
+    let list = show("set_event");
+    assert!(list.len() > fs::CHUNK);
+    echo("", "set_event").unwrap();
+    let file = fs::open(&path("set_event"), open::WRONLY | open::APPEND).unwrap();
+    let mut rest = list.as_bytes();
+    while !rest.is_empty() {
+        let piece = &rest[..rest.len().min(fs::CHUNK)];
+        rest = &rest[file.write_at(0, piece).unwrap()..];
+    }
+    assert_eq!(show("set_event"), list);
+    echo("", "set_event").unwrap();
     clean_up();
 }
 
