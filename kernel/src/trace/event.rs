@@ -567,17 +567,26 @@ impl Event {
             }
             return result;
         }
-        self.switch_users = self.switch_users.saturating_sub(1);
-        if self.switch_users == 0 {
-            // Programs that ask for it still, because memory is short, find what counts now.
-            self.switch.store(self.enabled.into(), Ordering::Relaxed);
+        if self.switch_users <= 1 {
+            // What the triggers have made of the event stays. So programs that ask for the switch
+            // still, because memory is short, find what counts now.
+            self.enabled = self.is_recorded();
         }
+        self.switch_users = self.switch_users.saturating_sub(1);
         self.apply()
+    }
+
+    /// Whether a hit is recorded now, if the filter matches.
+    fn is_recorded(&self) -> bool {
+        match self.switch_users {
+            0 => self.enabled,
+            _ => self.switch.load(Ordering::Relaxed) != 0,
+        }
     }
 
     /// The content of `enable`.
     pub fn enabled_text(&self) -> &'static str {
-        match (self.enabled, self.switch_users > 0) {
+        match (self.is_recorded(), self.switch_users > 0) {
             (false, false) => "0",
             (true, false) => "1",
             (false, true) => "0*",
@@ -670,6 +679,8 @@ impl Event {
     /// As [`Event::apply`]; then it is as it was.
     pub fn enable(&mut self, enabled: bool) -> Result<(), Errno> {
         if self.enabled == enabled {
+            // A trigger of another event may have switched it.
+            self.switch.store(enabled.into(), Ordering::Relaxed);
             return Ok(());
         }
         let old = core::mem::replace(&mut self.enabled, enabled);

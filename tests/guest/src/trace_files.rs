@@ -404,8 +404,14 @@ fn triggers_switch_recording_off_and_another_event_on() {
         show("events/kprobes/a/trigger"),
         "enable_event:kprobes:b:count=0 if number == 5\n"
     );
+    // What the trigger has made of the event stays when it goes.
+    assert_eq!(show("events/kprobes/b/enable"), "1*\n");
     append("!enable_event:kprobes:b", "events/kprobes/a/trigger").unwrap();
-    assert_eq!(show("events/kprobes/b/enable"), "0\n");
+    assert_eq!(show("events/kprobes/b/enable"), "1\n");
+    let before = opens();
+    fs::open(&path("tracing_on"), open::RDONLY).unwrap();
+    assert!(opens() > before);
+    echo("0", "events/kprobes/b/enable").unwrap();
     echo("traceoff if number == 9", "events/kprobes/a/trigger").unwrap();
     call(8);
     assert_eq!(show("tracing_on"), "1\n");

@@ -432,6 +432,40 @@ fn a_whole_group_is_deleted_by_its_name() {
     clean_up();
 }
 
+/// Of a trigger and a hand, the last one says whether an event is on.
+#[guest_test]
+fn an_event_that_a_trigger_has_switched_is_switched_by_hand() {
+    clean_up();
+    echo("p:a traced_function number=%di:u64", "kprobe_events").unwrap();
+    append("p:b traced_other", "kprobe_events").unwrap();
+    let text = || show("events/kprobes/b/enable");
+    let recorded = || {
+        buffer::clear(None);
+        traced_other(1);
+        lines().len()
+    };
+    for (trigger, by_trigger, by_hand) in [("enable_event", 1, 0), ("disable_event", 0, 1)] {
+        let hand = format!("{by_hand}");
+        echo(&hand, "events/kprobes/b/enable").unwrap();
+        append(&format!("{trigger}:kprobes:b"), "events/kprobes/a/trigger").unwrap();
+        assert_eq!((text(), recorded()), (format!("{by_hand}*\n"), by_hand));
+        call(1);
+        assert_eq!(
+            (text(), recorded()),
+            (format!("{by_trigger}*\n"), by_trigger)
+        );
+        echo(&hand, "events/kprobes/b/enable").unwrap();
+        assert_eq!((text(), recorded()), (format!("{by_hand}*\n"), by_hand));
+        call(1);
+        append(&format!("!{trigger}:kprobes:b"), "events/kprobes/a/trigger").unwrap();
+        assert_eq!(
+            (text(), recorded()),
+            (format!("{by_trigger}\n"), by_trigger)
+        );
+    }
+    clean_up();
+}
+
 #[guest_test]
 fn a_group_says_x_while_some_of_its_events_are_on() {
     clean_up();
