@@ -568,7 +568,7 @@ impl Event {
             return result;
         }
         if self.switch_users <= 1 {
-            // What the triggers have made of the event stays. So programs that ask for the switch
+            // The event stays as the triggers have left it. So programs that ask for the switch
             // still, because memory is short, find what counts now.
             self.enabled = self.is_recorded();
         }

@@ -404,7 +404,7 @@ fn triggers_switch_recording_off_and_another_event_on() {
         show("events/kprobes/a/trigger"),
         "enable_event:kprobes:b:count=0 if number == 5\n"
     );
-    // What the trigger has made of the event stays when it goes.
+    // The event stays as the trigger has left it.
     assert_eq!(show("events/kprobes/b/enable"), "1*\n");
     append("!enable_event:kprobes:b", "events/kprobes/a/trigger").unwrap();
     assert_eq!(show("events/kprobes/b/enable"), "1\n");
