@@ -606,6 +606,7 @@ fn sources_stacks_and_profiles() {
         entries: 64,
     });
     let ticks = w.map(MapDef::counters("ticks", 1));
+    let early = w.map(MapDef::counters("early", 1));
     let exits = w.program(Kind::Probe, |b| {
         b.load_map(R2, MapIndex(stacks as u16))
             .mov(R3, 0)
@@ -620,6 +621,9 @@ fn sources_stacks_and_profiles() {
     let tick = w.program(Kind::Probe, |b| {
         b.add(MapIndex(ticks as u16), 0, 1);
     });
+    let never = w.program(Kind::Probe, |b| {
+        b.add(MapIndex(early as u16), 0, 1);
+    });
     w.script.requests = vec![Request::Forward; 2];
     w.script.attachments = vec![
         Attachment::Source {
@@ -633,6 +637,16 @@ fn sources_stacks_and_profiles() {
         Attachment::Profile {
             program: tick,
             nanoseconds: TICK,
+        },
+        // A period goes by before the first run, and none of these does in a test.
+        Attachment::Profile {
+            program: never,
+            nanoseconds: 1000 * 1_000_000_000,
+        },
+        // These are more cycles than 64 bits count.
+        Attachment::Profile {
+            program: never,
+            nanoseconds: u64::MAX,
         },
     ];
     let run = run(&kernel, &w.script);
@@ -662,6 +676,7 @@ fn sources_stacks_and_profiles() {
     let (_, books) = run.ended();
     assert!(books[2].0 > 0, "no tick: {books:?}");
     assert_eq!(run.sums(ticks), [(0, books[2].0)]);
+    assert_eq!(run.sums(early), []);
 }
 
 #[test]

@@ -18,8 +18,9 @@
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
 //!     it is unregistered, behind a grace period.
 //! PROFILE-2. A profile runs as often as it was asked for, on the average, while its CPU has work:
-//!     at the tick that is nearest to each multiple of its period. A period below that of the ticks
-//!     is refused, because it could not be kept. A CPU that has nothing to do takes no ticks, so a
+//!     at the tick that is nearest to each multiple of its period. A CPU counts its periods from
+//!     its first tick, so there the profile does not run yet. A period below that of the ticks is
+//!     refused, because it could not be kept. A CPU that has nothing to do takes no ticks, so a
 //!     profile does not run there.
 //! PROFILE-3. The profiles of a script begin and end with the same tick of a CPU. So those with the
 //!     same period run at the same ticks, and their counts can be compared.
@@ -366,7 +367,8 @@ struct Due {
     /// because the next tick of the timer would be farther behind it.
     period: u64,
     early: u64,
-    /// By CPU: the value of the time stamp counter from which on it is due; 0 before the first run.
+    /// By CPU: the value of the time stamp counter from which on it is due; 0 before the
+    /// CPU's first tick.
     next: Vec<AtomicU64>,
 }
 
@@ -397,7 +399,7 @@ impl Profile {
         next.extend((0..cpus).map(|_| AtomicU64::new(0)));
         let ticks = |nanoseconds: u64| {
             let ticks = u128::from(nanoseconds) * u128::from(time::tsc_hz());
-            (ticks / u128::from(time::NSEC_PER_SEC)) as u64
+            u64::try_from(ticks / u128::from(time::NSEC_PER_SEC)).unwrap_or(u64::MAX)
         };
         let due = Box::into_raw(try_box(Due {
             program,
@@ -460,15 +462,20 @@ fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
             continue;
         };
         let was_due = next.load(Ordering::Relaxed);
-        if now.wrapping_add(due.early) < was_due {
+        let after_period = now.saturating_add(due.period);
+        if was_due == 0 {
+            next.store(after_period, Ordering::Relaxed);
+            continue;
+        }
+        if now.saturating_add(due.early) < was_due {
             continue;
         }
         // From when it was due, so that ticks that come late do not add up. After a rest of the
         // CPU it begins anew, and does not make up for what it has slept through.
-        let following = was_due.wrapping_add(due.period);
+        let following = was_due.saturating_add(due.period);
         let following = match following > now {
             true => following,
-            false => now.wrapping_add(due.period),
+            false => after_period,
         };
         next.store(following, Ordering::Relaxed);
         due.program.run(interrupted);
