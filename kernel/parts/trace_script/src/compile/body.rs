@@ -138,7 +138,7 @@ pub(super) struct Body<'c, 'a> {
     scopes: Vec<Vec<Variable>>,
     /// Where `break` and `continue` lead to.
     loops: Vec<(Label, Label)>,
-    end: Label,
+    pub(super) end: Label,
     declined: Option<Label>,
 }
 

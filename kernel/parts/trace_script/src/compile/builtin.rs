@@ -696,7 +696,7 @@ impl Body<'_, '_> {
                 None => Err(self.wrong_count(name, span, "delete(@map[key]) or delete(@map, key)")),
             },
             ("delete", []) => Err(self.wrong_count(name, span, "delete(@map[key])")),
-            ("exit", []) => self.ask(Request::Exit, Record::Exit, 0),
+            ("exit", []) => self.exit(0),
             ("exit", [status]) => {
                 let status = self.count(status)?;
                 let Some(status) = status.number.constant() else {
@@ -706,7 +706,7 @@ impl Body<'_, '_> {
                         "use `if (…) { exit(1); }`",
                     ));
                 };
-                self.ask(Request::Exit, Record::Exit, status as u32)
+                self.exit(status as u32)
             }
             ("exit", _) => Err(self.wrong_count(name, span, "exit() or exit(status)")),
             ("time", formats) if formats.len() <= 1 => {
@@ -918,6 +918,13 @@ impl Body<'_, '_> {
     /// A record that only asks the kernel for something.
     fn ask(&mut self, request: Request, record: Record, status: u32) -> Lowered<()> {
         self.write_record(request, record, Vec::new(), status, Span::default())
+    }
+
+    /// `exit(status)`: the trace is to end, and this block ends at once.
+    fn exit(&mut self, status: u32) -> Lowered<()> {
+        self.ask(Request::Exit, Record::Exit, status)?;
+        self.asm.jump(self.end);
+        Ok(())
     }
 
     /// A record that the reader shows.

@@ -277,6 +277,18 @@ fn exit_tells_its_status() {
 }
 
 #[test]
+fn nothing_behind_exit_is_done() {
+    let mut world = World::new(
+        "BEGIN { for ($i : 0..9) { @turns = $i; if ($i == 4) { exit(1); } @whole = $i; } \
+         @behind = 1; print(@turns); exit(2); } \
+         BEGIN { @other = 1; exit(1); @behind = 2; }",
+    );
+    world.tick();
+    assert_eq!((world.status, &*world.out), (Some(1), ""));
+    assert_eq!(world.maps(), "@other: 1\n@turns: 4\n@whole: 3\n");
+}
+
+#[test]
 fn a_pair_of_probes_measures_a_duration() {
     let mut world = World::new(
         "kprobe:vfs_write { @at[tid] = nsecs; } \
