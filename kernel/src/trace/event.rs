@@ -55,8 +55,8 @@ pub struct Event {
     pub id: u16,
     pub layout: Shared<Layout>,
     pub probes: Vec<Probe>,
-    /// Records are to be written.
-    pub enabled: bool,
+    /// Records are to be written, unless triggers of other events say otherwise.
+    enabled: bool,
     pub filter: Option<Filter>,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
@@ -577,7 +577,7 @@ impl Event {
     }
 
     /// Whether a hit is recorded now, if the filter matches.
-    fn is_recorded(&self) -> bool {
+    pub fn is_recorded(&self) -> bool {
         match self.switch_users {
             0 => self.enabled,
             _ => self.switch.load(Ordering::Relaxed) != 0,
@@ -673,23 +673,20 @@ impl Event {
         Ok(table)
     }
 
-    /// Turns recording on or off.
+    /// Turns recording on or off, also if a trigger of another event has switched it.
     ///
     /// # Errors
     /// As [`Event::apply`]; then it is as it was.
     pub fn enable(&mut self, enabled: bool) -> Result<(), Errno> {
-        if self.enabled == enabled {
-            // A trigger of another event may have switched it.
-            self.switch.store(enabled.into(), Ordering::Relaxed);
-            return Ok(());
+        if self.enabled != enabled {
+            self.enabled = enabled;
+            if let Err(errno) = self.apply() {
+                self.enabled = !enabled;
+                return Err(errno);
+            }
         }
-        let old = core::mem::replace(&mut self.enabled, enabled);
-        let result = self.apply();
-        if result.is_err() {
-            self.enabled = old;
-        }
-        self.switch.store(self.enabled.into(), Ordering::Relaxed);
-        result
+        self.switch.store(enabled.into(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sets or clears the filter.

@@ -315,7 +315,7 @@ impl Events {
         let mut states = self
             .iter()
             .filter(|(name, _)| select(name))
-            .map(|(_, event)| event.enabled);
+            .map(|(_, event)| event.is_recorded());
         match states.next() {
             None => '0',
             Some(first) if !states.all(|state| state == first) => 'X',

@@ -118,6 +118,14 @@ fn text(data: &[u8]) -> Result<&str, Errno> {
     Ok(str::from_utf8(data).map_err(|_| Errno::EINVAL)?.trim())
 }
 
+/// 0, or any other number.
+fn nonzero(data: &[u8]) -> Result<bool, Errno> {
+    match text(data)?.parse::<u64>() {
+        Ok(number) => Ok(number != 0),
+        Err(_) => Err(Errno::EINVAL),
+    }
+}
+
 /// 0 or 1.
 fn switch(data: &[u8]) -> Result<bool, Errno> {
     match text(data)?.parse::<u64>() {
@@ -218,8 +226,11 @@ pub fn create() -> Result<(), Errno> {
             "set_event",
             READ | WRITE,
             Functions::shows(|out| {
-                for (name, event) in EVENTS.lock().iter().filter(|(_, event)| event.enabled) {
-                    let _ = event;
+                for (name, _) in EVENTS
+                    .lock()
+                    .iter()
+                    .filter(|(_, event)| event.is_recorded())
+                {
                     writeln!(out, "{}:{}", name.0, name.1)?;
                 }
                 Ok(())
@@ -239,7 +250,7 @@ pub fn create() -> Result<(), Errno> {
                 )?)
             })
             .stores(|data| {
-                TRACING_ON.store(switch(data)?, Ordering::Relaxed);
+                TRACING_ON.store(nonzero(data)?, Ordering::Relaxed);
                 Ok(())
             })
         ),

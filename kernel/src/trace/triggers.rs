@@ -42,7 +42,7 @@ struct Slot {
     deed: AtomicU64,
     /// How often it still acts.
     left: AtomicU64,
-    /// Of another event: its switch.
+    /// Of another event: its switch. Null if recording as a whole is switched.
     switch: AtomicPtr<AtomicU64>,
 }
 
@@ -91,7 +91,8 @@ impl Drop for Taken {
     }
 }
 
-/// The helper `Trigger`. Returns whether the trigger acts.
+/// The helper `Trigger`. Returns whether the trigger acts. One that would change nothing keeps its
+/// count.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     let Some(slot) = SLOTS.get(number as usize) else {
@@ -99,6 +100,14 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     };
     let deed = slot.deed.load(Acquire);
     if deed == Deed::Nothing as u64 {
+        return 0;
+    }
+    // SAFETY: null, or the switch of an event that outlives the slot.
+    let switch = unsafe { slot.switch.load(Relaxed).as_ref() };
+    let is_on = switch.map_or(TRACING_ON.load(Relaxed), |switch| switch.load(Relaxed) != 0);
+    let on = deed == Deed::TraceOn as u64 || deed == Deed::EnableEvent as u64;
+    let off = deed == Deed::TraceOff as u64 || deed == Deed::DisableEvent as u64;
+    if on && is_on || off && !is_on {
         return 0;
     }
     let mut left = slot.left.load(Relaxed);
@@ -117,20 +126,11 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
             Err(now) => left = now,
         }
     }
-    let set = |on: u64| {
-        // SAFETY: null, or the switch of an event that outlives the slot.
-        if let Some(switch) = unsafe { slot.switch.load(Relaxed).as_ref() } {
-            switch.store(on, Relaxed);
+    if on || off {
+        match switch {
+            Some(switch) => switch.store(on.into(), Relaxed),
+            None => TRACING_ON.store(on, Relaxed),
         }
-    };
-    if deed == Deed::TraceOn as u64 {
-        TRACING_ON.store(true, Relaxed);
-    } else if deed == Deed::TraceOff as u64 {
-        TRACING_ON.store(false, Relaxed);
-    } else if deed == Deed::EnableEvent as u64 {
-        set(1);
-    } else if deed == Deed::DisableEvent as u64 {
-        set(0);
     } else if deed == Deed::Snapshot as u64 {
         snapshot::take();
     }

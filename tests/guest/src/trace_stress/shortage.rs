@@ -421,7 +421,7 @@ fn an_event_is_turned_off_without_memory() {
             assert_eq!(event.probes[0].profile().hits, before + 1);
             let outcome = with_room_for(0, || event.enable(false));
             assert!(outcome.refused > 0, "there was nothing to refuse");
-            assert_eq!((outcome.result, event.enabled), (Ok(()), false));
+            assert_eq!((outcome.result, event.is_recorded()), (Ok(()), false));
             fired_target(1);
             assert_eq!(event.probes[0].profile().hits, before + 1);
         }
