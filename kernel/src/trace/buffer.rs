@@ -411,6 +411,17 @@ pub fn resize(kib: usize) -> Result<(), Errno> {
     buffer.make((kib * 1024).div_ceil(PAGE_BYTES))
 }
 
+/// The same, but rings that have that size stay, with their records.
+///
+/// # Errors
+/// As [`resize`].
+pub fn set_size_kib(kib: usize) -> Result<(), Errno> {
+    match kib.checked_next_multiple_of(PAGE_BYTES / 1024) {
+        Some(kib) if kib == size_kib() => Ok(()),
+        _ => resize(kib),
+    }
+}
+
 /// Whether the oldest records go when there is no room, rather than the newest.
 pub fn overwrites() -> bool {
     BUFFER.lock().mode == Mode::Overwrite
@@ -444,6 +455,21 @@ pub fn stats(cpu: usize) -> Stats {
 /// The counts of one of a CPU's rings since it was cleared.
 pub fn stats_of(cpu: usize, which: Which) -> Stats {
     BUFFER.lock().stats_of(cpu, which)
+}
+
+/// When the oldest record of a CPU was written, in nanoseconds since the boot.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn oldest(cpu: usize) -> Result<Option<u64>, OutOfMemory> {
+    let mut oldest = None;
+    view(Which::Live, Some(cpu), |item| {
+        if let Item::Record { cpu, tsc, .. } = item {
+            oldest = Some(crate::time::tsc_to_ns(cpu, tsc));
+        }
+        oldest.is_none()
+    })?;
+    Ok(oldest)
 }
 
 /// Takes a snapshot of all CPUs, or of one: its records are those of [`Which::Snapshot`] then, and

@@ -25,7 +25,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use bpf::{Condition, Helper, Label, Reg, Size};
+use bpf::{Condition, Helper, Label, Reg, Size, verifier::verify};
 use trace_events::{
     compile::{self, EventProgram, FILTERED, HITS, UNASKED},
     definition::{Definition, EventKind},
@@ -285,6 +285,15 @@ impl Probe {
     }
 }
 
+/// The parts that a program has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Those that are wanted now.
+    Now,
+    /// All that may ever be wanted, with the triggers and the filter that there are.
+    Largest,
+}
+
 /// The programs of a probe.
 struct Loaded {
     hit: Shared<Program>,
@@ -400,7 +409,7 @@ impl Event {
     fn arm_all(&mut self) -> Result<(), LoadError> {
         let mut armed = try_vec(self.probes.len())?;
         for probe in &self.probes {
-            let programs = self.programs(&probe.definition);
+            let programs = self.programs(&probe.definition, Extent::Now);
             let programs = programs.map_err(LoadError::Event)?;
             let maps = &mut self.maps;
             let hit = Program::load_sharing(programs.hit, |wanted| {
@@ -426,16 +435,32 @@ impl Event {
         Ok(())
     }
 
+    /// Whether all programs that the event may need can be loaded: the largest has the parts of all
+    /// others. So a filter or a trigger is refused when it is set, and not when the event is turned
+    /// on or off.
+    ///
+    /// # Errors
+    /// EINVAL if one of them is too large, or ENOMEM.
+    pub fn check(&self) -> Result<(), Errno> {
+        for probe in &self.probes {
+            let programs = self.programs(&probe.definition, Extent::Largest);
+            let programs = programs.map_err(LoadError::Event)?;
+            verify(programs.hit).map_err(LoadError::Refused)?;
+        }
+        Ok(())
+    }
+
     /// The programs of one of its probes: triggers, then the record.
     fn programs(
         &self,
         definition: &Definition,
+        extent: Extent,
     ) -> Result<compile::Programs, compile::CompileError> {
         let mut program = EventProgram::new(definition, self.id, &KernelSymbols)?;
         let is_after = |active: &&ActiveTrigger| active.trigger.action.is_after_the_record();
         for active in self.triggers.iter().filter(|active| !is_after(active)) {
             match &active.trigger.action {
-                Action::Hist(_) if active.paused => {}
+                Action::Hist(_) if active.paused && extent == Extent::Now => {}
                 Action::Hist(hist) => program.count(hist, &active.name)?,
                 _ => {
                     let end = active.act(&mut program)?;
@@ -443,7 +468,7 @@ impl Event {
                 }
             }
         }
-        if self.switch_users > 0 {
+        if self.switch_users > 0 || extent == Extent::Largest {
             let (off, end) = (program.builder.label(), program.builder.label());
             let switch = core::ptr::from_ref(&*self.switch).addr() as i64;
             program
@@ -497,7 +522,7 @@ impl Event {
             slot,
             paused,
         });
-        let result = self.apply();
+        let result = self.check().and_then(|()| self.apply());
         let back = match result {
             Ok(()) => None,
             Err(_) => self.triggers.pop().map(|active| active.trigger),
@@ -518,6 +543,18 @@ impl Event {
         }
         self.maps.retain(|(name, _)| !active.owns(name));
         Ok(active)
+    }
+
+    /// Takes all histograms away.
+    ///
+    /// # Errors
+    /// As [`Event::apply`]; then those that are left stay.
+    pub fn remove_histograms(&mut self) -> Result<(), Errno> {
+        let is_hist = |active: &ActiveTrigger| matches!(active.trigger.action, Action::Hist(_));
+        while let Some(last) = self.triggers.iter().rposition(is_hist) {
+            self.remove_trigger(last)?;
+        }
+        Ok(())
     }
 
     /// Lets a histogram count, or not.
@@ -692,10 +729,15 @@ impl Event {
     /// Sets or clears the filter.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then the old filter is in force.
+    /// As [`Event::apply`] and [`Event::check`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.filter, filter);
-        let result = self.apply();
+        // Without one the program is not larger.
+        let checked = match self.filter {
+            Some(_) => self.check(),
+            None => Ok(()),
+        };
+        let result = checked.and_then(|()| self.apply());
         if result.is_err() {
             self.filter = old;
         }

@@ -16,11 +16,12 @@ use trace_events::{
     event::check_append,
     fetch::Grammar,
     filter::FilterError,
+    hist::{HistError, HistReason},
     line::stack,
     memory::{copied, push, written},
     record::Layout,
     refusal::{Reason, Refusal},
-    trigger::{Action, Change, Line, Trigger},
+    trigger::{Action, Change, Line, Trigger, TriggerError},
 };
 
 use super::{
@@ -190,7 +191,7 @@ impl Events {
                 event.probes.iter().map(|probe| &probe.definition),
             )?;
             push(&mut event.probes, Probe::new(definition, order)?)?;
-            if let Err(errno) = event.apply() {
+            if let Err(errno) = event.check().and_then(|()| event.apply()) {
                 event.probes.pop();
                 return Err(match errno {
                     Errno::ENOMEM => no_memory(),
@@ -337,25 +338,21 @@ impl Events {
         });
         let (change, trigger) = match change {
             Ok(change) => change,
-            Err(error) => {
-                if let Some(entry) = error.log_entry(text) {
-                    let source = match entry.is_hist {
-                        true => written(&format_args!("hist:{}:{}", name.0, name.1)),
-                        false => copied(FilterError::LOCATION),
-                    };
-                    let (now, column) = (ktime_get(), entry.column);
-                    let (reason, command) = (&entry.text, entry.command());
-                    // Without memory the errno has to do.
-                    if let Ok(source) = source {
-                        self.errors.add(now, &source, reason, &command, column);
-                    }
-                }
-                return Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL));
-            }
+            Err(error) => return Err(self.refuse_trigger(name, text, error)),
         };
         match change {
             Change::None => Ok(()),
-            Change::Add { paused } => self.add_trigger(name, trigger, paused),
+            Change::Add { paused } => {
+                let is_hist = matches!(trigger.action, Action::Hist(_));
+                match self.add_trigger(name, trigger, paused) {
+                    Err(Errno::EINVAL) if is_hist => {
+                        let (reason, column) = (HistReason::TooLarge, 0);
+                        let error = TriggerError::Hist(HistError::Trigger { reason, column });
+                        Err(self.refuse_trigger(name, text, error))
+                    }
+                    result => result,
+                }
+            }
             Change::Remove(index) => {
                 let active = self.event(name)?.remove_trigger(index)?;
                 self.disarm(&active.trigger)
@@ -367,6 +364,23 @@ impl Events {
                 Ok(())
             }
         }
+    }
+
+    /// Notes in `error_log` why a line for the event `name` is refused. Returns the errno.
+    fn refuse_trigger(&mut self, name: &Name, text: &str, error: TriggerError) -> Errno {
+        if let Some(entry) = error.log_entry(text) {
+            let source = match entry.is_hist {
+                true => written(&format_args!("hist:{}:{}", name.0, name.1)),
+                false => copied(FilterError::LOCATION),
+            };
+            let (now, column) = (ktime_get(), entry.column);
+            let (reason, command) = (&entry.text, entry.command());
+            // Without memory the errno has to do.
+            if let Ok(source) = source {
+                self.errors.add(now, &source, reason, &command, column);
+            }
+        }
+        Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL)
     }
 
     fn add_trigger(&mut self, name: &Name, trigger: Trigger, paused: bool) -> Result<(), Errno> {

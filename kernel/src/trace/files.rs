@@ -25,7 +25,7 @@ use core::{
 
 use trace_events::{
     definition::{File, MOST_NAME_BYTES},
-    filter,
+    filter::{self, FilterError},
     memory::{Text, copied, written},
     readme,
     trigger::{self, Command},
@@ -257,8 +257,9 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "buffer_size_kb",
             READ | WRITE,
-            Functions::shows(|out| Ok(writeln!(out, "{}", buffer::size_kib())?))
-                .stores(|data| { buffer::resize(text(data)?.parse().map_err(|_| Errno::EINVAL)?) })
+            Functions::shows(|out| Ok(writeln!(out, "{}", buffer::size_kib())?)).stores(|data| {
+                buffer::set_size_kib(text(data)?.parse().map_err(|_| Errno::EINVAL)?)
+            })
         ),
         plain!(
             "trace_clock",
@@ -431,7 +432,8 @@ impl Drop for OpenTrace {
     }
 }
 
-/// The file `trace_pipe`: reads take records out, and wait for them.
+/// The file `trace_pipe`: reads take records out, and wait for them. It ends if recording is off
+/// and something was read before.
 struct Pipe {
     cpu: Option<usize>,
 }
@@ -444,6 +446,7 @@ impl Special for Pipe {
             taken: Mutex::new(Taken {
                 text: Vec::new(),
                 waiting: Waiting::try_new()?,
+                has_read: false,
             }),
         })?)
     }
@@ -461,6 +464,8 @@ struct Taken {
     text: Vec<u8>,
     /// A record for whose text there was no memory.
     waiting: Waiting,
+    /// Whether a read has returned text.
+    has_read: bool,
 }
 
 impl OpenPipe {
@@ -469,7 +474,7 @@ impl OpenPipe {
     /// # Errors
     /// ENOMEM. A record that was taken out waits for the next call.
     fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
-        let Taken { text, waiting } = taken;
+        let Taken { text, waiting, .. } = taken;
         let mut printer = Printer::of_now()?;
         let mut line = Text::new();
         let mut print = |item: &Item<'_>, text: &mut Vec<u8>| {
@@ -502,16 +507,23 @@ impl Opened for OpenPipe {
     fn read(&self, _at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let mut taken = self.taken.lock();
         loop {
+            // Looked at first, so that all that was recorded until then is read.
+            let is_recording = TRACING_ON.load(Ordering::SeqCst);
             self.fill(&mut taken, buf.len())?;
             let text = &mut taken.text;
             if !text.is_empty() || buf.is_empty() {
                 let len = buf.len().min(text.len());
                 buf[..len].copy_from_slice(&text[..len]);
                 text.drain(..len);
+                taken.has_read |= len > 0;
                 return Ok(len);
             }
             if self.nonblocking {
                 return Err(Errno::EAGAIN);
+            }
+            // A reader that has read nothing waits for recording to begin.
+            if taken.has_read && !is_recording {
+                return Ok(0);
             }
             // A program that records may not wake a task, so this looks again at the next tick.
             let mut has_waited = false;
@@ -560,8 +572,13 @@ impl VirtualFile for StatsFile {
         writeln!(out, "overrun: {}", stats.overwritten)?;
         writeln!(out, "commit overrun: {}", stats.nested)?;
         writeln!(out, "bytes: {}", stats.unread_bytes)?;
-        let now = ktime_get() / 1000;
-        writeln!(out, "now ts: {:5}.{:06}", now / 1_000_000, now % 1_000_000)?;
+        let oldest = buffer::oldest(self.cpu)?.unwrap_or(0);
+        for (name, time_ns) in [("oldest event", oldest), ("now", ktime_get())] {
+            // Rounded, as in a line of `trace`.
+            let us = (time_ns + 500) / 1000;
+            let (s, us) = (us / 1_000_000, us % 1_000_000);
+            writeln!(out, "{name} ts: {s:5}.{us:06}")?;
+        }
         writeln!(out, "dropped events: {}", stats.full + stats.too_long)?;
         writeln!(out, "read events: {}", stats.read)?;
         // Not a line of Linux: hits of this CPU since the boot that came while recording was off.
@@ -604,6 +621,17 @@ const EVENT_FILES: [(&str, u32, EventFileKind); 7] = [
 ];
 
 impl VirtualFile for EventFile {
+    /// Histograms begin anew with `> trigger`. Other triggers stay.
+    fn open(&self, how: How) -> Result<(), Errno> {
+        match self.kind {
+            EventFileKind::Trigger if how.truncate => {
+                let mut events = EVENTS.lock();
+                events.numbered(&self.name, self.id)?.remove_histograms()
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
         let mut events = EVENTS.lock();
         let event = events.numbered(&self.name, self.id)?;
@@ -640,27 +668,29 @@ impl VirtualFile for EventFile {
             EventFileKind::Enable => event.enable(switch(data)?),
             EventFileKind::Filter => {
                 let text = text(data)?;
-                match filter::Request::parse(text, &event.layout.fields, &KernelSymbols) {
+                let request = filter::Request::parse(text, &event.layout.fields, &KernelSymbols);
+                let error = match request {
                     Ok(request) => {
-                        event.refused_filter = None;
-                        event.set_filter(match request {
+                        let set = event.set_filter(match request {
                             filter::Request::Clear => None,
                             filter::Request::Set(filter) => Some(filter),
-                        })
+                        });
+                        match set {
+                            Ok(()) => {
+                                event.refused_filter = None;
+                                return Ok(());
+                            }
+                            Err(Errno::EINVAL) => FilterError::TOO_LARGE,
+                            Err(errno) => return Err(errno),
+                        }
                     }
-                    Err(error) => {
-                        event.refused_filter = written(&error.shown(text)).ok();
-                        let reason = error.reason.text();
-                        events.errors.add(
-                            ktime_get(),
-                            filter::FilterError::LOCATION,
-                            &reason,
-                            &text,
-                            error.column,
-                        );
-                        Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL))
-                    }
-                }
+                    Err(error) => error,
+                };
+                event.refused_filter = written(&error.shown(text)).ok();
+                let (now, reason) = (ktime_get(), error.reason.text());
+                let location = FilterError::LOCATION;
+                (events.errors).add(now, location, &reason, &text, error.column);
+                Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL))
             }
             EventFileKind::Trigger => {
                 for line in text(data)?.lines().filter(|line| !line.trim().is_empty()) {

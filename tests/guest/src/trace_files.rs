@@ -15,6 +15,7 @@ use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use core::hint::black_box;
 
+use self::reading::on_cpu;
 use kernel::{
     arch::percpu,
     errno::Errno,
@@ -275,6 +276,146 @@ fn trace_pipe_takes_records_out() {
     assert!(text.ends_with(" number=5\n"), "{text}");
     assert_eq!(pipe.read_at(0, &mut buf), Err(Errno::EAGAIN));
     assert_eq!(lines(), [""; 0]);
+    clean_up();
+}
+
+/// A reader of all that there is waits for more until recording is off. Then the file ends, but not
+/// for a reader that waits for its beginning.
+#[guest_test]
+fn trace_pipe_ends_when_recording_is_off() {
+    clean_up();
+    echo("p:piped traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/piped/enable").unwrap();
+    call(5);
+    echo("0", "tracing_on").unwrap();
+    for name in ["trace_pipe", "per_cpu/cpu0/trace_pipe"] {
+        let early = fs::open(&path(name), open::RDONLY | open::NONBLOCK).unwrap();
+        let mut buf = vec![0; 4096];
+        while early.read_at(0, &mut buf).is_ok() {}
+        assert_eq!(early.read_at(0, &mut buf), Err(Errno::EAGAIN));
+        echo("1", "tracing_on").unwrap();
+        on_cpu(0, || call(6));
+        on_cpu(0, || call(7));
+        echo("0", "tracing_on").unwrap();
+        let pipe = fs::open(&path(name), open::RDONLY).unwrap();
+        let mut text = Vec::new();
+        // Each read takes a part of a line, and none of them waits.
+        loop {
+            match pipe.read_at(0, &mut buf[..7]).unwrap() {
+                0 => break,
+                len => text.extend_from_slice(&buf[..len]),
+            }
+        }
+        let text = String::from_utf8(text).unwrap();
+        let numbers: Vec<_> = text.lines().map(|line| line.rsplit_once('=')).collect();
+        assert_eq!(numbers.len(), 2, "{text}");
+        assert!(text.ends_with(" number=7\n"), "{text}");
+        assert_eq!(pipe.read_at(0, &mut buf), Ok(0));
+        echo("1", "tracing_on").unwrap();
+    }
+    clean_up();
+}
+
+/// An event can be turned on and off and have a filter with all triggers that it takes.
+#[guest_test]
+fn what_is_too_much_for_an_event_is_refused_when_it_is_set() {
+    const TRIGGER: &str = "events/kprobes/big/trigger";
+    clean_up();
+    let define = |on: &str| {
+        echo("p:big traced_function number=%di:u64", "kprobe_events").unwrap();
+        echo(on, "events/kprobes/big/enable").unwrap();
+    };
+    for on in ["0", "1"] {
+        define(on);
+        let mut histograms = 0;
+        let refused = loop {
+            let line = format!("hist:keys=number.buckets={}", histograms + 1);
+            match append(&line, TRIGGER) {
+                Ok(()) => histograms += 1,
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!((histograms, refused), (6, Errno::EINVAL), "{on}");
+        let log = show("error_log");
+        assert!(log.contains("The event has too many histograms"), "{log}");
+        append("stacktrace", TRIGGER).unwrap();
+        for text in ["number == 2", "0"] {
+            echo(text, "events/kprobes/big/filter").unwrap();
+            for on in ["1", "0", "1", "0"] {
+                echo(on, "events/kprobes/big/enable").unwrap();
+                call(2);
+            }
+        }
+        assert_eq!(
+            show("events/kprobes/big/hist").matches("Hits: 8\n").count(),
+            6
+        );
+        append("!stacktrace", TRIGGER).unwrap();
+        echo("", TRIGGER).unwrap();
+        assert!(show(TRIGGER).starts_with("# Available triggers:"));
+        echo("", "kprobe_events").unwrap();
+    }
+    // A filter that an event could not have when it is on.
+    echo("p:big traced_function text=+0(%si):string", "kprobe_events").unwrap();
+    let part = format!("text ~ \"*{}*\"", "x".repeat(100));
+    let filter = vec![part; 36].join("||");
+    const FILTER: &str = "events/kprobes/big/filter";
+    echo("text == \"a\"", FILTER).unwrap();
+    assert_eq!(echo(&filter, FILTER), Err(Errno::EINVAL));
+    let reason = "Too many terms in predicate expression\n";
+    assert!(show(FILTER).ends_with(reason));
+    assert!(show("error_log").contains(reason));
+    echo("0", FILTER).unwrap();
+    clean_up();
+}
+
+/// `>` takes histograms away, and `>>` adds one. Other triggers stay.
+#[guest_test]
+fn histograms_begin_anew_when_their_file_is_truncated() {
+    const TRIGGER: &str = "events/kprobes/h/trigger";
+    clean_up();
+    echo("p:h traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("hist:keys=number", TRIGGER).unwrap();
+    append("hist:keys=number.hex", TRIGGER).unwrap();
+    append("traceoff:0", TRIGGER).unwrap();
+    call(1);
+    assert_eq!(show(TRIGGER).lines().count(), 3);
+    echo("hist:keys=number", TRIGGER).unwrap();
+    assert_eq!(
+        show(TRIGGER),
+        "traceoff:count=0\n\
+         hist:keys=number:vals=hitcount:sort=hitcount:size=2048 [active]\n"
+    );
+    assert!(show("events/kprobes/h/hist").contains("Hits: 0\n"));
+    assert_eq!(echo("hist:keys=nothing", TRIGGER), Err(Errno::EINVAL));
+    assert_eq!(show(TRIGGER), "traceoff:count=0\n");
+    append("!traceoff", TRIGGER).unwrap();
+    clean_up();
+}
+
+#[guest_test]
+fn a_buffer_that_has_its_size_keeps_its_records() {
+    clean_up();
+    echo("p:kept traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/kept/enable").unwrap();
+    let size = show("buffer_size_kb");
+    let size: usize = size.trim().parse().unwrap();
+    on_cpu(1, || call(5));
+    // The size is that of whole pages.
+    echo(&format!("{}", size - 1), "buffer_size_kb").unwrap();
+    let kept = lines();
+    assert_eq!(kept.len(), 1);
+    assert!(kept[0].ends_with(" number=5"), "{kept:?}");
+    let stats = |cpu: usize| show(&format!("per_cpu/cpu{cpu}/stats"));
+    assert!(stats(0).contains("\noldest event ts:     0.000000\n"));
+    let text = show("trace");
+    let (time, _) = text.rsplit_once(": kept: ").unwrap();
+    let (_, time) = time.rsplit_once(' ').unwrap();
+    let oldest = format!("\noldest event ts: {time:>12}\n");
+    assert!(stats(1).contains(&oldest), "{text}{}", stats(1));
+    echo(&format!("{}", size * 2), "buffer_size_kb").unwrap();
+    assert_eq!(lines(), [""; 0]);
+    echo(&format!("{size}"), "buffer_size_kb").unwrap();
     clean_up();
 }
 

@@ -26,10 +26,10 @@
 //! H3. Nothing shown depends on the order of the entries in the maps.
 //!
 //! # Differences to Linux
-//! Variables, expressions and actions (`onmatch` and the like) are refused. `size` is the entries
-//! of each CPU, not of all. A caret stands below the wrong word, where Linux has it below the first
-//! word that looks like it. A sort field may carry the modifier of its key, because the line that
-//! the file shows does, and can so be written again.
+//! Variables, expressions and actions (`onmatch` and the like) are refused. Histograms of one name
+//! do not share a table. `size` is the entries of each CPU, not of all. A caret stands below the
+//! wrong word, where Linux has it below the first word that looks like it. A sort field may carry
+//! the modifier of its key, because the line that the file shows does, and can so be written again.
 //!
 //! [`parse`]: Hist::parse
 
@@ -196,7 +196,7 @@ pub struct Hist {
     pub sort: Vec<Sort>,
     /// Most entries of each CPU: a power of two.
     pub size: u32,
-    /// Histograms of the same name share one table.
+    /// Shown only: each histogram has a table of its own.
     pub name: Option<String>,
     pub order: Order,
     pub filter: Option<Filter>,

@@ -240,7 +240,7 @@ fn rings_that_the_host_reads_stay_where_they_are() {
         ("1", "per_cpu/cpu0/snapshot"),
         ("snapshot", TRIGGER),
         ("128", "buffer_size_kb"),
-        ("64", "buffer_size_kb"),
+        ("32", "buffer_size_kb"),
     ] {
         assert_eq!(echo(text, file), Err(Errno::EBUSY), "{text} > {file}");
     }

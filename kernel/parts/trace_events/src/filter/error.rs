@@ -89,6 +89,9 @@ impl FilterError {
     /// The name that filters have in [`ErrorLog`](crate::error_log::ErrorLog::add).
     pub const LOCATION: &'static str = "event filter parse error";
 
+    /// The event's program would be too large. The owner of the event finds that out.
+    pub const TOO_LARGE: Self = Self::new(FilterReason::TooManyTerms, 0);
+
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self.reason {

@@ -269,7 +269,7 @@ impl<'a> Parser<'a> {
         Ok(match (found, name) {
             (Some(field), _) => Some(Subject::Field(field.try_clone()?)),
             (None, b"comm" | b"COMM") => Some(Subject::Comm),
-            (None, b"cpu" | b"CPU") => Some(Subject::Cpu),
+            (None, b"cpu" | b"CPU" | b"common_cpu") => Some(Subject::Cpu),
             (None, _) => Field::common()
                 .into_iter()
                 .find(|field| field.name.as_bytes() == name)

@@ -145,7 +145,7 @@ fn numbers_are_compared_in_the_width_and_sign_of_their_field() {
         ("letter >= 'y'", false),
         ("letter == 120", true),
         ("common_pid == 42", true),
-        ("CPU == 2 && cpu > 1", true),
+        ("CPU == 2 && cpu > 1 && common_cpu == 2", true),
         ("CPU < 2", false),
     ] {
         assert_eq!(matches(text, &record), expected, "{text}");

@@ -10,7 +10,6 @@ use crate::{filter::FilterError, memory::OutOfMemory};
 /// The reason why a `hist` trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HistReason {
-    NamedMismatch,
     Exists,
     NoneToContinueOrClear,
     BadModifier,
@@ -33,6 +32,8 @@ pub enum HistReason {
     NotSupported,
     /// A part that is none of the above.
     UnknownPart,
+    /// The event's program would be too large. The owner of the event finds that out.
+    TooLarge,
     OutOfMemory,
 }
 
@@ -40,9 +41,6 @@ impl HistReason {
     /// Its text in `error_log`.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::NamedMismatch => {
-                "Named hist trigger doesn't match existing named trigger (includes variables)"
-            }
             Self::Exists => "Hist trigger already exists",
             Self::NoneToContinueOrClear => "Can't clear or continue a nonexistent hist trigger",
             Self::BadModifier => "Invalid field modifier",
@@ -62,6 +60,7 @@ impl HistReason {
             Self::UnknownPart => {
                 "Unknown part; there are keys vals sort size name pause cont clear"
             }
+            Self::TooLarge => "The event has too many histograms; take one away with ! first",
             Self::OutOfMemory => "No memory is left; delete events or shrink buffers",
         }
     }
