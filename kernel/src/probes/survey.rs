@@ -8,7 +8,7 @@
 //! Task context; everything may sleep.
 
 use alloc::{collections::BTreeMap, vec::Vec};
-use core::fmt;
+use core::{fmt, ops::Range};
 
 use super::{PROBES, blacklist};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 use ::probes::{
     ProbeError,
-    insn::{Insn, Instructions},
+    insn::{Insn, Instructions, MAX_INSN_BYTES},
 };
 
 /// An instruction and whether it can be probed.
@@ -37,15 +37,36 @@ pub fn function(symbol: &Symbol<'_>) -> Result<Vec<Judged>, ProbeError> {
     let bytes = PROBES.original_text(symbol.start..end)?;
     let mut judged = Vec::new();
     for insn in Instructions::new(&bytes, symbol.start).map_while(Result::ok) {
-        let addr = insn.ip();
         let behind = &bytes[(insn.next_ip() - symbol.start) as usize..];
-        let verdict = match blacklist::reason(addr) {
-            Some(reason) => Err(ProbeError::Blacklisted { addr, reason }),
-            None => PROBES.judge(&insn, behind),
-        };
+        let verdict = verdict(&insn, behind);
         judged.push(Judged { insn, verdict });
     }
     Ok(judged)
+}
+
+/// Judges the first instruction of the function that has the bytes of `range`.
+///
+/// # Errors
+/// The [`ProbeError`] that a registration would end in.
+pub fn entry(range: Range<u64>) -> Result<(), ProbeError> {
+    let addr = range.start;
+    // The verdict may need the second instruction.
+    let end = range.end.min(addr + 2 * MAX_INSN_BYTES as u64);
+    let bytes = PROBES.original_text(addr..end)?;
+    match Instructions::new(&bytes, addr).next() {
+        Some(Ok(insn)) => verdict(&insn, &bytes[insn.len()..]),
+        Some(Err(cause)) => Err(ProbeError::Undecodable { addr, cause }),
+        None => Err(ProbeError::NoSymbolAt { addr }),
+    }
+}
+
+/// Judges an instruction with the code behind it.
+fn verdict(insn: &Insn, behind: &[u8]) -> Result<(), ProbeError> {
+    let addr = insn.ip();
+    match blacklist::reason(addr) {
+        Some(reason) => Err(ProbeError::Blacklisted { addr, reason }),
+        None => PROBES.judge(insn, behind),
+    }
 }
 
 /// How many instructions there are of each verdict.

@@ -172,11 +172,7 @@ pub fn create() -> Result<(), Errno> {
         plain!(
             "available_filter_functions",
             READ,
-            Functions::shows(|out| {
-                let mut result = Ok(());
-                names::functions(|name| result = result.and_then(|()| writeln!(out, "{name}")));
-                Ok(result?)
-            })
+            Functions::shows(|out| names::functions(|name| Ok(writeln!(out, "{name}")?)))
         ),
         plain!(
             "available_tracers",

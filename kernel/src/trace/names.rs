@@ -17,7 +17,9 @@ use spin::Once;
 use trace_events::field::{self, LookupError, SymbolAt, Symbols};
 
 use crate::{
+    errno::Errno,
     fs::{File, NodeRef},
+    probes::{ProbeError, survey},
     symbols::{self, Kind, Symbol},
 };
 
@@ -202,13 +204,22 @@ impl Symbols for CachedSymbols {
     }
 }
 
-/// Calls `visit` with the name of each function that has a name of its own, by address: those that
-/// a definition can name.
-pub fn functions(mut visit: impl FnMut(&str)) {
+/// Calls `visit` with the name of each function, by address, whose entry can be probed and that has
+/// a name of its own: those that a definition can name.
+///
+/// # Errors
+/// [`Errno::ENOMEM`], and those of `visit`.
+pub fn functions(mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
     let names = names();
     for named in &names.by_address {
-        if named.kind == Kind::Text && named.size > 0 && names.called(&named.name).len() == 1 {
-            visit(&named.name);
+        if named.kind != Kind::Text || named.size == 0 || names.called(&named.name).len() != 1 {
+            continue;
+        }
+        match survey::entry(named.start..named.start + named.size) {
+            Ok(()) => visit(&named.name)?,
+            Err(ProbeError::OutOfMemory) => return Err(Errno::ENOMEM),
+            Err(_) => {}
         }
     }
+    Ok(())
 }

@@ -562,44 +562,6 @@ fn triggers_switch_recording_off_and_another_event_on() {
     clean_up();
 }
 
-/// A user may switch an event back that a trigger has switched, and it stays as it was left when
-/// the trigger goes.
-#[guest_test]
-fn an_event_is_as_the_last_one_left_it_whether_user_or_trigger() {
-    const TRIGGER: &str = "events/kprobes/a/trigger";
-    const ENABLE: &str = "events/kprobes/b/enable";
-    clean_up();
-    echo("p:a traced_function number=%di:u64", "kprobe_events").unwrap();
-    append("p:b vfs_open", "kprobe_events").unwrap();
-    let is_recorded = || {
-        buffer::clear(None);
-        fs::open(&path("tracing_on"), open::RDONLY).unwrap();
-        lines().iter().any(|line| line.starts_with("b: "))
-    };
-    for (line, before, after) in [
-        ("enable_event:kprobes:b", "0", "1"),
-        ("disable_event:kprobes:b", "1", "0"),
-    ] {
-        let recorded_after = after == "1";
-        echo(before, ENABLE).unwrap();
-        echo(line, TRIGGER).unwrap();
-        assert_eq!(show(ENABLE), format!("{before}*\n"));
-        assert_eq!(is_recorded(), !recorded_after, "{line}");
-        call(1);
-        assert_eq!(show(ENABLE), format!("{after}*\n"));
-        assert_eq!(show("set_event").contains("kprobes:b\n"), recorded_after);
-        assert_eq!(is_recorded(), recorded_after, "{line}");
-        echo(before, ENABLE).unwrap();
-        assert_eq!(show(ENABLE), format!("{before}*\n"));
-        assert_eq!(is_recorded(), !recorded_after, "{line}");
-        call(1);
-        append(&format!("!{line}"), TRIGGER).unwrap();
-        assert_eq!(show(ENABLE), format!("{after}\n"));
-        assert_eq!(is_recorded(), recorded_after, "{line}");
-    }
-    clean_up();
-}
-
 #[guest_test]
 fn a_trigger_that_would_change_nothing_keeps_its_count() {
     const TRIGGER: &str = "events/kprobes/a/trigger";

@@ -454,6 +454,8 @@ fn an_event_that_a_trigger_has_switched_is_switched_by_hand() {
             (text(), recorded()),
             (format!("{by_trigger}*\n"), by_trigger)
         );
+        let listed = show("set_event").contains("kprobes:b\n");
+        assert_eq!(listed, by_trigger == 1);
         echo(&hand, "events/kprobes/b/enable").unwrap();
         assert_eq!((text(), recorded()), (format!("{by_hand}*\n"), by_hand));
         call(1);

@@ -409,7 +409,8 @@ fn filters_compare_numbers_strings_and_common_fields() {
     clean_up();
 }
 
-/// All functions that the file lists can be named in a definition.
+/// All functions that the file lists can be probed by their names there. Those of the hit path are
+/// not in it.
 #[guest_test]
 fn functions_that_are_available_can_be_named() {
     clean_up();
@@ -419,22 +420,19 @@ fn functions_that_are_available_can_be_named() {
         assert!(listed.lines().any(|line| line == name), "{name}");
     }
     let fits = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '.' | '$');
+    for name in ["do_breakpoint", "asm_syscall"] {
+        assert!(!listed.lines().any(|line| line == name), "{name}");
+    }
     let mut defined = 0;
     for (number, name) in listed.lines().enumerate() {
         assert!(name.chars().all(fits), "{name}");
-        if number % 50 != 0 {
+        if number % 25 != 0 {
             continue;
         }
-        match append(&format!("p:all/e{number} {name}"), "kprobe_events") {
-            Ok(()) => defined += 1,
-            // Some may not be probed, but each of them is found.
-            Err(errno) => {
-                let log = show("error_log");
-                let message = log.lines().rev().nth(2).unwrap();
-                assert_eq!(errno, Errno::EINVAL, "{log}");
-                assert!(message.ends_with("Failed to register probe event"), "{log}");
-            }
+        if let Err(errno) = append(&format!("p:all/e{number} {name}"), "kprobe_events") {
+            panic!("{name}: {errno:?}: {}", show("error_log"));
         }
+        defined += 1;
     }
     assert!(defined > 5);
     clean_up();
