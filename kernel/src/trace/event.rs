@@ -294,6 +294,20 @@ enum Extent {
     Largest,
 }
 
+/// Checks that the programs of a probe can be loaded, and loads nothing.
+///
+/// # Errors
+/// The [`LoadError`] of the first that cannot.
+pub fn check_loadable(
+    built: Result<compile::Programs, compile::CompileError>,
+) -> Result<(), LoadError> {
+    let programs = built.map_err(LoadError::Event)?;
+    for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
+        verify(program)?;
+    }
+    Ok(())
+}
+
 /// The programs of a probe.
 struct Loaded {
     hit: Shared<Program>,
@@ -435,19 +449,17 @@ impl Event {
         Ok(())
     }
 
-    /// Whether all programs that the event may need can be loaded: the largest has the parts of all
-    /// others. So a filter or a trigger is refused when it is set, and not when the event is turned
-    /// on or off.
+    /// [`Event::apply`] after a change that lets the programs grow. All programs that the event may
+    /// need are checked first: the largest has the parts of all others. So a filter or a trigger is
+    /// refused when it is set, and not when the event is turned on or off.
     ///
     /// # Errors
-    /// EINVAL if one of them is too large, or ENOMEM.
-    pub fn check(&self) -> Result<(), Errno> {
+    /// EINVAL if a program is too large; ENOMEM; and as [`Event::apply`].
+    pub fn apply_growth(&mut self) -> Result<(), Errno> {
         for probe in &self.probes {
-            let programs = self.programs(&probe.definition, Extent::Largest);
-            let programs = programs.map_err(LoadError::Event)?;
-            verify(programs.hit).map_err(LoadError::Refused)?;
+            check_loadable(self.programs(&probe.definition, Extent::Largest))?;
         }
-        Ok(())
+        self.apply()
     }
 
     /// The programs of one of its probes: triggers, then the record.
@@ -504,7 +516,7 @@ impl Event {
     /// Adds a trigger. `slot` is that of one that is no histogram.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then it is not there, and comes back.
+    /// As [`Event::apply_growth`]; then it is not there, and comes back.
     pub fn add_trigger(
         &mut self,
         trigger: Trigger,
@@ -522,7 +534,7 @@ impl Event {
             slot,
             paused,
         });
-        let result = self.check().and_then(|()| self.apply());
+        let result = self.apply_growth();
         let back = match result {
             Ok(()) => None,
             Err(_) => self.triggers.pop().map(|active| active.trigger),
@@ -729,15 +741,13 @@ impl Event {
     /// Sets or clears the filter.
     ///
     /// # Errors
-    /// As [`Event::apply`] and [`Event::check`]; then the old filter is in force.
+    /// As [`Event::apply_growth`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.filter, filter);
-        // Without one the program is not larger.
-        let checked = match self.filter {
-            Some(_) => self.check(),
-            None => Ok(()),
+        let result = match self.filter {
+            Some(_) => self.apply_growth(),
+            None => self.apply(),
         };
-        let result = checked.and_then(|()| self.apply());
         if result.is_err() {
             self.filter = old;
         }

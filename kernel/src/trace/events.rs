@@ -7,7 +7,6 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
-use bpf::verifier::{Cause, verify};
 use trace_events::{
     commands::{Commands, Words},
     compile::compile,
@@ -26,7 +25,7 @@ use trace_events::{
 
 use super::{
     buffer,
-    event::{Event, Probe},
+    event::{Event, Probe, check_loadable},
     files,
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
@@ -191,7 +190,7 @@ impl Events {
                 event.probes.iter().map(|probe| &probe.definition),
             )?;
             push(&mut event.probes, Probe::new(definition, order)?)?;
-            if let Err(errno) = event.check().and_then(|()| event.apply()) {
+            if let Err(errno) = event.apply_growth() {
                 event.probes.pop();
                 return Err(match errno {
                     Errno::ENOMEM => no_memory(),
@@ -489,18 +488,12 @@ impl Layouts {
 /// Checks that the definition has a program that can be loaded. So a definition that is too long is
 /// refused when it is written, and not when it is enabled.
 fn check_program(definition: &Definition) -> Result<(), Refusal> {
-    let refusal = |is_out_of_memory| {
-        Refusal::line(match is_out_of_memory {
+    check_loadable(compile(definition, 0, &KernelSymbols, None)).map_err(|error| {
+        Refusal::line(match error.is_out_of_memory() {
             true => Reason::OutOfMemory,
             false => Reason::EventTooBig,
         })
-    };
-    let built = compile(definition, 0, &KernelSymbols, None);
-    let programs = built.map_err(|error| refusal(error.is_out_of_memory()))?;
-    for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
-        verify(program).map_err(|error| refusal(error.cause == Cause::OutOfMemory))?;
-    }
-    Ok(())
+    })
 }
 
 /// Adds the events of the kernel's own, all of them off. Once, in the boot.

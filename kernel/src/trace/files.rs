@@ -20,6 +20,7 @@
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{
     fmt::{self, Write},
+    str::FromStr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -118,19 +119,16 @@ fn text(data: &[u8]) -> Result<&str, Errno> {
     Ok(str::from_utf8(data).map_err(|_| Errno::EINVAL)?.trim())
 }
 
-/// 0, or any other number.
-fn nonzero(data: &[u8]) -> Result<bool, Errno> {
-    match text(data)?.parse::<u64>() {
-        Ok(number) => Ok(number != 0),
-        Err(_) => Err(Errno::EINVAL),
-    }
+/// A number.
+fn number<T: FromStr>(data: &[u8]) -> Result<T, Errno> {
+    text(data)?.parse().map_err(|_| Errno::EINVAL)
 }
 
 /// 0 or 1.
 fn switch(data: &[u8]) -> Result<bool, Errno> {
-    match text(data)?.parse::<u64>() {
-        Ok(0) => Ok(false),
-        Ok(1) => Ok(true),
+    match number::<u64>(data)? {
+        0 => Ok(false),
+        1 => Ok(true),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -246,16 +244,15 @@ pub fn create() -> Result<(), Errno> {
                 )?)
             })
             .stores(|data| {
-                TRACING_ON.store(nonzero(data)?, Ordering::Relaxed);
+                TRACING_ON.store(number::<u64>(data)? != 0, Ordering::Relaxed);
                 Ok(())
             })
         ),
         plain!(
             "buffer_size_kb",
             READ | WRITE,
-            Functions::shows(|out| Ok(writeln!(out, "{}", buffer::size_kib())?)).stores(|data| {
-                buffer::set_size_kib(text(data)?.parse().map_err(|_| Errno::EINVAL)?)
-            })
+            Functions::shows(|out| Ok(writeln!(out, "{}", buffer::size_kib())?))
+                .stores(|data| buffer::set_size_kib(number(data)?))
         ),
         plain!(
             "trace_clock",
@@ -543,15 +540,14 @@ impl VirtualFile for SnapshotFile {
     }
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
-        match text(data)?.parse::<u64>() {
-            Ok(0) if self.cpu.is_some() => Err(Errno::EINVAL),
-            Ok(0) => buffer::free_snapshot(),
-            Ok(1) => buffer::take_snapshot(self.cpu),
-            Ok(_) => {
+        match number::<u64>(data)? {
+            0 if self.cpu.is_some() => Err(Errno::EINVAL),
+            0 => buffer::free_snapshot(),
+            1 => buffer::take_snapshot(self.cpu),
+            _ => {
                 buffer::clear_snapshot(self.cpu);
                 Ok(())
             }
-            Err(_) => Err(Errno::EINVAL),
         }
     }
 }

@@ -135,16 +135,20 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
     value.expect(line)
 }
 
+/// The values of a field in the lines of one event.
+fn values<'a>(lines: &'a [String], event: &str, name: &str) -> Vec<&'a str> {
+    let is_it = |line: &&String| line.contains(&alloc::format!("{event}: "));
+    let of_event = lines.iter().filter(is_it);
+    of_event.map(|line| field(line, name)).collect()
+}
+
 /// An attempt that is refused makes no process, and starts no program.
 #[guest_test]
 fn only_what_comes_to_be_is_an_event() {
     let lines = traced("sched", || {
         assert!(run_program("/bin/exercise", &["exec"]).unwrap().success());
     });
-    let executed: Vec<&str> = (lines.iter())
-        .filter(|line| line.contains("sched_process_exec: "))
-        .map(|line| field(line, "filename"))
-        .collect();
+    let executed = values(&lines, "sched_process_exec", "filename");
     assert_eq!(executed, ["\"/bin/exercise\""]);
     let lines = traced("sched", || {
         assert!(
@@ -153,10 +157,7 @@ fn only_what_comes_to_be_is_an_event() {
                 .success()
         );
     });
-    let forked: Vec<&str> = (lines.iter())
-        .filter(|line| line.contains("sched_process_fork: "))
-        .map(|line| field(line, "child_pid"))
-        .collect();
+    let forked = values(&lines, "sched_process_fork", "child_pid");
     assert_eq!(forked.len(), 2, "{lines:?}");
     for pid in forked {
         // It is told before the child runs.

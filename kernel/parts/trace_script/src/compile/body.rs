@@ -138,7 +138,7 @@ pub(super) struct Body<'c, 'a> {
     scopes: Vec<Vec<Variable>>,
     /// Where `break` and `continue` lead to.
     loops: Vec<(Label, Label)>,
-    pub(super) end: Label,
+    end: Label,
     declined: Option<Label>,
 }
 
@@ -211,6 +211,11 @@ impl<'c, 'a> Body<'c, 'a> {
         } else {
             self.asm.place(self.end);
         }
+    }
+
+    /// Goes to the end of the block at once.
+    pub(super) fn leave_block(&mut self) {
+        self.asm.jump(self.end);
     }
 
     /// Ends an entry: keeps what the return wants of it.
@@ -568,7 +573,7 @@ impl<'c, 'a> Body<'c, 'a> {
             }
             StatementKind::Match { value, arms } => self.match_arms(value, arms),
             StatementKind::Return(_) => {
-                self.asm.jump(self.end);
+                self.leave_block();
                 Ok(())
             }
             StatementKind::Break | StatementKind::Continue => {

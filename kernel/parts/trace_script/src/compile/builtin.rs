@@ -923,7 +923,7 @@ impl Body<'_, '_> {
     /// `exit(status)`: the trace is to end, and this block ends at once.
     fn exit(&mut self, status: u32) -> Lowered<()> {
         self.ask(Request::Exit, Record::Exit, status)?;
-        self.asm.jump(self.end);
+        self.leave_block();
         Ok(())
     }
 
