@@ -184,11 +184,22 @@ pub fn forget_visits() {
 /// Addresses at which steps began, and how many did; more than a call has instructions.
 static VISITS: [[AtomicU64; 2]; 2048] = [const { [const { AtomicU64::new(0) }; 2] }; 2048];
 
+/// Calls the stepped function from a frame far below the caller's.
+#[inline(never)]
+extern "C" fn call_from_below(a: u64) -> u64 {
+    let room = black_box([a; 32]);
+    let result = stepped_target(black_box(a));
+    black_box(&room);
+    result
+}
+
+/// The calls come from two depths of the NMI's stack, because a hit must not take what an earlier
+/// one has left in the data of its CPU for its own.
 fn in_nmi(_: &PtRegs) {
     let is_busy = percpu::in_probe_handler();
-    for n in [1, 2] {
-        let is_right =
-            stepped_target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 402;
+    let targets: [extern "C" fn(u64) -> u64; CALLS as usize] = [stepped_target, call_from_below];
+    for (n, target) in (1..).zip(targets) {
+        let is_right = target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 402;
         RIGHT.fetch_add(is_right.into(), SeqCst);
     }
     if is_busy { &BUSY } else { &FREE }.fetch_add(1, SeqCst);
@@ -516,6 +527,13 @@ fn an_nmi_between_any_two_instructions_of_a_hit_in_rust_is_a_hit_or_miss() {
         1,
         (1, 1),
         &["kprobe_any_hit", SLOT],
+    );
+    case(
+        "a jprobe",
+        vec![kprobe(stepped()), jprobe()],
+        1,
+        (2, 1),
+        &["kprobe_any_hit", "jprobe_return", SLOT],
     );
     for (method, trampoline) in [
         (ReturnMethod::Trap3, "kretprobe_trampoline_trap3"),

@@ -214,7 +214,6 @@ macro_rules! handlers {
     ja kprobe_handle_slow_path
     count_hit rdi, rdx
     mov rax, [rdi + {probe_site}]
-    mov gs:[{jprobe} + {jprobe_site}], rax
     mov gs:[{jprobe} + {jprobe_kprobe}], rdi
     mov qword ptr gs:[{jprobe} + {jprobe_words}], {stack_words}
     mov byte ptr gs:[{jprobe} + {jprobe_plain}], 1
@@ -229,6 +228,8 @@ macro_rules! handlers {
     mov rsi, r8
     mov ecx, {stack_words}
     rep movsq
+    # Last: from here on an NMI takes the rest to be this hit's.
+    mov gs:[{jprobe} + {jprobe_site}], rax
     mov [r9 + {ip}], rdx
     and dword ptr [r9 + {flags}], ~{if_and_tf}
     mov eax, {flow_jprobe}

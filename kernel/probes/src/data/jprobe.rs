@@ -15,7 +15,10 @@
 //! Only `extern "C"` functions under their plain name can be targets, because the Rust convention
 //! reorders arguments.
 
-use core::{ptr::NonNull, sync::atomic::Ordering};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicPtr, Ordering},
+};
 
 use crate::{
     data::{
@@ -149,8 +152,9 @@ impl Jprobe {
 /// The registers and the stack that a jprobe's handler must leave as it found them; one per CPU.
 #[repr(C)]
 pub(crate) struct JprobeFrame {
-    /// The site that was hit; null while no jprobe handler runs.
-    pub(crate) site: *const Site,
+    /// The site that was hit; null while no jprobe handler runs. A hit stores it last, because an
+    /// NMI that finds it takes the other fields to be those of the same hit.
+    pub(crate) site: AtomicPtr<Site>,
     /// The jprobe that was hit.
     pub(crate) kprobe: *const Kprobe,
     pub(crate) regs: PtRegs,
@@ -164,7 +168,7 @@ pub(crate) struct JprobeFrame {
 impl JprobeFrame {
     pub(crate) const fn new() -> Self {
         Self {
-            site: core::ptr::null(),
+            site: AtomicPtr::new(core::ptr::null_mut()),
             kprobe: core::ptr::null(),
             regs: PtRegs::new(),
             stack: [0; STACK_WORDS],

@@ -5,7 +5,7 @@ use core::{
     ops::Deref,
     sync::atomic::{
         AtomicPtr, AtomicU32, AtomicU64,
-        Ordering::{Relaxed, SeqCst},
+        Ordering::{Acquire, Relaxed, SeqCst},
         compiler_fence,
     },
 };
@@ -103,6 +103,18 @@ impl PerCpu {
     #[inline(always)]
     pub(crate) fn is_in_hit(&self) -> bool {
         self.is_busy() || !self.finishing.load(Relaxed).is_null()
+    }
+
+    /// The jprobe whose handler runs on this CPU: its site, and what the handler must leave as it
+    /// found it. This CPU's own, in any context.
+    pub(crate) fn running_jprobe(&self) -> Option<(&Site, &JprobeFrame)> {
+        let frame = self.jprobe.get();
+        // SAFETY: an atomic. No reference is made to the other fields, because the hit that this
+        // may have interrupted is perhaps about to store them.
+        let site = unsafe { &(*frame).site };
+        // SAFETY: the site lives while the guard is held. Once it is stored, the frame stays as it
+        // is until the handler's end, and what runs on top of that is over before.
+        unsafe { Some((site.load(Acquire).as_ref()?, &*frame)) }
     }
 
     /// The cell of the current task, if it has one.

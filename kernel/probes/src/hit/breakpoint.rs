@@ -117,14 +117,9 @@ impl<P: Platform> Hits<P> {
             probe.nmissed.fetch_add(1, Relaxed);
             is_missed = true;
         }
-        // SAFETY: this CPU's own; the site lives while the guard is held.
-        let (jprobe, sp) = unsafe {
-            let frame = &*cpu.jprobe.get();
-            (frame.site.as_ref(), frame.regs.sp)
-        };
-        if let Some(jprobe) = jprobe
-            && regs.sp > sp
-            && P::stack_of(sp).contains(&regs.sp)
+        if let Some((jprobe, frame)) = cpu.running_jprobe()
+            && regs.sp > frame.regs.sp
+            && P::stack_of(frame.regs.sp).contains(&regs.sp)
         {
             // The frame of the handler is gone, and with it the only code that drops the guard.
             P::fatal(format_args!(

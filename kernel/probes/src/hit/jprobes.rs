@@ -1,8 +1,8 @@
 //! Jprobes: to the handler and back.
 
 use core::{
-    ptr::{null, null_mut},
-    sync::atomic::Ordering::Relaxed,
+    ptr::null_mut,
+    sync::atomic::Ordering::{Relaxed, Release},
 };
 
 use crate::{
@@ -38,9 +38,10 @@ impl<P: Platform> Hits<P> {
         }
         frame.regs = *regs;
         cpu.running.store(null_mut(), Relaxed);
-        frame.site = probe.site.load(Relaxed);
         frame.kprobe = probe;
         frame.plain = false;
+        // Release: an NMI finds the fields above stored.
+        frame.site.store(probe.site.load(Relaxed), Release);
         regs.ip = entry.addr();
         // A debugger that steps through the function does not step through the handler.
         regs.flags &= !(IF | TF);
@@ -53,7 +54,7 @@ impl<P: Platform> Hits<P> {
         // SAFETY: this CPU's own, interrupts off.
         let frame = unsafe { &mut *cpu.jprobe.get() };
         // SAFETY: set by `enter_jprobe`; the site lives while the guard is held.
-        let Some(site) = (unsafe { frame.site.as_ref() }) else {
+        let Some(site) = (unsafe { frame.site.load(Relaxed).as_ref() }) else {
             return false;
         };
         if regs.sp != frame.regs.sp {
@@ -66,7 +67,7 @@ impl<P: Platform> Hits<P> {
                 frame.regs
             ));
         }
-        frame.site = null();
+        frame.site.store(null_mut(), Relaxed);
         *regs = frame.regs;
         for (n, word) in frame.stack.iter().take(frame.words).enumerate() {
             // SAFETY: the same live words that `enter_jprobe` read; the trap frame lies below them.

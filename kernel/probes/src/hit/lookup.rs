@@ -40,13 +40,12 @@ impl<P: Platform> Hits<P> {
         if !cpu.is_busy() {
             return None;
         }
-        // SAFETY: this CPU's own; nothing that runs on top of a jprobe handler writes it.
-        let frame = unsafe { &*cpu.jprobe.get() };
-        let (probe, is_jprobe) = if frame.site.is_null() {
-            let running = cpu.running.load(Relaxed).map_addr(|addr| addr & !IN_POST);
-            (running.cast_const(), false)
-        } else {
-            (frame.kprobe, true)
+        let (probe, is_jprobe) = match cpu.running_jprobe() {
+            Some((_, frame)) => (frame.kprobe, true),
+            None => {
+                let running = cpu.running.load(Relaxed).map_addr(|addr| addr & !IN_POST);
+                (running.cast_const(), false)
+            }
         };
         // SAFETY: a probe lives while its handler runs.
         let probe = unsafe { probe.as_ref() }?;
