@@ -134,7 +134,7 @@ fn places_that_the_boot_patches_are_refused() {
 #[unsafe(export_name = "kprobe_handle_nothing.llvm.1234567890")]
 #[inline(never)]
 extern "C" fn copy_with_a_suffix(n: u64) -> u64 {
-    black_box(n) + 1
+    black_box(n) + 701
 }
 
 /// As the compiler names another instance of a function, were it generic.
@@ -148,7 +148,7 @@ extern "C" fn other_instance(n: u64) -> u64 {
 #[unsafe(export_name = "kprobe_handle_nothing_else")]
 #[inline(never)]
 extern "C" fn no_clone(n: u64) -> u64 {
-    black_box(n) + 3
+    black_box(n) + 703
 }
 
 /// Clones of a function that a hit runs through are refused at each byte, although no hit comes

@@ -488,7 +488,7 @@ fn misses_never_fall_while_they_are_counted() {
     assert_eq!(missed.nmissed(), 0);
     let caller = spawn_kthread_on(1 << 1, "calls", || {
         while !STOP.load(SeqCst) {
-            assert_eq!(nmi_target(black_box(1)), 3);
+            assert_eq!(nmi_target(black_box(1)), 13);
             CALLS.fetch_add(1, SeqCst);
         }
     })
@@ -648,7 +648,7 @@ fn an_nmi_in_a_handler_is_a_miss() {
     traps::set_nmi_handler(Some(on_nmi));
     let victim = spawn_kthread_on(1 << 1, "victim", || {
         for n in 0..20 {
-            assert_eq!(nmi_target(n), n + 2);
+            assert_eq!(nmi_target(n), n + 12);
         }
     })
     .expect("memory for a thread");
@@ -947,5 +947,5 @@ fn calls_in_flight_outlive_their_probe() {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn nmi_target(n: u64) -> u64 {
-    black_box(n + 2)
+    black_box(n + 12)
 }

@@ -297,7 +297,7 @@ extern "C" fn writes_watched(value: u64, to: *mut u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn called_on_top(value: u64) -> u64 {
-    black_box(value + 3)
+    black_box(value + 13)
 }
 
 fn count_post(_: &Kprobe, _: &mut PtRegs, _: u64) {
@@ -309,7 +309,7 @@ fn debugger(_: &mut PtRegs, exception: &Exception) -> bool {
     end_watch();
     WRONG.fetch_add(u64::from(percpu::in_probe_handler()), SeqCst);
     TOLD.fetch_add(1, SeqCst);
-    WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 7), SeqCst);
+    WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 17), SeqCst);
     exception.vector == vector::DEBUG
 }
 
@@ -344,7 +344,7 @@ fn nmi(regs: &PtRegs) {
     let is_displaced = PROBES.original_ip(regs.ip) != regs.ip
         || symbols::lookup_name("kprobe_post_stub").is_ok_and(|stub| stub.start == regs.ip);
     NMIS_IN_HITS.fetch_add(u64::from(is_displaced), SeqCst);
-    WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 7), SeqCst);
+    WRONG.fetch_add(u64::from(called_on_top(black_box(4)) != 17), SeqCst);
 }
 
 /// The ways of a hit on top of a displaced instruction: by a breakpoint, in a post slot, stepped.

@@ -22,7 +22,7 @@ use x86_64::instructions::interrupts::without_interrupts;
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn historic_target(a: u64) -> u64 {
-    black_box(a + 1)
+    black_box(a + 5)
 }
 
 #[unsafe(no_mangle)]
@@ -120,7 +120,7 @@ fn each_form_costs_its_interruptions() {
         RETURNS.store(0, SeqCst);
         let probe = registered(on("historic_target", step, method).handler(note_result));
         // The first call, too: all CPUs have left what they knew of the old text.
-        for (argument, result) in [(1, 2), (41, 42)] {
+        for (argument, result) in [(1, 6), (41, 46)] {
             let cost = interruptions(|| assert_eq!(historic_target(argument), result));
             assert_eq!(cost, (breakpoints, steps), "{step:?} {method:?}");
             assert_eq!(LAST.load(SeqCst), result);
@@ -131,7 +131,7 @@ fn each_form_costs_its_interruptions() {
             (2, 0, 0)
         );
     }
-    let cost = interruptions(|| assert_eq!(historic_target(41), 42));
+    let cost = interruptions(|| assert_eq!(historic_target(41), 46));
     assert_eq!(cost, (0, 0), "nobody probes it any more");
 }
 
@@ -188,7 +188,7 @@ fn kretprobes_on_one_function_share_their_interruptions() {
             let error = register(Box::new(on("historic_target", step, other))).unwrap_err();
             assert_eq!((error.name(), error.errno()), ("MixedReturnMethods", 22));
         }
-        let cost = interruptions(|| assert_eq!(historic_target(1), 2));
+        let cost = interruptions(|| assert_eq!(historic_target(1), 6));
         assert_eq!(cost, (breakpoints, steps), "{step:?} {method:?}");
         assert_eq!(
             LAST.load(SeqCst),
@@ -264,7 +264,7 @@ fn every_cpu_returns_to_its_own_callers() {
         .map(|cpu| {
             let body = move || {
                 for n in 0..CALLS {
-                    assert_eq!(historic_target(n), n + 1);
+                    assert_eq!(historic_target(n), n + 5);
                     assert_eq!(historic_sum(3), 6);
                 }
             };
@@ -312,8 +312,8 @@ fn the_command_line_selects_four_interruptions() {
             .symbol("historic_target")
             .handler(note_result),
     );
-    let cost = interruptions(|| assert_eq!(historic_target(1), 2));
-    assert_eq!((cost, LAST.load(SeqCst)), ((2, 2), 2));
+    let cost = interruptions(|| assert_eq!(historic_target(1), 6));
+    assert_eq!((cost, LAST.load(SeqCst)), ((2, 2), 6));
     let mut listed = 0;
     PROBES.for_each(|_| listed += 1);
     assert_eq!(listed, 1, "the trampoline's kprobe is in no list");
@@ -332,8 +332,8 @@ fn the_command_line_selects_three_interruptions() {
             .symbol("historic_target")
             .handler(note_result),
     );
-    let cost = interruptions(|| assert_eq!(historic_target(1), 2));
-    assert_eq!((cost, LAST.load(SeqCst)), ((2, 1), 2));
+    let cost = interruptions(|| assert_eq!(historic_target(1), 6));
+    assert_eq!((cost, LAST.load(SeqCst)), ((2, 1), 6));
     drop(probe);
 }
 
@@ -352,7 +352,7 @@ fn a_return_that_nobody_knows_is_told() {
     ))
     .unwrap();
     let call = registered(on("historic_target", TrapFlag, Trap4));
-    assert_eq!(historic_target(1), 2);
+    assert_eq!(historic_target(1), 6);
     drop((call, look));
     return_to(TRAMPOLINE.load(SeqCst));
 }

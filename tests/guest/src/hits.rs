@@ -38,7 +38,7 @@ use x86_64::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn hit_target(a: u64) -> u64 {
-    black_box(a + 1)
+    black_box(a + 11)
 }
 
 fn pass(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
@@ -182,7 +182,7 @@ fn a_hit_takes_little_of_the_stack() {
             .fault(depth_at_fault),
     ))
     .unwrap();
-    assert_eq!(hit_target(black_box(1)), 2);
+    assert_eq!(hit_target(black_box(1)), 12);
     LEN.store(3, SeqCst);
     // SAFETY: the fault handler has it go on behind the first instruction, which loads from
     // nowhere, at a `ret`.
@@ -673,7 +673,7 @@ fn a_jprobes_backtrace_shows_the_functions_caller() {
         Jprobe::new().symbol("hit_target").entry(mirror_that_walks),
     ))
     .unwrap();
-    assert_eq!(calls_hit_target(black_box(1)), 3);
+    assert_eq!(calls_hit_target(black_box(1)), 13);
     drop(probe);
     let names: Vec<String> = ABOVE
         .iter()

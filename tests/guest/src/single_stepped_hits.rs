@@ -33,7 +33,7 @@ extern "C" fn stepped(_from: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn hit_in_a_handler(a: u64) -> u64 {
-    black_box(a + 3)
+    black_box(a + 23)
 }
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);

@@ -317,7 +317,7 @@ fn each_hit_is_in_one_place_of_the_books() {
 extern "C" fn traced_recursion(depth: u64) -> u64 {
     match depth {
         0 => 0,
-        _ => black_box(traced_recursion(black_box(depth - 1)) + 1),
+        _ => black_box(traced_recursion(black_box(depth - 1)) + 2),
     }
 }
 
@@ -329,7 +329,7 @@ fn the_profile_counts_returns_and_calls_without_an_instance() {
     append("r1:deep traced_recursion", "kprobe_events").unwrap();
     append("r1:deep traced_function", "kprobe_events").unwrap();
     echo("1", "events/kprobes/deep/enable").unwrap();
-    assert_eq!(traced_recursion(3), 3);
+    assert_eq!(traced_recursion(3), 6);
     call(1);
     let line = |hits, misses| format!("  {:<44} {hits:15} {misses:15}\n", "deep");
     assert_eq!(show("kprobe_profile"), line(1, 3) + &line(1, 0));
