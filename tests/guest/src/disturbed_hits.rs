@@ -438,6 +438,66 @@ fn an_nmi_to_the_own_cpu_in_each_kind_of_handler_is_a_miss() {
     drop((faults, jprobe, call, kprobe, call_in_nmi, in_nmi));
 }
 
+/// A fault handler gets the faults of its probe's handlers, but not those of an NMI on top of them.
+#[guest_test]
+fn a_fault_in_an_nmi_is_not_for_the_handler_below() {
+    static MENDED: AtomicU64 = AtomicU64::new(0);
+    static REFUSED: AtomicU64 = AtomicU64::new(0);
+    static OWN: AtomicU64 = AtomicU64::new(0);
+    /// Has the copy end without a byte copied, as if all were well.
+    fn mend(_: &Kprobe, regs: &mut PtRegs, _: u8) -> FaultVerdict {
+        MENDED.fetch_add(1, SeqCst);
+        regs.cx = 0;
+        FaultVerdict::Handled
+    }
+    fn is_refused() -> bool {
+        copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT)
+    }
+    fn fault_in_nmi(_: &PtRegs) {
+        REFUSED.fetch_add(is_refused().into(), SeqCst);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    fn disturbed() {
+        nmi_to_self();
+        OWN.fetch_add((!is_refused()).into(), SeqCst);
+    }
+    fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        disturbed();
+        PreVerdict::Execute
+    }
+    fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {
+        disturbed();
+    }
+    fn on_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
+        disturbed();
+    }
+    reset();
+    for counter in [&MENDED, &REFUSED, &OWN] {
+        counter.store(0, SeqCst);
+    }
+    let kprobe = register(Box::new(
+        Kprobe::new()
+            .symbol("troubled_target")
+            .pre(pre)
+            .post(post)
+            .fault(mend),
+    ))
+    .unwrap();
+    let call = register(Box::new(
+        Kretprobe::<u64>::new()
+            .symbol("troubled_target")
+            .handler(on_return),
+    ))
+    .unwrap();
+    traps::set_nmi_handler(Some(fault_in_nmi));
+    assert_eq!(troubled_target(black_box(1)), 2);
+    traps::set_nmi_handler(None);
+    assert_eq!((NMIS.load(SeqCst), REFUSED.load(SeqCst)), (3, 3));
+    // A return handler has no fault handler.
+    assert_eq!((MENDED.load(SeqCst), OWN.load(SeqCst)), (2, 2));
+    drop((call, kprobe));
+}
+
 /// NMIs from another CPU come anywhere in the hits of six probes; all calls, those of the NMIs too,
 /// are followed or counted as missed.
 #[guest_test(timeout = 120)]

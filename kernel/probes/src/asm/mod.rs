@@ -38,8 +38,9 @@ pub use crate::{
             EntryPoints, KRETPROBE_MARK, Routines, SITE_MARK, TRAMPOLINE_MARK, Template, Templates,
         },
         jprobe::STACK_WORDS,
+        per_cpu::IN_POST,
     },
-    hit::{Flow, IN_POST},
+    hit::Flow,
     insn::flags::bits,
 };
 

@@ -23,6 +23,16 @@ use crate::{
 /// The guard of a [`PerCpu`] while no hit is under way.
 pub const GUARD_FREE: u32 = u32::MAX;
 
+/// Marks the pointer to the running probe while its post or return handler runs; probes are
+/// aligned.
+#[doc(hidden)]
+pub const IN_POST: usize = 1;
+
+/// Marks the same pointer while other code runs on top of the handler, such as that of an NMI.
+pub(crate) const PUT_ASIDE: usize = 2;
+
+const _: () = assert!(align_of::<Kprobe>() > IN_POST | PUT_ASIDE);
+
 /// The data that the probes keep for each CPU. Only its own CPU writes it, with interrupts off or
 /// in a nesting that restores what it found. So plain loads and stores are enough.
 #[repr(C, align(16))]
@@ -37,7 +47,8 @@ pub struct PerCpu {
     pub(crate) this: AtomicPtr<PerCpu>,
     /// The current task's chain of return instances. Never null.
     pub(crate) cell: AtomicPtr<TaskCell>,
-    /// The probe whose handler runs, for its fault handler. Means nothing while the guard is free.
+    /// The probe whose handler runs, for its fault handler, with marks in the pointer's low bits:
+    /// [`IN_POST`], [`PUT_ASIDE`]. Means nothing while the guard is free.
     pub(crate) running: AtomicPtr<Kprobe>,
     /// The site whose post slot or single step is under way; the guard is free then.
     pub(crate) finishing: AtomicPtr<Site>,
@@ -103,6 +114,19 @@ impl PerCpu {
     #[inline(always)]
     pub(crate) fn is_in_hit(&self) -> bool {
         self.is_busy() || !self.finishing.load(Relaxed).is_null()
+    }
+
+    /// The probe whose handler runs on this CPU, and the marks of its pointer. None for a jprobe.
+    /// This CPU's own, in any context.
+    pub(crate) fn running_handler(&self) -> Option<(&Kprobe, usize)> {
+        if !self.is_busy() {
+            return None;
+        }
+        let running = self.running.load(Relaxed);
+        let probe = running.map_addr(|addr| addr & !(IN_POST | PUT_ASIDE));
+        // SAFETY: a probe lives while its handler runs, and the guard is held then.
+        let probe = unsafe { probe.as_ref() }?;
+        Some((probe, running.addr() - core::ptr::from_ref(probe).addr()))
     }
 
     /// The jprobe whose handler runs on this CPU: its site, and what the handler must leave as it

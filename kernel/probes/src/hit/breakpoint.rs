@@ -8,7 +8,7 @@ use core::{
 use crate::{
     data::{
         kprobe::{Kind, Kprobe, PreVerdict},
-        per_cpu::{HitGuard, PerCpu, bump},
+        per_cpu::{HitGuard, IN_POST, PUT_ASIDE, PerCpu, bump},
         site::{Emulated, Site},
         trap_ip::TrapIp,
     },
@@ -264,14 +264,21 @@ impl<P: Platform> Hits<P> {
 
     /// Runs `work`, which may interrupt any instruction: an NMI, or a debugger that is told of a
     /// watchpoint. If the hit of a displaced instruction is not over, the rest of it is put aside
-    /// meanwhile. So the hits of `work` are hits like others. Interrupts are off or on.
+    /// meanwhile. So the hits of `work` are hits like others. If a handler is not over, its fault
+    /// handler gets no fault of `work`. Interrupts are off or on.
     #[inline(always)]
     pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
         let cpu = P::this_cpu();
         let site = cpu.finishing.load(Relaxed);
         let (flags, sp) = (cpu.saved_flags.load(Relaxed), cpu.saved_sp.load(Relaxed));
         cpu.finishing.store(null_mut(), Relaxed);
+        let running = cpu.running.load(Relaxed);
+        if !running.is_null() {
+            let aside = running.map_addr(|addr| addr | PUT_ASIDE);
+            cpu.running.store(aside, Relaxed);
+        }
         let result = work();
+        cpu.running.store(running, Relaxed);
         cpu.saved_sp.store(sp, Relaxed);
         cpu.saved_flags.store(flags, Relaxed);
         cpu.finishing.store(site, Relaxed);
@@ -290,7 +297,3 @@ pub enum Flow {
     /// Leaves to the handler of a jprobe, as the frame says, with the guard held.
     Jprobe = 2,
 }
-
-/// Marks the pointer to the running probe while its post handler runs; probes are aligned.
-#[doc(hidden)]
-pub const IN_POST: usize = 1;

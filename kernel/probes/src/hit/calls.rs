@@ -15,9 +15,9 @@ use crate::{
         instance::{self, Instance, TaskCell, oldest},
         kprobe::Kprobe,
         kretprobe::{EntryVerdict, KretprobeCore},
-        per_cpu::{HitGuard, PerCpu},
+        per_cpu::{HitGuard, IN_POST, PerCpu},
     },
-    hit::{Hits, IN_POST},
+    hit::Hits,
     platform::Platform,
     pt_regs::PtRegs,
 };

@@ -3,8 +3,12 @@
 use core::{ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 use crate::{
-    data::{kprobe::FaultVerdict, per_cpu::PerCpu, site::Site},
-    hit::{Hits, IN_POST, slots::in_slot_region},
+    data::{
+        kprobe::FaultVerdict,
+        per_cpu::{PUT_ASIDE, PerCpu},
+        site::Site,
+    },
+    hit::{Hits, slots::in_slot_region},
     insn::flags::bits::{IF, TF},
     platform::Platform,
     pt_regs::PtRegs,
@@ -45,19 +49,14 @@ impl<P: Platform> Hits<P> {
             // Here the instruction belongs to a missed hit, so it is part of the handler that ran
             // into it. Or it is one behind the probed one, in a detour.
         }
-        if !cpu.is_busy() {
+        let Some((probe, marks)) = cpu.running_handler() else {
             return false;
-        }
-        // SAFETY: a probe is live while its handler runs, and the guard is held then.
-        let running = unsafe {
-            cpu.running
-                .load(Relaxed)
-                .map_addr(|addr| addr & !IN_POST)
-                .as_ref()
         };
-        running
-            .and_then(|probe| Some((probe, probe.fault_handler?)))
-            .is_some_and(|(probe, handle)| handle(probe, regs, vector) == FaultVerdict::Handled)
+        // The fault of an NMI's code is not the handler's.
+        marks & PUT_ASIDE == 0
+            && probe
+                .fault_handler
+                .is_some_and(|handle| handle(probe, regs, vector) == FaultVerdict::Handled)
     }
 
     /// Makes `regs`, of a fault in a slot or detour, those with which the original instruction

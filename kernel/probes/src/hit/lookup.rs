@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::{
     data::{detour::Detour, instance, jprobe::Jprobe, kprobe::Kprobe, site::Site, trap_ip::TrapIp},
-    hit::{Hits, IN_POST, slots::in_slot_region},
+    hit::{Hits, slots::in_slot_region},
     insn::JUMP_BYTES,
     platform::Platform,
 };
@@ -28,29 +28,20 @@ impl<P: Platform> Hits<P> {
     /// Whether this CPU runs a pre or entry handler now. The assembly tells a return handler as
     /// one, too: its `ip` is behind a call, where no breakpoint is. Any context that keeps its CPU.
     pub fn in_pre_handler(&self) -> bool {
-        let cpu = P::this_cpu();
-        let running = cpu.running.load(Relaxed);
-        cpu.is_busy() && !running.is_null() && running.addr() & IN_POST == 0
+        matches!(P::this_cpu().running_handler(), Some((_, 0)))
     }
 
     /// The probe whose handler runs on this CPU, and the address of its handler if it is a jprobe.
     /// None in fault handlers of the displaced instruction. Any context that keeps its CPU.
     pub fn running_probe(&self) -> Option<(&Kprobe, Option<u64>)> {
         let cpu = P::this_cpu();
-        if !cpu.is_busy() {
-            return None;
-        }
-        let (probe, is_jprobe) = match cpu.running_jprobe() {
-            Some((_, frame)) => (frame.kprobe, true),
-            None => {
-                let running = cpu.running.load(Relaxed).map_addr(|addr| addr & !IN_POST);
-                (running.cast_const(), false)
-            }
+        let Some((_, frame)) = cpu.running_jprobe() else {
+            let (probe, _) = cpu.running_handler()?;
+            return Some((probe, None));
         };
         // SAFETY: a probe lives while its handler runs.
-        let probe = unsafe { probe.as_ref() }?;
-        let entry = is_jprobe.then(|| Jprobe::of(probe).map_or(0, Jprobe::entry_addr));
-        Some((probe, entry))
+        let probe = unsafe { frame.kprobe.as_ref() }?;
+        Some((probe, Some(Jprobe::of(probe).map_or(0, Jprobe::entry_addr))))
     }
 
     /// The original address of code that is found at `ip`: the probed address for an ip in a slot

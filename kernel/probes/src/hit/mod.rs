@@ -56,7 +56,8 @@
 //!     for it. The instruction may read the guard, as each check for a handler does, and then reads
 //!     the same value as without a probe. Meanwhile interrupts are off, and the rest of the hit is
 //!     noted in [`PerCpu`](crate::PerCpu). An NMI may come all the same. It first puts that note
-//!     aside ([`Hits::aside`]).
+//!     aside ([`Hits::aside`]), and likewise the note of a running handler, whose fault handler
+//!     gets no faults of the NMI's code.
 //!
 //! # Contexts
 //! `on_breakpoint`, `on_debug` and `on_fault` run with interrupts off. A return runs with the
@@ -77,7 +78,7 @@ use core::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-pub use breakpoint::{Flow, IN_POST};
+pub use breakpoint::Flow;
 pub use lookup::Displaced;
 
 use crate::{
