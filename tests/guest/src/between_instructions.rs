@@ -2,11 +2,15 @@
 //! handlers, the displaced instruction, the way back.
 //!
 //! Each case steps through one call of a probed function. At each step an NMI comes whose handler
-//! calls the same function and another one, which is probed, too. Where the guard is held, those
-//! calls are missed; where not, they are hits like any others. Stack walks lead through each step
+//! calls the same function and another one, which is probed, too, and runs into a probed instruction
+//! that faults. Where the guard is held, those are missed; where not, they are hits like any others. Stack walks lead through each step
 //! to the caller. In the end each kind of place that the case is about has been interrupted.
 
-use crate::{optimization::Optimization, stepping::step_through};
+use crate::{
+    disturbed_hits::{UNMAPPED, copying_instruction},
+    optimization::Optimization,
+    stepping::step_through,
+};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -18,7 +22,10 @@ use core::{
 };
 use kernel::{
     arch::{percpu, smp, traps},
-    backtrace, pr_info,
+    backtrace,
+    errno::Errno,
+    mm::uaccess::copy_from_user_nofault,
+    pr_info,
     probes::{
         EntryVerdict, Jprobe, Kernel, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
         PtRegs, Registered, ReturnMethod, StepMethod, jprobe, register,
@@ -199,7 +206,9 @@ fn in_nmi(_: &PtRegs) {
     let is_busy = percpu::in_probe_handler();
     let targets: [extern "C" fn(u64) -> u64; CALLS as usize] = [stepped_target, call_from_below];
     for (n, target) in (1..).zip(targets) {
-        let is_right = target(black_box(n)) == n + 1 && stepped_in_nmi(black_box(n)) == n + 402;
+        let is_right = target(black_box(n)) == n + 1
+            && stepped_in_nmi(black_box(n)) == n + 402
+            && copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT);
         RIGHT.fetch_add(is_right.into(), SeqCst);
     }
     if is_busy { &BUSY } else { &FREE }.fetch_add(1, SeqCst);
@@ -325,6 +334,17 @@ fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64)
             ))
             .unwrap(),
         ) as Box<dyn Counts>,
+        // Its instruction faults.
+        Box::new(
+            register(Box::new(
+                Kprobe::new()
+                    .symbol("copy_user")
+                    .offset(copying_instruction().1)
+                    .pre(pass)
+                    .post(pass_after),
+            ))
+            .unwrap(),
+        ),
         Box::new(
             register(Box::new(
                 Kretprobe::<u64>::new()

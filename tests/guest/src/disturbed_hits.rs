@@ -67,7 +67,7 @@ extern "C" fn troubled_by_a_jump(a: u64) -> u64 {
 }
 
 /// The instruction at which the kernel touches user memory, as an offset into `copy_user`.
-fn copying_instruction() -> (u64, u32) {
+pub fn copying_instruction() -> (u64, u32) {
     let function = symbols::lookup_name("copy_user").unwrap();
     // SAFETY: text of the kernel.
     let text =
@@ -80,7 +80,7 @@ fn copying_instruction() -> (u64, u32) {
 }
 
 /// No task of the kernel has anything mapped there.
-const UNMAPPED: u64 = 0x5000_0000;
+pub const UNMAPPED: u64 = 0x5000_0000;
 /// No page table can map it.
 const NON_CANONICAL: u64 = 0x8000_0000_0000_0000;
 
