@@ -2,9 +2,10 @@
 //! handlers, the displaced instruction, the way back.
 //!
 //! Each case steps through one call of a probed function. At each step an NMI comes whose handler
-//! calls the same function and another one, which is probed, too, and runs into a probed instruction
-//! that faults. Where the guard is held, those are missed; where not, they are hits like any others. Stack walks lead through each step
-//! to the caller. In the end each kind of place that the case is about has been interrupted.
+//! calls the same function and another one, which is probed, too, and runs into a probed
+//! instruction that faults. Where the guard is held, those are missed; where not, they are hits
+//! like any others. Stack walks lead through each step to the caller. In the end each kind of place
+//! that the case is about has been interrupted.
 
 use crate::{
     disturbed_hits::{UNMAPPED, copying_instruction},
