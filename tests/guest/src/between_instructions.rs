@@ -10,7 +10,7 @@
 use crate::{
     disturbed_hits::{UNMAPPED, copying_instruction},
     optimization::Optimization,
-    stepping::step_through,
+    stepping::{step_through, step_through_tasks},
 };
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
@@ -32,8 +32,10 @@ use kernel::{
         PtRegs, Registered, ReturnMethod, StepMethod, jprobe, register,
     },
     symbols,
+    task::{kthread::spawn_kthread_on, schedule},
 };
 use probes::Platform;
+use x86_64::instructions::interrupts::without_interrupts;
 
 /// A jump fits at +0, over two instructions, and at +1, over two others.
 #[unsafe(naked)]
@@ -89,7 +91,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 29] = [
+const PLACES: [&str; 31] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
@@ -119,6 +121,8 @@ const PLACES: [&str; 29] = [
     "kprobe_detour",
     "kretprobe_detour_entry",
     "kretprobe_detour",
+    "context_switch",
+    "__switch_to",
 ];
 const SLOT: &str = "a slot";
 
@@ -143,9 +147,13 @@ fn interrupt(regs: &PtRegs) {
     if CALLER_SP.load(Relaxed) == 0 && regs.ip == CALLER.load(Relaxed) {
         CALLER_SP.store(regs.sp, Relaxed);
     }
-    if regs.sp <= CALLER_SP.load(Relaxed) {
+    let mut walk = backtrace::walk_interrupted(regs);
+    if regs.sp > CALLER_SP.load(Relaxed) {
+        // It leads somewhere and ends.
+        walk.for_each(drop);
+    } else {
         let caller = CALLER.load(Relaxed);
-        let is_found = backtrace::walk_interrupted(regs).any(|frame| {
+        let is_found = walk.any(|frame| {
             symbols::lookup_addr(frame.code_address()).is_some_and(|symbol| symbol.start == caller)
         });
         if !is_found {
@@ -315,6 +323,20 @@ fn jprobe() -> Box<dyn Counts> {
 /// call; `handlers`: how many run in it, before and after; `places`: where NMIs must have come.
 #[track_caller]
 fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64), places: &[&str]) {
+    let step = || step_through(stepped_caller, interrupt);
+    case_of(name, step, probes, own, handlers, places);
+}
+
+/// The same, where `step` steps through a call in which [`stepped_caller`] is called.
+#[track_caller]
+fn case_of(
+    name: &str,
+    step: impl FnOnce(),
+    probes: Vec<Box<dyn Counts>>,
+    own: u64,
+    handlers: (u64, u64),
+    places: &[&str],
+) {
     for counter in [
         &RESULT, &FREE, &BUSY, &RIGHT, &LOST, &PRE, &POST, &CALLER_SP,
     ] {
@@ -357,7 +379,7 @@ fn case(name: &str, probes: Vec<Box<dyn Counts>>, own: u64, handlers: (u64, u64)
         ),
     ];
     traps::set_nmi_handler(Some(in_nmi));
-    step_through(stepped_caller, interrupt);
+    step();
     traps::set_nmi_handler(None);
     let (free, busy) = (FREE.load(SeqCst), BUSY.load(SeqCst));
     pr_info!("{name}: {free} NMIs with the guard free, {busy} with it held");
@@ -673,4 +695,57 @@ fn an_nmi_between_any_two_instructions_of_a_missed_hit_changes_nothing() {
         );
         drop((missed, missed_call));
     }
+}
+
+/// Two tasks give way to each other, each in a followed call: from any two instructions of both
+/// switches, also where one task has the stack already and the other one still the calls.
+#[guest_test(timeout = 60)]
+fn an_nmi_between_any_two_instructions_of_a_task_switch_is_a_hit_or_miss() {
+    /// Both tasks have this one.
+    const CPU: u64 = 1 << 0;
+    const TURNS: u64 = 3;
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn give_way() {
+        while TURN.load(SeqCst) < TURNS {
+            schedule();
+        }
+        stepped_caller();
+    }
+    fn step() {
+        TURN.store(0, SeqCst);
+        // Interrupts stay off, because a tick's preemption replaces the table of interrupts.
+        let other = spawn_kthread_on(CPU, "other", || {
+            without_interrupts(|| {
+                for turn in 1..=TURNS {
+                    TURN.store(turn, SeqCst);
+                    schedule();
+                }
+            });
+        })
+        .expect("memory for a thread");
+        while TURN.load(SeqCst) == 0 {
+            schedule();
+        }
+        step_through_tasks(give_way, interrupt, || other.wait_released());
+    }
+    let stepped = spawn_kthread_on(CPU, "stepped", || {
+        for optimized in [false, true] {
+            let _knob = Optimization::set(optimized);
+            let call = Kretprobe::<()>::new().symbol("schedule").maxactive(16);
+            let call = register(Box::new(call)).unwrap();
+            case_of(
+                "a task switch",
+                step,
+                vec![kretprobe(Kretprobe::<()>::new().handler(note_return))],
+                1,
+                (0, 1),
+                &["context_switch", "__switch_to", "kretprobe_trampoline"],
+            );
+            assert!(call.hits() >= 2 * TURNS, "{} hits", call.hits());
+            assert_eq!((call.nmissed(), call.kprobe().nmissed()), (0, 0));
+            drop(call);
+        }
+    })
+    .expect("memory for a thread");
+    stepped.wait_released();
 }

@@ -67,6 +67,14 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 /// Calls `call` and asks `at_each` between any two instructions of it. Interrupts are off
 /// meanwhile. Task context.
 pub fn step_through(call: extern "C" fn(), at_each: AtEach) {
+    step_through_tasks(call, at_each, || {});
+}
+
+/// The same for a call that gives way to other tasks of this CPU, which are then stepped through,
+/// too, with interrupts off. They may have TF in flags that they have saved. So `afterwards` waits
+/// until they have ended: it is not stepped, and meanwhile each such TF is cleared by the trap that
+/// it brings.
+pub fn step_through_tasks(call: extern "C" fn(), at_each: AtEach, afterwards: impl FnOnce()) {
     without_interrupts(|| {
         let usual = sidt();
         assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
@@ -85,6 +93,9 @@ pub fn step_through(call: extern "C" fn(), at_each: AtEach) {
         unsafe {
             lidt(&ours);
             run_stepped(call);
+            IS_ASKED.store(true, SeqCst);
+            afterwards();
+            IS_ASKED.store(false, SeqCst);
             lidt(&usual);
         }
     });
@@ -137,8 +148,12 @@ fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
 /// Called by [`step_debug`] with the frame of the interrupted code.
 extern "C" fn on_step(regs: &mut PtRegs) {
     if IS_ASKED.load(SeqCst) {
-        // In what the test calls; only the probes step there.
-        hooks::on_debug(regs);
+        // In what the test calls. The probes step there, or a task has got back the flags that it
+        // had while it was stepped through.
+        if !hooks::on_debug(regs) {
+            regs.flags &= !TF;
+            clear_single_step(Dr6::read_raw());
+        }
         return;
     }
     let last = LAST.swap(regs.ip, SeqCst);
