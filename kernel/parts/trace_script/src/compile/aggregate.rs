@@ -589,22 +589,29 @@ impl Body<'_, '_> {
         self.asm.load(Reg::R2, kept, 8, false);
         match class {
             Class::Most { .. } | Class::Least { .. } => {
-                // An interrupt may have changed it in between. Then it is compared once more.
-                for _ in 0..2 {
-                    self.asm.load(Reg::R0, total, 8, false);
-                    self.asm
-                        .branch(Condition::AboveOrEqual, Reg::R0, Reg::R2, skip);
-                    self.asm.mov(Reg::R1, Reg::R0);
-                    self.asm.mov(Reg::R3, Reg::R2);
-                    self.asm.push(Insn::Atomic {
-                        op: AtomicOp::CompareExchange,
-                        base: Reg::R8,
-                        offset: 8,
-                        size: Size::B8,
-                        reg: Reg::R3,
-                    });
-                    self.asm.branch(Condition::Equal, Reg::R0, Reg::R1, skip);
-                }
+                // An interrupt may have changed it in between. Then it is compared once more, and
+                // so on: there is an end for the verifier alone, because each time takes another
+                // interrupt in the same few instructions.
+                const MOST_TIMES: i32 = 16;
+                let again = self.asm.label();
+                self.asm.mov(Reg::R4, 0);
+                self.asm.place(again);
+                self.asm.load(Reg::R0, total, 8, false);
+                self.asm
+                    .branch(Condition::AboveOrEqual, Reg::R0, Reg::R2, skip);
+                self.asm.mov(Reg::R1, Reg::R0);
+                self.asm.mov(Reg::R3, Reg::R2);
+                self.asm.push(Insn::Atomic {
+                    op: AtomicOp::CompareExchange,
+                    base: Reg::R8,
+                    offset: 8,
+                    size: Size::B8,
+                    reg: Reg::R3,
+                });
+                self.asm.branch(Condition::Equal, Reg::R0, Reg::R1, skip);
+                self.asm.alu(AluOp::Add, Reg::R4, 1);
+                self.asm
+                    .branch(Condition::Below, Reg::R4, MOST_TIMES, again);
             }
             _ => self.asm.push(Insn::Atomic {
                 op: AtomicOp::Add { fetch: false },
