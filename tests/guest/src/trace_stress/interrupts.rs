@@ -289,11 +289,10 @@ impl Outlet for Answers {
     }
 }
 
-/// The answers of a clause of the function, of which one call is interrupted between any two
+/// The answers of a program for the function, of which one call is interrupted between any two
 /// instructions; and the arguments of all calls.
-fn answers_of(statements: &str) -> (String, Vec<u64>) {
-    let text = format!("kprobe:fired_target {{ {statements} }}");
-    let tree = trace_language::parse(&text).unwrap();
+fn answers_of(program: &str) -> (String, Vec<u64>) {
+    let tree = trace_language::parse(program).unwrap();
     let compiled = compile(&tree, &SymbolsOnly, &Options::default()).unwrap();
     let mut answers = Answers {
         presentation: compiled.presentation,
@@ -304,8 +303,6 @@ fn answers_of(statements: &str) -> (String, Vec<u64>) {
     session.end(&mut answers);
     // Each NMI calls `body_of_nmi` with an odd number, then the function with the next one.
     let arguments: Vec<u64> = (2..calls).step_by(2).chain([OUTER]).collect();
-    let books = format!("{0} hits = {0} recorded + 0 missed", arguments.len());
-    assert!(answers.text.contains(&books), "{}", answers.text);
     (answers.text, arguments)
 }
 
@@ -335,12 +332,15 @@ fn an_nmi_between_any_two_instructions_of_an_aggregation_is_gathered() {
         let _jumps = Optimization::set(jumps);
         for map in ["@", "@[1]"] {
             for (way, expected) in &ways {
-                let (text, arguments) = answers_of(&format!("{map} {way};"));
+                let program = format!("kprobe:fired_target {{ {map} {way}; }}");
+                let (text, arguments) = answers_of(&program);
                 let line = format!("{map}: {}", expected(&arguments));
                 assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+                assert!(text.contains(" + 0 missed"), "{text}");
             }
             for histogram in ["hist(arg0)", "lhist(arg0, 0, 40, 10)"] {
-                let (text, arguments) = answers_of(&format!("{map} = {histogram};"));
+                let program = format!("kprobe:fired_target {{ {map} = {histogram}; }}");
+                let (text, arguments) = answers_of(&program);
                 let counts = text.lines().filter_map(|line| {
                     let (_, count) = line.split_once('|')?.0.split_once(')')?;
                     count.trim().parse::<usize>().ok()
@@ -351,6 +351,44 @@ fn an_nmi_between_any_two_instructions_of_an_aggregation_is_gathered() {
     }
 }
 
+/// Counts by stack are exact, although an NMI notes a stack while another one is being noted.
+#[guest_test]
+fn an_nmi_between_any_two_instructions_of_a_count_by_stack_is_counted() {
+    for jumps in [true, false] {
+        let _jumps = Optimization::set(jumps);
+        let (text, arguments) = answers_of("kprobe:fired_target { @[kstack(2)] = count(); }");
+        let counts = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("]: ")?.parse::<usize>().ok());
+        assert_eq!(counts.sum::<usize>(), arguments.len(), "{text}");
+        for frame in ["fired_target+", "interrupts::outer+", "body_of_nmi+"] {
+            assert!(text.contains(frame), "{text}");
+        }
+    }
+}
+
+/// The value that the entry and the return of a call share is that of the same call. Where the
+/// guard is held, calls are missed, and they are counted.
+#[guest_test]
+fn an_nmi_between_any_two_instructions_of_a_followed_call_is_gathered_or_missed() {
+    for jumps in [true, false] {
+        let _jumps = Optimization::set(jumps);
+        let (text, arguments) = answers_of(
+            "session:fired_target { $n = arg0; } return { @calls = count(); @most = max($n); \
+             @wrong = sum(reg(\"ax\") != $n * 5 + 2); }",
+        );
+        let has_line = |line: &str| text.lines().any(|found| found == line);
+        let calls = text.lines().find_map(|line| line.strip_prefix("@calls: "));
+        let calls: usize = calls.unwrap().parse().unwrap();
+        assert!(calls > 20, "{text}");
+        let (hits, missed) = (arguments.len(), arguments.len() - calls);
+        let books = format!("{hits} hits = {calls} recorded + {missed} missed");
+        assert!(text.contains(&books), "{books}\n{text}");
+        assert!(has_line(&format!("@most: {OUTER}")), "{text}");
+        assert!(has_line("@wrong: 0"), "{text}");
+    }
+}
+
 /// Keys come and go in the NMIs between any two instructions of a key's coming and going. Each key
 /// is there once in the end, with a value of its own.
 #[guest_test]
@@ -358,8 +396,8 @@ fn an_nmi_between_any_two_instructions_of_an_assignment_leaves_a_sound_map() {
     for jumps in [true, false] {
         let _jumps = Optimization::set(jumps);
         let (text, arguments) = answers_of(
-            "delete(@[(arg0 + 2) & 7]); @[arg0 & 7] = arg0; \
-             delete(@[arg0 & 7]); @[arg0 & 7] = arg0;",
+            "kprobe:fired_target { delete(@[(arg0 + 2) & 7]); @[arg0 & 7] = arg0; \
+             delete(@[arg0 & 7]); @[arg0 & 7] = arg0; }",
         );
         let mut keys = [0; 8];
         for line in text.lines().filter(|line| line.starts_with("@[")) {
