@@ -106,25 +106,27 @@ fn functions_with_plain_names_have_code_of_their_own() {
     }
 }
 
-/// The instructions of a function, the same for two functions with the same body: branches inside
-/// it lead to offsets, and other operands to addresses.
-fn code_wherever_it_is(file: &ElfFile64, symbol: &ElfSymbol64) -> Vec<Instruction> {
+/// The instructions of a function, if they are in the file.
+fn instructions_of<'f>(file: &ElfFile64<'f>, symbol: &ElfSymbol64) -> Option<Decoder<'f>> {
     let section = symbol.section_index().expect("functions lie in sections");
-    let text = ObjectSection::data_range(
-        &file.section_by_index(section).unwrap(),
-        symbol.address(),
-        symbol.size(),
-    );
+    let section = file.section_by_index(section).unwrap();
+    let text = section.data_range(symbol.address(), symbol.size()).ok()??;
+    let options = DecoderOptions::NONE;
+    Some(Decoder::with_ip(64, text, symbol.address(), options))
+}
+
+/// The instructions of a function, equal for two functions with the same body: branches inside it
+/// lead to offsets, and other operands to addresses. Instructions that are compared leave out where
+/// they are themselves.
+fn code_wherever_it_is(file: &ElfFile64, symbol: &ElfSymbol64) -> Vec<Instruction> {
     let own = symbol.address()..symbol.address() + symbol.size();
-    let mut all = Vec::new();
-    for mut instruction in Decoder::with_ip(64, text.unwrap().unwrap(), own.start, 0) {
+    let mut all: Vec<_> = instructions_of(file, symbol).unwrap().into_iter().collect();
+    for instruction in &mut all {
         if instruction.op0_kind() == OpKind::NearBranch64
             && own.contains(&instruction.near_branch64())
         {
             instruction.set_near_branch64(instruction.near_branch64() - own.start);
         }
-        instruction.set_ip(instruction.ip() - own.start);
-        all.push(instruction);
     }
     all
 }
@@ -139,17 +141,12 @@ fn instructions() -> Vec<(String, Instruction)> {
         .symbols()
         .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
     {
-        let section = symbol.section_index().expect("functions lie in sections");
-        let section = ObjectSection::data_range(
-            &file.section_by_index(section).unwrap(),
-            symbol.address(),
-            symbol.size(),
-        );
-        let Ok(Some(text)) = section else { continue };
+        let Some(function) = instructions_of(&file, &symbol) else {
+            continue;
+        };
         let name = symbol.name().unwrap().to_owned();
-        let decoder = Decoder::with_ip(64, text, symbol.address(), DecoderOptions::NONE);
         all.extend(
-            decoder
+            function
                 .into_iter()
                 .map(|instruction| (name.clone(), instruction)),
         );

@@ -457,19 +457,12 @@ fn a_fault_in_an_nmi_is_not_for_the_handler_below() {
         REFUSED.fetch_add(is_refused().into(), SeqCst);
         NMIS.fetch_add(1, SeqCst);
     }
-    fn disturbed() {
-        nmi_to_self();
-        OWN.fetch_add((!is_refused()).into(), SeqCst);
-    }
-    fn pre(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        disturbed();
-        PreVerdict::Execute
-    }
-    fn post(_: &Kprobe, _: &mut PtRegs, _: u64) {
-        disturbed();
-    }
-    fn on_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {
-        disturbed();
+    struct FaultBehindAnNmi;
+    impl Deed for FaultBehindAnNmi {
+        fn done() {
+            nmi_to_self();
+            OWN.fetch_add((!is_refused()).into(), SeqCst);
+        }
     }
     reset();
     for counter in [&MENDED, &REFUSED, &OWN] {
@@ -478,15 +471,15 @@ fn a_fault_in_an_nmi_is_not_for_the_handler_below() {
     let kprobe = register(Box::new(
         Kprobe::new()
             .symbol("troubled_target")
-            .pre(pre)
-            .post(post)
+            .pre(before::<FaultBehindAnNmi>)
+            .post(after::<FaultBehindAnNmi>)
             .fault(mend),
     ))
     .unwrap();
     let call = register(Box::new(
         Kretprobe::<u64>::new()
             .symbol("troubled_target")
-            .handler(on_return),
+            .handler(at_return::<FaultBehindAnNmi>),
     ))
     .unwrap();
     traps::set_nmi_handler(Some(fault_in_nmi));

@@ -32,7 +32,8 @@ pub const IN_POST: usize = 1;
 /// Marks the same pointer while other code runs on top of the handler, such as that of an NMI.
 pub(crate) const PUT_ASIDE: usize = 2;
 
-const _: () = assert!(align_of::<Kprobe>() > IN_POST | PUT_ASIDE);
+const MARKS: usize = IN_POST | PUT_ASIDE;
+const _: () = assert!(align_of::<Kprobe>() > MARKS);
 
 /// The data that the probes keep for each CPU. Only its own CPU writes it: with interrupts off or
 /// in a nesting that restores what it found, so plain loads and stores are enough, or counts by one
@@ -125,10 +126,10 @@ impl PerCpu {
             return None;
         }
         let running = self.running.load(Relaxed);
-        let probe = running.map_addr(|addr| addr & !(IN_POST | PUT_ASIDE));
+        let probe = running.map_addr(|addr| addr & !MARKS);
         // SAFETY: a probe lives while its handler runs, and the guard is held then.
         let probe = unsafe { probe.as_ref() }?;
-        Some((probe, running.addr() - core::ptr::from_ref(probe).addr()))
+        Some((probe, running.addr() & MARKS))
     }
 
     /// The jprobe whose handler runs on this CPU: its site, and what the handler must leave as it
