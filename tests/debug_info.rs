@@ -3,7 +3,7 @@
 
 use boot::image::Kernel as Image;
 use debug_info::DebugInfo;
-use trace_model::{
+use trace_interface::{
     Kernel,
     symbols::{Moment, Place, Type},
 };

@@ -17,7 +17,7 @@ use boot::{
 use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
 use tests::{Session, processors::for_guest};
-use trace_model::{
+use trace_interface::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
 };
@@ -755,7 +755,7 @@ fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let names = ["do_syscall", "sys_mkdir", "sys_getpid", "do_fork"];
     let addresses = names.map(|name| address(&kernel, name));
     let request = TraceRequest {
-        script: flight::script(&addresses).unwrap().encode(),
+        script: recorder::script(&addresses).unwrap().encode(),
         overwrite: true,
         ..TraceRequest::default()
     };
@@ -765,9 +765,9 @@ fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let Some(Frame::Started { tsc_hz, .. }) = run.frames.first() else {
         panic!("{:?}", run.frames);
     };
-    let recording = flight::read(&run.rings);
+    let recording = recorder::read(&run.rings);
     assert_eq!(recording.damaged, []);
-    let timeline = flight::timeline(&recording, *tsc_hz, |address| {
+    let timeline = recorder::timeline(&recording, *tsc_hz, |address| {
         let at = addresses.iter().position(|other| *other == address);
         at.map_or_else(|| format!("{address:#x}"), |at| names[at].into())
     });

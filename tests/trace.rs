@@ -277,13 +277,13 @@ fn pictures_of_every_function_do_not_refuse_the_program() {
 /// nowhere. The name is shown nevertheless, and a program that asks for the mark alone is refused.
 #[test]
 fn a_value_that_has_lost_a_part_is_shown_with_the_others() {
-    let source = include_str!("../kernel/parts/file_tree/src/tree.rs");
+    let source = include_str!("../kernel/parts/ramfs/src/tree.rs");
     // The first line of `mkdir` that looks at the value.
     let lines = (1..).zip(source.lines());
     let mut lines = lines.skip_while(|(_, line)| !line.contains("pub fn mkdir("));
     let is_line = |(_, line): &(u32, &str)| line.contains("= target.last else {");
     let (number, _) = lines.find(is_line).unwrap();
-    let place = format!("line:file_tree/src/tree.rs:{number}");
+    let place = format!("line:ramfs/src/tree.rs:{number}");
     let said = answer(&[
         "--smp",
         "1",

@@ -17,7 +17,7 @@
 //! when the guest is dead: [`Trace::rings`] are its last records then. The script's maps are there,
 //! too, and are read while the guest runs ([`Trace::maps`]).
 //!
-//! The messages are `trace_model`'s frames, as bytes: this crate does not look into them.
+//! The messages are `trace_interface`'s frames, as bytes: this crate does not look into them.
 //!
 //! # Invariants
 //! TRACE-1. Nothing has a name in a file system: QEMU inherits a socket and memory without one. So
@@ -68,7 +68,7 @@ const UNREAD_EVENTS: usize = 1024;
 /// The trace that is wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// A `trace_model::Script`, encoded.
+    /// A `trace_interface::Script`, encoded.
     pub script: Vec<u8>,
     /// The program that runs meanwhile, and its arguments, divided by blanks. None: the workload.
     pub run: Option<String>,
@@ -116,7 +116,7 @@ pub enum Transport {
 /// An event of a traced guest.
 #[derive(Debug)]
 pub enum Event {
-    /// The kernel has sent this: a `trace_model::Frame`, encoded.
+    /// The kernel has sent this: a `trace_interface::Frame`, encoded.
     Message(Vec<u8>),
     /// The kernel's messages cannot be read any more. No further ones come.
     Damaged(WireError),

@@ -25,8 +25,8 @@ const TRACER: Tool = Tool {
 };
 /// `--record`.
 const RECORDER: Tool = Tool {
-    package: "flight",
-    directory: "tracer/flight",
+    package: "recorder",
+    directory: "tracer/recorder",
 };
 
 /// The tool and its arguments, if those of this program are meant for one: `trace` comes first, or

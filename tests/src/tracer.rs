@@ -32,7 +32,7 @@ pub fn program() -> &'static PathBuf {
 pub fn recorder() -> &'static PathBuf {
     static RECORDER: LazyLock<PathBuf> = LazyLock::new(|| {
         prerequisites::toolchain(Install::Allowed).unwrap();
-        cargo::build_tool("flight").unwrap()
+        cargo::build_tool("recorder").unwrap()
     });
     &RECORDER
 }

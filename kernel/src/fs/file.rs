@@ -16,7 +16,7 @@ use crate::{
 use abi::{DirentHeader, open, seek};
 use alloc::{boxed::Box, vec::Vec};
 use core::mem::offset_of;
-use file_tree::{Access, Attributes};
+use ramfs::{Access, Attributes};
 
 /// Most that one call reads or writes, in bytes, as on Linux.
 const MAX_COUNT: usize = 0x7fff_f000;

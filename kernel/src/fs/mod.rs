@@ -6,7 +6,7 @@
 //!                                +--> Box<dyn Opened> <-- open -- SpecialFile
 //! ```
 //!
-//! The tree ([`file_tree`]) holds names, directories and the contents of regular files. Devices and
+//! The tree ([`ramfs`]) holds names, directories and the contents of regular files. Devices and
 //! virtual files are in it as [`Special`]s. Opening one gives an [`Opened`], which serves reads and
 //! writes itself. Every open, read and write of a user program goes through [`vfs_open`],
 //! [`vfs_read`] and [`vfs_write`], the functions that a tracer looks for.
@@ -30,7 +30,7 @@ pub mod pseudo;
 pub use blocking::{poll_for_data, wait_for_data};
 pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
-pub use file_tree::{Attributes, Kind};
+pub use ramfs::{Attributes, Kind};
 
 use crate::{
     errno::Errno,
@@ -43,7 +43,7 @@ use crate::{
 use abi::open;
 use alloc::{boxed::Box, vec::Vec};
 use core::mem::offset_of;
-use file_tree::{Install, NodeId, Tree};
+use ramfs::{Install, NodeId, Tree};
 use spin::Lazy;
 
 /// Largest piece of data that passes between a file and user memory at once, in bytes.
@@ -271,7 +271,7 @@ pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     if tree.attributes(id)?.kind != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    tree.permit(id, file_tree::Access::Execute)?;
+    tree.permit(id, ramfs::Access::Execute)?;
     tree.retain(id)?;
     Ok(NodeRef::of_retained(&tree, id))
 }
@@ -313,7 +313,7 @@ pub fn unlink(cwd: &NodeRef, path: &[u8]) -> Result<(), Errno> {
 pub fn entries(cwd: &NodeRef, path: &[u8]) -> Result<Vec<(Vec<u8>, Attributes)>, Errno> {
     let tree = TREE.lock();
     let id = tree.walk(cwd.id, path)?;
-    tree.permit(id, file_tree::Access::Read)?;
+    tree.permit(id, ramfs::Access::Read)?;
     let mut entries = Vec::new();
     let mut at = 0;
     while let Some(entry) = tree.next_entry(id, at)? {
@@ -330,8 +330,8 @@ pub fn open(path: &str, flags: u32) -> Result<Shared<File>, Errno> {
     File::open(&NodeRef::root(), path.as_bytes(), flags, 0)
 }
 
-impl From<file_tree::Error> for Errno {
-    fn from(error: file_tree::Error) -> Self {
+impl From<ramfs::Error> for Errno {
+    fn from(error: ramfs::Error) -> Self {
         Self::from_code(error.errno()).unwrap_or(Self::EIO)
     }
 }

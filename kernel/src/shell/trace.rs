@@ -9,9 +9,9 @@
 use alloc::string::String;
 use core::fmt::Write;
 
+use trace_compiler::{Event, Options, Presentation, compile};
+use trace_interface::Frame;
 use trace_language::{BYTES_OF_LEVEL, Diagnostic};
-use trace_model::Frame;
-use trace_script::{Event, Options, Presentation, compile};
 
 use super::command::{Failure, Next};
 use crate::{

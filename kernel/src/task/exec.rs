@@ -39,7 +39,7 @@ use crate::{
 use abi::{WaitStatus, auxv, open, signal};
 use alloc::{sync::Arc, vec, vec::Vec};
 use core::ffi::{CStr, c_char};
-use executable::{Access, Executable, Segment};
+use elf_program::{Access, Executable, Segment};
 use x86_64::registers::rflags::RFlags;
 
 /// End of the stack: 64 KiB below the end of user memory.

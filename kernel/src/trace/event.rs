@@ -26,7 +26,8 @@ use core::{
 };
 
 use bpf::{Condition, Helper, Label, Reg, Size, verifier::verify};
-use trace_events::{
+use trace_maps::Map;
+use tracefs::{
     compile::{self, EventProgram, FILTERED, HITS, UNASKED},
     definition::{Definition, EventKind},
     field::LookupError,
@@ -37,7 +38,6 @@ use trace_events::{
     refusal::{Reason, Refusal},
     trigger::{Action, Trigger},
 };
-use trace_maps::Map;
 
 use super::{
     names::KernelSymbols,

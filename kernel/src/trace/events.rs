@@ -7,7 +7,7 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
-use trace_events::{
+use tracefs::{
     commands::{Commands, Words},
     compile::compile,
     definition::{Command, Definition, Deletion, File},
@@ -514,7 +514,7 @@ pub fn define_fixed() -> Result<(), Errno> {
 /// Defines and enables the events of the boot parameter `kprobe_event`.
 pub fn define_at_boot(parameter: &str) {
     let mut events = EVENTS.lock();
-    for line in trace_events::commands::boot_lines(parameter) {
+    for line in tracefs::commands::boot_lines(parameter) {
         let before: Vec<Name> = events.iter().map(|(name, _)| name.clone()).collect();
         match events.obey(File::KprobeEvents, line.as_bytes()) {
             Ok(()) => {

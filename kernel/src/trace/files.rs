@@ -24,7 +24,7 @@ use core::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use trace_events::{
+use tracefs::{
     definition::{File, MOST_NAME_BYTES},
     filter::{self, FilterError},
     memory::{Text, copied, written},

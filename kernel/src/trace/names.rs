@@ -14,7 +14,7 @@ use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
 
 use spin::Once;
-use trace_events::field::{self, LookupError, SymbolAt, Symbols};
+use tracefs::field::{self, LookupError, SymbolAt, Symbols};
 
 use crate::{
     errno::Errno,

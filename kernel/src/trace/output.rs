@@ -6,7 +6,7 @@
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use trace_events::{
+use tracefs::{
     line::{self, Origin, stack},
     memory::{Text, written},
 };

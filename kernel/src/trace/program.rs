@@ -57,7 +57,7 @@ pub enum LoadError {
     Map(MapError),
     Compile(CompileError),
     Probe(ProbeError),
-    Event(trace_events::compile::CompileError),
+    Event(tracefs::compile::CompileError),
     OutOfMemory,
     /// A script asks for too many programs on timer ticks.
     TooManyProfiles,

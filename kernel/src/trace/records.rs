@@ -39,12 +39,12 @@ use core::{
 
 use bpf::{Helper, MOST_RECORD_BYTES};
 use bpf_compiler::{Constants, Given, Routine};
-use trace_events::line::stack;
 use trace_ring::{
     Ring,
     layout::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES, Writing, record_bytes, state},
     limits::PAGE_BYTES,
 };
+use tracefs::line::stack;
 
 use crate::{arch::percpu, time::read_tsc};
 

@@ -1,7 +1,7 @@
 //! A script of the tracer: programs, their maps and places, loaded, attached and run as one.
 //!
 //! ```text
-//!   trace_model::Script ─► Session::start ─► all is attached        else: Refused, nothing is left
+//!   trace_interface::Script ─► Session::start ─► all is attached    else: Refused, nothing is left
 //!                              │
 //!        records of the ring ──┤ Session::serve, again and again: the reader's task
 //!        timers of intervals ──┤    ─► Record, Comm, Map … frames, in the order of time
@@ -49,7 +49,7 @@ use core::{
 use bpf::{
     AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width, wire::WireReason,
 };
-use trace_model::{
+use trace_interface::{
     Frame, Script,
     frame::Books,
     script::{self, Attachment, CLOCK, Kind, RECORD_TYPE, Request},

@@ -11,7 +11,7 @@ use alloc::{format, string::String, vec::Vec};
 use core::mem::offset_of;
 
 use abi::nr;
-use trace_events::definition::{Definition, EventKind};
+use tracefs::definition::{Definition, EventKind};
 
 use super::names::KernelSymbols;
 use crate::{arch::PtRegs, task};

@@ -13,7 +13,7 @@ use kernel::{
         script::{How, Outlet, Session},
     },
 };
-use trace_model::{
+use trace_interface::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
 };

@@ -1,15 +1,15 @@
 //! The maps of compiled actions: their files.
 
-#[path = "../../../kernel/parts/trace_maps/src/block.rs"]
+#[path = "../../../kernel/engine/maps/src/block.rs"]
 #[allow(dead_code)]
 pub(crate) mod block;
-#[path = "../../../kernel/parts/trace_maps/src/stacks.rs"]
+#[path = "../../../kernel/engine/maps/src/stacks.rs"]
 #[allow(dead_code)]
 pub(crate) mod stacks;
-#[path = "../../../kernel/parts/trace_maps/src/steps.rs"]
+#[path = "../../../kernel/engine/maps/src/steps.rs"]
 #[allow(dead_code)]
 pub(crate) mod steps;
-#[path = "../../../kernel/parts/trace_maps/src/table.rs"]
+#[path = "../../../kernel/engine/maps/src/table.rs"]
 #[allow(dead_code)]
 pub(crate) mod table;
 

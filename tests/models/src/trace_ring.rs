@@ -1,15 +1,15 @@
 //! The trace ring: the files that its two sides consist of.
 
-#[path = "../../../kernel/parts/trace_ring/src/layout.rs"]
+#[path = "../../../kernel/engine/ring/src/layout.rs"]
 #[allow(dead_code)]
 pub(crate) mod layout;
-#[path = "../../../kernel/parts/trace_ring/src/read.rs"]
+#[path = "../../../kernel/engine/ring/src/read.rs"]
 #[allow(dead_code)]
 pub(crate) mod read;
-#[path = "../../../kernel/parts/trace_ring/src/ring.rs"]
+#[path = "../../../kernel/engine/ring/src/ring.rs"]
 #[allow(dead_code)]
 pub(crate) mod ring;
-#[path = "../../../kernel/parts/trace_ring/src/spare.rs"]
+#[path = "../../../kernel/engine/ring/src/spare.rs"]
 #[allow(dead_code)]
 pub(crate) mod spare;
 

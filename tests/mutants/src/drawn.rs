@@ -21,8 +21,8 @@ const PACKAGES: [&str; 22] = [
     "block_heap",
     "bpf",
     "bpf_compiler",
-    "executable",
-    "file_tree",
+    "elf_program",
+    "ramfs",
     "frame_bitmap",
     "hit_path",
     "intrusive_queue",
@@ -31,12 +31,12 @@ const PACKAGES: [&str; 22] = [
     "params",
     "probes",
     "prompt",
-    "trace_events",
+    "tracefs",
     "trace_language",
     "trace_maps",
-    "trace_model",
+    "trace_interface",
     "trace_ring",
-    "trace_script",
+    "trace_compiler",
     "trace_wire",
     "unwind",
 ];
@@ -126,8 +126,8 @@ impl Drawn {
         };
         // Their nouns are shared, so the tests are those of the parts that use them.
         let users: &[&str] = match package {
-            "bpf" => &["-p bpf_compiler --tests", "-p trace_events --tests"],
-            "trace_language" | "trace_model" => &["-p trace_script --tests"],
+            "bpf" => &["-p bpf_compiler --tests", "-p tracefs --tests"],
+            "trace_language" | "trace_interface" => &["-p trace_compiler --tests"],
             _ => &[],
         };
         commands.extend(users.iter().map(|command| (*command).into()));

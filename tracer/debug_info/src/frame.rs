@@ -1,7 +1,7 @@
 //! Call frames: where the frame of a function is at each of its instructions.
 
 use gimli::{BaseAddresses, CfaRule, DebugFrame, EhFrame, UnwindContext, UnwindSection};
-use trace_model::symbols::{Expression, Register};
+use trace_interface::symbols::{Expression, Register};
 
 use crate::{
     image::{Image, Slice},

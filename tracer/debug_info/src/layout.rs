@@ -9,7 +9,7 @@
 //! LAYOUT-1. Where Rust's and C's ABI differ and nothing says which one a function has, nothing is
 //!     returned.
 
-use trace_model::symbols::{Enum, Field, Type, TypeId};
+use trace_interface::symbols::{Enum, Field, Type, TypeId};
 
 use crate::{session::Session, types};
 

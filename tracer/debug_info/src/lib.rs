@@ -1,5 +1,5 @@
 //! The kernel's debug information: its functions, its lines, and the places and types of values. It
-//! answers [`trace_model::Kernel`] on the host.
+//! answers [`trace_interface::Kernel`] on the host.
 //!
 //! ```text
 //!   kernel's ELF ─► image ─► index (names; made once, kept beside the file)
@@ -50,7 +50,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use trace_model::symbols::{
+use trace_interface::symbols::{
     Expression, Function, Kernel, Moment, Piece, Place, Register, Source, Symbol, Symbolize, Type,
     TypeId, Unavailable, Variable,
 };

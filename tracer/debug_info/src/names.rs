@@ -7,7 +7,7 @@
 //! NAMES-2. Generic arguments may be left out. Where they are given, they are the first ones, each
 //!     by its last segments; `_`, `*` and a single capital letter stand for any.
 
-use trace_model::symbols::glob;
+use trace_interface::symbols::glob;
 
 /// Splits a path at each `::` that is not inside of brackets.
 pub fn segments(path: &str) -> Vec<&str> {

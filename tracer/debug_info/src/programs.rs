@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use trace_model::symbols::Symbol;
+use trace_interface::symbols::Symbol;
 
 use crate::{image, index};
 

@@ -8,7 +8,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind,
 };
-use trace_model::symbols::{Expression, Operation, Register};
+use trace_interface::symbols::{Expression, Operation, Register};
 
 use crate::{image::Image, value};
 

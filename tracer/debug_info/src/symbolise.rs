@@ -8,7 +8,7 @@ use crate::{
 /// A function that an address is in, by itself or as a copy in another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its path, as in [`trace_model::symbols::Function::path`].
+    /// Its path, as in [`trace_interface::symbols::Function::path`].
     pub function: String,
     /// How many bytes the address is behind the function's beginning; none of a copy.
     pub offset: Option<u64>,
@@ -81,7 +81,7 @@ impl DebugInfo {
     }
 
     /// The copies of a function in others: the function that each one is in, and where its code is.
-    /// The first range begins at the address that [`trace_model::Kernel::inlined`] gives.
+    /// The first range begins at the address that [`trace_interface::Kernel::inlined`] gives.
     pub fn copies(&self, pattern: &str) -> Vec<InlinedCopy> {
         let pattern = names::Pattern::new(pattern);
         let session = self.session();

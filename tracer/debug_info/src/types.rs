@@ -3,7 +3,7 @@
 //! TYPES-1. A type's number is the offset of its entry; [`UNIT`] is the type of what has none. A
 //!     type that several units describe has several numbers.
 
-use trace_model::symbols::{Enum, Field, Struct, Tag, Type, TypeId, Variant};
+use trace_interface::symbols::{Enum, Field, Struct, Tag, Type, TypeId, Variant};
 
 use crate::{
     names,

@@ -4,7 +4,7 @@
 //!     memory as it was at the entry, an operation that the tracer does not have.
 
 use gimli::{Operation as Op, Reader};
-use trace_model::symbols::{Expression, Operation, Piece, Register, Source};
+use trace_interface::symbols::{Expression, Operation, Piece, Register, Source};
 
 use crate::image::Slice;
 

@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
+use trace_compiler::{Key, Presentation, Symbolize, Totals, Value};
 use trace_language::{
     parse_expression,
     tree::{Binary, Expression, ExpressionKind, Map, Unary},
 };
-use trace_script::{Key, Presentation, Symbolize, Totals, Value};
 
 use crate::report::report;
 
@@ -418,7 +418,7 @@ fn field(value: &Value, name: &str) -> Result<i128, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_script::{Bucket, NoSymbols};
+    use trace_compiler::{Bucket, NoSymbols};
 
     fn text(text: &str) -> Value {
         Value::Text {

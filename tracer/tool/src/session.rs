@@ -19,18 +19,18 @@ use boot::{
     trace::{Ender, Event as GuestEvent, Request, Trace},
 };
 use debug_info::DebugInfo;
-use trace_language::{
-    Diagnostic, parse_with,
-    tree::{ProbeKind, Script},
+use trace_compiler::{
+    Compiled, Event, Options as CompileOptions, Origin, Presentation, Totals, compile,
 };
-use trace_model::{
+use trace_interface::{
     Frame, Kernel as _,
     frame::Entry,
     script::{Attachment, OPTIONAL},
     symbols::{Moment, Place},
 };
-use trace_script::{
-    Compiled, Event, Options as CompileOptions, Origin, Presentation, Totals, compile,
+use trace_language::{
+    Diagnostic, parse_with,
+    tree::{ProbeKind, Script},
 };
 
 use crate::{

@@ -29,7 +29,7 @@ use core::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use trace_model::{Frame, Script};
+use trace_interface::{Frame, Script};
 use trace_wire::{Control, Header, MapPart, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
 
 use super::{
@@ -281,7 +281,7 @@ impl Line {
     /// Has the host read the answers from memory, and the rings if the script has them. If there is
     /// no memory to spare, all stays as it is.
     fn share_memory(&mut self, script: &Script) {
-        use trace_model::script::MapKind;
+        use trace_interface::script::MapKind;
         let Some(outbox) = Outbox::new() else {
             return;
         };

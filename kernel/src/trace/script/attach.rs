@@ -34,7 +34,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
-use trace_model::script::Attachment;
+use trace_interface::script::Attachment;
 
 use super::{Loader, Refusal};
 use crate::{

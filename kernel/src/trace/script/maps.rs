@@ -5,8 +5,8 @@
 
 use alloc::vec::Vec;
 
+use trace_interface::frame::Entry;
 use trace_maps::{Map, OutOfMemory};
-use trace_model::frame::Entry;
 
 use crate::trace::shared::try_vec;
 

@@ -15,7 +15,7 @@ use alloc::{
     vec::Vec,
 };
 
-use trace_model::symbols::{
+use trace_interface::symbols::{
     Function, Kernel, Place, Symbol, Symbolize, Type, TypeId, Unavailable, Variable, glob,
 };
 

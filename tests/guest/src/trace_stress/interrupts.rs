@@ -22,8 +22,8 @@ use kernel::{
         snapshot,
     },
 };
-use trace_model::Frame;
-use trace_script::{Options, Presentation, compile};
+use trace_compiler::{Options, Presentation, compile};
+use trace_interface::Frame;
 
 use super::{Rings, Since, address_of, fired_target, number_in, recorder};
 use crate::{

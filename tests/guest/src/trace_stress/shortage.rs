@@ -18,7 +18,7 @@ use kernel::{
     },
 };
 
-use trace_events::{filter, trigger};
+use tracefs::{filter, trigger};
 
 use super::{Rings, address_of, fired_target, recorder};
 use crate::trace_files::{append, clean_up, echo, path, read};

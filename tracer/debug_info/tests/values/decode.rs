@@ -1,7 +1,7 @@
 //! Bytes as text, by their type, as `{:?}` writes it.
 
 use debug_info::DebugInfo;
-use trace_model::{
+use trace_interface::{
     Kernel,
     symbols::{Enum, Field, Struct, Type, TypeId},
 };

@@ -15,7 +15,7 @@ use std::{
 };
 
 use debug_info::DebugInfo;
-use trace_model::{
+use trace_interface::{
     Kernel,
     symbols::{Function, Moment, Place, Unavailable, Variable},
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use debug_info::DebugInfo;
-use trace_model::{
+use trace_interface::{
     Kernel,
     symbols::{Expression, Moment, Place, Register, Source, Type},
 };

@@ -19,7 +19,7 @@ use nix::{
     },
     unistd::Pid,
 };
-use trace_model::symbols::{Expression, Operation, Piece, Register, Source};
+use trace_interface::symbols::{Expression, Operation, Piece, Register, Source};
 
 const BREAKPOINT: u8 = 0xcc;
 

@@ -6,7 +6,7 @@ use addr2line::Context;
 use debug_info::DebugInfo;
 use gimli::{EndianSlice, LittleEndian};
 use object::{Object, ObjectSection, read::elf::ElfFile64};
-use trace_model::Kernel;
+use trace_interface::Kernel;
 
 use crate::{Mangling, fixture, open};
 

@@ -1,0 +1,794 @@
+//! Forms of definitions that are accepted or refused, each refusal with its column.
+
+mod common;
+
+use common::{Kernel, LONG, VFS_READ};
+use tracefs::{
+    commands::Words,
+    definition::{Command, Definition, Deletion, EventKind, File, Place},
+    event::check_append,
+    fetch::{Fetch, Grammar, Location, Site, ValueType},
+    field::Width,
+    memory::Boxed,
+    refusal::{Reason, Refusal},
+};
+
+fn parse_in(file: File, line: &str) -> Result<Command, Refusal> {
+    Command::parse(
+        &Words::of(line).unwrap(),
+        file,
+        &Kernel,
+        &Grammar::default(),
+    )
+}
+
+fn parse(line: &str) -> Result<Command, Refusal> {
+    parse_in(File::KprobeEvents, line)
+}
+
+#[track_caller]
+fn definition(line: &str) -> Definition {
+    match parse(line) {
+        Ok(Command::Create(definition)) => definition,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn deletion(line: &str) -> Deletion {
+    match parse(line) {
+        Ok(Command::Delete(deletion)) => deletion,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// Checks that the line is refused for `reason`, with the caret where `^` marks the line.
+#[track_caller]
+fn refused_by(grammar: &Grammar, marked: &str, reason: Reason) {
+    let column = marked.find('^').expect("the line marks its mistake");
+    let line = marked.replacen('^', "", 1);
+    let words = Words::of(&line).unwrap();
+    let refusal = Command::parse(&words, File::KprobeEvents, &Kernel, grammar).expect_err(&line);
+    assert_eq!(
+        (refusal.reason, words.column(&refusal)),
+        (reason, column),
+        "{marked}"
+    );
+}
+
+#[track_caller]
+fn refused(marked: &str, reason: Reason) {
+    refused_by(&Grammar::default(), marked, reason);
+}
+
+const NAME_64: &str = "n123456789012345678901234567890123456789012345678901234567890123";
+
+#[test]
+fn mistakes_of_the_selftest_have_its_columns() {
+    for (marked, reason) in [
+        ("p^100 vfs_read", Reason::BadMaxactiveType),
+        ("r^1a111 vfs_read", Reason::BadMaxactive),
+        ("r^100000 vfs_read", Reason::MaxactiveTooBig),
+        ("p ^non_exist_func", Reason::BadProbeAddress),
+        ("p ^hoge-fuga", Reason::BadProbeAddress),
+        ("p ^hoge+1000-1000", Reason::BadProbeAddress),
+        ("r ^vfs_read+10", Reason::BadReturnProbe),
+        ("p:^/bar vfs_read", Reason::NoGroupName),
+        (
+            "p:^12345678901234567890123456789012345678901234567890123456789012345/bar vfs_read",
+            Reason::GroupTooLong,
+        ),
+        ("p:^foo.1/bar vfs_read", Reason::BadGroupName),
+        ("p:^ vfs_read", Reason::NoEventName),
+        (
+            "p:foo/^12345678901234567890123456789012345678901234567890123456789012345 vfs_read",
+            Reason::EventTooLong,
+        ),
+        ("p:foo/^bar.1 vfs_read", Reason::BadEventName),
+        ("p vfs_read ^$retval", Reason::RetvalOnProbe),
+        ("p vfs_read ^$stack10000", Reason::BadStackNumber),
+        ("p vfs_read ^$arg10000", Reason::BadArgumentNumber),
+        ("p vfs_read ^$none_var", Reason::BadVariable),
+        ("p vfs_read ^%none_reg", Reason::BadRegister),
+        ("p vfs_read ^@12345678abcde", Reason::BadMemoryAddress),
+        ("p vfs_read ^@+10", Reason::FileOnKprobe),
+        (r"p vfs_read arg1=\^x", Reason::BadImmediate),
+        (r#"p vfs_read arg1=\"abcd^"#, Reason::StringNotClosed),
+        ("p vfs_read ^+0@0)", Reason::DereferenceNeedsBrace),
+        ("p vfs_read ^+0ab1(@0)", Reason::BadDereferenceOffset),
+        ("p vfs_read +0(+0(@0^)", Reason::DereferenceNotClosed),
+        ("p vfs_read +0(^$comm)", Reason::CommDereferenced),
+        ("p vfs_read ^&1", Reason::BadFetch),
+        (
+            "p vfs_read +0(^+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(@0))))))))))))))",
+            Reason::TooManySteps,
+        ),
+        ("p vfs_read +0(@11):u8[10^", Reason::ArrayNotClosed),
+        ("p vfs_read +0(@11):u8[10]^a", Reason::BadArraySuffix),
+        ("p vfs_read +0(@11):u8[^10a]", Reason::BadArrayNumber),
+        ("p vfs_read +0(@11):u8[^256]", Reason::ArrayTooBig),
+        ("p vfs_read @11:^unknown_type", Reason::BadType),
+        ("p vfs_read $stack0:^string", Reason::BadString),
+        ("p vfs_read @11:^b10@a/16", Reason::BadBitfield),
+        (
+            "p vfs_read ^arg123456789012345678901234567890=@11",
+            Reason::ArgumentNameTooLong,
+        ),
+        ("p vfs_read ^=@11", Reason::NoArgumentName),
+        ("p vfs_read ^var.1=@11", Reason::BadArgumentName),
+        ("p vfs_read var1=@11 ^var1=@12", Reason::UsedArgumentName),
+        ("p vfs_read arg1=^", Reason::NoArgumentBody),
+        ("p vfs_read^%hoge", Reason::BadAddressSuffix),
+        ("p ^vfs_read+10%return", Reason::BadReturnProbe),
+        ("p vfs_read ^$arg*", Reason::NoArgumentNames),
+    ] {
+        refused(marked, reason);
+    }
+}
+
+#[test]
+fn longest_fetch_depends_on_the_release() {
+    let marked = "p vfs_read ^+1234567(+1234567(+1234567(+1234567(+1234567(+1234567(@1234))))))";
+    refused_by(&Grammar::LINUX_6, marked, Reason::ArgumentTooLong);
+    definition(&marked.replace('^', ""));
+    let fetch = |bytes: usize| format!("p vfs_read a=\\\"{}\"", "x".repeat(bytes - 3));
+    definition(&fetch(255));
+    refused(&fetch(256).replace("a=", "a=^"), Reason::ArgumentTooLong);
+}
+
+#[test]
+fn other_mistakes_have_their_columns() {
+    for (marked, reason) in [
+        ("^a:x vfs_read", Reason::BadCommand),
+        ("^!p:x vfs_read", Reason::BadCommand),
+        ("p ^", Reason::NoPlace),
+        ("p:x ^", Reason::NoPlace),
+        ("p^x vfs_read", Reason::BadMaxactiveType),
+        ("r^0 vfs_read", Reason::BadMaxactive),
+        ("r^10fuzz vfs_read", Reason::BadMaxactive),
+        ("r^x:y vfs_read", Reason::BadMaxactive),
+        ("r^-1 vfs_read", Reason::BadMaxactive),
+        ("r^4097 vfs_read", Reason::MaxactiveTooBig),
+        ("r^1000000 vfs_read", Reason::MaxactiveTooBig),
+        ("r^4294967297 vfs_read", Reason::BadMaxactive),
+        ("p ^name_show", Reason::SymbolNotUnique),
+        ("p ^memory_is_out", Reason::OutOfMemory),
+        ("p ^/bin/sh:0x10", Reason::UserProbe),
+        ("p ^vfs_read-1", Reason::BadProbeAddress),
+        ("p ^vfs_read+0x100000000", Reason::BadProbeAddress),
+        ("p ^vfs_read+0xffffffffffffffff", Reason::BadProbeAddress),
+        ("p ^vfs_read+", Reason::BadProbeAddress),
+        ("p ^vfs_read+1+1", Reason::BadProbeAddress),
+        ("p ^+10", Reason::BadProbeAddress),
+        ("p ^loaded:nothing", Reason::BadProbeAddress),
+        ("p ^loaded:", Reason::BadProbeAddress),
+        ("p ^:vfs_read", Reason::BadProbeAddress),
+        ("r ^0xffff800000001004", Reason::BadReturnProbe),
+        ("r ^0x10", Reason::BadReturnProbe),
+        ("p vfs_read^%", Reason::BadAddressSuffix),
+        ("p:^1g/bar vfs_read", Reason::BadGroupName),
+        ("p:^a:b/bar vfs_read", Reason::BadGroupName),
+        ("p:foo.^1 vfs_read", Reason::BadEventName),
+        ("p:foo/^a-b vfs_read", Reason::BadEventName),
+        ("p:^a-b vfs_read", Reason::BadEventName),
+        ("p vfs_read ^@", Reason::BadMemoryAddress),
+        ("p vfs_read ^@unknown", Reason::BadMemoryAddress),
+        ("p vfs_read ^@name_show", Reason::SymbolNotUnique),
+        ("p vfs_read ^@memory_is_out", Reason::OutOfMemory),
+        (
+            "p vfs_read ^@linux_proc_banner*10",
+            Reason::BadMemoryAddress,
+        ),
+        (
+            "p vfs_read ^@linux_proc_banner/10",
+            Reason::BadMemoryAddress,
+        ),
+        (
+            "p vfs_read ^@linux_proc_banner%10",
+            Reason::BadMemoryAddress,
+        ),
+        (
+            "p vfs_read ^@linux_proc_banner&10",
+            Reason::BadMemoryAddress,
+        ),
+        (
+            "p vfs_read ^@linux_proc_banner|10",
+            Reason::BadMemoryAddress,
+        ),
+        ("p vfs_read ^$stackp", Reason::BadVariable),
+        ("p vfs_read ^$stack0+10", Reason::BadVariable),
+        ("p vfs_read ^$stack1-10", Reason::BadVariable),
+        ("p vfs_read ^$stack2049", Reason::BadStackNumber),
+        (
+            "p vfs_read ^$stack99999999999999999999999",
+            Reason::BadStackNumber,
+        ),
+        ("p vfs_read ^$arg0", Reason::BadArgumentNumber),
+        ("p vfs_read ^$argx", Reason::BadVariable),
+        ("p vfs_read a=^$arg*", Reason::NoArgumentNames),
+        ("p vfs_read+4 ^$arg1", Reason::NotFunctionEntry),
+        ("p vfs_read ^$", Reason::BadVariable),
+        ("p vfs_read ^%rax", Reason::BadRegister),
+        ("p vfs_read ^%ex", Reason::BadRegister),
+        ("p vfs_read ^+(%ax)", Reason::BadDereferenceOffset),
+        ("p vfs_read ^-(%ax)", Reason::BadDereferenceOffset),
+        ("p vfs_read ^+-8(%ax)", Reason::BadDereferenceOffset),
+        (
+            "p vfs_read ^+0x8000000000000000(%ax)",
+            Reason::BadDereferenceOffset,
+        ),
+        ("p vfs_read ^(%ax+10)", Reason::BadFetch),
+        ("p vfs_read ^(%ax)", Reason::BadFetch),
+        ("p vfs_read +0(%ax)^+10", Reason::BadFetch),
+        ("p vfs_read +u8(^$none)", Reason::BadVariable),
+        ("p vfs_read -u8(+8(^&))", Reason::BadFetch),
+        ("p vfs_read +0(^)", Reason::BadFetch),
+        (r#"p vfs_read +0(^\"x")"#, Reason::CommDereferenced),
+        (r#"p vfs_read \"^"#, Reason::StringNotClosed),
+        (r#"p vfs_read \"a"b^"#, Reason::StringNotClosed),
+        (r"p vfs_read \^", Reason::BadImmediate),
+        (r"p vfs_read \^+x", Reason::BadImmediate),
+        ("p vfs_read a=^b=%ax", Reason::NoArgumentNames),
+        ("p vfs_read ^hoge", Reason::NoArgumentNames),
+        ("p vfs_read %ax:^:x16", Reason::BadType),
+        ("p vfs_read %ax:^y16", Reason::BadType),
+        ("p vfs_read %ax:^%px", Reason::BadType),
+        ("p vfs_read %ax:^%pd[2]", Reason::BadType),
+        ("p vfs_read $comm:^%pD", Reason::NeedStringType),
+        ("p vfs_read ^hoge:%pD", Reason::NoArgumentNames),
+        ("p vfs_read x16:^%ax", Reason::BadType),
+        ("p vfs_read %ax:^", Reason::BadType),
+        ("p vfs_read %ax:^x128", Reason::BadType),
+        ("p vfs_read %ax:^b1@0/12", Reason::BadType),
+        ("p vfs_read %ax:^b1@0", Reason::BadType),
+        ("p vfs_read %ax:^b1@0/8x", Reason::BadType),
+        ("p vfs_read %ax:^b0@0/8", Reason::BadBitfield),
+        ("p vfs_read %ax:^b1/8", Reason::BadBitfield),
+        ("p vfs_read %ax:^b5@4/8", Reason::BadBitfield),
+        (
+            "p vfs_read %ax:^b18446744073709551615@1/64",
+            Reason::BadBitfield,
+        ),
+        ("p vfs_read ^%rax:b5@4/8", Reason::BadRegister),
+        ("p vfs_read ^%rax:string", Reason::BadRegister),
+        ("p vfs_read $comm:^x64", Reason::NeedStringType),
+        ("p vfs_read $comm:^string[2]", Reason::NeedStringType),
+        (r#"p vfs_read \"a":^u8"#, Reason::NeedStringType),
+        ("p vfs_read $stack:^string", Reason::BadString),
+        ("p vfs_read %ax:^string", Reason::BadString),
+        ("p vfs_read %ax:^u8[4]", Reason::BadString),
+        ("p vfs_read +u0(%di):^u8[4]", Reason::BadString),
+        (r"p vfs_read \1:^string[2]", Reason::BadString),
+        (r"p vfs_read \1:^symstr", Reason::BadSymbolString),
+        ("p vfs_read $stack:^symstr", Reason::BadSymbolString),
+        ("p vfs_read +u0(%di):^symstr", Reason::BadSymbolString),
+        ("p vfs_read +0(%di):^symstr[2]", Reason::BadString),
+        ("p vfs_read +0(%di):u8[^0]", Reason::BadArrayNumber),
+        ("p vfs_read +0(%di):u8[^]", Reason::BadArrayNumber),
+        ("p vfs_read +0(%di):u8[^65]", Reason::ArrayTooBig),
+        ("p vfs_read ^common_pid=%ax", Reason::UsedArgumentName),
+        ("p vfs_read ^__probe_ip=%ax", Reason::UsedArgumentName),
+        ("p vfs_read %ax ^arg1=%bx", Reason::UsedArgumentName),
+        ("r vfs_read a=%ax ^a=$retval", Reason::UsedArgumentName),
+    ] {
+        refused(marked, reason);
+    }
+}
+
+#[test]
+fn earlier_part_is_refused_first() {
+    // Linux looks at the number of instances, the place, the name and the arguments in this order.
+    refused("r^0:/x nothing %rax", Reason::BadMaxactive);
+    refused("r:/x ^nothing %rax", Reason::BadProbeAddress);
+    refused("r:^/x vfs_read %rax", Reason::NoGroupName);
+    refused("r:x vfs_read ^%rax", Reason::BadRegister);
+}
+
+#[test]
+fn good_fetches_of_the_selftest_are_accepted() {
+    let registers = "r8 r9 r10 r11 r12 r13 r14 r15 ax bx cx dx si di bp sp ip flags cs ss orig_ax";
+    for register in registers.split(' ') {
+        definition(&format!("p vfs_read %{register}"));
+        definition(&format!("p vfs_read a=%{register}:x16"));
+    }
+    for fetch in [
+        "@0xffff800000100000",
+        "@linux_proc_banner",
+        "@linux_proc_banner+10",
+        "@linux_proc_banner-10",
+        "$stack",
+        "$stack0",
+        "$stack1",
+        "$stack2048",
+        "+10(@linux_proc_banner)",
+        "+10(@linux_proc_banner-10)",
+        "+10(%ax)",
+        "+10($stack)",
+        "+0(+10(%ax))",
+        "+0(+10(+20($stack)))",
+        "-0x10(%bp)",
+        "+u8(%si)",
+        "-u8(%si):s32",
+        "$arg1",
+        "$arg7:u8",
+        "$comm",
+        "$COMM:string",
+        r"\1",
+        r"\-1:s8",
+        r"\+0x10",
+        r"\0xffffffffffffffff",
+        r#"\"text""#,
+        r#"\"text":string"#,
+        r#"\"a:b""#,
+        r#"\"""#,
+        "+0($arg1):string",
+        "+0(+8($arg1)):ustring",
+        "+u0($arg2):string",
+        "+0($arg1):string[4]",
+        "@linux_proc_banner:string",
+        r"\0xffff800000100000:string",
+        "$arg1:symbol",
+        "$arg1:symstr",
+        "+0(%sp):symstr",
+        "%di:char",
+        "+0(%di):char[4]",
+        "@linux_proc_banner:b8@4/32",
+        "+0(%di):b1@63/64[64]",
+        "$stack0:b4@4/8",
+        "%di:u8",
+    ] {
+        definition(&format!("p vfs_read {fetch}"));
+        definition(&format!("p vfs_read a={fetch}"));
+    }
+    definition("r vfs_read $retval a=$arg1 +0($arg2):string");
+    definition("p vfs_read+4 %di $stack1");
+}
+
+#[test]
+fn fetches_nest_until_fifteen_steps() {
+    let nested = |depth, of: &str| format!("{}{of}{}", "+0(".repeat(depth), ")".repeat(depth));
+    definition(&format!("p vfs_read {}", nested(13, "@0")));
+    definition(&format!("p vfs_read {}", nested(14, "%di")));
+    refused(
+        &format!("p vfs_read {}", nested(15, "%di").replacen("(+", "(^+", 1)),
+        Reason::TooManySteps,
+    );
+    // A bitfield and a loop take a step each. They are found missing when the fetch is complete.
+    definition(&format!("p vfs_read {}:b1@0/8", nested(13, "%di")));
+    refused(
+        &format!("p vfs_read ^{}:b1@0/8", nested(14, "%di")),
+        Reason::TooManySteps,
+    );
+    refused(
+        &format!("p vfs_read ^{}:u8[2]", nested(13, "@0")),
+        Reason::TooManySteps,
+    );
+    definition(&format!("p vfs_read {}", nested(12, "@linux_proc_banner")));
+    refused(
+        &format!(
+            "p vfs_read {}",
+            nested(13, "@linux_proc_banner").replacen("(+", "(^+", 1)
+        ),
+        Reason::TooManySteps,
+    );
+}
+
+#[test]
+fn places_are_read() {
+    let symbol = |module: Option<&str>, name: &str, offset| Place::Symbol {
+        module: module.map(Into::into),
+        name: name.into(),
+        offset,
+    };
+    for (line, place, kind, site) in [
+        (
+            "p vfs_read",
+            symbol(None, "vfs_read", 0),
+            EventKind::Probe,
+            Site::Entry,
+        ),
+        (
+            "p vfs_read+0x10",
+            symbol(None, "vfs_read", 16),
+            EventKind::Probe,
+            Site::Inside,
+        ),
+        (
+            "p vfs_read+16",
+            symbol(None, "vfs_read", 16),
+            EventKind::Probe,
+            Site::Inside,
+        ),
+        (
+            "r vfs_read+0",
+            symbol(None, "vfs_read", 0),
+            EventKind::Return,
+            Site::Return,
+        ),
+        (
+            "p vfs_read%return",
+            symbol(None, "vfs_read", 0),
+            EventKind::Return,
+            Site::Return,
+        ),
+        (
+            "p loaded:start",
+            symbol(Some("loaded"), "start", 0),
+            EventKind::Probe,
+            Site::Entry,
+        ),
+        (
+            "r later:any",
+            symbol(Some("later"), "any", 0),
+            EventKind::Return,
+            Site::Return,
+        ),
+        (
+            "p 0xffff800000001000",
+            Place::Address(VFS_READ),
+            EventKind::Probe,
+            Site::Entry,
+        ),
+        (
+            "r 0xffff800000001000",
+            Place::Address(VFS_READ),
+            EventKind::Return,
+            Site::Return,
+        ),
+        (
+            "p 0xffff800000001004",
+            Place::Address(VFS_READ + 4),
+            EventKind::Probe,
+            Site::Inside,
+        ),
+        (
+            "p 1234",
+            Place::Address(1234),
+            EventKind::Probe,
+            Site::Inside,
+        ),
+        ("p 010", Place::Address(8), EventKind::Probe, Site::Inside),
+    ] {
+        let definition = definition(line);
+        assert_eq!(
+            (&definition.place, definition.kind, definition.site),
+            (&place, kind, site),
+            "{line}"
+        );
+    }
+    assert_eq!(
+        definition("p vfs_read+8").place.address(&Kernel),
+        Ok(Some(VFS_READ + 8))
+    );
+    assert_eq!(definition("p later:any").place.address(&Kernel), Ok(None));
+}
+
+#[test]
+fn names_are_read_or_made() {
+    for (line, name) in [
+        ("p vfs_read", "kprobes/p_vfs_read_0"),
+        ("p vfs_read+0x10", "kprobes/p_vfs_read_16"),
+        ("r vfs_read", "kprobes/r_vfs_read_0"),
+        ("p vfs_read%return", "kprobes/r_vfs_read_0"),
+        ("p 0xffff800000001000", "kprobes/p_0xffff800000001000"),
+        ("p func.isra.0", "kprobes/p_func_isra_0_0"),
+        ("p loaded:start", "kprobes/p_loaded_start_0"),
+        ("p:n vfs_read", "kprobes/n"),
+        ("p:kprobes2/n vfs_read", "kprobes2/n"),
+        ("p:g.n vfs_read", "g/n"),
+        ("p:my-group/ vfs_read", "my-group/p_vfs_read_0"),
+        ("r10:_g1/_n1 vfs_read", "_g1/_n1"),
+    ] {
+        let Definition { group, event, .. } = definition(line);
+        assert_eq!(format!("{group}/{event}"), name, "{line}");
+    }
+    let most = &NAME_64[..63];
+    definition(&format!("p:{most}/{most} vfs_read"));
+    refused(&format!("p:^{NAME_64}/x vfs_read"), Reason::GroupTooLong);
+    refused(&format!("p:x/^{NAME_64} vfs_read"), Reason::EventTooLong);
+    refused("p:^enable/x vfs_read", Reason::NameOfFile);
+    refused("p:x/^enable vfs_read", Reason::NameOfFile);
+    refused("r:^enable vfs_read", Reason::NameOfFile);
+    definition("p:enabled/enable1 vfs_read");
+    definition("p vfs_read a123456789012345678901234567890b=%ax");
+}
+
+#[test]
+fn automatic_names_that_are_cut_stay_different() {
+    let entry = definition(&format!("p {LONG}")).event;
+    let inside = definition(&format!("p {LONG}+1")).event;
+    assert_eq!((entry.len(), inside.len()), (63, 63));
+    assert_eq!(entry[..50], inside[..50]);
+    assert_ne!(entry, inside);
+    assert!(entry.starts_with("p__ZN9workspace7modules"));
+    // The longest name of all is whole.
+    let fits = "f".repeat(63 - "p_away__0".len());
+    let whole = definition(&format!("p away:{fits}")).event;
+    assert_eq!(whole, format!("p_away_{fits}_0"));
+}
+
+#[test]
+fn numbers_of_instances_are_read() {
+    for (line, maxactive) in [
+        ("r vfs_read", None),
+        ("r1 vfs_read", Some(1)),
+        ("r10:x vfs_read", Some(10)),
+        ("r0x10 vfs_read", Some(16)),
+        ("r010 vfs_read", Some(8)),
+        ("r4096 vfs_read", Some(4096)),
+    ] {
+        assert_eq!(definition(line).maxactive, maxactive, "{line}");
+    }
+}
+
+/// The name of a file or a node is the string at the address that is in the object.
+#[test]
+fn names_of_objects_are_strings_behind_two_pointers() {
+    for (typed, written) in [
+        ("$arg1:%pD", "+0(+24($arg1)):string"),
+        ("%di:%pd", "+0(+8(%di)):string"),
+        ("+16(%di):%pD", "+0(+24(+16(%di))):string"),
+    ] {
+        let [typed_as, written_as] = [typed, written].map(|text| {
+            let mut definition = definition(&format!("p vfs_read name={text}"));
+            assert_eq!(
+                definition.arguments[0].text, text,
+                "what is shown is what was written"
+            );
+            definition.arguments.remove(0)
+        });
+        assert_eq!(typed_as.fetch, written_as.fetch, "{typed}");
+        assert_eq!(typed_as.kind(), written_as.kind(), "{typed}");
+    }
+    let deepest = |depth: usize| format!("{}%ax{}", "+0(".repeat(depth), ")".repeat(depth));
+    assert!(parse(&format!("p vfs_read {}:%pd", deepest(12))).is_ok());
+    let refusal = parse(&format!("p vfs_read {}:%pd", deepest(13))).unwrap_err();
+    assert_eq!(refusal.reason, Reason::TooManySteps);
+}
+
+#[test]
+fn fetches_become_trees() {
+    let line = "p vfs_read a=-u0x10(+8(@linux_proc_banner-4)):b4@2/16 \\-2:s8";
+    let definition = definition(line);
+    let banner = Fetch::Memory(Location::Symbol {
+        name: "linux_proc_banner".into(),
+        offset: -4,
+    });
+    let inner = Fetch::Dereference {
+        user: false,
+        offset: 8,
+        of: Boxed::new(banner).unwrap(),
+    };
+    let outer = Fetch::Dereference {
+        user: true,
+        offset: -16,
+        of: Boxed::new(inner).unwrap(),
+    };
+    let [a, b] = &definition.arguments[..] else {
+        panic!("two arguments")
+    };
+    assert_eq!(a.fetch, outer);
+    let bits = ValueType::Bitfield {
+        width: 4,
+        offset: 2,
+        container: Width::W16,
+    };
+    assert_eq!(a.value_type, bits);
+    assert_eq!(
+        (b.name.as_str(), &b.fetch),
+        ("arg2", &Fetch::Immediate(-2_i64 as u64))
+    );
+    assert_eq!(b.value_type, ValueType::Signed(Width::W8));
+}
+
+#[test]
+fn text_without_a_type_is_hexadecimal_or_a_string() {
+    let line = "p vfs_read %ax $comm \\\"x\" @0 +0(%di)";
+    let types: Vec<_> = definition(line)
+        .arguments
+        .iter()
+        .map(|a| a.value_type)
+        .collect();
+    let hex = ValueType::Hex(Width::W64);
+    assert_eq!(types, [hex, ValueType::String, ValueType::String, hex, hex]);
+}
+
+#[test]
+fn events_have_their_limits() {
+    let arguments = |count| format!("p vfs_read{}", " %ax".repeat(count));
+    assert_eq!(definition(&arguments(128)).arguments.len(), 128);
+    refused(
+        &arguments(129).replacen(" %", " ^%", 1),
+        Reason::TooManyArguments,
+    );
+    // 16 bytes of the header, 5 times 512 and 62 times 8 are 3072.
+    let long = format!(
+        "p vfs_read{}{}",
+        " +0(%di):u64[64]".repeat(5),
+        " %ax".repeat(62)
+    );
+    definition(&long);
+    refused(&format!("{long} ^%ax:u8"), Reason::EventTooBig);
+    let kept = |count| -> String { (1..=count).map(|n| format!(" $arg{n}")).collect() };
+    definition(&format!("r vfs_read{}", kept(32)));
+    refused(
+        &format!("r vfs_read{}", kept(33)).replacen(" $", " ^$", 1),
+        Reason::TooManyEntryArguments,
+    );
+    assert_eq!(
+        definition("r vfs_read $arg3 +0($arg1) $arg3:u8")
+            .entry_arguments()
+            .unwrap(),
+        [3, 1]
+    );
+    assert_eq!(
+        definition("p vfs_read $arg3").entry_arguments().unwrap(),
+        [0_u32; 0]
+    );
+}
+
+#[test]
+fn definitions_print_in_their_full_form() {
+    for (line, printed) in [
+        ("p  vfs_read", "p:kprobes/p_vfs_read_0 vfs_read"),
+        (
+            "p:n vfs_read%return $retval",
+            "r:kprobes/n vfs_read arg1=$retval",
+        ),
+        ("r10:g.n vfs_read+0", "r10:g/n vfs_read"),
+        (
+            "p loaded:start+0x10 %ax:u8",
+            "p:kprobes/p_loaded_start_16 loaded:start+16 arg1=%ax:u8",
+        ),
+        (
+            "p 0xffff800000001000",
+            "p:kprobes/p_0xffff800000001000 0xffff800000001000",
+        ),
+        (
+            "p:testprobe vfs_read $stack $stack0 +0($stack)",
+            "p:kprobes/testprobe vfs_read arg1=$stack arg2=$stack0 arg3=+0($stack)",
+        ),
+    ] {
+        let definition = definition(line);
+        assert_eq!(definition.to_string(), printed);
+        assert_eq!(parse(printed), Ok(Command::Create(definition)));
+    }
+}
+
+#[test]
+fn deletions_match_by_name_place_and_arguments() {
+    let probe = definition("p:g/n vfs_read+16 a=%ax %bx");
+    for (line, matches) in [
+        ("-:g/n", true),
+        ("-:n", true),
+        ("-:g/", true),
+        ("-:g/other", false),
+        ("-:other/n", false),
+        ("-:n vfs_read+0x10", true),
+        ("-:n vfs_read", false),
+        ("-:n vfs_read+16 a=%ax", true),
+        ("-:n vfs_read+16 a=%ax %bx", true),
+        ("-:n vfs_read+16 a=%ax arg2=%bx", true),
+        ("-:n vfs_read+16 %ax", false),
+        ("-:n vfs_read+16 a=%bx", false),
+        ("-:n vfs_read+16 a=%ax %bx %cx", false),
+        ("-:g/ gone", false),
+    ] {
+        assert_eq!(deletion(line).matches(&probe), matches, "{line}");
+    }
+    let address = definition("p:n 0xffff800000001000");
+    assert!(deletion("-:n 0xffff800000001000").matches(&address));
+}
+
+#[test]
+fn deletions_need_a_name() {
+    for marked in ["^-", "^-:", "^-n", "^-:/", "^-:/n", "^-n:x vfs_read"] {
+        refused(marked, Reason::BadDeletion);
+    }
+}
+
+#[test]
+fn exclamation_mark_deletes_in_dynamic_events_only() {
+    let delete = parse_in(File::DynamicEvents, "!p:g/n vfs_read a=%ax").unwrap();
+    assert_eq!(delete, Command::Delete(deletion("-:g/n vfs_read a=%ax")));
+    let refusal = parse_in(File::DynamicEvents, "!p vfs_read").unwrap_err();
+    assert_eq!(refusal.reason, Reason::BadDeletion);
+    refused("^!p:g/n vfs_read", Reason::BadCommand);
+}
+
+#[test]
+fn probes_of_one_event_agree() {
+    let there = definition(r"p:e kernel_clone abcd=\1");
+    let append = |marked: &str| {
+        let line = marked.replacen('^', "", 1);
+        let words = Words::of(&line).unwrap();
+        let new = definition(&line);
+        check_append(&new, [&there]).map_err(|refusal| {
+            assert_eq!(Some(words.column(&refusal)), marked.find('^'), "{marked}");
+            refusal.reason
+        })
+    };
+    for (marked, reason) in [
+        ("^r:e do_exit", Reason::DifferentProbeType),
+        (r"p:e kernel_clone ^bcd=\1", Reason::DifferentArgumentType),
+        (
+            r"p:e kernel_clone ^abcd=\1:u8",
+            Reason::DifferentArgumentType,
+        ),
+        (
+            r#"p:e kernel_clone ^abcd=\"foo""#,
+            Reason::DifferentArgumentType,
+        ),
+        ("p:e kernel_clone ^", Reason::DifferentArgumentType),
+        (
+            r"p:e kernel_clone abcd=\1 ^x=\2",
+            Reason::DifferentArgumentType,
+        ),
+        (r"^p:e kernel_clone abcd=\1", Reason::SameProbe),
+    ] {
+        assert_eq!(append(marked), Err(reason), "{marked}");
+    }
+    for line in [
+        r"p:e kernel_clone abcd=\2",
+        r"p:e kernel_clone+4 abcd=\1",
+        "p:e do_exit abcd=%di",
+    ] {
+        assert_eq!(append(line), Ok(()), "{line}");
+    }
+}
+
+#[test]
+fn arrays_and_bitfields_of_one_event_agree() {
+    let append = |new: &str, old: &str| {
+        check_append(&definition(new), [&definition(old)]).map_err(|refusal| refusal.reason)
+    };
+    let differ = Err(Reason::DifferentArgumentType);
+    let at = |place: &str, ty: &str| format!("p:e {place} a=+0(%di):{ty}");
+    assert_eq!(
+        append(&at("do_exit", "u8[2]"), &at("vfs_read", "u8[3]")),
+        differ
+    );
+    assert_eq!(
+        append(&at("do_exit", "u8[2]"), &at("vfs_read", "u8")),
+        differ
+    );
+    assert_eq!(append(&at("do_exit", "x8"), &at("vfs_read", "u8")), differ);
+    assert_eq!(
+        append(&at("do_exit", "ustring"), &at("vfs_read", "string")),
+        differ
+    );
+    assert_eq!(
+        append(&at("do_exit", "b1@0/8"), &at("vfs_read", "b2@1/8")),
+        Ok(())
+    );
+    assert_eq!(
+        append(&at("do_exit", "b1@0/8"), &at("vfs_read", "b1@0/16")),
+        differ
+    );
+    // Any of the probes may be the same, not only the first.
+    let (first, second) = (definition("p:e vfs_read"), definition("p:e do_exit"));
+    let refusal = check_append(&second.clone(), [&first, &second]).unwrap_err();
+    assert_eq!(refusal.reason, Reason::SameProbe);
+}
+
+#[test]
+fn errors_have_linux_errnos() {
+    for (reason, errno) in [
+        (Reason::BadProbeAddress, 22),
+        (Reason::SymbolNotUnique, 22),
+        (Reason::BadType, 22),
+        (Reason::BadDeletion, 22),
+        (Reason::NotFound, 2),
+        (Reason::Busy, 16),
+        (Reason::SameProbe, 17),
+        (Reason::DifferentProbeType, 17),
+        (Reason::DifferentArgumentType, 17),
+        (Reason::EventExists, 17),
+        (Reason::NameOfFile, 17),
+        (Reason::TooManyArguments, 7),
+        (Reason::EventTooBig, 7),
+        (Reason::BadInstructionBoundary, 84),
+    ] {
+        assert_eq!(reason.errno(), errno, "{reason}");
+    }
+}

@@ -1,0 +1,935 @@
+//! A kernel that is made up, and a machine that runs scripts.
+
+use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
+
+use bpf::{
+    Kind, MapDef, MapIndex, MapKind,
+    interpreter::{Space, TestMachine, run},
+};
+use trace_interface::{
+    Frame,
+    frame::{Books, Entry},
+    script::{self, Attachment, Request, Script},
+    symbols::{
+        Enum, Expression, Field, Function, Kernel, Moment, Piece, Place, Register, Source, Struct,
+        Tag, Type, TypeId, Unavailable, Variable, Variant,
+    },
+};
+use trace_language::parse;
+
+use crate::{Compiled, Options, Presentation, Symbol, Symbolize, compile};
+
+pub(super) const WRITE: u64 = 0xffff_8000_0000_1000;
+pub(super) const READ: u64 = 0xffff_8000_0000_2000;
+pub(super) const OPEN: u64 = 0xffff_8000_0000_3000;
+pub(super) const SYS_OPEN: u64 = 0xffff_8000_0000_4000;
+
+pub(super) const U8: TypeId = TypeId(1);
+pub(super) const U32: TypeId = TypeId(2);
+pub(super) const I64: TypeId = TypeId(3);
+pub(super) const USIZE: TypeId = TypeId(4);
+pub(super) const BOOL: TypeId = TypeId(5);
+pub(super) const STR: TypeId = TypeId(6);
+pub(super) const BYTES: TypeId = TypeId(7);
+pub(super) const FILE: TypeId = TypeId(8);
+pub(super) const FILE_REF: TypeId = TypeId(9);
+pub(super) const ERRNO: TypeId = TypeId(10);
+pub(super) const RESULT: TypeId = TypeId(11);
+pub(super) const OPTION_REF: TypeId = TypeId(12);
+pub(super) const MODE: TypeId = TypeId(13);
+pub(super) const INODE: TypeId = TypeId(14);
+pub(super) const INODE_REF: TypeId = TypeId(15);
+pub(super) const CHAR: TypeId = TypeId(16);
+pub(super) const UNIT: TypeId = TypeId(17);
+pub(super) const SHAPE: TypeId = TypeId(18);
+pub(super) const WORDS: TypeId = TypeId(19);
+pub(super) const F64: TypeId = TypeId(20);
+pub(super) const I32: TypeId = TypeId(21);
+pub(super) const STRING: TypeId = TypeId(22);
+pub(super) const VEC: TypeId = TypeId(23);
+pub(super) const BUF: TypeId = TypeId(24);
+pub(super) const BYTE_POINTER: TypeId = TypeId(25);
+pub(super) const ARC: TypeId = TypeId(26);
+pub(super) const ARC_POINTER: TypeId = TypeId(27);
+pub(super) const ARC_INNER: TypeId = TypeId(28);
+pub(super) const ATOMIC: TypeId = TypeId(29);
+pub(super) const TASK: TypeId = TypeId(30);
+pub(super) const TASK_REF: TypeId = TypeId(31);
+pub(super) const LIST: TypeId = TypeId(32);
+pub(super) const NAMES: TypeId = TypeId(33);
+pub(super) const TRIPLE: TypeId = TypeId(34);
+pub(super) const BLOCK: TypeId = TypeId(35);
+/// Structures in each other: that of level N has this type plus N.
+const TALL: u64 = 100;
+const NARROW: u64 = 200;
+/// There are more of them than are shown.
+pub(super) const LEVELS: u64 = 9;
+
+pub(super) struct Fake {
+    types: BTreeMap<TypeId, Rc<Type>>,
+    pub(super) functions: Vec<Function>,
+    pub(super) variables: BTreeMap<(u64, &'static str), Result<Variable, Unavailable>>,
+    pub(super) returns: BTreeMap<u64, Variable>,
+}
+
+fn field(name: &str, offset: u64, type_id: TypeId) -> Field {
+    Field {
+        name: name.into(),
+        offset,
+        type_id,
+    }
+}
+
+fn variant(name: &str, tag: Option<u64>, fields: Vec<Field>) -> Variant {
+    Variant {
+        name: name.into(),
+        tag,
+        fields,
+    }
+}
+
+pub(super) fn in_register(type_id: TypeId, bytes: u32, register: Register) -> Variable {
+    Variable {
+        type_id,
+        pieces: vec![Piece {
+            bytes,
+            source: Source::Value(Expression::Register(register)),
+        }],
+    }
+}
+
+pub(super) fn in_two(type_id: TypeId, first: Register, second: Register) -> Variable {
+    let piece = |register| Piece {
+        bytes: 8,
+        source: Source::Value(Expression::Register(register)),
+    };
+    Variable {
+        type_id,
+        pieces: vec![piece(first), piece(second)],
+    }
+}
+
+/// A value in memory, at the address in a register.
+pub(super) fn behind(type_id: TypeId, bytes: u32, register: Register) -> Variable {
+    Variable {
+        type_id,
+        pieces: vec![Piece {
+            bytes,
+            source: Source::Memory(Expression::Register(register)),
+        }],
+    }
+}
+
+/// Pieces of so many bytes, each in a register or missing.
+pub(super) fn in_pieces(type_id: TypeId, pieces: &[(u32, Option<Register>)]) -> Variable {
+    let piece = |(bytes, register): &(u32, Option<Register>)| Piece {
+        bytes: *bytes,
+        source: match register {
+            Some(register) => Source::Value(Expression::Register(*register)),
+            None => Source::Missing,
+        },
+    };
+    Variable {
+        type_id,
+        pieces: pieces.iter().map(piece).collect(),
+    }
+}
+
+impl Fake {
+    pub(super) fn new() -> Self {
+        let integer = |bytes, signed| Type::Integer { bytes, signed };
+        let types = [
+            (U8, integer(1, false)),
+            (U32, integer(4, false)),
+            (I64, integer(8, true)),
+            (USIZE, integer(8, false)),
+            (I32, integer(4, true)),
+            (BOOL, Type::Boolean),
+            (CHAR, Type::Character),
+            (UNIT, Type::Unit),
+            (F64, Type::Float { bytes: 8 }),
+            (STR, Type::Str),
+            (BYTES, Type::Slice { of: U8 }),
+            (WORDS, Type::Slice { of: U32 }),
+            (NAMES, Type::Slice { of: STR }),
+            (
+                FILE,
+                Type::Struct(Struct {
+                    name: "kernel::fs::File".into(),
+                    bytes: 40,
+                    fields: vec![
+                        field("inode", 0, INODE_REF),
+                        field("pos", 8, I64),
+                        field("readable", 16, BOOL),
+                        field("mode", 17, MODE),
+                        field("name", 24, STR),
+                    ],
+                }),
+            ),
+            (
+                FILE_REF,
+                Type::Pointer {
+                    name: "&File".into(),
+                    to: FILE,
+                },
+            ),
+            (
+                INODE,
+                Type::Struct(Struct {
+                    name: "Inode".into(),
+                    bytes: 16,
+                    fields: vec![field("number", 0, USIZE), field("links", 8, U32)],
+                }),
+            ),
+            (
+                INODE_REF,
+                Type::Pointer {
+                    name: "&Inode".into(),
+                    to: INODE,
+                },
+            ),
+            (
+                ERRNO,
+                Type::Enum(Enum {
+                    name: "Errno".into(),
+                    bytes: 1,
+                    tag: Some(Tag {
+                        offset: 0,
+                        bytes: 1,
+                    }),
+                    variants: vec![
+                        variant("ENOENT", Some(2), Vec::new()),
+                        variant("EBADF", Some(9), Vec::new()),
+                    ],
+                }),
+            ),
+            (
+                MODE,
+                Type::Enum(Enum {
+                    name: "Mode".into(),
+                    bytes: 1,
+                    tag: Some(Tag {
+                        offset: 0,
+                        bytes: 1,
+                    }),
+                    variants: vec![
+                        variant("Read", Some(0), Vec::new()),
+                        variant("Write", Some(1), Vec::new()),
+                    ],
+                }),
+            ),
+            (
+                RESULT,
+                Type::Enum(Enum {
+                    name: "Result<usize, Errno>".into(),
+                    bytes: 16,
+                    tag: Some(Tag {
+                        offset: 0,
+                        bytes: 1,
+                    }),
+                    variants: vec![
+                        variant("Ok", Some(0), vec![field("__0", 8, USIZE)]),
+                        variant("Err", Some(1), vec![field("__0", 1, ERRNO)]),
+                    ],
+                }),
+            ),
+            (
+                OPTION_REF,
+                Type::Enum(Enum {
+                    name: "Option<&Inode>".into(),
+                    bytes: 8,
+                    tag: Some(Tag {
+                        offset: 0,
+                        bytes: 8,
+                    }),
+                    variants: vec![
+                        variant("None", Some(0), Vec::new()),
+                        variant("Some", None, vec![field("__0", 0, INODE_REF)]),
+                    ],
+                }),
+            ),
+            (
+                SHAPE,
+                Type::Enum(Enum {
+                    name: "Shape".into(),
+                    bytes: 16,
+                    tag: Some(Tag {
+                        offset: 0,
+                        bytes: 4,
+                    }),
+                    variants: vec![
+                        variant("Point", Some(0), Vec::new()),
+                        variant("Circle", Some(1), vec![field("__0", 4, U32)]),
+                        variant(
+                            "Box",
+                            Some(2),
+                            vec![field("width", 4, U32), field("height", 8, I64)],
+                        ),
+                    ],
+                }),
+            ),
+        ];
+        let structure = |name: &str, bytes, fields| {
+            Type::Struct(Struct {
+                name: name.into(),
+                bytes,
+                fields,
+            })
+        };
+        let pointer = |name: &str, to| Type::Pointer {
+            name: name.into(),
+            to,
+        };
+        let library = [
+            (
+                STRING,
+                structure("alloc::string::String", 24, vec![field("vec", 0, VEC)]),
+            ),
+            (
+                VEC,
+                structure(
+                    "Vec<u8, Global>",
+                    24,
+                    vec![field("buf", 0, BUF), field("len", 16, USIZE)],
+                ),
+            ),
+            (
+                BUF,
+                structure(
+                    "RawVec<u8>",
+                    16,
+                    vec![field("cap", 0, USIZE), field("ptr", 8, BYTE_POINTER)],
+                ),
+            ),
+            (BYTE_POINTER, pointer("*const u8", U8)),
+            (
+                ARC,
+                structure("Arc<Inode>", 8, vec![field("ptr", 0, ARC_POINTER)]),
+            ),
+            (ARC_POINTER, pointer("*const ArcInner<Inode>", ARC_INNER)),
+            (
+                ARC_INNER,
+                structure(
+                    "ArcInner<Inode>",
+                    32,
+                    vec![
+                        field("strong", 0, USIZE),
+                        field("weak", 8, USIZE),
+                        field("data", 16, INODE),
+                    ],
+                ),
+            ),
+            (ATOMIC, structure("AtomicU32", 4, vec![field("v", 0, U32)])),
+            (
+                TASK,
+                structure(
+                    "Task",
+                    64,
+                    vec![
+                        field("name", 0, STRING),
+                        field("inode", 24, ARC),
+                        field("pid", 32, ATOMIC),
+                        field("list", 40, LIST),
+                    ],
+                ),
+            ),
+            (TASK_REF, pointer("&Task", TASK)),
+            (TRIPLE, Type::Array { of: U32, count: 3 }),
+            (
+                LIST,
+                structure(
+                    "alloc::vec::Vec<File, alloc::alloc::Global>",
+                    24,
+                    vec![field("buf", 0, BUF), field("len", 16, USIZE)],
+                ),
+            ),
+        ];
+        let tall = (0..LEVELS).map(|level| {
+            let inside = 16 * (LEVELS - 1 - level);
+            let mut fields = vec![field("mark", 0, U32)];
+            if level + 1 < LEVELS {
+                fields.push(field("next", 8, TypeId(TALL + level + 1)));
+            }
+            fields.push(field("end", 8 + inside, USIZE));
+            let of = structure(&format!("Tall{level}"), 16 + inside, fields);
+            (TypeId(TALL + level), of)
+        });
+        // The last one has a number only, so it is as good as the number.
+        let narrow = (0..7).map(|level| {
+            let inside = 8 * (6 - level);
+            let mut fields = vec![field("mark", 0, USIZE)];
+            if level < 6 {
+                fields.push(field("next", 8, TypeId(NARROW + level + 1)));
+            }
+            let name = match level {
+                6 => "AtomicUsize".into(),
+                _ => format!("Narrow{level}"),
+            };
+            (TypeId(NARROW + level), structure(&name, 8 + inside, fields))
+        });
+        let library = library
+            .into_iter()
+            .chain([(BLOCK, Type::Array { of: U32, count: 64 })]);
+        let types = types.into_iter().chain(library).chain(tall).chain(narrow);
+        let function = |path: &str, address| Function {
+            path: path.into(),
+            symbol: path.into(),
+            address,
+            bytes: 0x100,
+        };
+        let missing = |reason: &str, help: &str| {
+            Err(Unavailable {
+                reason: reason.into(),
+                help: help.into(),
+            })
+        };
+        use Register::{Ax, Cx, Di, Dx, Si};
+        Self {
+            types: types.map(|(id, of)| (id, Rc::new(of))).collect(),
+            functions: vec![
+                function("kernel::fs::vfs_write", WRITE),
+                function("kernel::fs::vfs_read", READ),
+                function("kernel::fs::vfs_open", OPEN),
+                function("kernel::syscall::sys_open", SYS_OPEN),
+            ],
+            variables: BTreeMap::from([
+                ((WRITE, "task"), Ok(in_register(TASK_REF, 8, Di))),
+                ((WRITE, "file"), Ok(in_register(FILE_REF, 8, Di))),
+                ((WRITE, "buffer"), Ok(in_two(BYTES, Si, Dx))),
+                ((WRITE, "words"), Ok(in_two(WORDS, Si, Dx))),
+                ((WRITE, "count"), Ok(in_register(U32, 4, Cx))),
+                ((WRITE, "delta"), Ok(in_register(I32, 4, Cx))),
+                ((WRITE, "shape"), Ok(in_two(SHAPE, Si, Dx))),
+                ((WRITE, "inode"), Ok(in_register(OPTION_REF, 8, Di))),
+                (
+                    (WRITE, "gone"),
+                    missing("`gone` is optimised out here", "it is there at line 12"),
+                ),
+                (
+                    (WRITE, "partial"),
+                    Ok(in_pieces(
+                        FILE,
+                        &[
+                            (8, Some(Di)),
+                            (8, None),
+                            (1, Some(Si)),
+                            (15, None),
+                            (8, Some(Dx)),
+                        ],
+                    )),
+                ),
+                (
+                    // Only the gap between two fields is known.
+                    (WRITE, "lost"),
+                    Ok(in_pieces(FILE, &[(18, None), (6, Some(Di)), (16, None)])),
+                ),
+                (
+                    (WRITE, "triple"),
+                    Ok(in_pieces(
+                        TRIPLE,
+                        &[(4, Some(Si)), (4, None), (4, Some(Dx))],
+                    )),
+                ),
+                (
+                    // Without its capacity.
+                    (WRITE, "string"),
+                    Ok(in_pieces(
+                        STRING,
+                        &[(8, None), (8, Some(Si)), (8, Some(Dx))],
+                    )),
+                ),
+                (
+                    (WRITE, "endless"),
+                    Ok(in_pieces(
+                        STRING,
+                        &[(8, Some(Di)), (8, Some(Si)), (8, None)],
+                    )),
+                ),
+                ((READ, "count"), Ok(in_register(U32, 4, Dx))),
+                ((OPEN, "path"), Ok(in_two(STR, Di, Si))),
+                ((OPEN, "tall"), Ok(behind(TypeId(TALL), 144, Di))),
+                ((OPEN, "narrow"), Ok(behind(TypeId(NARROW), 56, Di))),
+                ((OPEN, "triple"), Ok(behind(TRIPLE, 12, Di))),
+                ((OPEN, "block"), Ok(behind(BLOCK, 256, Di))),
+                (
+                    // A constant with a bit above its four bytes, which does not count.
+                    (OPEN, "constant"),
+                    Ok(Variable {
+                        type_id: U32,
+                        pieces: vec![Piece {
+                            bytes: 4,
+                            source: Source::Value(Expression::Constant(1 << 32)),
+                        }],
+                    }),
+                ),
+                (
+                    // A number of which two bytes are in a register.
+                    (OPEN, "split"),
+                    Ok(Variable {
+                        type_id: USIZE,
+                        pieces: [behind(U8, 6, Di), in_register(U8, 2, Si)]
+                            .into_iter()
+                            .flat_map(|part| part.pieces)
+                            .collect(),
+                    }),
+                ),
+                ((OPEN, "parts"), Ok(in_two(NAMES, Di, Si))),
+            ]),
+            returns: BTreeMap::from([
+                (WRITE, in_two(RESULT, Ax, Dx)),
+                (READ, in_register(I64, 8, Ax)),
+                (OPEN, in_register(OPTION_REF, 8, Ax)),
+                (SYS_OPEN, in_register(I64, 8, Ax)),
+            ]),
+        }
+    }
+}
+
+/// `*` and `?`, of the last segments.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern, name) {
+        ([], []) => true,
+        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skip| fits(rest, &name[skip..])),
+        ([b'?', rest @ ..], [_, name @ ..]) => fits(rest, name),
+        ([a, rest @ ..], [b, name @ ..]) => a == b && fits(rest, name),
+        _ => false,
+    }
+}
+
+impl Kernel for Fake {
+    fn functions(&self, pattern: &str) -> Vec<Function> {
+        let is = |function: &&Function| {
+            let last = function.path.rsplit("::").next().unwrap();
+            fits(pattern.as_bytes(), last.as_bytes())
+                || fits(pattern.as_bytes(), function.path.as_bytes())
+        };
+        self.functions.iter().filter(is).cloned().collect()
+    }
+
+    fn inlined(&self, pattern: &str) -> Vec<u64> {
+        match pattern {
+            "tiny" => vec![WRITE + 0x10, READ + 0x10],
+            _ => Vec::new(),
+        }
+    }
+
+    fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable> {
+        match (file, line) {
+            ("fs.rs", 12) => Ok(vec![WRITE + 0x20]),
+            _ => Err(Unavailable {
+                reason: format!("line {line} of {file} has no code"),
+                help: "line 12 has".into(),
+            }),
+        }
+    }
+
+    fn variables(&self, place: Place) -> Vec<String> {
+        let names = self.variables.keys();
+        let names = names.filter(|(address, _)| *address == place.address);
+        names.map(|(_, name)| (*name).into()).collect()
+    }
+
+    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+        assert_eq!(place.moment, Moment::At);
+        let mut known = self.variables.iter();
+        match known.find(|((at, known), _)| *at == place.address && *known == name) {
+            Some((_, variable)) => variable.clone(),
+            None => Err(Unavailable {
+                reason: format!("there is no `{name}` here"),
+                help: String::new(),
+            }),
+        }
+    }
+
+    fn returned(&self, function: u64) -> Result<Variable, Unavailable> {
+        self.returns.get(&function).cloned().ok_or(Unavailable {
+            reason: "the result has no type".into(),
+            help: String::new(),
+        })
+    }
+
+    fn describe(&self, id: TypeId) -> Rc<Type> {
+        self.types[&id].clone()
+    }
+
+    fn type_named(&self, name: &str) -> Option<TypeId> {
+        (name == "File").then_some(FILE)
+    }
+
+    fn global(&self, path: &str) -> Result<Variable, Unavailable> {
+        match path {
+            "kernel::TICKS" => Ok(Variable {
+                type_id: USIZE,
+                pieces: vec![Piece {
+                    bytes: 8,
+                    source: Source::Memory(Expression::Constant(0xffff_8000_0010_0000)),
+                }],
+            }),
+            _ => Err(Unavailable {
+                reason: format!("nothing is called `{path}`"),
+                help: String::new(),
+            }),
+        }
+    }
+
+    fn nearest(&self, name: &str) -> Vec<String> {
+        match name {
+            "vfs_wriet" => vec!["vfs_write".into()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Symbolize for Fake {
+    fn symbol(&self, address: u64) -> Option<Symbol> {
+        let holds = |function: &&Function| {
+            (function.address..function.address + function.bytes).contains(&address)
+        };
+        let function = self.functions.iter().find(holds)?;
+        Some(Symbol {
+            name: function.path.rsplit("::").next()?.into(),
+            offset: address - function.address,
+        })
+    }
+
+    fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
+        (program == "cat" && address >= 0x40_0100).then(|| Symbol {
+            name: "cat::main".into(),
+            offset: address - 0x40_0100,
+        })
+    }
+}
+
+/// The script of a text.
+pub(super) fn compiled(text: &str) -> Compiled {
+    match compiled_with(text, &Fake::new(), &Options::default()) {
+        Ok(compiled) => compiled,
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+/// The script of a text, or its messages as a terminal shows them.
+pub(super) fn compiled_with(
+    text: &str,
+    kernel: &Fake,
+    options: &Options,
+) -> Result<Compiled, String> {
+    let shown = |errors: Vec<trace_language::Diagnostic>| {
+        let errors = errors.iter().map(|error| error.show(text).to_string());
+        errors.collect::<Vec<_>>().join("\n")
+    };
+    let tree = parse(text).map_err(shown)?;
+    compile(&tree, kernel, options).map_err(shown)
+}
+
+/// A hit: which attachment, and what the machine is like then.
+pub(super) struct Hit {
+    pub(super) registers: Vec<(Register, u64)>,
+    pub(super) address: u64,
+    pub(super) cpu: u32,
+    pub(super) tid: u32,
+    pub(super) tsc: u64,
+}
+
+impl Default for Hit {
+    fn default() -> Self {
+        Self {
+            registers: Vec::new(),
+            address: WRITE,
+            cpu: 0,
+            tid: 7,
+            tsc: 1000,
+        }
+    }
+}
+
+/// Values of a map, by CPU and key.
+type Content = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
+
+/// A kernel that runs a script by the interpreter.
+pub(super) struct World {
+    pub(super) script: Script,
+    pub(super) presentation: Presentation,
+    pub(super) fake: Fake,
+    pub(super) out: String,
+    /// Memory of the kernel's.
+    pub(super) memory: Vec<(u64, Vec<u8>)>,
+    pub(super) user: Vec<(u64, Vec<u8>)>,
+    /// The maps' content: by CPU and key.
+    maps: Vec<Content>,
+    stacks: Vec<Vec<Vec<u64>>>,
+    entry_data: Vec<u8>,
+    pub(super) call_stack: Vec<u64>,
+    pub(super) user_call_stack: Vec<u64>,
+    pub(super) status: Option<i32>,
+    pub(super) faults: u64,
+}
+
+fn kind_of(kind: script::MapKind) -> MapKind {
+    match kind {
+        script::MapKind::Array => MapKind::Array,
+        script::MapKind::PerCpuArray => MapKind::PerCpuArray,
+        script::MapKind::Hash => MapKind::Hash,
+        script::MapKind::PerCpuHash => MapKind::PerCpuHash,
+        script::MapKind::Stacks => MapKind::Stacks,
+        script::MapKind::Ring => MapKind::Ring,
+    }
+}
+
+/// The program as the kernel sees it.
+pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
+    let program = &script.programs[number as usize];
+    let def = |map: &u32| {
+        let map = &script.maps[*map as usize];
+        MapDef {
+            name: map.name.clone().into(),
+            kind: kind_of(map.kind),
+            key_size: map.key_size,
+            value_size: map.value_size,
+            entries: map.entries,
+        }
+    };
+    bpf::Program {
+        kind: match program.kind {
+            script::Kind::Probe => Kind::Probe,
+            script::Kind::Entry { data } => Kind::Entry { data },
+            script::Kind::Return { data } => Kind::Return { data },
+        },
+        insns: bpf::wire::decode(&program.code).unwrap(),
+        maps: program.maps.iter().map(def).collect(),
+    }
+}
+
+impl World {
+    pub(super) fn new(text: &str) -> Self {
+        Self::of(compiled(text))
+    }
+
+    pub(super) fn of(compiled: Compiled) -> Self {
+        let Compiled {
+            script,
+            presentation,
+            ..
+        } = compiled;
+        // As the host gets it.
+        let script = Script::decode(&script.encode()).unwrap();
+        let count = script.maps.len();
+        let mut world = Self {
+            script,
+            presentation,
+            fake: Fake::new(),
+            out: String::new(),
+            memory: Vec::new(),
+            user: Vec::new(),
+            maps: vec![BTreeMap::new(); count],
+            stacks: vec![Vec::new(); count],
+            entry_data: Vec::new(),
+            call_stack: vec![WRITE + 1, READ + 0x20],
+            user_call_stack: vec![0x40_0010, 0x40_0123],
+            status: None,
+            faults: 0,
+        };
+        // A tick is 2 nanoseconds; the script starts at 500.
+        for (map, content) in world.script.maps.iter().zip(&mut world.maps) {
+            if map.name == script::CLOCK {
+                let mut value = (2_u64 << 24).to_le_bytes().to_vec();
+                value.extend(500_u64.to_le_bytes());
+                content.insert((0, vec![0; 4]), value);
+            }
+        }
+        let places = vec![1; world.script.attachments.len()];
+        world.frame(&Frame::Started {
+            tsc_hz: 500_000_000,
+            tsc: 500,
+            epoch_nanoseconds: 86_400_000_000_000,
+            cpus: 2,
+            places,
+        });
+        world
+    }
+
+    pub(super) fn frame(&mut self, frame: &Frame) {
+        let frame = Frame::decode(&frame.encode()).unwrap();
+        let shown = self
+            .presentation
+            .frame(&frame, &self.fake, &mut self.out)
+            .unwrap();
+        drop(shown);
+    }
+
+    /// Runs a program; returns its result.
+    pub(super) fn run(&mut self, number: u32, hit: &Hit) -> u64 {
+        let program = bpf_program(&self.script, number);
+        bpf::verifier::verify(program.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let mut machine = TestMachine::new(&program);
+        machine.func_ip = hit.address;
+        machine.cpu = hit.cpu;
+        machine.pid_tgid = u64::from(hit.tid) << 32 | u64::from(hit.tid);
+        machine.tsc = hit.tsc;
+        machine.call_stack = self.call_stack.clone();
+        machine.user_call_stack = self.user_call_stack.clone();
+        machine.return_address = READ + 0x30;
+        machine.comm = *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        for (register, value) in &hit.registers {
+            machine.set_register(*register, *value);
+        }
+        for (address, bytes) in &self.memory {
+            machine.put(Space::Kernel, *address, bytes);
+        }
+        for (address, bytes) in &self.user {
+            machine.put(Space::User, *address, bytes);
+        }
+        let of_script = self.script.programs[number as usize].maps.clone();
+        for (number, map) in (0..).zip(&of_script) {
+            let index = MapIndex(number);
+            for ((cpu, key), value) in &self.maps[*map as usize] {
+                machine.set_value(index, *cpu, key, value);
+            }
+            machine.set_stacks(index, &self.stacks[*map as usize]);
+        }
+        if matches!(program.kind, Kind::Return { .. }) {
+            machine.entry_data = self.entry_data.clone().into();
+        }
+        let result = run(&program, &mut machine, 100_000).unwrap_or_else(|objection| {
+            panic!("{objection}");
+        });
+        if matches!(program.kind, Kind::Entry { .. }) {
+            self.entry_data = machine.entry_data.to_vec();
+        }
+        self.faults += machine.faults;
+        for (number, map) in (0..).zip(&of_script) {
+            self.maps[*map as usize] = machine.values(MapIndex(number));
+            self.stacks[*map as usize] = machine.stacks(MapIndex(number)).to_vec();
+        }
+        for record in &machine.published {
+            self.record(hit, &record.bytes);
+        }
+        result
+    }
+
+    fn record(&mut self, hit: &Hit, bytes: &[u8]) {
+        self.send_stacks();
+        let request = u32::from_le_bytes(*bytes[8..].first_chunk().unwrap());
+        self.frame(&Frame::Record {
+            cpu: hit.cpu,
+            tsc: hit.tsc,
+            bytes: bytes.to_vec(),
+        });
+        match self.script.requests[request as usize] {
+            Request::Forward => {}
+            Request::Print { map } => self.send_map(map),
+            Request::Clear { map } => self.maps[map as usize].clear(),
+            Request::Zero { map } => {
+                for value in self.maps[map as usize].values_mut() {
+                    value.fill(0);
+                }
+            }
+            Request::Exit => {
+                let status = i32::from_le_bytes(*bytes[12..].first_chunk().unwrap());
+                self.status = Some(status);
+            }
+        }
+    }
+
+    /// Makes all call stacks the same, under the numbers that they have.
+    pub(super) fn equal_stacks(&mut self) {
+        for stacks in &mut self.stacks {
+            let first = stacks.first().cloned().unwrap_or_default();
+            stacks.fill(first);
+        }
+    }
+
+    fn send_stacks(&mut self) {
+        for (map, stacks) in (0..).zip(self.stacks.clone()) {
+            for (number, addresses) in (0..).zip(stacks) {
+                self.frame(&Frame::Stack {
+                    map,
+                    number,
+                    addresses,
+                });
+            }
+        }
+    }
+
+    fn send_map(&mut self, map: u32) {
+        let entries = self.maps[map as usize].iter();
+        let entries = entries.map(|((cpu, key), value)| Entry {
+            cpu: *cpu,
+            key: key.clone(),
+            value: value.clone(),
+        });
+        let entries = entries.collect();
+        self.frame(&Frame::Map { map, entries });
+    }
+
+    /// Runs what is attached at a place.
+    pub(super) fn hit(&mut self, hit: &Hit) {
+        for attachment in self.script.attachments.clone() {
+            match attachment {
+                Attachment::Probe { program, addresses } if addresses.contains(&hit.address) => {
+                    self.run(program, hit);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs what is attached to a call: at its entry, and, if that wants it, at its return.
+    pub(super) fn call(&mut self, entry: &Hit, on_return: &Hit) {
+        for attachment in self.script.attachments.clone() {
+            if let Attachment::Call {
+                entry: first,
+                on_return: last,
+                functions,
+            } = attachment
+                && functions.contains(&entry.address)
+            {
+                let declined = first.is_some_and(|first| self.run(first, entry) != 0);
+                if !declined {
+                    self.run(last, on_return);
+                }
+            }
+        }
+    }
+
+    /// Runs the programs of begin, end, intervals.
+    pub(super) fn tick(&mut self) {
+        for attachment in self.script.attachments.clone() {
+            if let Attachment::Begin { program }
+            | Attachment::End { program }
+            | Attachment::Interval { program, .. }
+            | Attachment::Profile { program, .. } = attachment
+            {
+                self.run(program, &Hit::default());
+            }
+        }
+    }
+
+    /// Ends the script; the text that was shown.
+    pub(super) fn end(&mut self) -> String {
+        self.send_stacks();
+        for map in 0..self.script.maps.len() as u32 {
+            let has_keys = !matches!(
+                self.script.maps[map as usize].kind,
+                script::MapKind::Ring | script::MapKind::Stacks
+            );
+            if has_keys {
+                self.send_map(map);
+            }
+        }
+        self.frame(&Frame::Ended {
+            status: self.status.unwrap_or(0),
+            books: vec![Books { hits: 3, missed: 1 }],
+            lost: vec![("ring: full".into(), 2)],
+            bad_loads: self.faults,
+        });
+        core::mem::take(&mut self.out)
+    }
+
+    /// The text of the maps, without the books.
+    pub(super) fn maps(&mut self) -> String {
+        let text = self.end();
+        let books = text.trim_end().rfind('\n').map_or(0, |newline| newline + 1);
+        text[..books].into()
+    }
+}

@@ -1,0 +1,360 @@
+//! Values as they are shown: numbers, texts, addresses, values of Rust types, aggregates.
+
+use alloc::{rc::Rc, string::String, vec::Vec};
+use core::{
+    cmp::Ordering,
+    fmt::{self, Write},
+};
+
+pub use trace_interface::symbols::{Symbol, Symbolize};
+
+use crate::histogram::{self, Bucket};
+
+/// Knows no names.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSymbols;
+
+impl Symbolize for NoSymbols {
+    fn symbol(&self, _address: u64) -> Option<Symbol> {
+        None
+    }
+}
+
+/// Name and value of a field. A field of a tuple has a number as its name.
+pub type NamedValue = (Rc<str>, Value);
+
+/// The call stack of a program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UserStack {
+    /// The name of the task, which is the file name of the program, cut off after 15 bytes.
+    pub program: Rc<str>,
+    /// The innermost first.
+    pub addresses: Rc<[u64]>,
+}
+
+impl UserStack {
+    /// Its frames as texts, the innermost first: a function and the distance from its beginning.
+    pub fn frames(&self, symbols: &dyn Symbolize) -> impl Iterator<Item = (String, Option<u64>)> {
+        self.addresses.iter().map(
+            |address| match symbols.user_frame(&self.program, *address) {
+                Some(symbol) => (symbol.name, Some(symbol.offset)),
+                None => (alloc::format!("{address:#x}"), None),
+            },
+        )
+    }
+}
+
+/// A value. A key of a map is one, too.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Unit,
+    /// A value that was not there, such as `retval.Ok` of an `Err`.
+    Absent,
+    /// A part of a value that the compiler of the kernel left out where the probe is.
+    Unavailable,
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Boolean(bool),
+    Character(char),
+    /// A text. `cut` if there was more of it.
+    Text {
+        text: String,
+        cut: bool,
+    },
+    Bytes(Vec<u8>),
+    /// A pointer.
+    Address(u64),
+    /// An address that is shown by the name of its function.
+    Symbol {
+        address: u64,
+        /// Whether the distance from the function's beginning is shown.
+        with_offset: bool,
+    },
+    /// The name of a probe: what stands before the function's name, and the address that has the
+    /// name, if a name follows.
+    Probe {
+        prefix: Rc<str>,
+        address: Option<u64>,
+    },
+    /// A call stack, the innermost address first. None if the kernel could not record it.
+    Stack(Option<Rc<[u64]>>),
+    /// The same of a program. None also if the task has no program.
+    UserStack(Option<UserStack>),
+    Tuple(Vec<Value>),
+    /// A slice or an array. `cut` if there was more of it.
+    List {
+        items: Vec<Value>,
+        cut: bool,
+    },
+    Struct {
+        name: Rc<str>,
+        fields: Vec<NamedValue>,
+    },
+    Variant {
+        /// The enum, as in the source.
+        of: Rc<str>,
+        name: Rc<str>,
+        fields: Vec<NamedValue>,
+    },
+    /// Count and total of `stats`; the total is signed or not as the values were.
+    Statistics {
+        count: u64,
+        total: i128,
+    },
+    /// Of `avg`.
+    Average {
+        count: u64,
+        total: i128,
+    },
+    /// Of `hist` and `lhist`: from the first bucket that is not empty to the last.
+    Histogram(Vec<Bucket>),
+}
+
+impl Value {
+    /// The number that it is, for conditions and sorting.
+    pub fn number(&self) -> Option<i128> {
+        Some(match self {
+            Self::Unsigned(number) | Self::Address(number) => (*number).into(),
+            Self::Symbol { address, .. } => (*address).into(),
+            Self::Signed(number) => (*number).into(),
+            Self::Boolean(is) => i128::from(*is),
+            Self::Character(character) => u32::from(*character).into(),
+            Self::Average { count, total } => average(*count, *total),
+            Self::Statistics { total, .. } => *total,
+            Self::Histogram(buckets) => buckets.iter().map(|bucket| i128::from(bucket.count)).sum(),
+            _ => return None,
+        })
+    }
+
+    /// Its text, as it stands in a line.
+    pub fn shown<'a>(&'a self, symbols: &'a dyn Symbolize) -> Shown<'a> {
+        Shown {
+            value: self,
+            symbols,
+            quoted: false,
+        }
+    }
+
+    /// The order in which entries of maps are printed: numbers by size, and before texts.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        match (self.number(), other.number()) {
+            (Some(a), Some(b)) => return a.cmp(&b),
+            (Some(_), None) => return Ordering::Less,
+            (None, Some(_)) => return Ordering::Greater,
+            (None, None) => {}
+        }
+        match (self, other) {
+            (Self::Text { text: a, .. }, Self::Text { text: b, .. }) => a.cmp(b),
+            (Self::Tuple(a), Self::Tuple(b)) => order_of_lists(a, b),
+            (Self::List { items: a, .. }, Self::List { items: b, .. }) => order_of_lists(a, b),
+            (Self::Stack(a), Self::Stack(b)) => a.cmp(b),
+            (Self::UserStack(a), Self::UserStack(b)) => a.cmp(b),
+            (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
+            (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
+            (
+                Self::Probe { prefix, address },
+                Self::Probe {
+                    prefix: other_prefix,
+                    address: other_address,
+                },
+            ) => (prefix, address).cmp(&(other_prefix, other_address)),
+            (
+                Self::Variant { name, fields, .. },
+                Self::Variant {
+                    name: other_name,
+                    fields: other_fields,
+                    ..
+                },
+            ) => name
+                .cmp(other_name)
+                .then_with(|| order_of_fields(fields, other_fields)),
+            (
+                Self::Struct { fields, .. },
+                Self::Struct {
+                    fields: other_fields,
+                    ..
+                },
+            ) => order_of_fields(fields, other_fields),
+            _ => Ordering::Equal,
+        }
+    }
+}
+
+pub(crate) fn order_of_lists(a: &[Value], b: &[Value]) -> Ordering {
+    let items = a.iter().zip(b).map(|(a, b)| a.order(b));
+    items
+        .into_iter()
+        .find(|order| order.is_ne())
+        .unwrap_or(a.len().cmp(&b.len()))
+}
+
+fn order_of_fields(a: &[NamedValue], b: &[NamedValue]) -> Ordering {
+    let fields = a.iter().zip(b).map(|((_, a), (_, b))| a.order(b));
+    fields
+        .into_iter()
+        .find(|order| order.is_ne())
+        .unwrap_or(Ordering::Equal)
+}
+
+fn average(count: u64, total: i128) -> i128 {
+    match count {
+        0 => 0,
+        count => total / i128::from(count),
+    }
+}
+
+/// See [`Value::shown`].
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    value: &'a Value,
+    symbols: &'a dyn Symbolize,
+    /// Texts inside of other values stand in quotes, as Rust's `{:?}` writes them.
+    quoted: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn inner(&self, value: &'a Value) -> Self {
+        Self {
+            value,
+            quoted: true,
+            ..*self
+        }
+    }
+
+    fn list(&self, f: &mut fmt::Formatter<'_>, items: &'a [Value]) -> fmt::Result {
+        for (index, item) in items.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            write!(f, "{}", self.inner(item))?;
+        }
+        Ok(())
+    }
+
+    /// `(1, 2)` of fields with numbers, ` { a: 1 }` of fields with names, nothing of no fields.
+    fn fields(&self, f: &mut fmt::Formatter<'_>, fields: &'a [NamedValue]) -> fmt::Result {
+        let Some((first, _)) = fields.first() else {
+            return Ok(());
+        };
+        let is_tuple = first
+            .trim_start_matches('_')
+            .starts_with(|c: char| c.is_ascii_digit());
+        f.write_str(if is_tuple { "(" } else { " { " })?;
+        for (index, (name, value)) in fields.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            if !is_tuple {
+                write!(f, "{name}: ")?;
+            }
+            write!(f, "{}", self.inner(value))?;
+        }
+        f.write_str(if is_tuple { ")" } else { " }" })
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            Value::Unit => f.write_str("()"),
+            Value::Absent => f.write_char('-'),
+            Value::Unavailable => f.write_str("<unavailable>"),
+            Value::Unsigned(number) => write!(f, "{number}"),
+            Value::Signed(number) => write!(f, "{number}"),
+            Value::Float(number) => write!(f, "{number:?}"),
+            Value::Boolean(is) => write!(f, "{is}"),
+            Value::Character(character) if self.quoted => write!(f, "{character:?}"),
+            Value::Character(character) => f.write_char(*character),
+            Value::Text { text, cut } => {
+                match self.quoted {
+                    true => write!(f, "{text:?}")?,
+                    false => f.write_str(text)?,
+                }
+                f.write_str(if *cut { ".." } else { "" })
+            }
+            Value::Bytes(bytes) => bytes.iter().try_for_each(|byte| match byte {
+                b' '..=b'~' if *byte != b'\\' => f.write_char(char::from(*byte)),
+                _ => write!(f, "\\x{byte:02x}"),
+            }),
+            Value::Address(address) => write!(f, "{address:#x}"),
+            Value::Symbol {
+                address,
+                with_offset,
+            } => match self.symbols.symbol(*address) {
+                Some(symbol) if *with_offset => write!(f, "{}+{}", symbol.name, symbol.offset),
+                Some(symbol) => f.write_str(&symbol.name),
+                None => write!(f, "{address:#x}"),
+            },
+            Value::Probe { prefix, address } => {
+                f.write_str(prefix)?;
+                match address.map(|address| (address, self.symbols.symbol(address))) {
+                    None => Ok(()),
+                    Some((_, Some(symbol))) if symbol.offset == 0 => f.write_str(&symbol.name),
+                    Some((_, Some(symbol))) => write!(f, "{}+{}", symbol.name, symbol.offset),
+                    Some((address, None)) => write!(f, "{address:#x}"),
+                }
+            }
+            Value::Stack(None) | Value::UserStack(None) => f.write_str("\n    (no call stack)\n"),
+            Value::UserStack(Some(stack)) => {
+                f.write_char('\n')?;
+                for (name, offset) in stack.frames(self.symbols) {
+                    match offset {
+                        Some(offset) => writeln!(f, "    {name}+{offset}")?,
+                        None => writeln!(f, "    {name}")?,
+                    }
+                }
+                Ok(())
+            }
+            Value::Stack(Some(addresses)) => {
+                f.write_char('\n')?;
+                for address in addresses.iter() {
+                    match self.symbols.frame(*address) {
+                        Some(symbol) => writeln!(f, "    {}+{}", symbol.name, symbol.offset)?,
+                        None => writeln!(f, "    {address:#x}")?,
+                    }
+                }
+                Ok(())
+            }
+            Value::Tuple(items) => {
+                f.write_char('(')?;
+                for (index, item) in items.iter().enumerate() {
+                    f.write_str(if index == 0 { "" } else { ", " })?;
+                    write!(f, "{}", item.shown(self.symbols))?;
+                }
+                f.write_char(')')
+            }
+            Value::List { items, cut } => {
+                f.write_char('[')?;
+                self.list(f, items)?;
+                f.write_str(match (cut, items.is_empty()) {
+                    (false, _) => "]",
+                    (true, false) => ", ..]",
+                    (true, true) => "..]",
+                })
+            }
+            Value::Struct { name, fields } => {
+                // A tuple's name is its type; its fields say all. Paths and parameters of generic
+                // types are left out, as `{:?}` does.
+                if !name.starts_with('(') {
+                    f.write_str(short_name(name))?;
+                }
+                self.fields(f, fields)
+            }
+            Value::Variant { name, fields, .. } => {
+                f.write_str(name)?;
+                self.fields(f, fields)
+            }
+            Value::Statistics { count, total } => write!(
+                f,
+                "count {count}, average {}, total {total}",
+                average(*count, *total)
+            ),
+            Value::Average { count, total } => write!(f, "{}", average(*count, *total)),
+            Value::Histogram(buckets) => histogram::write(f, buckets),
+        }
+    }
+}
+
+/// `a::b::Name<c::D>` without path and parameters.
+fn short_name(name: &str) -> &str {
+    let end = name.find('<').unwrap_or(name.len());
+    let begin = name[..end].rfind("::").map_or(0, |colons| colons + 2);
+    &name[begin..end]
+}

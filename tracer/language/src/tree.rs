@@ -1,0 +1,446 @@
+//! The content of a text: clauses, statements and expressions, each with its place in the text.
+//!
+//! TREE-1. A node's span is the part of the text that makes it, without blanks around it. The text
+//!     of an expression's span, read alone, makes the same expression.
+//! TREE-2. No expression is higher than [`crate::MAX_DEPTH`], and blocks and expressions together
+//!     are nested at most that deep, so whatever walks a tree may recurse.
+//! TREE-3. Positional parameters are gone: `$1` is the integer or the string that was given, `$#`
+//!     the number of them.
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+use core::{fmt, ops::Range};
+
+/// Bytes of the text.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Span {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Span {
+    pub const fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    /// From the beginning of this one to the end of the other one.
+    pub const fn to(self, last: Self) -> Self {
+        Self::new(self.start, last.end)
+    }
+
+    pub const fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}..{}", self.start, self.end)
+    }
+}
+
+/// A word of the text: a variable's name without its sign, a field, a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub text: String,
+    pub span: Span,
+}
+
+/// A whole program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    pub clauses: Vec<Clause>,
+}
+
+/// `PROBES /PREDICATE/ { BODY }`, and of sessions `return /PREDICATE/ { BODY }` behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clause {
+    /// At least one. All of them are sessions, or none.
+    pub probes: Vec<Probe>,
+    pub predicate: Option<Expression>,
+    pub body: Block,
+    /// Of sessions, and only of them. It runs for the calls whose predicate held at the entry; the
+    /// variables of the body live on in it.
+    pub on_return: Option<ReturnPart>,
+    pub span: Span,
+}
+
+/// See [`Clause::on_return`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReturnPart {
+    pub predicate: Option<Expression>,
+    pub body: Block,
+    pub span: Span,
+}
+
+/// A place or a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub kind: ProbeKind,
+    pub span: Span,
+}
+
+/// Patterns are as `trace_interface::Kernel` takes them: paths or their last segments, with `*`
+/// and `?`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// `kprobe:PATTERN+OFFSET`: at an instruction, the first one if there is no offset.
+    Entry { function: Name, offset: u64 },
+    /// `kretprobe:PATTERN`: when a call returns.
+    Return { function: Name },
+    /// `session:PATTERN`: at the entry and the return of a call.
+    Session { function: Name },
+    /// `inline:PATTERN`: where a copy of the function begins that the compiler inlined.
+    Inlined { function: Name },
+    /// `line:FILE:N`: where code of that line begins.
+    Line { file: Name, line: u32 },
+    /// `tracepoint:GROUP:EVENT`, each with `*` and `?`.
+    Tracepoint { group: Name, event: Name },
+    /// `interval:s:1`: on one CPU, each so many nanoseconds, at least one.
+    Interval { nanoseconds: u64 },
+    /// `profile:hz:99`: on each CPU, each so many nanoseconds, at least one.
+    Profile { nanoseconds: u64 },
+    /// `begin`: before anything is attached.
+    Begin,
+    /// `end`: when everything is detached.
+    End,
+}
+
+/// `{ … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub statements: Vec<Statement>,
+    pub span: Span,
+}
+
+/// A statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    pub kind: StatementKind,
+    pub span: Span,
+}
+
+/// See [`Statement`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatementKind {
+    /// `target = value`, or `target op= value`.
+    Assign {
+        target: Target,
+        operation: Option<Binary>,
+        value: Expression,
+    },
+    /// `let $variable = value`: a variable of this block. A type in front of the value is a
+    /// [`ExpressionKind::Cast`].
+    Let {
+        variable: Name,
+        value: Option<Expression>,
+    },
+    /// A call for its effect, `++`, or a value that is thrown away.
+    Expression(Expression),
+    If {
+        condition: Expression,
+        then: Block,
+        /// Of `else if`, a block with that one statement.
+        otherwise: Option<Block>,
+    },
+    /// `unroll (count) { … }`.
+    Unroll {
+        count: u64,
+        body: Block,
+    },
+    /// `for ($variable : from..to) { … }`: `to` is not reached.
+    For {
+        variable: Name,
+        from: Expression,
+        to: Expression,
+        body: Block,
+    },
+    /// `for ($variable : @map) { … }`: the variable is a tuple of a key and its value.
+    ForEach {
+        variable: Name,
+        map: Name,
+        body: Block,
+    },
+    While {
+        condition: Expression,
+        body: Block,
+    },
+    /// `match value { PATTERN => { … }, _ => { … } }`: the first arm that fits.
+    Match {
+        value: Expression,
+        arms: Vec<Arm>,
+    },
+    /// Ends this run of the clause.
+    Return(Option<Expression>),
+    Break,
+    Continue,
+}
+
+/// A place that can be assigned to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Variable(Name),
+    Map(Map),
+}
+
+/// `@name[key, key]`. The name of `@` is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Its span includes the sign.
+    pub name: Name,
+    pub keys: Vec<Expression>,
+    pub span: Span,
+}
+
+/// `PATTERN | PATTERN => { … }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// At least one. If there are several, none binds a variable.
+    pub patterns: Vec<Pattern>,
+    pub body: Block,
+    pub span: Span,
+}
+
+/// A form that a value is compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    pub kind: PatternKind,
+    pub span: Span,
+}
+
+/// See [`Pattern`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatternKind {
+    /// `_`.
+    Any,
+    /// Two's complement, as [`ExpressionKind::Integer`].
+    Integer(u64),
+    String(String),
+    Boolean(bool),
+    /// `Ok`, `Shape::Circle($radius)`, `Moved { to: $place }`: a variant of an enum, and variables
+    /// for some of its fields.
+    Variant {
+        /// The variant, with as much of its path as is written.
+        name: Name,
+        bindings: Vec<Binding>,
+    },
+}
+
+/// A variable for a field of a variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// `0`, `1` and so on where the pattern has no names.
+    pub field: Name,
+    pub variable: Name,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expression {
+    pub kind: ExpressionKind,
+    pub span: Span,
+}
+
+/// See [`Expression`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExpressionKind {
+    /// Durations in nanoseconds: `5ms` is 5000000.
+    Integer(u64),
+    Boolean(bool),
+    String(String),
+    /// `$name`.
+    Variable(String),
+    Map(Map),
+    /// A word without a sign: a value that is always there (`pid`, `args`, `retval`), or the
+    /// path of a static variable.
+    Name(String),
+    /// `name(argument, argument)`.
+    Call {
+        name: Name,
+        arguments: Vec<Expression>,
+    },
+    /// `of.name`, `of->name`. Of tuples the name is a number.
+    Field {
+        of: Box<Expression>,
+        name: Name,
+    },
+    /// `of[index]`.
+    Index {
+        of: Box<Expression>,
+        index: Box<Expression>,
+    },
+    Unary {
+        operation: Unary,
+        operand: Box<Expression>,
+    },
+    Binary {
+        operation: Binary,
+        left: Box<Expression>,
+        right: Box<Expression>,
+    },
+    /// `condition ? then : otherwise`.
+    Ternary {
+        condition: Box<Expression>,
+        then: Box<Expression>,
+        otherwise: Box<Expression>,
+    },
+    /// `(to)operand`.
+    Cast {
+        to: TypeName,
+        operand: Box<Expression>,
+    },
+    /// `(a, b)`: at least two.
+    Tuple(Vec<Expression>),
+    /// `++target`, `target--` and so on.
+    Step {
+        target: Box<Target>,
+        /// Up by one; down if not.
+        up: bool,
+        /// The value is that before the step; after it if not.
+        value_before: bool,
+    },
+}
+
+/// Operations on one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unary {
+    /// `-`
+    Negate,
+    /// `!`: true of zero, false of the rest.
+    Not,
+    /// `~`: each bit.
+    Complement,
+    /// `*`: what a reference or pointer leads to.
+    Dereference,
+}
+
+/// Operations on two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    Or,
+    And,
+    BitOr,
+    BitXor,
+    BitAnd,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    ShiftLeft,
+    ShiftRight,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+impl Unary {
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Negate => "-",
+            Self::Not => "!",
+            Self::Complement => "~",
+            Self::Dereference => "*",
+        }
+    }
+}
+
+impl Binary {
+    pub const ALL: [Self; 18] = [
+        Self::Or,
+        Self::And,
+        Self::BitOr,
+        Self::BitXor,
+        Self::BitAnd,
+        Self::Equal,
+        Self::NotEqual,
+        Self::Less,
+        Self::LessEqual,
+        Self::Greater,
+        Self::GreaterEqual,
+        Self::ShiftLeft,
+        Self::ShiftRight,
+        Self::Add,
+        Self::Subtract,
+        Self::Multiply,
+        Self::Divide,
+        Self::Remainder,
+    ];
+
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Or => "||",
+            Self::And => "&&",
+            Self::BitOr => "|",
+            Self::BitXor => "^",
+            Self::BitAnd => "&",
+            Self::Equal => "==",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterEqual => ">=",
+            Self::ShiftLeft => "<<",
+            Self::ShiftRight => ">>",
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Remainder => "%",
+        }
+    }
+
+    /// How strongly it binds, as in C. Operations that bind equally go from left to right.
+    pub const fn precedence(self) -> u8 {
+        match self {
+            Self::Or => 0,
+            Self::And => 1,
+            Self::BitOr => 2,
+            Self::BitXor => 3,
+            Self::BitAnd => 4,
+            Self::Equal | Self::NotEqual => 5,
+            Self::Less | Self::LessEqual | Self::Greater | Self::GreaterEqual => 6,
+            Self::ShiftLeft | Self::ShiftRight => 7,
+            Self::Add | Self::Subtract => 8,
+            Self::Multiply | Self::Divide | Self::Remainder => 9,
+        }
+    }
+
+    /// Whether there is `target op= value`.
+    pub const fn can_assign(self) -> bool {
+        !matches!(
+            self,
+            Self::Or
+                | Self::And
+                | Self::Equal
+                | Self::NotEqual
+                | Self::Less
+                | Self::LessEqual
+                | Self::Greater
+                | Self::GreaterEqual
+        )
+    }
+}
+
+/// A type, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeName {
+    pub kind: TypeKind,
+    pub span: Span,
+}
+
+/// See [`TypeName`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypeKind {
+    /// `u8`, `uint8`, `kernel::fs::File`, `Option<&str>`: with a blank behind each comma and none
+    /// elsewhere, but for those of `dyn Trait` and the like.
+    Named(String),
+    /// `&T`, `&mut T`, `*const T`, `*mut T`, and C's `T *`.
+    Pointer(Box<TypeName>),
+    /// `[T]`.
+    Slice(Box<TypeName>),
+    /// `[T; count]`.
+    Array { of: Box<TypeName>, count: u64 },
+}

@@ -1,0 +1,408 @@
+//! The flight recorder: what it records when nobody says anything else, and how the last calls are
+//! read from the rings of a kernel that has died.
+//!
+//! ```text
+//!   functions ─ script ─► kernel: a record at each entry and return, the newest ones stay
+//!                                        │ the kernel dies; its memory stays
+//!   copies of the rings ─ read ─► Recording ─ timeline ─► pictures::text::tree
+//! ```
+//!
+//! # Invariants
+//! FLIGHT-1. A record that is damaged, or that is no record of this script, is counted and left
+//!     out. The records of a ring come up to the first damaged one.
+//!
+//! # Contexts
+//! The host. Nothing here panics on what a dead kernel has left.
+
+#![forbid(unsafe_code)]
+
+use std::{collections::BTreeMap, fmt};
+
+use boot::trace::LiveMap;
+use bpf::{
+    AluOp, BuildError, Builder, Condition, Helper, MapDef,
+    Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
+    Size::B8,
+    context::{self, Register},
+};
+use pictures::{Builder as Pictures, Timeline};
+use trace_compiler::{Event, Presentation, Symbolize};
+use trace_interface::{
+    Frame,
+    frame::Entry,
+    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, Script, VERSION},
+};
+use trace_ring::image::{Image, ImageError};
+
+/// The requests of the two kinds of records.
+const ENTRY: i32 = 0;
+const RETURN: i32 = 1;
+
+/// Bytes that the kernel keeps in front of each record: how many of it are used, in 4 bytes.
+const PREFIX_BYTES: usize = 8;
+/// The arguments that an entry records: the first ones.
+const ARGUMENTS: [Register; 3] = *context::ARGUMENTS.first_chunk().unwrap();
+/// Where the parts of a record are: the function, then the arguments or the result.
+const FUNCTION: usize = 16;
+const VALUES: usize = 24;
+const COMM: usize = VALUES + ARGUMENTS.len() * 8;
+const COMM_BYTES: usize = 16;
+const ENTRY_BYTES: usize = COMM + COMM_BYTES;
+const RETURN_BYTES: usize = VALUES + 8;
+
+/// Reserves a record and calls `fill` with its beginning in `r0`, if there is room.
+fn record(b: &mut Builder, bytes: usize, request: i32, fill: impl FnOnce(&mut Builder)) {
+    let ring = b.map(MapDef::ring("ring"));
+    let full = b.label();
+    b.load_map(R1, ring)
+        .mov(R2, bytes as i32)
+        .mov(R3, 0)
+        .mov(R4, i32::from(RECORD_TYPE))
+        .call(Helper::EventReserve)
+        .branch(Condition::Equal, R0, 0, full)
+        .store(R0, 8, B8, request);
+    fill(b);
+    b.submit(R0).place(full).exit(0);
+}
+
+/// `*(r0 + to) = *(r10 + from)`.
+fn copy(b: &mut Builder, to: usize, from: i16) {
+    b.load(R1, R10, from, B8).store(R0, to as i16, B8, R1);
+}
+
+fn program(
+    kind: Kind,
+    mut b: Builder,
+    build: impl FnOnce(&mut Builder),
+) -> Result<Program, BuildError> {
+    build(&mut b);
+    let program = b.finish()?;
+    let code = bpf::wire::encode(&program.insns).map_err(|_| BuildError::TooLong)?;
+    Ok(Program {
+        kind,
+        code,
+        maps: vec![0],
+    })
+}
+
+/// A script that records the entry of each of `functions`, with three arguments, and its return.
+///
+/// # Errors
+/// None that depends on the functions.
+pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
+    const FUNC: i16 = -8;
+    const NAME: i16 = FUNC - COMM_BYTES as i16;
+    let kind = Kind::Entry { data: 0 };
+    let entry = program(kind, Builder::new(bpf::Kind::Entry { data: 0 }), |b| {
+        const KEPT: [Reg; ARGUMENTS.len()] = [R7, R8, R9];
+        for (reg, argument) in KEPT.into_iter().zip(ARGUMENTS) {
+            b.load_register(reg, argument);
+        }
+        b.call(Helper::FuncIp)
+            .store(R10, FUNC, B8, R0)
+            .mov(R1, R10)
+            .alu(AluOp::Add, R1, i32::from(NAME))
+            .mov(R2, COMM_BYTES as i32)
+            .call(Helper::Comm);
+        record(b, ENTRY_BYTES, ENTRY, |b| {
+            copy(b, FUNCTION, FUNC);
+            for (index, reg) in KEPT.into_iter().enumerate() {
+                b.store(R0, (VALUES + 8 * index) as i16, B8, reg);
+            }
+            copy(b, COMM, NAME);
+            copy(b, COMM + 8, NAME + 8);
+        });
+    })?;
+    let kind = Kind::Return { data: 0 };
+    let on_return = program(kind, Builder::new(bpf::Kind::Return { data: 0 }), |b| {
+        b.load_register(R6, Register::Ax)
+            .call(Helper::FuncIp)
+            .store(R10, FUNC, B8, R0);
+        record(b, RETURN_BYTES, RETURN, |b| {
+            copy(b, FUNCTION, FUNC);
+            b.store(R0, VALUES as i16, B8, R6);
+        });
+    })?;
+    Ok(Script {
+        version: VERSION,
+        maps: vec![Map {
+            name: "ring".into(),
+            kind: MapKind::Ring,
+            key_size: 0,
+            value_size: 0,
+            entries: 0,
+        }],
+        programs: vec![entry, on_return],
+        attachments: vec![Attachment::Call {
+            entry: Some(0),
+            on_return: 1,
+            functions: functions.to_vec(),
+        }],
+        probes: Vec::new(),
+        requests: vec![Request::Forward; 2],
+    })
+}
+
+/// A record, as [`trace_interface::Frame::Record`] has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub cpu: u32,
+    pub tsc: u64,
+    /// From the common header on.
+    pub bytes: Vec<u8>,
+}
+
+/// The content of the rings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// In the order of time.
+    pub records: Vec<Record>,
+    /// How many records were reserved in front of the oldest one that is there, on all CPUs.
+    pub earlier: u64,
+    /// Rings that could not be read to their end, by CPU, and why.
+    pub damaged: Vec<(u32, String)>,
+}
+
+/// Reads copies of the rings, by CPU.
+pub fn read(rings: &[Vec<u8>]) -> Recording {
+    let mut recording = Recording::default();
+    for (cpu, ring) in rings.iter().enumerate() {
+        let cpu = cpu as u32;
+        if let Err(reason) = read_ring(cpu, ring, &mut recording) {
+            recording.damaged.push((cpu, reason));
+        }
+    }
+    recording.records.sort_by_key(|record| record.tsc);
+    recording
+}
+
+fn read_ring(cpu: u32, ring: &[u8], recording: &mut Recording) -> Result<(), String> {
+    let image = Image::still(ring).map_err(|error: ImageError| error.to_string())?;
+    for (index, record) in image.records().enumerate() {
+        let record = record.map_err(|error| error.to_string())?;
+        if index == 0 {
+            recording.earlier = recording.earlier.saturating_add(record.sequence);
+        }
+        let used = word(record.payload, 0).unwrap_or(0) as u32 as usize;
+        let bytes = record.payload.get(PREFIX_BYTES..).unwrap_or_default();
+        recording.records.push(Record {
+            cpu,
+            tsc: record.tsc,
+            bytes: bytes.get(..used).unwrap_or(bytes).to_vec(),
+        });
+    }
+    Ok(())
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+/// The calls of a recording of [`script`]. Times are in nanoseconds from the oldest record on.
+/// `name` tells the function at an address.
+pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String) -> Timeline {
+    const NANOSECONDS: u128 = 1_000_000_000;
+    let first = recording.records.first().map_or(0, |record| record.tsc);
+    let mut pictures = Pictures::new();
+    let mut strange = 0;
+    for Record { cpu, tsc, bytes } in &recording.records {
+        let ticks = u128::from(tsc.saturating_sub(first));
+        let time = (ticks * NANOSECONDS / u128::from(tsc_hz.max(1))) as u64;
+        let header = word(bytes, 0).unwrap_or(0);
+        let tid = (header >> 32) as u32;
+        let request = word(bytes, 8).map(|word| word as u32 as i32);
+        let (Some(function), Some(value)) = (word(bytes, FUNCTION), word(bytes, VALUES)) else {
+            strange += 1;
+            continue;
+        };
+        if header as u16 != RECORD_TYPE {
+            strange += 1;
+            continue;
+        }
+        match request {
+            Some(ENTRY) => {
+                if let Some(comm) = bytes.get(COMM..COMM + COMM_BYTES) {
+                    let end = comm.iter().position(|byte| *byte == 0);
+                    let comm = &comm[..end.unwrap_or(COMM_BYTES)];
+                    pictures.task(tid, tid, &String::from_utf8_lossy(comm));
+                }
+                let arguments = (0..ARGUMENTS.len()).filter_map(|index| {
+                    let value = word(bytes, VALUES + 8 * index)?;
+                    Some((format!("arg{index}"), format!("{value:#x}")))
+                });
+                pictures.entry(time, tid, *cpu, &name(function), arguments.collect());
+            }
+            Some(RETURN) => {
+                let result = Some(format!("{value:#x}"));
+                pictures.exit(time, tid, *cpu, &name(function), result);
+            }
+            _ => strange += 1,
+        }
+    }
+    lose(&mut pictures, recording, strange);
+    pictures.finish()
+}
+
+/// A request of a user's program that nobody serves, as the program has it. The kernel serves none,
+/// because it reads no records while it is recorded.
+pub fn unserved(script: &Script) -> Option<&'static str> {
+    let mut requests = script.requests.iter();
+    requests.find_map(|request| match request {
+        Request::Forward => None,
+        Request::Print { .. } => Some("`print(@map)`"),
+        Request::Clear { .. } => Some("`clear(@map)`"),
+        Request::Zero { .. } => Some("`zero(@map)`"),
+        Request::Exit => Some("`exit()`"),
+    })
+}
+
+/// The records and maps of a user's program, from the memory of the dead kernel: the lines of the
+/// last `last` records and all maps, and a timeline of all records. `started` is the frame of the
+/// program's start.
+///
+/// # Errors
+/// Those of a text that cannot grow: none.
+pub fn lines(
+    mut presentation: Presentation,
+    started: &Frame,
+    recording: &Recording,
+    live: &[LiveMap],
+    last: usize,
+    symbols: &dyn Symbolize,
+) -> Result<(String, Timeline), fmt::Error> {
+    let mut text = String::new();
+    let mut pictures = Pictures::new();
+    presentation.frame(started, symbols, &mut text)?;
+    let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    for part in live {
+        for (key, words) in &part.entries {
+            match key.first_chunk() {
+                // Before the records that name it.
+                Some(number) if part.is_stacks => {
+                    let frame = Frame::Stack {
+                        map: part.map,
+                        number: u64::from_le_bytes(*number),
+                        addresses: words.clone(),
+                    };
+                    presentation.frame(&frame, symbols, &mut text)?;
+                }
+                _ => maps.entry(part.map).or_default().push(Entry {
+                    cpu: part.cpu,
+                    key: key.clone(),
+                    value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
+                }),
+            }
+        }
+    }
+    let skipped = recording.records.len().saturating_sub(last);
+    for (index, Record { cpu, tsc, bytes }) in recording.records.iter().enumerate() {
+        let frame = Frame::Record {
+            cpu: *cpu,
+            tsc: *tsc,
+            bytes: bytes.clone(),
+        };
+        let mut line = String::new();
+        if let Event::Record(record) = presentation.frame(&frame, symbols, &mut line)? {
+            let time = presentation.nanoseconds_since_start(record.tsc);
+            let time = time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0);
+            pictures.instant(time, record.tid, record.cpu, &record.text, Vec::new());
+        }
+        if index >= skipped {
+            text.push_str(&line);
+        }
+    }
+    presentation.live(&maps, symbols, &mut text)?;
+    lose(&mut pictures, recording, 0);
+    Ok((text, pictures.finish()))
+}
+
+/// Tells of records that are not there, and of `strange` ones that were not understood.
+fn lose(pictures: &mut Pictures, recording: &Recording, strange: u64) {
+    for (what, count) in [
+        ("written over by later ones", recording.earlier),
+        ("not of the flight recorder", strange),
+    ] {
+        if count > 0 {
+            pictures.lost(what, count);
+        }
+    }
+    for (cpu, reason) in &recording.damaged {
+        pictures.lost(&format!("the ring of CPU {cpu} ends early: {reason}"), 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pictures::text::{Tree, tree};
+
+    #[test]
+    fn the_programs_are_taken_by_the_verifier() {
+        let script = script(&[1, 2]).unwrap();
+        for program in &script.programs {
+            let kind = match program.kind {
+                Kind::Probe => bpf::Kind::Probe,
+                Kind::Entry { data } => bpf::Kind::Entry { data },
+                Kind::Return { data } => bpf::Kind::Return { data },
+            };
+            let program = bpf::Program {
+                kind,
+                insns: bpf::wire::decode(&program.code).unwrap(),
+                maps: vec![MapDef::ring("ring")],
+            };
+            if let Err(refusal) = bpf::verifier::verify(program) {
+                panic!("{refusal}");
+            }
+        }
+    }
+
+    fn bytes(request: i32, tid: u64, values: &[u64]) -> Vec<u8> {
+        let header = u64::from(RECORD_TYPE) | tid << 32;
+        let words = [header, request as u64]
+            .into_iter()
+            .chain(values.iter().copied());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn the_last_calls_are_a_tree_whose_open_ones_come_last() {
+        let comm = u64::from_le_bytes(*b"worker\0\0");
+        let mut records = Vec::new();
+        for (tsc, bytes) in [
+            (1000, bytes(RETURN, 7, &[3, 0x55])),
+            (2000, bytes(ENTRY, 7, &[1, 10, 11, 12, comm, 0])),
+            (3000, bytes(ENTRY, 7, &[2, 20, 21, 22, comm, 0])),
+            (4000, bytes(RETURN, 7, &[2, 0x99])),
+            (5000, bytes(ENTRY, 7, &[2, 30, 31, 32, comm, 0])),
+            (5001, vec![1, 2, 3]),
+        ] {
+            records.push(Record { cpu: 1, tsc, bytes });
+        }
+        let recording = Recording {
+            records,
+            earlier: 9,
+            damaged: vec![(0, "why".into())],
+        };
+        let timeline = timeline(&recording, 1_000_000_000, |address| format!("f{address}"));
+        assert_eq!(timeline.lost.len(), 3, "{:?}", timeline.lost);
+        assert_eq!(timeline.task_name(7), "worker");
+        let text = tree(&timeline, Tree::default());
+        let place = |what: &str| {
+            text.find(what)
+                .unwrap_or_else(|| panic!("no {what}: {text}"))
+        };
+        let outer = place("f1(arg0 = 0xa, arg1 = 0xb, arg2 = 0xc)");
+        let inner = place("f2(arg0 = 0x14, arg1 = 0x15, arg2 = 0x16) = 0x99");
+        let last = place("f2(arg0 = 0x1e, arg1 = 0x1f, arg2 = 0x20)");
+        assert!(outer < inner && inner < last, "{text}");
+        assert!(text[last..].contains("never returned"), "{text}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_ring_are_told() {
+        let recording = read(&[vec![0; 10], vec![0; 8192]]);
+        assert_eq!(recording.damaged.len(), 2, "{recording:?}");
+        assert!(recording.records.is_empty());
+    }
+}
