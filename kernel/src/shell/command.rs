@@ -4,15 +4,17 @@ use alloc::{boxed::Box, string::String};
 use core::fmt::{self, Write};
 
 use abi::WaitStatus;
-use prompt::syntax::SyntaxError;
+use prompt::{Candidates, Place, syntax::SyntaxError};
 
-use super::complete::Complete;
 use crate::{
     errno::Errno,
     module::{self, ModuleError},
     probes::ProbeError,
     symbols::{LookupError, Symbol},
 };
+
+/// Finds the words that may stand in a place of a line.
+pub type Complete = fn(&Place) -> Candidates;
 
 /// A command.
 pub struct Command {
