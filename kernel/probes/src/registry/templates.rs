@@ -9,7 +9,7 @@ use core::{
 
 use crate::{
     data::{
-        action::Action,
+        action::{ADDRESS_BEFORE_RETURN, Action},
         detour::{BlockPositions, DETOUR_BYTES, Detour},
         entry_points::{EntryPoints, KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template},
         kretprobe::KretprobeCore,
@@ -178,8 +178,9 @@ impl Template {
     }
 }
 
-/// Where the call of an action is, in bytes from the start of its detour.
-const ACTION_ENTER: usize = 8;
+/// Where the call of an action is, in bytes from the start of its detour. The probed address is
+/// before it.
+const ACTION_ENTER: usize = ADDRESS_BEFORE_RETURN - JUMP_BYTES;
 
 /// Puts the beginning of a detour for `action`, to be written to `start`, into `code`, which is
 /// empty and has room. None if the action is out of reach.
@@ -196,7 +197,7 @@ fn call(
     };
     code.extend_from_slice(&site.addr().to_le_bytes());
     code.push(0xe8);
-    let end = start + ACTION_ENTER as u64 + 5;
+    let end = start + ADDRESS_BEFORE_RETURN as u64;
     let distance = i32::try_from(routine.wrapping_sub(end) as i64).ok()?;
     code.extend_from_slice(&distance.to_le_bytes());
     Some(())
