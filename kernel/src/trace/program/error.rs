@@ -76,6 +76,25 @@ impl LoadError {
                     | Self::Probe(ProbeError::OutOfMemory)
             )
     }
+
+    /// The place that cannot be probed, if that is the matter. Another place might do.
+    pub fn refused_place(&self) -> Option<u64> {
+        let Self::Probe(error) = self else {
+            return None;
+        };
+        match error {
+            ProbeError::NoSymbolAt { addr }
+            | ProbeError::NotText { addr }
+            | ProbeError::Gone { addr }
+            | ProbeError::Blacklisted { addr, .. }
+            | ProbeError::MidInstruction { addr, .. }
+            | ProbeError::Undecodable { addr, .. }
+            | ProbeError::Instruction { addr, .. }
+            | ProbeError::NotFunctionEntry { addr, .. }
+            | ProbeError::MixedReturnMethods { addr } => Some(*addr),
+            _ => None,
+        }
+    }
 }
 
 impl From<BuildError> for LoadError {
