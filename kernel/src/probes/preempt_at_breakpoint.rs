@@ -55,7 +55,7 @@ pub fn init(stub: fn(u8) -> VirtAddr) {
 /// Called last in an interrupt handler, with the frame of the interrupted code: lets another task
 /// run if one is to, now or in front of this CPU's next breakpoint in ring 0.
 pub fn on_interrupt_exit(regs: &PtRegs) {
-    if !scheduler::preempt_on_interrupt_exit(regs) {
+    if scheduler::preempt_on_interrupt_exit(regs) {
         request();
     }
 }

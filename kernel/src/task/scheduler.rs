@@ -207,16 +207,16 @@ pub extern "C" fn preempt_schedule() {
 }
 
 /// The exit of an interrupt, with the frame of the interrupted code: lets another task run if one
-/// is to. False: it is to, but the probes forbid it there.
+/// is to. Returns whether that has to wait, because the probes forbid it there.
 pub fn preempt_on_interrupt_exit(regs: &PtRegs) -> bool {
     if !is_preemption_due(regs) {
-        return true;
+        return false;
     }
-    let allowed = PROBES.may_preempt(regs.ip);
-    if allowed {
+    if PROBES.may_preempt(regs.ip) {
         preempt_at(regs.ip);
+        return false;
     }
-    allowed
+    true
 }
 
 /// Whether a task is to be preempted, and may be, that has executed a breakpoint which has not been

@@ -18,10 +18,11 @@ use crate::{
     },
     error::ProbeError,
     registry::{
-        Host, Probes, State,
         list::{Linked, List},
-        optimize::{Optimizer, needs_breakpoint},
+        optimize::needs_breakpoint,
+        optimizer::Optimizer,
         sites::maxactive,
+        state::{Host, Probes, State},
         target::Function,
     },
 };

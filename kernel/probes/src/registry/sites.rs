@@ -23,15 +23,14 @@ use crate::{
     error::ProbeError,
     insn::{
         self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
-        pushed_register, step_copy, translate,
+        jump, pushed_register, step_copy, translate,
     },
     platform::Platform,
     pt_regs::REGISTER_OFFSETS,
     registry::{
-        Host, Probes, State,
-        optimize::jump,
+        memory::try_box,
+        state::{Host, Probes, State},
         target::{Target, TargetInsn},
-        try_box,
     },
 };
 

@@ -16,7 +16,7 @@ use crate::{
         translate,
     },
     platform::{Symbol, Text},
-    registry::{Host, Probes, State},
+    registry::state::{Host, Probes, State},
 };
 
 /// Where a probe goes, after all checks that need no memory.

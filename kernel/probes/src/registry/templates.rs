@@ -16,8 +16,8 @@ use crate::{
         position::PackedPosition,
         site::Site,
     },
-    insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region},
-    registry::optimize::{Displaceable, Displaced, jump},
+    insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region, jump},
+    registry::displaceable::{Displaceable, Displaced},
 };
 
 /// The most holes of a template.
