@@ -1,4 +1,21 @@
 //! Making a detour from a template.
+//!
+//! ```text
+//!   start   a copy of the template, its holes filled in     or the probed address, and the call
+//!           (site, kretprobe, distances)                    of an action
+//!   block   the displaced instructions, translated or unchanged, and a jump behind the last
+//! ```
+//!
+//! A template is assembly that is linked into the kernel. Its holes are found by decoding it once:
+//! calls and jumps that leave it, and 64-bit marks where addresses go. A kretprobe that is alone at
+//! a function's entry has templates of its own, which do less.
+//!
+//! [`Detour::build`] leaves the code in a [`Draft`], whose memory serves one detour after the
+//! other. None of it is where a CPU executes: the caller writes it there.
+//!
+//! # Contexts
+//! Under the registry's lock. If memory is short, or the code does not fit or reach, there is no
+//! detour and the breakpoint stays.
 
 use alloc::vec::Vec;
 use core::{
