@@ -80,7 +80,7 @@ impl Address {
     }
 
     /// The address to which a call returns. It belongs to the function that contains the call. That
-    /// matters if the call never returns, and another function begins behind it.
+    /// matters if the call never returns, and another function begins after it.
     pub const fn of_return(addr: u64) -> Self {
         Self {
             addr,

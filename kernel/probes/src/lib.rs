@@ -56,7 +56,7 @@
 //! | instance | the record of one borrowed return address |
 //! | instance list | the instances of a task, newest first; its cell holds the head |
 //! | sibling | an instance of the same call, for another kretprobe |
-//! | sentinel | a static that ends a list or a search, so that nobody tests for null |
+//! | sentinel | a static that ends a list or a search, so that no test for null is needed |
 //! | preempt | to switch tasks when an interrupt returns |
 #![no_std]
 

@@ -66,7 +66,7 @@ pub struct How {
     pub write: bool,
     /// Its old content is to go, as `>` demands. Never without `write`.
     pub truncate: bool,
-    /// Writes go behind its content, as `>>` demands.
+    /// Writes go to its end, as `>>` demands.
     pub append: bool,
     /// A read that would wait for data is to end with EAGAIN.
     pub nonblocking: bool,

@@ -94,9 +94,9 @@ impl Region {
 }
 
 struct Memory {
-    /// By their first address.
+    /// The areas, by their first address.
     regions: BTreeMap<u64, Region>,
-    /// By the address of the page.
+    /// The frames, by the address of the page.
     pages: BTreeMap<u64, Arc<Frame>>,
     tables: AddressSpace,
     /// The heap as `brk` sees it; its end need not be at a page boundary.

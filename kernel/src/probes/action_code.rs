@@ -14,7 +14,7 @@
 //! C2. An [`ActionCode`] is dropped when no CPU can be in it: a grace period after its probe was
 //!     unregistered. The registry's unregistration waits that long.
 //!
-//! C3. Behind the code of an action, in its pages, is the list of its frames, see [`CodeFrame`].
+//! C3. After the code of an action, in its pages, is the list of its frames, see [`CodeFrame`].
 //!     [`LISTS`] leads there. Pages stay mapped, so a reader that comes late reads something else
 //!     and no more.
 //!
@@ -22,7 +22,7 @@
 //! Taking and giving back: task context, may sleep. [`code_at`] and [`frame_at`]: any.
 //!
 //! # Memory ordering
-//! A word of [`LISTS`] is stored with Release behind the list, and loaded with Acquire.
+//! A word of [`LISTS`] is stored with Release after the list, and loaded with Acquire.
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
@@ -60,7 +60,7 @@ pub fn code_at(ip: u64) -> Option<[u8; 8]> {
 /// Where code of an action has its return address, from an offset in the code on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeFrame {
-    /// In bytes from the start of the [`ActionCode`].
+    /// The place, in bytes from the start of the [`ActionCode`].
     pub offset: u32,
     /// Whether the return address is found by `rbp`. Otherwise it is by `rsp`.
     pub by_bp: bool,
@@ -193,7 +193,7 @@ impl ActionCode {
         START + (self.first * PAGE_BYTES) as u64
     }
 
-    /// Writes `code` at `offset`, in bytes from the start. Nobody executes it yet.
+    /// Writes `code` at `offset`, in bytes from the start. No CPU executes it yet.
     ///
     /// # Panics
     /// If it does not fit.
@@ -216,7 +216,7 @@ impl ActionCode {
         }
     }
 
-    /// Writes the list of frames, which ascend, at `offset`, a multiple of 8 behind the code. Once.
+    /// Writes the list of frames, which ascend, at `offset`, a multiple of 8 after the code. Once.
     ///
     /// # Panics
     /// If it does not fit.

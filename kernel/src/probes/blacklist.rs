@@ -32,7 +32,7 @@ use crate::symbols::{self, Symbol};
 pub struct Entry {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// Address after the last.
     pub end: u64,
     /// Why not.
     pub reason: &'static str,

@@ -9,8 +9,8 @@
 //! in that table leads here:
 //!
 //! ```text
-//!   interrupt, ip in a slot ─► on_interrupt_exit ─► the slot ─► #BP ─► preemptible_breakpoint
-//!       ─► the usual table ─► another task … ─► #BP again
+//!   interrupt, ip in a slot ─► on_interrupt_exit ─► the slot ─► #BP
+//!       ─► preemptible_breakpoint ─► the usual table ─► another task … ─► #BP again
 //! ```
 //!
 //! Other hits cost nothing more, because the usual table does not know of this.
@@ -22,8 +22,8 @@
 //!     there then. The breakpoint has not been counted as a hit yet.
 //!
 //! # Contexts
-//! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of ring 3
-//! goes to the usual entry and leaves the table loaded.
+//! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of
+//! ring 3 goes to the usual entry and leaves the table loaded.
 
 use super::gate_entry::gate_entry;
 use crate::{

@@ -69,9 +69,9 @@ pub struct State {
 pub struct Stop {
     /// Its kind.
     pub event: Event,
-    /// The address of the breakpoint or of the jump; for a step, the address behind it.
+    /// The address of the breakpoint or of the jump; for a step, the address after it.
     pub at: u64,
-    /// Where control was next; after a breakpoint, behind the first instruction there.
+    /// Where control was next; after a breakpoint, after the first instruction there.
     pub next: u64,
     /// The state at that moment.
     pub state: State,

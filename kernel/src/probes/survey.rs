@@ -1,8 +1,8 @@
 //! Verdicts on all instructions of the kernel: each is judged as a registration would judge it, but
 //! nothing is registered.
 //!
-//! As for a registration, the starts of instructions are found by decoding a function from its
-//! first byte. Bytes that belong to no function (padding between two) do not count as instructions.
+//! The starts of instructions are found by decoding a function from its first byte. Bytes that
+//! belong to no function (padding between two) do not count as instructions.
 //!
 //! # Contexts
 //! Task context; everything may sleep.
@@ -60,7 +60,7 @@ pub fn entry(range: Range<u64>) -> Result<(), ProbeError> {
     }
 }
 
-/// Judges an instruction with the code behind it.
+/// Judges an instruction with the code after it.
 fn verdict(insn: &Insn, behind: &[u8]) -> Result<(), ProbeError> {
     let addr = insn.ip();
     match blacklist::reason(addr) {
@@ -168,7 +168,7 @@ impl fmt::Display for Survey {
     }
 }
 
-/// Prints a part of a whole in percent, with three digits behind the point.
+/// Prints a part of a whole in percent, with three digits after the point.
 struct Share(usize, usize);
 
 impl fmt::Display for Share {

@@ -96,7 +96,7 @@ pub unsafe fn store(addr: u64, byte: u8) {
 /// Stores four bytes of kernel text that follow each other.
 ///
 /// # Safety
-/// As for [`store`], with each of them. All are behind a breakpoint, where no CPU executes.
+/// The same as for [`store`], with each of them. All are after a breakpoint, where no CPU executes.
 #[inline(always)]
 pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
     if addr % PAGE_BYTES > PAGE_BYTES - 4 {
@@ -107,7 +107,7 @@ pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
         return;
     }
     let alias = alias_of(addr);
-    // SAFETY: the alias of live text (1) is writable to the end of the page. Nobody fetches these
+    // SAFETY: the alias of live text (1) is writable to the end of the page. No CPU fetches these
     // bytes, so the store may tear.
     unsafe { alias.cast::<[u8; 4]>().write(bytes) };
 }

@@ -1,7 +1,10 @@
 //! The words that Tab offers: commands, paths, functions, modules and their parameters, programs.
 //!
-//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be. Here are the usual ones.
-//! The file behind `>` is a path in any case.
+//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be:
+//! one of the functions here. They look into the tree of files, the symbols and the list of modules
+//! at the moment of the question, and keep nothing. The file after `>` is a path in any case.
+//!
+//! Names that contain a path are offered piece by piece, a directory or a Rust module at a time.
 
 use alloc::{
     format,
@@ -120,7 +123,7 @@ fn functions_at(place: &Place, start: usize) -> Candidates {
     candidates
 }
 
-/// Where the pieces of a Rust path begin, the first one aside: behind each `::` that is not inside
+/// Where the pieces of a Rust path begin, the first one aside: after each `::` that is not inside
 /// angle brackets.
 fn pieces(path: &str) -> impl Iterator<Item = usize> {
     let mut depth = 0_usize;

@@ -127,7 +127,7 @@ fn read_lines(
     Ok(())
 }
 
-/// How many of the bytes are whole letters: all but those of one that goes on behind them.
+/// How many of the bytes are whole letters: all but those of one that goes on after them.
 fn whole_letters(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let unfinished = last.map_or(&[][..], |chunk| chunk.invalid());

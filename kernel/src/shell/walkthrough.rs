@@ -374,7 +374,7 @@ fn function(at: u64) -> String {
     name.rsplit("::").next().unwrap_or(&name).to_owned()
 }
 
-/// `text` in lines that fit a column, each behind `indent`.
+/// `text` in lines that fit a column, each after `indent`.
 fn wrap(indent: &str, text: &str) -> Cell {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -417,7 +417,7 @@ fn show(out: &mut dyn Write, columns: &[Column]) -> Result<(), Failure> {
     row(out, "", &feet)
 }
 
-/// Writes cells side by side behind the number of their row.
+/// Writes cells side by side after the number of their row.
 fn row(out: &mut dyn Write, number: &str, cells: &[&[String]]) -> Result<(), Failure> {
     let height = cells.iter().map(|cell| cell.len()).max().unwrap_or(0);
     for index in 0..height {

@@ -447,8 +447,8 @@ pub fn current_raw() -> *const Task {
     percpu::current_raw().cast()
 }
 
-/// The running task, for code that keeps its CPU as long as it looks at it. None before the scheduler
-/// is up. Any context, on the hit path, too.
+/// The running task, for code that keeps its CPU as long as it looks at it. None before the
+/// scheduler is up. Any context, on the hit path, too.
 #[inline(always)]
 pub(crate) fn running() -> Option<&'static Task> {
     // SAFETY: the running task is alive (T1), and the CPU is kept.

@@ -42,7 +42,7 @@ struct Slot {
     deed: AtomicU64,
     /// How often it still acts.
     left: AtomicU64,
-    /// Of another event: its switch. Null if recording as a whole is switched.
+    /// The switch of another event. Null if recording as a whole is switched.
     switch: AtomicPtr<AtomicU64>,
 }
 

@@ -297,7 +297,7 @@ macro_rules! breakpoint_stubs {
 
 # Ends a hit whose instruction, a `push`, has been carried out on the frame. In: rcx, the site; rdx,
 # the code's stack pointer now; rax, its next instruction. A function of its own, because in the
-# others a stack walk takes the interrupted ip to be behind a breakpoint.
+# others a stack walk takes the interrupted ip to be after a breakpoint.
     function kprobe_hit_pushed
     whole_frame
     .cfi_register rsp, rdx

@@ -147,7 +147,7 @@ macro_rules! handlers {
 .endm
 
 # Where the slot is borrowed for the task's newest call, by another kretprobe: joins it, as
-# `Hits::sibling` in `hit/calls.rs` has it joined. Everything else is for Rust. Goes on as behind
+# `Hits::sibling` in `hit/calls.rs` has it joined. Everything else is for Rust. Goes on as after
 # `take_call`.
 .macro join_call name
 .L\name\()_borrowed:

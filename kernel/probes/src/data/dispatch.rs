@@ -94,7 +94,7 @@ impl Kprobe {
     /// Takes note that the probe is disabled, whatever else is at its site. Any context.
     pub(crate) fn silence(&self, entry: &EntryPoints) {
         self.serve.store(entry.routines.nothing, Ordering::Relaxed);
-        // In the list there may be others behind it.
+        // In the list there may be others after it.
         self.chain
             .store(entry.routines.far_chain, Ordering::Relaxed);
         self.stub.store(entry.any_hit, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Site {
     }
 
     /// Chooses what serves hits while `probe` is the first one here. That depends on the probe's
-    /// state, which does not change meanwhile, and on the probes behind it.
+    /// state, which does not change meanwhile, and on the probes after it.
     pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
         let routines = &entry.routines;
         let service = probe.service(entry);
@@ -140,7 +140,7 @@ impl Site {
         } else {
             routines.chain
         };
-        // Where nobody is enabled, Rust counts the trap as stale.
+        // Where none is enabled, Rust counts the trap as stale.
         let stub = if !enabled || self.step.is_some() || self.pops_flags() {
             entry.any_hit
         } else if plain && !post {
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(probe.stub.load(Ordering::Relaxed), 11);
     }
 
-    /// A jprobe comes last, so those before it have one more behind them.
+    /// A jprobe comes last, so those before it have one more after them.
     #[test]
     fn a_jprobe_that_comes_to_others_has_them_lead_on_to_it() {
         let (site, first) = (site(), Kprobe::new().pre(handler));

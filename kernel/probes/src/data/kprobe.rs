@@ -202,7 +202,7 @@ impl Kprobe {
         self
     }
 
-    /// As [`Kprobe::symbol`], for a name that is known only at run time.
+    /// The same as [`Kprobe::symbol`], for a name that is known only at run time.
     pub fn symbol_string(mut self, name: impl Into<String>) -> Self {
         self.symbol_name = Some(Cow::Owned(name.into()));
         self

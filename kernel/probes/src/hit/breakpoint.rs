@@ -178,7 +178,7 @@ impl<P: Platform> Hits<P> {
 
     /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted.
     /// `kprobe_post_stub` or `on_debug` takes it up (HIT-4). `step` is the flag that has the
-    /// processor trap behind the next instruction. If the code has it set already, it stays.
+    /// processor trap after the next instruction. If the code has it set already, it stays.
     #[inline(always)]
     pub(crate) fn pause(
         &self,

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! The gate of #BP leads to assembly, and nearly all hits never leave it. The assembly is there for
-//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the
-//! same for any probe, in any state. It is the slow path of the assembly, and the part to read
-//! first. It is the whole path where nobody expands `breakpoint_entry!`, as in the host tests.
+//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the same
+//! for any probe, in any state. It is the slow path of the assembly, and the part to read first. It
+//! is the whole path where the kernel does not expand `breakpoint_entry!`, as in the host tests.
 //!
 //! ```text
 //!   step                   Rust                     assembly              slow path when

@@ -19,7 +19,7 @@
 //!
 //! # Differences from ring 0
 //! P1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post
-//! handler, and the stub behind it, run
+//! handler, and the stub after it, run
 //!     with interrupts *on*: a signal there puts the rest of the hit aside ([`Probes::aside`]), as
 //!     an NMI does in a kernel.
 //! P2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code is

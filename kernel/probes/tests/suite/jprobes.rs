@@ -552,7 +552,7 @@ dies! {
         saying "its handler has ended without jprobe_return" => {
         let _machine = boot();
         let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
-        // Behind the call.
+        // After the call.
         let other = leak(Kprobe::new().symbol("chain_b").offset(9).pre(pre::<1>));
         PROBES.register(jprobe).unwrap();
         PROBES.register(other).unwrap();

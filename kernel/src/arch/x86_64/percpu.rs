@@ -71,7 +71,7 @@ pub struct PerCpu {
     interrupt: AtomicU8,
     /// Where this CPU's trace ring is, or null.
     trace_ring: AtomicPtr<u8>,
-    /// The process of the running task, and behind it the task, which is the same here. 0 before
+    /// The process of the running task, and after it the task, which is the same here. 0 before
     /// the scheduler is up. Written by the switch alone.
     current_ids: [AtomicU32; 2],
     /// Loads of programs that found no memory; see [`crate::trace`].
@@ -101,7 +101,7 @@ pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
 pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
-/// Offset of the running task's number (u32) from GS base. Behind it is that of its process.
+/// Offset of the running task's number (u32) from GS base. After it is that of its process.
 pub const CURRENT_IDS: usize = offset_of!(PerCpu, current_ids);
 /// Offset of the trace ring's address (u64) from GS base.
 pub const TRACE_RING: usize = offset_of!(PerCpu, trace_ring);
@@ -227,7 +227,7 @@ pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
 }
 
 /// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes
-/// behind it, and this many bytes from GS base on.
+/// after it, and this many bytes from GS base on.
 ///
 /// # Panics
 /// If `number` is not below [`COUNTERS`].

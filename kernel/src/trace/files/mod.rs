@@ -240,7 +240,7 @@ fn set_option(data: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns events on, or off behind a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
+/// Turns events on, or off after a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
 /// name of a group or an event.
 fn set_event(data: &[u8]) -> Result<(), Errno> {
     for word in text(data)?.split_ascii_whitespace() {
