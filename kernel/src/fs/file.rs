@@ -11,7 +11,7 @@
 //! # Contexts
 //! Task context, may sleep. Order: the position, then the tree.
 
-use super::{CHUNK, How, Kind, NodeRef, Opened, TREE};
+use super::{CHUNK, FileKind, How, NodeRef, Opened, TREE};
 use crate::{
     errno::Errno,
     mm::{
@@ -187,8 +187,8 @@ impl File {
         let how = How::from_flags(flags);
         let object = match (kind, special) {
             (_, Some(special)) => Object::Special(special.open(how)?),
-            (Kind::Directory, _) => Object::Directory,
-            (Kind::Regular | Kind::Special, _) => Object::Regular,
+            (FileKind::Directory, _) => Object::Directory,
+            (FileKind::Regular | FileKind::Special, _) => Object::Regular,
         };
         Ok(Shared::try_new(Self {
             node,

@@ -30,7 +30,7 @@ pub mod pseudo;
 pub use blocking::{poll_for_data, wait_for_data};
 pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
-pub use ramfs::{Attributes, Kind};
+pub use ramfs::{Attributes, Kind as FileKind};
 
 use crate::{
     errno::Errno,
@@ -268,7 +268,7 @@ pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
 pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     let mut tree = TREE.lock();
     let id = tree.walk(cwd.id, path)?;
-    if tree.attributes(id)?.kind != Kind::Directory {
+    if tree.attributes(id)?.kind != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
     tree.permit(id, ramfs::Access::Execute)?;

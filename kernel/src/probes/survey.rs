@@ -13,7 +13,7 @@ use core::{fmt, ops::Range};
 use super::{PROBES, blacklist};
 use crate::{
     mm::init_text,
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 use ::probes::{
     ProbeError,
@@ -87,7 +87,7 @@ impl Survey {
     pub fn take(mut wanted: impl FnMut(&Symbol<'_>) -> bool) -> Result<Self, ProbeError> {
         let mut survey = Self::default();
         for symbol in symbols::functions() {
-            let mapped = symbol.kind == Kind::Text || !init_text::is_freed();
+            let mapped = symbol.kind == SymbolKind::Text || !init_text::is_freed();
             if mapped && wanted(&symbol) {
                 survey.add(&symbol, &function(&symbol)?);
             }

@@ -15,9 +15,9 @@ use prompt::{Candidates, End, Place};
 
 use super::{command::Command, walkthrough::CALLABLE};
 use crate::{
-    fs::{self, Kind as FileKind, NodeRef},
-    module::{self, State},
-    symbols::{self, Kind, Symbol},
+    fs::{self, FileKind, NodeRef},
+    module::{self, ModuleState},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// The words that may stand in a place of a line, where there are these commands.
@@ -94,7 +94,7 @@ pub fn function(place: &Place) -> Candidates {
 
 /// The kernel's functions whose code is still there.
 fn functions() -> impl Iterator<Item = Symbol<'static>> {
-    symbols::functions().filter(|symbol| symbol.kind == Kind::Text)
+    symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text)
 }
 
 /// Functions whose names begin at byte `start` of the word. The path of a Rust function is offered
@@ -161,7 +161,7 @@ pub fn loaded_module(place: &Place) -> Candidates {
 pub fn new_module(place: &Place) -> Candidates {
     let Some(name) = place.words.get(1) else {
         let modules = module::list().iter();
-        let unloaded = modules.filter(|module| module.state() == State::Unloaded);
+        let unloaded = modules.filter(|module| module.state() == ModuleState::Unloaded);
         return words(unloaded.map(|module| module.name()));
     };
     if let Some((parameter, _)) = place.word.split_once('=') {

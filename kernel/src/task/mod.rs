@@ -106,7 +106,7 @@ impl fmt::Debug for Comm {
 /// The state of a task, as the scheduler sees it.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TaskState {
     /// Runs or wants to.
     Runnable = 0,
     /// Waits to be woken, or is about to.
@@ -238,7 +238,7 @@ impl Task {
             stack: SpinLock::new(None),
             pid,
             comm: [const { AtomicU64::new(0) }; 2],
-            state: AtomicU8::new(State::Runnable as u8),
+            state: AtomicU8::new(TaskState::Runnable as u8),
             on_cpu: AtomicBool::new(false),
             preempted_at: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
@@ -299,16 +299,16 @@ impl Task {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> TaskState {
         match self.state.load(Ordering::Relaxed) {
-            0 => State::Runnable,
-            1 => State::Sleeping,
-            _ => State::Dead,
+            0 => TaskState::Runnable,
+            1 => TaskState::Sleeping,
+            _ => TaskState::Dead,
         }
     }
 
     /// `SeqCst`, as in [`wait_queue`].
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: TaskState) {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
@@ -351,7 +351,7 @@ impl Task {
     }
 
     /// Changes the state if it is `from`.
-    fn change_state(&self, from: State, to: State) -> bool {
+    fn change_state(&self, from: TaskState, to: TaskState) -> bool {
         let exchange =
             self.state
                 .compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst);

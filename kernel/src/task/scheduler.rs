@@ -46,7 +46,7 @@
 //! any context but NMI and probe handlers. Lock order: a wait queue's or the sleepers' lock, then
 //! the run queue's.
 
-use super::{IDLE, State, TASKS, Task, current_raw, tick};
+use super::{IDLE, TASKS, Task, TaskState, current_raw, tick};
 use crate::{
     arch::{PtRegs, idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
@@ -150,7 +150,7 @@ pub fn start(task: Arc<Task>) {
 pub fn wake(task: &Task) -> bool {
     let mut queue = RUN_QUEUE.lock();
     // Not a plain store, because the task itself may leave its wait meanwhile, and even end.
-    let was_asleep = task.change_state(State::Sleeping, State::Runnable);
+    let was_asleep = task.change_state(TaskState::Sleeping, TaskState::Runnable);
     // A task on a CPU finds itself runnable when it calls `schedule`. A queued one was preempted
     // before it called that (S4).
     if was_asleep {
@@ -181,7 +181,7 @@ pub fn interrupt(task: &Task) {
 /// else that may sleep when it is dropped.
 pub fn exit() -> ! {
     // SAFETY: the running task is alive (T1).
-    unsafe { &*current_raw() }.set_state(State::Dead);
+    unsafe { &*current_raw() }.set_state(TaskState::Dead);
     schedule();
     unreachable!("a dead task was run");
 }
@@ -291,7 +291,7 @@ fn reschedule(preempted: bool) {
     percpu.clear_need_resched();
     let idle = queue.idle_tasks[cpu].expect("each CPU that switches has an idle task");
     let is_idle = ptr::eq(task, idle);
-    let wants_to_run = !is_idle && (preempted || task.state() == State::Runnable);
+    let wants_to_run = !is_idle && (preempted || task.state() == TaskState::Runnable);
     let next = match queue.pop(cpu) {
         Some(next) => Some(next),
         None if wants_to_run && task.may_run_on(cpu) => None,
@@ -351,7 +351,7 @@ fn finish_switch(last: *const Task) -> Option<*const Task> {
     // SAFETY: alive until its last switch is over (T1), which is now at the earliest.
     let task = unsafe { &*last };
     task.on_cpu.store(false, Ordering::Relaxed);
-    (task.state() == State::Dead && !task.run_link.is_linked()).then_some(last)
+    (task.state() == TaskState::Dead && !task.run_link.is_linked()).then_some(last)
 }
 
 /// Releases what [`finish_switch`] has returned (S5). The queue's lock is free again.

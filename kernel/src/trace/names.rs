@@ -20,14 +20,14 @@ use crate::{
     errno::Errno,
     fs::{File, NodeRef},
     probes::{ProbeError, survey},
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// A symbol and its name.
 struct Named {
     start: u64,
     size: u64,
-    kind: Kind,
+    kind: SymbolKind,
     name: Box<str>,
 }
 
@@ -212,7 +212,8 @@ impl Symbols for CachedSymbols {
 pub fn functions(mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
     let names = names();
     for named in &names.by_address {
-        if named.kind != Kind::Text || named.size == 0 || names.called(&named.name).len() != 1 {
+        if named.kind != SymbolKind::Text || named.size == 0 || names.called(&named.name).len() != 1
+        {
             continue;
         }
         match survey::entry(named.start..named.start + named.size) {

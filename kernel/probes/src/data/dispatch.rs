@@ -33,7 +33,7 @@ use core::sync::atomic::{Ordering, fence};
 use crate::data::{
     entry_points::{EntryPoints, Routines},
     jprobe::Jprobe,
-    kprobe::{Kind, Kprobe},
+    kprobe::{Kprobe, ProbeKind},
     kretprobe::KretprobeCore,
     site::Site,
 };
@@ -72,14 +72,16 @@ impl Kprobe {
     pub(crate) fn service(&self, entry: &EntryPoints) -> Service {
         match self.kind {
             _ if !self.is_enabled() => Service::Nothing,
-            Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
-            Kind::Kprobe | Kind::Trampoline if !self.action.is_null() => Service::Action,
-            Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
-            Kind::Jprobe => match Jprobe::of(self) {
+            ProbeKind::Kprobe | ProbeKind::Trampoline if self.pre_handler.is_none() => {
+                Service::Count
+            }
+            ProbeKind::Kprobe | ProbeKind::Trampoline if !self.action.is_null() => Service::Action,
+            ProbeKind::Kprobe | ProbeKind::Trampoline => Service::Kprobe,
+            ProbeKind::Jprobe => match Jprobe::of(self) {
                 Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
                 _ => Service::Count,
             },
-            Kind::Kretprobe => match KretprobeCore::of(self) {
+            ProbeKind::Kretprobe => match KretprobeCore::of(self) {
                 Some(kretprobe)
                     if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
                 {

@@ -22,7 +22,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         site::Site,
     },
     pt_regs::PtRegs,
@@ -75,13 +75,13 @@ impl Jprobe {
     /// A jprobe with no function and no handler yet.
     pub const fn new() -> Self {
         Self {
-            kprobe: Kprobe::of_kind(Kind::Jprobe),
+            kprobe: Kprobe::of_kind(ProbeKind::Jprobe),
             entry: None,
         }
     }
 
     const fn take_kprobe(&mut self) -> Kprobe {
-        core::mem::replace(&mut self.kprobe, Kprobe::of_kind(Kind::Jprobe))
+        core::mem::replace(&mut self.kprobe, Kprobe::of_kind(ProbeKind::Jprobe))
     }
 
     const fn map_kprobe(mut self, kprobe: Kprobe) -> Self {
@@ -129,7 +129,7 @@ impl Jprobe {
     /// The jprobe that `kprobe`, which is linked, is part of.
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
         // SAFETY: the container of a kprobe of this kind is its jprobe, set before it was linked.
-        (kprobe.kind == Kind::Jprobe)
+        (kprobe.kind == ProbeKind::Jprobe)
             .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
     }
 

@@ -22,7 +22,7 @@ use crate::{
     data::{
         action::CallAction,
         instance::{Holder, Instance, NO_HOLDER},
-        kprobe::{Kind, Kprobe, function},
+        kprobe::{Kprobe, ProbeKind, function},
         method::{ReturnMethod, StepMethod},
     },
     pt_regs::PtRegs,
@@ -203,7 +203,7 @@ impl KretprobeCore {
     /// One with no function and no return handler yet.
     pub(crate) const fn new(enter: Option<EntryHandler<()>>, data: Layout) -> Self {
         Self {
-            kprobe: Kprobe::of_kind(Kind::Kretprobe),
+            kprobe: Kprobe::of_kind(ProbeKind::Kretprobe),
             holder: AtomicPtr::new(core::ptr::null_mut()),
             lone_holder: AtomicPtr::new((&raw const NO_HOLDER).cast_mut()),
             handler: no_handler::<()>,
@@ -222,7 +222,7 @@ impl KretprobeCore {
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
         // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was
         // linked.
-        (kprobe.kind == Kind::Kretprobe)
+        (kprobe.kind == ProbeKind::Kretprobe)
             .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
     }
 
@@ -275,7 +275,7 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
     }
 
     const fn take_kprobe(&mut self) -> Kprobe {
-        core::mem::replace(&mut self.core.kprobe, Kprobe::of_kind(Kind::Kretprobe))
+        core::mem::replace(&mut self.core.kprobe, Kprobe::of_kind(ProbeKind::Kretprobe))
     }
 
     /// The same as [`Kprobe::symbol`].

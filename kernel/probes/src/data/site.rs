@@ -28,7 +28,7 @@ use crate::{
         detour::Detour,
         entry_points::EntryPoints,
         instance::NO_HOLDER,
-        kprobe::{Kind, Kprobe, flags},
+        kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
         position::{PackedPosition, Positions},
         trap_ip::TrapIp,
@@ -223,7 +223,8 @@ impl Site {
     /// Whether this is the probes' own site on a trampoline. No knob disarms it, because calls in
     /// flight return to it.
     pub(crate) fn is_trampoline(&self) -> bool {
-        self.probes().any(|probe| probe.kind == Kind::Trampoline)
+        self.probes()
+            .any(|probe| probe.kind == ProbeKind::Trampoline)
     }
 
     /// Whether any probe here has a post handler.
@@ -240,7 +241,7 @@ impl Site {
     /// Links `probe` where SITE-1 wants it. Under the registry's lock.
     pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
         let last = match probe.kind {
-            Kind::Jprobe => self.probes().last(),
+            ProbeKind::Jprobe => self.probes().last(),
             _ => None,
         };
         let (place, next) = match last {

@@ -18,7 +18,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, PreVerdict},
+        kprobe::{Kprobe, PreVerdict, ProbeKind},
         per_cpu::{HitGuard, IN_POST, PUT_ASIDE, PerCpu, bump},
         site::{Emulated, Site},
         trap_ip::TrapIp,
@@ -92,7 +92,7 @@ impl<P: Platform> Hits<P> {
         regs: &mut PtRegs,
     ) -> Flow {
         match probe.kind {
-            Kind::Kprobe | Kind::Trampoline => {
+            ProbeKind::Kprobe | ProbeKind::Trampoline => {
                 if probe.action.is_null() {
                     probe.hits.count(cpu);
                 }
@@ -108,11 +108,11 @@ impl<P: Platform> Hits<P> {
                     PreVerdict::Resume => Flow::Resume,
                 }
             }
-            Kind::Kretprobe => {
+            ProbeKind::Kretprobe => {
                 self.enter_call(cpu, probe, regs);
                 Flow::Execute
             }
-            Kind::Jprobe => {
+            ProbeKind::Jprobe => {
                 probe.hits.count(cpu);
                 self.enter_jprobe(cpu, probe, regs)
             }

@@ -42,7 +42,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, PreVerdict},
+        kprobe::{Kprobe, PreVerdict, ProbeKind},
         method::{ReturnMethod, StepMethod},
         per_cpu::{HitGuard, PerCpu},
     },
@@ -79,7 +79,7 @@ impl<P: Host> Probes<P> {
         method: ReturnMethod,
     ) -> Result<u64, ProbeError> {
         let addr = self.trampoline_of(method);
-        let kprobe = Kprobe::of_kind(Kind::Trampoline).step_method(StepMethod::TrapFlag);
+        let kprobe = Kprobe::of_kind(ProbeKind::Trampoline).step_method(StepMethod::TrapFlag);
         let (place, kprobe) = match method {
             ReturnMethod::Asm => return Ok(addr),
             ReturnMethod::Trap3 => (&self.historic.trap3, kprobe.pre(handle_and_go_home::<P>)),

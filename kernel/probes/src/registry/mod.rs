@@ -58,7 +58,7 @@ pub use crate::data::{
 };
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, flags},
+        kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
         site::{self, Site},
     },
@@ -214,7 +214,7 @@ impl<P: Host> Probes<P> {
         let _state = self.state();
         self.table.iter().for_each(|site| {
             site.probes()
-                .filter(|probe| probe.kind != Kind::Trampoline)
+                .filter(|probe| probe.kind != ProbeKind::Trampoline)
                 .for_each(|probe| visit(Listed::new(site, probe)));
         });
     }

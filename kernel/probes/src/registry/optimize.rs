@@ -54,7 +54,7 @@ use core::{
 use crate::{
     data::{
         detour::Detour,
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         site::Site,
@@ -511,7 +511,7 @@ fn is_for_its_probes(detour: &Detour, site: &Site) -> bool {
 /// Whether `probe` keeps its address from being optimised.
 pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
     probe.post_handler.is_some()
-        || matches!(probe.kind, Kind::Jprobe | Kind::Trampoline)
+        || matches!(probe.kind, ProbeKind::Jprobe | ProbeKind::Trampoline)
         || probe.step == Some(StepMethod::TrapFlag)
 }
 

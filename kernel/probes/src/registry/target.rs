@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         probe::{Container, Probe},
@@ -154,7 +154,7 @@ impl<P: Host> Probes<P> {
             }
             Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
             Container::Jprobe(_) => match self.site_at(addr) {
-                Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
+                Some(site) if site.probes().any(|other| other.kind == ProbeKind::Jprobe) => {
                     Err(ProbeError::SecondJprobe { addr })
                 }
                 _ => Ok(()),

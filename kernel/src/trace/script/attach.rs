@@ -41,7 +41,7 @@ use crate::{
     arch::{PtRegs, apic, percpu, smp},
     mm::init_text,
     probes::{Kprobe, PreVerdict, Registered, blacklist, register},
-    symbols::{self, Kind},
+    symbols::{self, SymbolKind},
     time,
     trace::{
         program::{AttachedCalls, AttachedProbes, LoadError, Program},
@@ -225,7 +225,8 @@ fn attach_most<T>(
     left.extend(places.iter().copied().filter(|place| {
         // Most are found out without asking for all again.
         let symbol = symbols::lookup_addr(*place);
-        let stays = symbol.is_none_or(|symbol| symbol.kind == Kind::Text || !init_text::is_freed());
+        let stays =
+            symbol.is_none_or(|symbol| symbol.kind == SymbolKind::Text || !init_text::is_freed());
         stays && blacklist::reason(*place).is_none()
     }));
     if left.is_empty() {
