@@ -44,7 +44,8 @@
 //! | text poke | a store to text, with all processors synchronised after it |
 //! | frame | a [`PtRegs`] on the stack: the registers of the probed code |
 //! | stub | assembly that takes a breakpoint hit; chosen for each list of probes |
-//! | handler routine | assembly that does the work of one probe |
+//! | serve | to do all that a hit asks for: its probes, and the displaced instruction |
+//! | handler routine | assembly that does the work of one probe: `kprobe_handle_…` and the like |
 //! | chain | the routine for a probe and all older ones of its site |
 //! | action | machine code that a probe carries in place of a handler |
 //! | slow path | the Rust that a stub calls in a rare case |

@@ -71,7 +71,7 @@ macro_rules! entry_points {
             site_slot = const $crate::asm::layout::SITE_SLOT,
             // A probe.
             chain = const $crate::asm::layout::PROBE_CHAIN,
-            probe_serve = const $crate::asm::layout::PROBE_SERVE,
+            probe_routine = const $crate::asm::layout::PROBE_ROUTINE,
             next_probe = const $crate::asm::layout::PROBE_NEXT,
             probe_site = const $crate::asm::layout::PROBE_SITE,
             probe_flags = const $crate::asm::layout::PROBE_FLAGS,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn handle_slow_path<P: Host>(
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
     // SAFETY: by the contract; the assembly drops the guard itself.
     let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
-    P::probes().serve_probe(&guard, probe, regs)
+    P::probes().run_probe(&guard, probe, regs)
 }
 
 /// Called by `kprobe_any_hit`.

@@ -118,7 +118,7 @@ pub struct Kprobe {
     /// The routine that the stub, or a detour, calls: see [`asm`](crate::asm).
     pub(crate) chain: AtomicU64,
     /// The routine for this probe alone.
-    pub(crate) serve: AtomicU64,
+    pub(crate) routine: AtomicU64,
     pub(crate) pre_handler: Option<PreHandler>,
     /// How often the handlers ran; of a kretprobe, the return handler.
     pub(crate) hits: Counter,
@@ -172,7 +172,7 @@ impl Kprobe {
         Self {
             stub: AtomicU64::new(0),
             chain: AtomicU64::new(0),
-            serve: AtomicU64::new(0),
+            routine: AtomicU64::new(0),
             pre_handler: None,
             hits: Counter::new(),
             symbol_name: None,

@@ -65,7 +65,7 @@ impl<P: Platform> Hits<P> {
         let mut is_stale = true;
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             is_stale = false;
-            match self.serve_probe(&guard, probe, regs) {
+            match self.run_probe(&guard, probe, regs) {
                 Flow::Execute => {}
                 Flow::Resume => {
                     regs.ip = self.executable_ip(regs.ip);
@@ -85,12 +85,7 @@ impl<P: Platform> Hits<P> {
 
     /// Does what `probe`, which is enabled, wants done before the displaced instruction.
     #[inline(always)]
-    pub(crate) fn serve_probe(
-        &self,
-        cpu: &HitGuard<'_>,
-        probe: &Kprobe,
-        regs: &mut PtRegs,
-    ) -> Flow {
+    pub(crate) fn run_probe(&self, cpu: &HitGuard<'_>, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
         match probe.kind {
             ProbeKind::Kprobe | ProbeKind::Trampoline => {
                 if probe.action.is_null() {

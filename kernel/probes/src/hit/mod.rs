@@ -27,7 +27,7 @@
 //!   take the guard, or     breakpoint: serve, miss  each stub             the guard is held
 //!     count a miss
 //!   the probes in order    breakpoint: serve        kprobe_handle_chain   single step, `popf`
-//!   one probe              breakpoint: serve_probe  kprobe_handle_kprobe  an old return method
+//!   one probe              breakpoint: run_probe    kprobe_handle_kprobe  an old return method
 //!   borrow a return        calls: enter_call        kretprobe_handle      no instance is free, or
 //!     address                                                               the slot is borrowed
 //!   return of a call       calls: leave_call        kretprobe_trampoline  it is not the newest
