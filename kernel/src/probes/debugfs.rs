@@ -27,6 +27,8 @@
 //! # Contexts
 //! Task context; everything may sleep.
 
+#![forbid(unsafe_code)]
+
 use core::fmt::{self, Write};
 
 use super::{PROBES, blacklist};

@@ -7,6 +7,8 @@
 //! # Contexts
 //! Task context; everything may sleep.
 
+#![forbid(unsafe_code)]
+
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{fmt, ops::Range};
 

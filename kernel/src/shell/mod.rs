@@ -21,6 +21,8 @@
 //! Ctrl-C at the prompt abandons the line. While a command runs, Ctrl-C stops the command and the
 //! programs that it has started.
 
+#![deny(unsafe_code)]
+
 mod command;
 mod complete;
 mod disas;

@@ -16,6 +16,11 @@
 //! Task context, the shell's. While the third form is shown, the optimisation is switched off for
 //! all probes.
 
+#![expect(
+    unsafe_code,
+    reason = "it reads the instructions that a call has executed"
+)]
+
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
     fmt::Write,

@@ -8,6 +8,8 @@
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
 
+#![forbid(unsafe_code)]
+
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 

@@ -10,6 +10,8 @@
 //! Task context. The table is made at the first question, which is in the boot, because the events
 //! of the kernel's own ask. It stays.
 
+#![forbid(unsafe_code)]
+
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
 

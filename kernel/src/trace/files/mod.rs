@@ -24,6 +24,8 @@
 //! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
 //! the open file's position.
 
+#![forbid(unsafe_code)]
+
 mod buffer;
 mod event;
 mod input;

@@ -9,6 +9,8 @@
 //! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is
 //! refused.
 
+#![forbid(unsafe_code)]
+
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
