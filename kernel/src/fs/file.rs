@@ -5,8 +5,8 @@
 //! that share a file never read or overwrite the same bytes.
 //!
 //! Data pass through a buffer of the kernel, at most [`CHUNK`] bytes at a time: user memory is not
-//! touched under the tree's lock (F1 of [`super`]), because it may have to be brought in. A special
-//! file gets one piece in each call, so that a command written to it stays whole.
+//! touched under the tree's lock (VFS-1 of [`super`]), because it may have to be brought in. A
+//! special file gets one piece in each call, so that a command written to it stays whole.
 //!
 //! # Contexts
 //! Task context, may sleep. Order: the position, then the tree.

@@ -12,11 +12,12 @@
 //! ```
 //!
 //! # Invariants
-//! M1. The task that moves a module from `Unloaded` to `Coming`, or from `Live` to `Going`, is
-//!     alone with it until the next move. So init and exit never run at the same time, nor twice.
-//! M2. Parameters are written in the state `Coming`, before init, and when they are reset after
-//!     exit. Values that were given once are never freed, so a reader in any context, however late,
-//!     has a valid one.
+//! MODULE-1. The task that moves a module from `Unloaded` to `Coming`, or from `Live` to `Going`,
+//!     is alone with it until the next move. So init and exit never run at the same time, nor
+//!     twice.
+//! MODULE-2. Parameters are written in the state `Coming`, before init, and when they are reset
+//!     after exit. Values that were given once are never freed, so a reader in any context, however
+//!     late, has a valid one.
 //!
 //! # Contexts
 //! [`load`] and [`unload`] run in task context, and may sleep where init and exit do. Parameters
@@ -295,7 +296,7 @@ pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
         module.reset_params();
         ModuleState::Unloaded
     };
-    // Release: as in `advance`. By M1 no other task moves it meanwhile.
+    // Release: as in `advance`. By MODULE-1 no other task moves it meanwhile.
     module.state.store(state as u8, Ordering::Release);
     result
 }

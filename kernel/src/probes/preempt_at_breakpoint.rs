@@ -16,10 +16,10 @@
 //! Other hits cost nothing more, because the usual table does not know of this.
 //!
 //! # Invariants
-//! G1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
+//! PREEMPT-1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
 //!     would come here again. So `preempt_before_hit` is a root of the blacklist.
-//! G2. A task that was preempted here resumes in front of the breakpoint and executes what is
-//!     there then. The breakpoint has not been counted as a hit yet.
+//! PREEMPT-2. A task that was preempted here resumes in front of the breakpoint and executes what
+//!     is there then. The breakpoint has not been counted as a hit yet.
 //!
 //! # Contexts
 //! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of

@@ -15,8 +15,8 @@
 //! show when the next instruction is over.
 //!
 //! # Invariants
-//! F1. A CPU uses [`TABLE`] only inside [`trace`], with interrupts off and `RECORDER` set.
-//! F2. One call is traced at a time: [`TRACING`] is held.
+//! SINGLE-1. A CPU uses [`TABLE`] only inside [`trace`], with interrupts off and `RECORDER` set.
+//! SINGLE-2. One call is traced at a time: [`TRACING`] is held.
 //!
 //! # Contexts
 //! [`trace`]: task context. The recorder runs on the hit path, so it may not be probed: its two
@@ -145,7 +145,7 @@ pub fn trace(
         area: Area::Code,
         trapped: false,
     };
-    // SAFETY: no CPU uses the table, by F1 and F2.
+    // SAFETY: no CPU uses the table, by SINGLE-1 and SINGLE-2.
     unsafe {
         TABLE.fill(|number| match number {
             vector::DEBUG => VirtAddr::from_ptr(trace_debug as *const ()),
@@ -279,8 +279,8 @@ impl Recorder<'_> {
 /// Notes a #BP that the probes are about to get.
 #[unsafe(no_mangle)]
 extern "C" fn trace_note_breakpoint(regs: &PtRegs) {
-    // SAFETY: by F1 it points to the frame of `trace` on this CPU, which uses it again only after
-    // the call.
+    // SAFETY: by SINGLE-1 it points to the frame of `trace` on this CPU, which uses it again only
+    // after the call.
     if let Some(recorder) = unsafe { RECORDER.load(Relaxed).as_mut() } {
         recorder.breakpoint(regs);
     }

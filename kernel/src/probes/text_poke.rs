@@ -13,10 +13,10 @@
 //!   inside a hit.
 //!
 //! # Invariants
-//! W1. A generation number is raised before its IPIs are sent, and the handler of the IPI reports
-//!     the number that it reads. So an answer `n` was given after wait `n` began.
-//! W2. A waiting task keeps its CPU (preemption off) and keeps interrupts on. So two CPUs that wait
-//!     for each other both answer.
+//! POKE-1. A generation number is raised before its IPIs are sent, and the handler of the IPI
+//!     reports the number that it reads. So an answer `n` was given after wait `n` began.
+//! POKE-2. A waiting task keeps its CPU (preemption off) and keeps interrupts on. So two CPUs that
+//!     wait for each other both answer.
 //!
 //! # Contexts
 //! Waits: tasks with interrupts on and no spinlock held. With a lock held, another CPU might spin

@@ -5,15 +5,15 @@
 //! [`scheduler::start`] on, and ends in [`scheduler::exit`].
 //!
 //! # Invariants
-//! T1. From `start` on a task holds a reference to itself, which its successor drops after the
+//! TASK-1. From `start` on a task holds a reference to itself, which its successor drops after the
 //!     task's last switch. So a task that can run, waits, or is on its way out is alive, even if no
 //!     other code holds a reference.
-//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes,
-//!     because nothing runs on it any more.
-//! T3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
+//! TASK-2. A task's kernel stack is given back at the same moment, not when the last reference
+//!     goes, because nothing runs on it any more.
+//! TASK-3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
 //!     [`Task::set_user_space`].
-//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered from
-//!     ring 3 or will go there. A kernel thread has it too, unused.
+//! TASK-4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered
+//!     from ring 3 or will go there. A kernel thread has it too, unused.
 
 pub mod comms;
 pub mod exec;
@@ -123,7 +123,7 @@ pub struct Task {
     /// End of the kernel stack, where entries from ring 3 start.
     pub(crate) stack_top: u64,
     pub(crate) stack_start: u64,
-    /// The stack itself, until the task's last switch (T2). Idle tasks never give theirs back.
+    /// The stack itself, until the task's last switch (TASK-2). Idle tasks never give theirs back.
     stack: SpinLock<Option<KernelStack>>,
     pid: Pid,
     /// The bytes of a [`Comm`], readable without a lock from any context.
@@ -338,7 +338,7 @@ impl Task {
     pub fn set_user_space(&self, space: Option<Arc<UserSpace>>) -> Option<Arc<UserSpace>> {
         assert!(
             core::ptr::eq(self, current_raw()),
-            "only a task itself changes its user memory (T3)"
+            "only a task itself changes its user memory (TASK-3)"
         );
         let mut current = self.user_space.lock();
         let root = space.as_ref().map(|space| space.root());
@@ -368,7 +368,7 @@ impl Task {
         self.allowed_cpus.store(cpus, Ordering::Relaxed);
     }
 
-    /// The frame that takes a task to ring 3 (T4).
+    /// The frame that takes a task to ring 3 (TASK-4).
     ///
     /// # Safety
     /// 1. The task has not been started, or it is the caller and the result is not in use twice.
@@ -451,7 +451,7 @@ pub fn current_raw() -> *const Task {
 /// scheduler is up. Any context, on the hit path, too.
 #[inline(always)]
 pub(crate) fn running() -> Option<&'static Task> {
-    // SAFETY: the running task is alive (T1), and the CPU is kept.
+    // SAFETY: the running task is alive (TASK-1), and the CPU is kept.
     unsafe { current_raw().as_ref() }
 }
 
@@ -469,7 +469,7 @@ pub fn try_current() -> Option<TaskRef> {
     if task.is_null() {
         return None;
     }
-    // SAFETY: the running task is in an `Arc`, and alive (T1).
+    // SAFETY: the running task is in an `Arc`, and alive (TASK-1).
     unsafe {
         Arc::increment_strong_count(task);
         Some(Arc::from_raw(task))
@@ -478,7 +478,7 @@ pub fn try_current() -> Option<TaskRef> {
 
 /// Whether the running task has user memory. Any context.
 pub fn current_has_mm() -> bool {
-    // SAFETY: the running task is alive (T1).
+    // SAFETY: the running task is alive (TASK-1).
     let task = unsafe { current_raw().as_ref() };
     task.is_some_and(|task| !task.is_kernel_thread())
 }

@@ -223,7 +223,7 @@ unsafe fn enter(
         Some(cpu.on_before_jprobe.load(Relaxed))
     } else {
         // A slot with a post handler: its exits could not turn them on again, so they stay as they
-        // are (P1).
+        // are (HOST-1).
         None
     };
     if vector == BREAKPOINT && !in_slot {
