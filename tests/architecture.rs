@@ -109,7 +109,7 @@ fn text(value: &Value) -> &str {
 }
 
 /// The family of each package.
-fn family_of<'a>(families: &'a [Family]) -> BTreeMap<&'a str, &'a Family> {
+fn family_of(families: &[Family]) -> BTreeMap<&str, &Family> {
     let mut all = BTreeMap::new();
     for family in families {
         for name in family.packages.keys() {
