@@ -1,4 +1,6 @@
-//! The guest's memory, as this process sees it: QEMU has it as a file that both map.
+//! The guest's memory, as this process sees it: QEMU has it as a file that both map. [`Ram`] is the
+//! whole memory, [`Words`] are pieces of it that the guest has told of, and [`Inbox`] is the reading
+//! end of the ring of bytes there.
 //!
 //! # Invariants
 //! RAM-1. The mapping stays until the value is dropped, and has as many bytes as the machine's
@@ -117,21 +119,21 @@ impl Ram {
 
 impl Drop for Ram {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody has a reference any more.
+        // SAFETY: mapped by `new`, and there is no reference any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes as usize) };
     }
 }
 
-/// Words that lie in several extents, one behind the other.
+/// Words that lie in several extents, in their order.
 #[derive(Debug)]
 pub struct Words {
-    /// The first byte behind each extent, counted from the first one of all.
+    /// The first byte after each extent, counted from the first one of all.
     ends: Vec<u64>,
     extents: Vec<Extent>,
 }
 
 impl Words {
-    /// Those of `extents`.
+    /// The words of `extents`.
     pub fn new(extents: Vec<Extent>) -> Self {
         let mut end = 0_u64;
         let ends = extents.iter().map(|extent| {
@@ -220,7 +222,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::memory_file;
+    use crate::shared::memory_file;
     use trace_wire::outbox::{CAPACITY, HEADER_BYTES, MAGIC, MAGIC_WORD, READ, WRITTEN};
 
     #[test]
