@@ -1,7 +1,7 @@
 //! The meaning of arithmetic and of comparisons, as RFC 9669 gives it: pure functions of numbers.
 //!
-//! The interpreter executes with them, and whatever folds constants takes them, too. Nothing here
-//! can fail: division by zero and the overflow of a signed division have results.
+//! Whatever folds constants takes them, and so does the interpreter of the tests. Nothing here can
+//! fail: division by zero and the overflow of a signed division have results.
 
 use crate::{AluOp, Condition, Swap, Width};
 

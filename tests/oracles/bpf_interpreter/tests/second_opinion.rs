@@ -6,12 +6,10 @@
 //! negate the least number of 64 bits.
 
 use bpf::{
-    AluOp, Condition, Insn, Kind, Operand, Program, Reg,
-    Reg::*,
-    Size, Swap, Target, Width,
-    interpreter::{TestMachine, run_on_memory},
+    AluOp, Condition, Insn, Kind, Operand, Program, Reg, Reg::*, Size, Swap, Target, Width,
     wire::encode,
 };
+use bpf_interpreter::{TestMachine, run_on_memory};
 use proptest::prelude::*;
 
 /// Bytes of the memory that both get.

@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::{Environment, Fault, Held, Machine, Object, Pointee, Reason, Space, Value};
-use crate::{
+use bpf::{
     Argument, Helper, Kind, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind,
-    helper::errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
+    errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
+
+use crate::{Environment, Fault, Held, Machine, Object, Pointee, Reason, Space, Value};
 
 /// The arguments of a call, checked.
 #[derive(Default)]
@@ -185,7 +186,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
             arguments.numbers[index] = value.number;
             match expected {
                 Argument::Context => {
-                    if value.to != Pointee::Context || value.number != super::CONTEXT_ADDRESS {
+                    if value.to != Pointee::Context || value.number != crate::CONTEXT_ADDRESS {
                         return Err(wrong);
                     }
                 }

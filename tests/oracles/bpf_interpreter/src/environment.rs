@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{MapIndex, Size, context::Register};
+use bpf::{MapIndex, Size, context::Register};
 
 /// Memory of the environment that a program can hold a pointer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

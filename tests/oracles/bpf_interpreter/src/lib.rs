@@ -17,13 +17,17 @@
 //! R3. Nothing is written through a number, and nothing in the context.
 //! R4. A load through a number is a load of kernel memory, which the [`Environment`] answers.
 //! R5. A record is not touched after it was given back, and each one is given back before the end.
-//! R6. A helper gets what [`Helper::arguments`](crate::Helper::arguments) says. A pointer is also
-//!     good for a `Scalar`, because it has a number.
+//! R6. A helper gets what [`Helper::arguments`] says. A pointer is also good for a `Scalar`, because
+//!     it has a number.
 //! R7. The program ends by [`Insn::Exit`] with `r0` set.
 //!
-//! # Contexts
-//! A run takes memory for the arguments of some helpers and for the list of records. It runs in
-//! task context, not at a hit.
+//! # Memory
+//! A run takes memory for the arguments of some helpers and for the list of records.
+
+#![forbid(unsafe_code)]
+#![no_std]
+
+extern crate alloc;
 
 mod call;
 mod environment;
@@ -32,9 +36,9 @@ mod test_machine;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{
+use bpf::{
     Argument, AtomicOp, Helper, Insn, MapIndex, Operand, Program, Reg, STACK_BYTES, Size, Width,
-    arithmetic::sign_extend, context,
+    context, sign_extend,
 };
 
 pub use environment::{Environment, Fault, Object, Space};
@@ -361,7 +365,7 @@ impl<'a, E: Environment + ?Sized> Machine<'a, E> {
                 operand,
             } => {
                 let operand = self.operand(operand)?;
-                let value = if op == crate::AluOp::Mov {
+                let value = if op == bpf::AluOp::Mov {
                     // The destination is not read.
                     Value {
                         number: width.truncate(operand.number),
@@ -678,14 +682,12 @@ const fn low_bits(size: Size) -> u64 {
 }
 
 /// The thing that the result of `a OP b` points to.
-fn pointee_after(width: Width, op: crate::AluOp, a: Value, b: Value) -> Pointee {
+fn pointee_after(width: Width, op: bpf::AluOp, a: Value, b: Value) -> Pointee {
     match (width, op) {
-        (Width::W64, crate::AluOp::Add | crate::AluOp::Sub)
-            if a.is_pointer() && !b.is_pointer() =>
-        {
+        (Width::W64, bpf::AluOp::Add | bpf::AluOp::Sub) if a.is_pointer() && !b.is_pointer() => {
             a.to
         }
-        (Width::W64, crate::AluOp::Add) if b.is_pointer() && !a.is_pointer() => b.to,
+        (Width::W64, bpf::AluOp::Add) if b.is_pointer() && !a.is_pointer() => b.to,
         _ => Pointee::None,
     }
 }

@@ -2,12 +2,9 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 
-use super::{Environment, Fault, Object, Space};
-use crate::{
-    MapDef, MapIndex, MapKind, Program, Size,
-    context::Register,
-    helper::{USER_STACK, errno},
-};
+use bpf::{MapDef, MapIndex, MapKind, Program, Size, USER_STACK, context::Register, errno};
+
+use crate::{Environment, Fault, Object, Space};
 
 /// The numbers that programs see for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
