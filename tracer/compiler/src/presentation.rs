@@ -108,7 +108,7 @@ pub(crate) struct Loops {
 }
 
 /// See the module's text. It is fed with all frames, in their order.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Presentation {
     maps: Vec<MapView>,
     records: Vec<Record>,
@@ -122,7 +122,7 @@ pub struct Presentation {
     clock: Option<Clock>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Clock {
     tsc: u64,
     tsc_hz: u64,

@@ -83,7 +83,7 @@ pub(crate) enum Shape {
 }
 
 /// The things that the reader knows beside the bytes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Context {
     /// By map and number.
     pub(crate) stacks: BTreeMap<(u32, u64), Rc<[u64]>>,
