@@ -9,6 +9,7 @@
 //!   trials       lists the tests and their verdicts, as an ordinary test binary does
 //!   session      types at the kernel's prompt and reads its answers
 //!   tracer       runs the command `trace` and reads its answers
+//!   modules      reads which modules of a crate name which
 //! ```
 //!
 //! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
@@ -17,6 +18,7 @@
 pub mod bench;
 pub mod boots;
 pub mod catalogue;
+pub mod modules;
 pub mod processors;
 pub mod session;
 pub mod tracer;
