@@ -14,6 +14,7 @@
 //! Tasks that may sleep, and the host.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
