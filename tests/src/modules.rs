@@ -3,7 +3,8 @@
 //! A module is a file. An arrow leads from a file to the module that a path in it names, in `use`
 //! or in code: `crate::`, `$crate::`, `super::` and `self::` with nested braces. The longest
 //! beginning of the path that is a file counts, so `crate::a::b::f` leads to `a/b.rs` and not to
-//! `a/mod.rs`. The root of the crate is no node, because it names every module. Unit tests are left out.
+//! `a/mod.rs`. The root of the crate is no node, because it names every module. Unit tests are left
+//! out.
 //!
 //! This is a reading of text and not of the language. A name that a `mod.rs` hands on leads to the
 //! `mod.rs`, and a path in a macro counts where the macro stands.

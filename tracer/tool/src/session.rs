@@ -26,11 +26,11 @@ use trace_interface::{
     script::{Attachment, OPTIONAL},
     symbols::{Moment, Place},
 };
-use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 use trace_language::{
     Diagnostic, parse_with,
     tree::{ProbeKind, Script},
 };
+use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 
 use crate::{
     REFUSED,
