@@ -13,7 +13,7 @@
 //! - [`frame`]: what the kernel answers.
 //!
 //! # Contexts
-//! Tasks that may sleep, and the host. Nothing here runs at a hit.
+//! The crate is for tasks that may sleep, and for the host. Nothing here runs at a hit.
 
 #![cfg_attr(not(test), no_std)]
 
