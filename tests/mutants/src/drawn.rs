@@ -126,7 +126,11 @@ impl Drawn {
         };
         // Their nouns are shared, so the tests are those of the parts that use them.
         let users: &[&str] = match package {
-            "bpf" => &["-p bpf_compiler --tests", "-p tracefs --tests"],
+            "bpf" => &[
+                "-p bpf_interpreter --tests",
+                "-p bpf_compiler --tests",
+                "-p tracefs --tests",
+            ],
             "trace_language" | "trace_interface" => &["-p trace_compiler --tests"],
             _ => &[],
         };

@@ -16,7 +16,6 @@ use boot::{
     image::{self, Kernel},
     prerequisites,
     progress::say,
-    trace::{Ender, Event as GuestEvent, Request, Trace},
 };
 use debug_info::DebugInfo;
 use trace_compiler::{
@@ -28,6 +27,7 @@ use trace_interface::{
     script::{Attachment, OPTIONAL},
     symbols::{Moment, Place},
 };
+use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 use trace_language::{
     Diagnostic, parse_with,
     tree::{ProbeKind, Script},

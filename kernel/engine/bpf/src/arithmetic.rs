@@ -1,7 +1,7 @@
 //! The meaning of arithmetic and of comparisons, as RFC 9669 gives it: pure functions of numbers.
 //!
-//! The interpreter executes with them, and code that folds constants uses them, too. Nothing here
-//! can fail, because division by zero and the overflow of a signed division have results.
+//! Code that folds constants uses them, and so does the interpreter of the tests. Nothing here can
+//! fail, because division by zero and the overflow of a signed division have results.
 
 use crate::{AluOp, Condition, Swap, Width};
 

@@ -1,8 +1,8 @@
 //! Helpers: the calls that a program may make.
 //!
 //! A helper that Linux has too has Linux's number and meaning. Our own begin with
-//! [`Helper::FIRST_OWN`]. [`interpreter`](crate::interpreter) is the reference of what each one
-//! does to the last byte.
+//! [`Helper::FIRST_OWN`]. The interpreter of the tests (`bpf_interpreter`) is the reference of what
+//! each one does to the last byte.
 //!
 //! A negated errno is one of [`errno`]. `EFAULT` means that memory cannot be read.
 

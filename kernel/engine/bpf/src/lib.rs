@@ -8,7 +8,7 @@
 //! ```text
 //!   Builder ──┐
 //!             ├─► Program { context, insns, maps } ─► verifier ─► compiler ─► machine code
-//!   wire ─────┘                                          └─► interpreter: the reference
+//!   wire ─────┘
 //! ```
 //!
 //! # The view of a program
@@ -33,7 +33,6 @@ mod builder;
 pub mod context;
 mod helper;
 mod insn;
-pub mod interpreter;
 mod map;
 mod program;
 mod text;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use bpf::{
     Helper, Insn,
-    interpreter::{Addresses, run},
     verifier::verify,
     wire::{decode, encode},
 };
 use bpf_cases::{Case, LIMIT};
+use bpf_interpreter::{Addresses, run};
 
 const CASES: u64 = 1_000;
 

@@ -96,6 +96,16 @@ impl Mem {
         }
     }
 
+    /// The memory at an address.
+    pub const fn absolute(address: i32) -> Self {
+        Self {
+            gs: false,
+            base: None,
+            index: None,
+            disp: address,
+        }
+    }
+
     /// The same place, `bytes` further.
     pub const fn plus(self, bytes: i32) -> Self {
         Self {

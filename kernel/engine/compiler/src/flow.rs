@@ -112,6 +112,15 @@ impl Env<'_> {
         self.maps.get(usize::from(index.0))
     }
 
+    /// The word that helpers get for a map.
+    pub fn handle(&self, map: MapIndex) -> u64 {
+        match self.map(map) {
+            Some(MapRuntime::Array(array)) => array.handle,
+            Some(MapRuntime::Handle(handle)) => *handle,
+            None => 0,
+        }
+    }
+
     pub fn call(&self, i: usize, helper: Helper) -> Call {
         let map = self.verified.facts().get(i).and_then(|fact| fact.map);
         match helper {

@@ -33,7 +33,6 @@
 //!
 //! [`parse`]: Hist::parse
 
-pub mod buckets;
 mod compile;
 mod error;
 mod parse;

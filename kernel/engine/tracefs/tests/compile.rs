@@ -2,12 +2,8 @@
 
 mod common;
 
-use bpf::{
-    MapIndex, Program,
-    context::Register,
-    interpreter::{Space, TestMachine, run},
-    verifier::verify,
-};
+use bpf::{MapIndex, Program, context::Register, verifier::verify};
+use bpf_interpreter::{Space, TestMachine, run};
 use common::{Kernel, VFS_READ, generate};
 use proptest::prelude::*;
 use tracefs::{

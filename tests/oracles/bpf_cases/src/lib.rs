@@ -29,7 +29,8 @@ mod writer;
 
 use core::fmt;
 
-use bpf::{Program, interpreter::TestMachine};
+use bpf::Program;
+use bpf_interpreter::TestMachine;
 pub use instruction_cases::Random;
 pub use vectors::{Vector, vectors};
 pub use world::{KERNEL, KERNEL_BYTES, USER, USER_BYTES};

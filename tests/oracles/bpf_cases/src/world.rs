@@ -2,10 +2,8 @@
 
 use alloc::vec::Vec;
 
-use bpf::{
-    Program,
-    interpreter::{Space, TestMachine},
-};
+use bpf::Program;
+use bpf_interpreter::{Space, TestMachine};
 use instruction_cases::Random;
 
 /// Where memory of the kernel is mapped. Nothing is mapped before and after it.

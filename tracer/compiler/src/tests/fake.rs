@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use bpf::{
-    Kind, MapDef, MapIndex, MapKind,
-    interpreter::{Space, TestMachine, run},
-};
+use bpf::{Kind, MapDef, MapIndex, MapKind};
+use bpf_interpreter::{Space, TestMachine, run};
 use trace_interface::{
     Frame,
     frame::{Books, Entry},

@@ -1,11 +1,11 @@
 //! Random programs that the verifier takes: straight lines and forward jumps over everything that
 //! the instruction set has, with all registers in use.
 
-use bpf::interpreter::{Space, TestMachine};
 use bpf::{
     AluOp, AtomicOp, Condition, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program,
     Reg, Size, Swap, Target, Width, context::Register,
 };
+use bpf_interpreter::{Space, TestMachine};
 
 /// Numbers by xorshift.
 pub struct Random(u64);
