@@ -14,6 +14,7 @@
 //! The crate is for tasks that may sleep, and for the host.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -25,7 +25,7 @@ use bpf::{
     context::{self, Register},
 };
 use pictures::{Builder as Pictures, Timeline};
-use trace_compiler::{Event, Presentation, Symbolize};
+use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
     frame::Entry,

@@ -29,7 +29,7 @@ use boot::{
 use debug_info::DebugInfo;
 use options::Options;
 use pictures::text::{Tree, tree};
-use trace_compiler::Presentation;
+use trace_answers::Presentation;
 use trace_interface::{Frame, Kernel as _, Script};
 use trace_link::{Event, LiveMap, Request, Trace, Transport};
 
@@ -129,7 +129,7 @@ fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
     }
     Ok(Some(Plan {
         script: compiled.script,
-        presentation: Some(compiled.presentation),
+        presentation: Some(Presentation::new(compiled.view)),
     }))
 }
 

@@ -9,111 +9,26 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use core::{
-    cmp::Ordering,
-    fmt::{self, Write},
-};
+use core::fmt::{self, Write};
 
-use trace_interface::frame::{Books, Entry, Frame};
+use trace_interface::{
+    frame::{Books, Entry, Frame},
+    shape::Shape,
+    view::{Class, HEADER, Part, Record, VALUES, View},
+};
 
 use crate::{
-    format::Part,
-    histogram::Scale,
-    shape::{Context, Shape},
-    value::{Symbolize, Value, order_of_lists},
+    decode::{Context, decode},
+    format,
+    map::{self, Key},
+    value::{Symbolize, Value},
 };
 
-/// Bytes of the common header of a record.
-pub(crate) const HEADER: usize = 8;
-/// Where the values of a record begin, behind the header.
-pub(crate) const VALUES: usize = 8;
-
-/// How the values of a map are kept and read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Class {
-    Count,
-    Sum {
-        signed: bool,
-    },
-    Average {
-        signed: bool,
-    },
-    Statistics {
-        signed: bool,
-    },
-    /// The value is kept so that the greatest one wins, and zero is the least.
-    Most {
-        signed: bool,
-    },
-    /// The same, with all bits turned round.
-    Least {
-        signed: bool,
-    },
-    Histogram(Scale),
-    Plain(Shape),
-}
-
-/// A map of the script.
-#[derive(Clone, Debug)]
-pub(crate) struct MapView {
-    /// With its sign. None if it is the compiler's own.
-    pub(crate) name: Option<String>,
-    pub(crate) class: Class,
-    pub(crate) keys: Vec<Shape>,
-}
-
-/// The content of a record, by its request.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Record {
-    /// Only for the kernel.
-    Silent,
-    Exit,
-    /// Values at their offsets, counted from [`VALUES`].
-    Line {
-        parts: Vec<Part>,
-        values: Vec<(u32, Shape)>,
-    },
-    /// Those texts that are there, with a text between each two. Values as in a line.
-    Joined {
-        between: Rc<str>,
-        values: Vec<(u32, Shape)>,
-    },
-    /// A value, with its newline.
-    Value(Shape),
-    /// `@name[key]: value`.
-    Element {
-        map: u32,
-        key: u32,
-        value: Shape,
-    },
-    /// The map is printed: `top` entries (0: all), values divided by `divisor`.
-    Map {
-        map: u32,
-        top: u64,
-        divisor: u64,
-    },
-    /// An entry of the map is printed. Its key is in the record.
-    Key {
-        map: u32,
-    },
-}
-
-/// The loops that are ended after so many turns.
-#[derive(Debug, Default)]
-pub(crate) struct Loops {
-    /// The map that counts how often each was.
-    pub(crate) counters: Option<u32>,
-    /// As in the text, and the most turns.
-    pub(crate) loops: Vec<(Rc<str>, u32)>,
-}
-
 /// See the module's text. It is fed with all frames, in their order.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Presentation {
-    maps: Vec<MapView>,
-    records: Vec<Record>,
-    loops: Loops,
-    /// By their numbers: how often they were ended.
+    view: View,
+    /// By the numbers of loops: how often they were ended.
     stopped: Vec<u64>,
     context: Context,
     /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
@@ -122,14 +37,11 @@ pub struct Presentation {
     clock: Option<Clock>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Clock {
     tsc: u64,
     tsc_hz: u64,
 }
-
-/// The keys of an entry. None: the map has no keys.
-pub type Key = Vec<Value>;
 
 /// A record that a program has written.
 #[derive(Clone, Debug, PartialEq)]
@@ -215,16 +127,14 @@ impl fmt::Display for Totals {
 }
 
 impl Presentation {
-    pub(crate) fn new(
-        maps: Vec<MapView>,
-        records: Vec<Record>,
-        loops: Loops,
-        context: Context,
-    ) -> Self {
+    /// Reads the answers of a script.
+    pub fn new(mut view: View) -> Self {
+        let context = Context {
+            probes: core::mem::take(&mut view.probes),
+            ..Context::default()
+        };
         Self {
-            maps,
-            records,
-            loops,
+            view,
             context,
             ..Self::default()
         }
@@ -287,7 +197,7 @@ impl Presentation {
                     }
                 }
                 let mut totals = Totals::of(books, lost, *bad_loads);
-                let loops = self.loops.loops.iter().zip(&self.stopped);
+                let loops = self.view.loops.loops.iter().zip(&self.stopped);
                 totals.stopped = loops
                     .filter(|(_, count)| **count != 0)
                     .map(|((text, turns), count)| {
@@ -329,7 +239,7 @@ impl Presentation {
         maps: &BTreeMap<u32, Vec<Entry>>,
     ) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {
-            let name = self.maps.get(map as usize)?.name.as_deref()?;
+            let name = self.view.maps.get(map as usize)?.name.as_deref()?;
             Some((name, self.entries(map, maps.get(&map)?)))
         })
     }
@@ -337,14 +247,14 @@ impl Presentation {
     /// The maps as they were sent last, by name: the entries by value, the least one first.
     pub fn maps(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {
-            let name = self.maps.get(map as usize)?.name.as_deref()?;
+            let name = self.view.maps.get(map as usize)?.name.as_deref()?;
             Some((name, self.entries(map, self.latest.get(&map)?)))
         })
     }
 
     /// The names of all maps, whether or not they were sent.
     pub fn map_names(&self) -> impl Iterator<Item = &str> {
-        self.maps.iter().filter_map(|map| map.name.as_deref())
+        self.view.maps.iter().filter_map(|map| map.name.as_deref())
     }
 
     /// Nanoseconds from the beginning of the script to a count of the time stamp counter.
@@ -356,7 +266,7 @@ impl Presentation {
 
     /// The numbers of maps with names, in the order of the names.
     fn by_name(&self) -> Vec<u32> {
-        let named = (0..).zip(&self.maps);
+        let named = (0..).zip(&self.view.maps);
         let mut named: Vec<(&str, u32)> = named
             .filter_map(|(number, map)| Some((map.name.as_deref()?, number)))
             .collect();
@@ -368,7 +278,7 @@ impl Presentation {
     fn values(&self, places: &[(u32, Shape)], stored: &[u8]) -> Vec<Value> {
         let value = |(offset, shape): &(u32, Shape)| {
             let bytes = stored.get(*offset as usize..).unwrap_or(&[]);
-            shape.decode(bytes, &self.context)
+            decode(shape, bytes, &self.context)
         };
         places.iter().map(value).collect()
     }
@@ -388,7 +298,7 @@ impl Presentation {
         let tid = word(4).unwrap_or(0);
         let request = word(HEADER).unwrap_or(u32::MAX);
         let stored = bytes.get(HEADER + VALUES..).unwrap_or(&[]);
-        let Some(record) = self.records.get(request as usize) else {
+        let Some(record) = self.view.records.get(request as usize) else {
             return Ok(Event::Nothing);
         };
         let (text, values) = match record {
@@ -413,17 +323,17 @@ impl Presentation {
                 (alloc::format!("{}\n", texts.join(between)), values)
             }
             Record::Value(shape) => {
-                let value = shape.decode(stored, &self.context);
+                let value = decode(shape, stored, &self.context);
                 let text = alloc::format!("{}\n", value.shown(symbols));
                 (text, alloc::vec![value])
             }
             Record::Element { map, key, value } => {
                 let bytes = stored.get(*key as usize..).unwrap_or(&[]);
-                let value = value.decode(bytes, &self.context);
+                let value = decode(value, bytes, &self.context);
                 let mut text = String::new();
-                if let Some(map) = self.maps.get(*map as usize) {
-                    let key = map.key(stored, &self.context);
-                    map.write_entry(&key, &value, symbols, &mut text)?;
+                if let Some(map) = self.view.maps.get(*map as usize) {
+                    let key = map::key(map, stored, &self.context);
+                    map::write_entry(map, &key, &value, symbols, &mut text)?;
                 }
                 (text, alloc::vec![value])
             }
@@ -445,8 +355,8 @@ impl Presentation {
         symbols: &dyn Symbolize,
         out: &mut dyn Write,
     ) -> Result<Event, fmt::Error> {
-        if self.loops.counters == Some(map) {
-            self.stopped = alloc::vec![0; self.loops.loops.len()];
+        if self.view.loops.counters == Some(map) {
+            self.stopped = alloc::vec![0; self.view.loops.loops.len()];
             for entry in entries {
                 let index = entry.key.first_chunk().copied().map(u32::from_le_bytes);
                 let count = entry.value.first_chunk().copied().map(u64::from_le_bytes);
@@ -456,7 +366,12 @@ impl Presentation {
                 }
             }
         }
-        let Some(name) = self.maps.get(map as usize).and_then(|map| map.name.clone()) else {
+        let Some(name) = self
+            .view
+            .maps
+            .get(map as usize)
+            .and_then(|map| map.name.clone())
+        else {
             return Ok(Event::Nothing);
         };
         self.latest.insert(map, entries.to_vec());
@@ -466,7 +381,7 @@ impl Presentation {
             match key {
                 None => self.write_map(map, entries, (top, divisor), symbols, out)?,
                 Some(key) => {
-                    let bytes = self.maps[map as usize].key_bytes();
+                    let bytes = map::key_bytes(&self.view.maps[map as usize]);
                     let of_key = |entry: &&Entry| {
                         entry.key.get(..bytes).is_some_and(|of| key.starts_with(of))
                     };
@@ -478,38 +393,9 @@ impl Presentation {
         Ok(Event::Map { name })
     }
 
-    /// The entries of a map, added up over the CPUs, by value and then by key.
     fn entries(&self, map: u32, entries: &[Entry]) -> Vec<(Key, Value)> {
-        let Some(map) = self.maps.get(map as usize) else {
-            return Vec::new();
-        };
-        let bytes = map.key_bytes();
-        let mut grouped: BTreeMap<&[u8], Vec<&Entry>> = BTreeMap::new();
-        for entry in entries {
-            let key = entry.key.get(..bytes).unwrap_or(&entry.key);
-            grouped.entry(key).or_default().push(entry);
-        }
-        // The same call stack may have two numbers, so equal keys are put together as values.
-        let mut merged: Vec<(Key, Vec<&Entry>)> = Vec::new();
-        let has_stack = map.keys.iter().any(Shape::has_stack);
-        for (key, entries) in grouped {
-            let key = map.key(key, &self.context);
-            match merged
-                .iter_mut()
-                .find(|(known, _)| has_stack && *known == key)
-            {
-                Some((_, known)) => known.extend(entries),
-                None => merged.push((key, entries)),
-            }
-        }
-        let mut values: Vec<(Key, Value)> = merged
-            .into_iter()
-            .filter_map(|(key, entries)| Some((key, map.value(&entries, &self.context)?)))
-            .collect();
-        values.sort_by(|(key, value), (other_key, other)| {
-            order(value, other).then_with(|| order_of_lists(key, other_key))
-        });
-        values
+        let map = self.view.maps.get(map as usize);
+        map.map_or_else(Vec::new, |map| map::entries(map, entries, &self.context))
     }
 
     fn write_map(
@@ -521,7 +407,7 @@ impl Presentation {
         out: &mut dyn Write,
     ) -> fmt::Result {
         let values = self.entries(map, entries);
-        let Some(map) = self.maps.get(map as usize) else {
+        let Some(map) = self.view.maps.get(map as usize) else {
             return Ok(());
         };
         let skipped = match usize::try_from(top) {
@@ -530,7 +416,7 @@ impl Presentation {
         };
         for (key, value) in &values[skipped..] {
             let divided = divide(value, divisor);
-            map.write_entry(key, divided.as_ref().unwrap_or(value), symbols, out)?;
+            map::write_entry(map, key, divided.as_ref().unwrap_or(value), symbols, out)?;
             if matches!(value, Value::Histogram(_)) {
                 out.write_char('\n')?;
             }
@@ -552,7 +438,7 @@ fn line(parts: &[Part], values: &[Value], symbols: &dyn Symbolize) -> Result<Str
             Part::Literal(literal) => text.push_str(literal),
             Part::Value(conversion) => {
                 if let Some(value) = values.next() {
-                    conversion.write(value, symbols, &mut text)?;
+                    format::write(conversion, value, symbols, &mut text)?;
                 }
             }
         }
@@ -577,127 +463,7 @@ fn divide(value: &Value, divisor: u64) -> Option<Value> {
     })
 }
 
-/// The order of the values of a map. Lists of counts are ordered by how many there are.
-fn order(a: &Value, b: &Value) -> Ordering {
-    a.order(b)
-}
-
 /// Nanoseconds of so many ticks.
 fn nanoseconds(ticks: u64, hz: u64) -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(hz.max(1))) as u64
-}
-
-impl Shape {
-    fn has_stack(&self) -> bool {
-        match self {
-            Self::Stack { .. } => true,
-            Self::Tuple(items) => items.iter().any(Self::has_stack),
-            _ => false,
-        }
-    }
-}
-
-impl MapView {
-    /// Bytes of the keys that the program wrote. Histograms have the bucket behind them.
-    fn key_bytes(&self) -> usize {
-        self.keys.iter().map(|shape| shape.bytes() as usize).sum()
-    }
-
-    fn key(&self, mut bytes: &[u8], context: &Context) -> Key {
-        let part = |shape: &Shape| {
-            let value = shape.decode(bytes, context);
-            bytes = bytes.get(shape.bytes() as usize..).unwrap_or(&[]);
-            value
-        };
-        self.keys.iter().map(part).collect()
-    }
-
-    /// The value of a key, of the entries of all CPUs. None if nothing was counted.
-    fn value(&self, entries: &[&Entry], context: &Context) -> Option<Value> {
-        let word = |entry: &Entry, number: usize| {
-            let bytes = entry.value.get(8 * number..).unwrap_or(&[]);
-            bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
-        };
-        let sum = |number| {
-            entries
-                .iter()
-                .fold(0_u64, |sum, entry| sum.wrapping_add(word(entry, number)))
-        };
-        let count = || Some(sum(0)).filter(|count| *count != 0);
-        let of_sign = |signed, number: u64| match signed {
-            true => i128::from(number.cast_signed()),
-            false => i128::from(number),
-        };
-        let number = |signed, number: u64| match signed {
-            true => Value::Signed(number.cast_signed()),
-            false => Value::Unsigned(number),
-        };
-        Some(match &self.class {
-            Class::Count => Value::Unsigned(count()?),
-            Class::Sum { signed } => {
-                count()?;
-                number(*signed, sum(1))
-            }
-            Class::Average { signed } => Value::Average {
-                count: count()?,
-                total: of_sign(*signed, sum(1)),
-            },
-            Class::Statistics { signed } => Value::Statistics {
-                count: count()?,
-                total: of_sign(*signed, sum(1)),
-            },
-            Class::Most { signed } | Class::Least { signed } => {
-                count()?;
-                let most = entries
-                    .iter()
-                    .filter(|entry| word(entry, 0) != 0)
-                    .map(|entry| word(entry, 1))
-                    .max()?;
-                let turned = match self.class {
-                    Class::Least { .. } => !most,
-                    _ => most,
-                };
-                number(*signed, if *signed { turned ^ 1 << 63 } else { turned })
-            }
-            Class::Histogram(scale) => {
-                let at = self.key_bytes();
-                let mut counts = BTreeMap::new();
-                for entry in entries {
-                    let bucket = entry.key.get(at..).unwrap_or(&[]);
-                    let bucket = bucket
-                        .iter()
-                        .rev()
-                        .fold(0, |number, byte| number << 8 | u32::from(*byte));
-                    *counts.entry(bucket).or_insert(0) += word(entry, 0);
-                }
-                let rows = scale.rows(|bucket| counts.get(&bucket).copied().unwrap_or(0));
-                Some(Value::Histogram(rows)).filter(|_| counts.values().any(|count| *count != 0))?
-            }
-            Class::Plain(shape) => shape.decode(&entries.first()?.value, context),
-        })
-    }
-
-    /// `@name[key, key]: value`.
-    fn write_entry(
-        &self,
-        key: &[Value],
-        value: &Value,
-        symbols: &dyn Symbolize,
-        out: &mut dyn Write,
-    ) -> fmt::Result {
-        out.write_str(self.name.as_deref().unwrap_or("@"))?;
-        if !key.is_empty() {
-            out.write_char('[')?;
-            for (index, part) in key.iter().enumerate() {
-                out.write_str(if index == 0 { "" } else { ", " })?;
-                write!(out, "{}", part.shown(symbols))?;
-            }
-            out.write_char(']')?;
-        }
-        match value {
-            Value::Histogram(_) => write!(out, ": \n{}", value.shown(symbols)),
-            Value::Stack(_) | Value::UserStack(_) => writeln!(out, ": {}", value.shown(symbols)),
-            _ => writeln!(out, ": {}", value.shown(symbols)),
-        }
-    }
 }
