@@ -14,7 +14,7 @@
 //! - [`shape`], [`view`]: how values are stored in answers, and how these are read.
 //!
 //! # Contexts
-//! Tasks that may sleep, and the host. Nothing here runs at a hit.
+//! The crate is for tasks that may sleep, and for the host. Nothing here runs at a hit.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -42,7 +42,7 @@ pub enum Shape {
     Text(u32),
     /// The length in 8 bytes, and the first bytes of a text; zeros fill it up.
     Counted(u32),
-    /// The same of bytes that are no text.
+    /// The same for bytes that are no text.
     Bytes(u32),
     /// The length in 8 bytes, and the first elements; zeros fill it up.
     List {
@@ -65,7 +65,7 @@ pub enum Shape {
         name: Rc<str>,
         fields: Fields,
     },
-    /// 1 in a byte and the value, or zeros: there is none.
+    /// 1 in a byte and the value, or zeros if there is none.
     Maybe(Box<Shape>),
     /// The tag of an enum whose variants hold nothing, as it is in memory.
     Choice {
@@ -184,7 +184,8 @@ impl Shape {
         }
     }
 
-    /// Makes it one that takes values of both shapes. Whether that goes, and whether it changed.
+    /// Makes it one that takes values of both shapes. Returns whether it changed; `None` if no
+    /// shape takes both.
     pub fn merge(&mut self, other: &Self) -> Option<bool> {
         if self == other {
             return Some(false);

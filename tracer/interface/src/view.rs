@@ -1,7 +1,7 @@
 //! How the answers of a script are read: what its records and maps hold, and how that is shown.
 //!
-//! The compiler makes it beside the script, and the reader needs nothing else: neither the tree nor
-//! the debug information. The kernel never sees it.
+//! The compiler makes the view beside the script, and the reader needs nothing else: neither the
+//! tree nor the debug information. The kernel never sees it.
 //!
 //! VIEW-1. Numbers of maps are those of [`crate::script::Script::maps`], and a record is the one of
 //!     the request with the same number.
@@ -14,16 +14,16 @@ use crate::shape::Shape;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
     pub maps: Vec<MapView>,
-    /// By request.
+    /// The records by the number of their request.
     pub records: Vec<Record>,
     pub loops: Loops,
-    /// Of each name of a probe: the text, and whether a function's name follows.
+    /// The names of probes: the text, and whether a function's name follows.
     pub probes: Vec<(Rc<str>, bool)>,
 }
 
 /// Bytes of the common header of a record.
 pub const HEADER: usize = 8;
-/// Where the values of a record begin, behind the header.
+/// Where the values of a record begin, after the header.
 pub const VALUES: usize = 8;
 
 /// How the values of a map are kept and read.
@@ -54,7 +54,7 @@ pub enum Class {
 /// A map of the script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MapView {
-    /// With its sign. None if it is the compiler's own.
+    /// The name with its sign. None if it is the compiler's own.
     pub name: Option<String>,
     pub class: Class,
     pub keys: Vec<Shape>,
@@ -71,7 +71,7 @@ pub enum Record {
         parts: Vec<Part>,
         values: Vec<(u32, Shape)>,
     },
-    /// Those texts that are there, with a text between each two. Values as in a line.
+    /// Those texts that are there, with a text between them. Values as in a line.
     Joined {
         between: Rc<str>,
         values: Vec<(u32, Shape)>,
@@ -96,20 +96,20 @@ pub enum Record {
     },
 }
 
-/// The loops that are ended after so many turns.
+/// The loops that are ended after too many turns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loops {
-    /// The map that counts how often each was.
+    /// The map that counts how often each was ended.
     pub counters: Option<u32>,
-    /// As in the text, and the most turns.
+    /// The loops as in the text, and the most turns of each.
     pub loops: Vec<(Rc<str>, u32)>,
 }
 
 /// How values are put into buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// By powers of two. Bucket 0 is for 0, bucket `b` for `2^(b-1)` up to below `2^b`, bucket
-    /// [`Scale::NEGATIVE`] for what is below 0.
+    /// Buckets by powers of two. Bucket 0 is for 0, bucket `b` for `2^(b-1)` up to below `2^b`,
+    /// bucket [`Scale::NEGATIVE`] for what is below 0.
     Log2,
     /// Bucket 0 is for what is below `from`, the next ones for `step` values each, the last one for
     /// `to` and above.
@@ -128,7 +128,7 @@ impl Scale {
         }
     }
 
-    /// How many ranges lie between `from` and `to`. Of more than `u32::MAX`, that number.
+    /// How many ranges lie between `from` and `to`. If there are more than `u32::MAX`, that number.
     pub fn steps(self) -> u32 {
         match self {
             Self::Log2 => 0,

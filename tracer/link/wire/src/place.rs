@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// The first bytes of a message that is a [`MemoryPlace`]. No frame begins so.
+/// The first bytes of a message that is a [`MemoryPlace`]. No frame begins like this.
 const OUTBOX: [u8; 8] = *b"outbox\0\0";
 const RING: [u8; 8] = *b"ring\0\0\0\0";
 const MAP: [u8; 8] = *b"map\0\0\0\0\0";
@@ -26,7 +26,7 @@ pub enum MemoryPlace {
     Map(MapPart),
 }
 
-/// Of a map: the memory that one CPU uses, or all of them.
+/// A part of a map: the memory that one CPU uses, or that all of them use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPart {
     /// The map's number in the script.
@@ -38,7 +38,7 @@ pub struct MapPart {
 }
 
 impl MemoryPlace {
-    /// As it is sent.
+    /// The message as it is sent.
     pub fn encode(&self) -> Vec<u8> {
         let (magic, extents) = match self {
             Self::Outbox(extents) => (OUTBOX, extents),
@@ -82,7 +82,7 @@ impl MemoryPlace {
         }
     }
 
-    /// Adds `bytes` bytes from `start` on behind the others.
+    /// Adds `bytes` bytes from `start` on after the others.
     pub fn push(extents: &mut Vec<Extent>, start: u64, bytes: u64) {
         match extents.last_mut() {
             Some(last) if last.start + last.bytes == start => last.bytes += bytes,
