@@ -31,7 +31,7 @@ pub struct Command {
     pub arguments: &'static str,
     /// Its effect, in a few words.
     pub help: &'static str,
-    /// Carries it out, with the words behind its name, and writes its output.
+    /// Carries it out, with the words after its name, and writes its output.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
     /// Finds the words that its arguments can be.
     pub complete: Complete,

@@ -12,7 +12,8 @@
 //!
 //! # Invariants
 //! BUFFER-1. A ring is taken away only while no record is being written to it: recording is paused
-//!     ([`records::pause`]), or the ring is nobody's any more; and a grace period has passed since.
+//!     ([`records::pause`]), or the ring is not in use any more; and a grace period has passed
+//!     since.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
 //! BUFFER-3. With spares, who consumes or clears also holds the pair of the CPU ([`Held`]), for one
@@ -161,9 +162,9 @@ impl Owned {
         self.memory.as_ptr()
     }
 
-    /// The counts of a ring that is nobody's any more, after a grace period (BUFFER-1).
+    /// The counts of a ring that is not in use any more, after a grace period (BUFFER-1).
     fn final_stats(&self) -> Stats {
-        // SAFETY: nobody writes to it.
+        // SAFETY: nothing writes to it.
         unsafe { self.ring.settle() };
         self.ring.stats()
     }
@@ -414,7 +415,7 @@ pub fn resize(kib: usize) -> Result<(), Errno> {
 /// The same, but rings that have that size stay, with their records.
 ///
 /// # Errors
-/// As [`resize`].
+/// The same as [`resize`].
 pub fn set_size_kib(kib: usize) -> Result<(), Errno> {
     match kib.checked_next_multiple_of(PAGE_BYTES / 1024) {
         Some(kib) if kib == size_kib() => Ok(()),
@@ -527,7 +528,7 @@ pub fn free_snapshot() -> Result<(), Errno> {
 /// stay.
 ///
 /// # Errors
-/// As of [`take_snapshot`].
+/// The same as for [`take_snapshot`].
 pub fn arm() -> Result<(), Errno> {
     let mut buffer = BUFFER.lock();
     buffer.ready_for_snapshots()?;
@@ -557,7 +558,7 @@ pub fn unread() -> u64 {
         .sum()
 }
 
-/// The fates of all records since the boot. The numbers agree with each other while nobody records.
+/// The fates of all records since the boot. The numbers agree with each other while no CPU records.
 pub fn totals() -> Totals {
     let buffer = BUFFER.lock();
     settle();
@@ -587,7 +588,7 @@ pub enum Item<'a> {
 pub struct Waiting {
     cpu: usize,
     what: What,
-    /// Of a record. There is room for the longest.
+    /// The bytes of a record. There is room for the longest.
     bytes: Vec<u8>,
 }
 
@@ -695,7 +696,7 @@ pub fn consume_while(
     consume_chosen(cpu, |item| item.is_none_or(&mut visit))
 }
 
-/// As [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
+/// The same as [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
 fn consume_chosen(
     cpu: Option<usize>,
     mut visit: impl FnMut(Option<Item<'_>>) -> bool,

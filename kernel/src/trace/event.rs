@@ -60,7 +60,7 @@ pub struct Event {
     pub filter: Option<Filter>,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
-    /// Behind `probes`, so that no program has a trigger's slot when that is dropped.
+    /// After `probes`, so that no program has a trigger's slot when that is dropped.
     pub triggers: Vec<ActiveTrigger>,
     /// The maps of its histograms, by name. They outlive programs.
     maps: Vec<(String, Shared<LoadedMap>)>,
@@ -77,7 +77,7 @@ pub struct ActiveTrigger {
     pub trigger: Trigger,
     /// The beginning of the names of its maps.
     name: String,
-    /// Of one that acts on something else than a histogram.
+    /// The slot of one that acts on something else than a histogram.
     pub slot: Option<Taken>,
     pub paused: bool,
 }
@@ -137,7 +137,7 @@ enum State {
     Idle(Holder),
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
-    /// Of the kernel's own, and idle.
+    /// A probe of the kernel's own, idle.
     Absent,
 }
 
@@ -244,7 +244,7 @@ impl Probe {
             State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
             State::Idle(_) | State::Absent => (None, 0),
         };
-        // This waits until nobody is in the old program any more. Then its count is final.
+        // This waits until no CPU is in the old program any more. Then its count is final.
         self.state = next;
         if let Some(program) = program {
             self.before += Profile::of(&program, misses);
@@ -516,7 +516,7 @@ impl Event {
     /// Adds a trigger. `slot` is that of one that is no histogram.
     ///
     /// # Errors
-    /// As [`Event::apply_growth`]; then it is not there, and comes back.
+    /// The same as [`Event::apply_growth`]; then it is not there, and comes back.
     pub fn add_trigger(
         &mut self,
         trigger: Trigger,
@@ -545,7 +545,7 @@ impl Event {
     /// Takes a trigger away. Returns it.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn remove_trigger(&mut self, index: usize) -> Result<ActiveTrigger, Errno> {
         let active = self.triggers.remove(index);
         if let Err(errno) = self.apply() {
@@ -560,7 +560,7 @@ impl Event {
     /// Takes all histograms away.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then those that are left stay.
+    /// The same as [`Event::apply`]; then those that are left stay.
     pub fn remove_histograms(&mut self) -> Result<(), Errno> {
         let is_hist = |active: &ActiveTrigger| matches!(active.trigger.action, Action::Hist(_));
         while let Some(last) = self.triggers.iter().rposition(is_hist) {
@@ -572,7 +572,7 @@ impl Event {
     /// Lets a histogram count, or not.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn pause(&mut self, index: usize, paused: bool) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.triggers[index].paused, paused);
         let result = self.apply();
@@ -603,7 +603,7 @@ impl Event {
     /// One more trigger of another event has the switch, or one less.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn share_switch(&mut self, more: bool) -> Result<(), Errno> {
         if self.switch_users == 0 {
             self.switch.store(self.enabled.into(), Ordering::Relaxed);
@@ -725,7 +725,7 @@ impl Event {
     /// Turns recording on or off, also if a trigger of another event has switched it.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then it is as it was.
+    /// The same as [`Event::apply`]; then it is as it was.
     pub fn enable(&mut self, enabled: bool) -> Result<(), Errno> {
         if self.enabled != enabled {
             self.enabled = enabled;
@@ -741,7 +741,7 @@ impl Event {
     /// Sets or clears the filter.
     ///
     /// # Errors
-    /// As [`Event::apply_growth`]; then the old filter is in force.
+    /// The same as [`Event::apply_growth`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.filter, filter);
         let result = match self.filter {

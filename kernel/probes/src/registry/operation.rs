@@ -273,7 +273,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
-    /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
+    /// post slots that nothing needs any more, and the kretprobes whose calls return quietly from
     /// now on. Returns the sites that this touches.
     fn unlink_all<T: Probe + ?Sized>(&self, optimizer: &Optimizer, probes: &[&T]) -> List<Site> {
         let mut touched = List::new();
@@ -329,7 +329,7 @@ impl<P: Host> Probes<P> {
         kprobe.site.store(null_mut(), Release);
     }
 
-    /// Frees the sites that have no probe left, and the post slots that nobody needs any more.
+    /// Frees the sites that have no probe left, and the post slots that nothing needs any more.
     fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
         while let Some(site) = touched.pop() {
             // SAFETY: registered sites are live.

@@ -53,7 +53,7 @@ impl<P: Host> Probes<P> {
         };
         debug_assert!(!site.gone.load(Relaxed));
         // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
-        // armed nor wants to be, so nobody marks its site.
+        // armed nor wants to be, so its site is not marked.
         unsafe { P::write_text(site.addr(), byte) };
     }
 
@@ -167,7 +167,7 @@ impl<P: Host> Probes<P> {
 }
 
 /// Calls `visit` with the offset of each byte in `bytes` that is `wanted`, in order. It may change
-/// bytes, and sees those that it has changed if they are behind.
+/// bytes, and sees those that it has changed further on.
 fn for_each(wanted: u8, bytes: &mut [u8], mut visit: impl FnMut(&mut [u8], usize)) {
     // Much text has no such byte, and this search takes words at a time.
     if bytes.contains(&wanted) {

@@ -127,7 +127,7 @@ impl<P: Misses, A> Batch<P, A> {
         probes.extend(addresses.iter().map(|address| probe(*address, &action)));
         // No bytes are to spare, so this needs no memory.
         let probes = Box::into_raw(probes.into_boxed_slice());
-        // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
+        // SAFETY: they are dropped after their unregistration, in `remove`, and nothing has these
         // references then.
         references.extend(unsafe { &*probes });
         match PROBES.register_batch(&references) {
@@ -138,7 +138,7 @@ impl<P: Misses, A> Batch<P, A> {
             }),
             Err(error) => {
                 references.clear();
-                // SAFETY: from `into_raw` above, and nobody has them.
+                // SAFETY: from `into_raw` above, and nothing else has them.
                 drop(unsafe { Box::from_raw(probes) });
                 Err(error.into())
             }
@@ -164,7 +164,7 @@ impl<P: Misses, A> Batch<P, A> {
         let action = self.action.take();
         self.references.clear();
         match removed {
-            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
+            // SAFETY: from `Box::into_raw`, once; nothing reaches them any more.
             Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
             // They are hit still. So they stay, with all that a hit needs.
             Err(_) => core::mem::forget((action, programs())),

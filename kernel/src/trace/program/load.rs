@@ -36,9 +36,9 @@ use crate::{
 pub struct Program {
     verified: Verified,
     maps: Vec<Shared<LoadedMap>>,
-    /// Of a probe: its routines. They are in `code`.
+    /// The routines of a probe, in `code`.
     pub(super) action: Option<Action>,
-    /// Of an entry or return: its routine, in `code`.
+    /// The routine of an entry or a return, in `code`.
     pub(super) routine: Option<CallRoutine>,
     code: ActionCode,
 }

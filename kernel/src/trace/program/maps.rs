@@ -1,12 +1,13 @@
 //! Maps of loaded programs: their memory, and what compiled code is told of them.
 //!
 //! A map may belong to several programs, so it is [`Shared`]. A counter (an array by CPU of one
-//! value of 8 bytes) is lent a word of the CPU's own data while there is one ([`counters`]), because
-//! a hit then counts with one instruction. All others have memory of their own. A hash has a table
-//! for each CPU, or one for all; [`Tables`] tells compiled code where they are.
+//! value of 8 bytes) is lent a word of the CPU's own data while there is one ([`counters`]),
+//! because a hit then counts with one instruction. All others have memory of their own. A hash has
+//! a table for each CPU, or one for all; [`Tables`] tells compiled code where they are.
 //!
 //! # Contexts
-//! Tasks that may sleep, while hits go on. A map's memory is freed with its last holder (PROGRAM-2).
+//! Tasks that may sleep, while hits go on. A map's memory is freed with its last holder
+//! (PROGRAM-2).
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -26,7 +27,7 @@ use crate::{
 
 /// A map of a loaded program.
 pub enum LoadedMap {
-    /// Of any kind with memory of its own, and where compiled code finds the tables of a hash.
+    /// A map with memory of its own, and where compiled code finds the tables of a hash.
     Own(Map, Option<Box<Tables>>),
     /// The trace buffer.
     Ring,

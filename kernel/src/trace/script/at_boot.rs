@@ -158,7 +158,7 @@ fn read() -> Option<(Vec<u8>, Vec<u8>)> {
 /// The reader's task.
 fn read_trace(script: Vec<u8>, options: &str) {
     let options = Options::parse(options);
-    // SAFETY: one task of this kind is started, and nobody else uses COM2.
+    // SAFETY: one task of this kind is started, and nothing else uses COM2.
     let mut line = unsafe { Line::new() };
     let mut outcome = OVER;
     if !line.port.works() {
@@ -264,7 +264,7 @@ struct Line {
 
 impl Line {
     /// # Safety
-    /// Nobody else uses COM2 while the value exists.
+    /// Nothing else uses COM2 while the value exists.
     unsafe fn new() -> Self {
         // SAFETY: by the contract.
         let (mut port, input) = unsafe { (SerialPort::com2(), SerialInput::com2()) };

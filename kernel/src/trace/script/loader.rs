@@ -6,7 +6,10 @@
 //! costs a hit least.
 //!
 //! # Contexts
-//! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is refused.
+//! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is
+//! refused.
+
+#![forbid(unsafe_code)]
 
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
@@ -38,7 +41,8 @@ pub(super) struct Loader<'s> {
     script: &'s Script,
     defs: Vec<MapDef>,
     pub(super) maps: Vec<Shared<LoadedMap>>,
-    /// By attachment. Each is a map of its own, because one of a single counter costs a hit least.
+    /// The counters of hits, by attachment. Each is a map of its own, because one of a single
+    /// counter costs a hit least.
     pub(super) hits: Vec<Shared<LoadedMap>>,
 }
 

@@ -63,7 +63,7 @@ fn counter(places: Option<u32>) -> Shared<Program> {
 /// The functions that are `wanted`.
 fn functions(wanted: impl Fn(&Symbol<'_>) -> bool) -> Vec<Symbol<'static>> {
     let mut functions: Vec<_> = symbols::functions()
-        .filter(|symbol| symbol.kind == symbols::Kind::Text && wanted(symbol))
+        .filter(|symbol| symbol.kind == symbols::SymbolKind::Text && wanted(symbol))
         .collect();
     functions.sort_by_key(|symbol| symbol.start);
     functions.dedup_by_key(|symbol| symbol.start);
