@@ -10,6 +10,7 @@
 //!   session      types at the kernel's prompt and reads its answers
 //!   tracer       runs the command `trace` and reads its answers
 //!   document     reads documents, and compares or writes what they show
+//!   modules      reads which modules of a crate name which
 //! ```
 //!
 //! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
@@ -19,6 +20,7 @@ pub mod bench;
 pub mod boots;
 pub mod catalogue;
 pub mod document;
+pub mod modules;
 pub mod processors;
 pub mod session;
 pub mod tracer;

@@ -18,23 +18,10 @@ use x86_64::{
     },
 };
 
-use crate::{exit, say, traps};
+use crate::{PROBES, exit, probe_entry_points, say, with_breakpoint_entry};
 
 /// This kernel, as the probes see it.
 pub struct Minimal;
-
-/// The probes of this kernel.
-pub static PROBES: Probes<Minimal> = Probes::new();
-
-// The assembly of the probes: stubs, trampoline, and `kprobe_breakpoint`, where the gate of #BP
-// leads. Without SMAP nothing has to be cleared there.
-probes::entry_points!(Minimal, cs = traps::CODE, ss = traps::DATA);
-probes::breakpoint_entry!(
-    Minimal,
-    PROBES,
-    other = traps::other_breakpoint,
-    clear_ac = ""
-);
 
 /// The data that the probes keep for the one CPU. Its GS base points there.
 static CPU: PerCpu = PerCpu::new();

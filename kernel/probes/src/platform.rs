@@ -1,4 +1,11 @@
 //! The trait that a kernel implements for the probes.
+//!
+//! [`Platform`] has three kinds of methods. Those of the hit path are called in any context, also
+//! in an NMI, and must not take a lock. Those of registration are called by tasks. Some of them
+//! wait, and what they have waited for is what makes it safe to free memory: clauses 3 and 4 of its
+//! safety list are the two that all the others here rest on.
+//!
+//! The page [`your_kernel`](crate::your_kernel) implements it, method by method.
 
 use core::{fmt, mem::offset_of, ops::Range};
 

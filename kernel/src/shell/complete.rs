@@ -1,6 +1,6 @@
 //! The words that Tab offers: commands, paths, functions, modules and their parameters, programs.
 //!
-//! A command says by its [`Complete`] which words its arguments can be. Here are the usual ones.
+//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be. Here are the usual ones.
 //! The file behind `>` is a path in any case.
 
 use alloc::{
@@ -10,25 +10,22 @@ use alloc::{
 
 use prompt::{Candidates, End, Place};
 
-use super::{COMMANDS, walkthrough::CALLABLE};
+use super::{command::Command, walkthrough::CALLABLE};
 use crate::{
     fs::{self, Kind as FileKind, NodeRef},
     module::{self, State},
     symbols::{self, Kind, Symbol},
 };
 
-/// Finds the words that may stand in a place.
-pub type Complete = fn(&Place) -> Candidates;
-
-/// The words that may stand in a place of a line.
-pub fn candidates(place: &Place) -> Candidates {
+/// The words that may stand in a place of a line, where there are these commands.
+pub fn candidates(commands: &[Command], place: &Place) -> Candidates {
     if place.is_output {
         return paths(place);
     }
     let Some(name) = place.words.first() else {
-        return words(COMMANDS.iter().map(|command| command.name));
+        return words(commands.iter().map(|command| command.name));
     };
-    let command = COMMANDS.iter().find(|command| command.name == name);
+    let command = commands.iter().find(|command| command.name == name);
     command.map_or_else(Candidates::default, |command| (command.complete)(place))
 }
 

@@ -1,4 +1,11 @@
-//! Commands about files.
+//! Commands about files, and the output of any command on its way to a file.
+//!
+//! Commands go through the kernel's own interface of files, as system calls do, but with paths from
+//! the root directory and without a table of descriptors. They read in pieces of [`CHUNK`] bytes,
+//! so a large file needs little memory. `tail` keeps the lines that it may have to show.
+//!
+//! Ctrl-C ends a command where it reads or writes next: a read that waits returns EINTR, and the
+//! output takes no more.
 
 use alloc::{collections::VecDeque, format, string::String, vec, vec::Vec};
 use core::{

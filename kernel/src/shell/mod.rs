@@ -214,7 +214,9 @@ pub fn run() {
     let mut reader = LineReader::new();
     terminal::echo(b"Type help for the commands.\n");
     loop {
-        let line = match reader.read(PROMPT, &mut Terminal, complete::candidates) {
+        let line = match reader.read(PROMPT, &mut Terminal, |place| {
+            complete::candidates(COMMANDS, place)
+        }) {
             Ok(line) => line,
             Err(ReadError::Abandoned) => continue,
             Err(error @ ReadError::NotAscii) => {

@@ -11,7 +11,7 @@
 //!
 //! The alarm is never nearer than a tick, so interrupts come no faster than ticks do.
 
-use super::{scheduler::schedule, sleep, tick};
+use super::{scheduler::schedule, sleepers, tick};
 use crate::{
     arch::{apic, percpu},
     console, terminal, test_runner,
@@ -50,7 +50,7 @@ fn rest() {
     let tick = apic::tick_ns();
     let waits = console::is_pending() || terminal::is_polled();
     let next = [
-        sleep::earliest_of(percpu.cpu_id()),
+        sleepers::earliest_of(percpu.cpu_id()),
         test_runner::deadline_ns(),
     ]
     .into_iter()

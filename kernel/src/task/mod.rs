@@ -24,6 +24,7 @@ pub mod kthread;
 pub mod process;
 pub mod scheduler;
 pub mod sleep;
+pub(crate) mod sleepers;
 mod tick;
 pub mod wait;
 pub mod wait_queue;
@@ -444,6 +445,14 @@ pub fn comm_of(pid: Pid) -> Option<Comm> {
 #[inline]
 pub fn current_raw() -> *const Task {
     percpu::current_raw().cast()
+}
+
+/// The running task, for code that keeps its CPU as long as it looks at it. None before the scheduler
+/// is up. Any context, on the hit path, too.
+#[inline(always)]
+pub(crate) fn running() -> Option<&'static Task> {
+    // SAFETY: the running task is alive (T1), and the CPU is kept.
+    unsafe { current_raw().as_ref() }
 }
 
 /// The task that runs. Any context once the scheduler is set up.

@@ -34,7 +34,7 @@
 //! 1. On the way out of an interrupt that it took with interrupts on and with `preempt_count` 0.
 //!    The probes must allow it (`PROBES.may_preempt`): they forbid it
 //!    inside a slot or detour. If they forbid it, the task is preempted in front of its next
-//!    breakpoint ([`preempt_at_breakpoint`]).
+//!    breakpoint ([`crate::probes::preempt_at_breakpoint`]).
 //! 2. Where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
 //!    it.
 //!
@@ -53,7 +53,6 @@ use crate::{
     probes::{
         PROBES,
         handler_rules::{self, Rule},
-        preempt_at_breakpoint,
     },
     sync::SpinLock,
 };
@@ -207,16 +206,17 @@ pub extern "C" fn preempt_schedule() {
     reschedule(true);
 }
 
-/// Called last in an interrupt handler, with the frame of the interrupted code.
-pub fn preempt_on_interrupt_exit(regs: &PtRegs) {
+/// The exit of an interrupt, with the frame of the interrupted code: lets another task run if one
+/// is to. Returns whether that has to wait, because the probes forbid it there.
+pub fn preempt_on_interrupt_exit(regs: &PtRegs) -> bool {
     if !is_preemption_due(regs) {
-        return;
+        return false;
     }
     if PROBES.may_preempt(regs.ip) {
         preempt_at(regs.ip);
-    } else {
-        preempt_at_breakpoint::request();
+        return false;
     }
+    true
 }
 
 /// Whether a task is to be preempted, and may be, that has executed a breakpoint which has not been

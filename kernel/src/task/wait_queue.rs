@@ -21,7 +21,7 @@
 use super::{
     State, TaskRef, current,
     scheduler::{schedule, wake},
-    sleep::Sleeper,
+    sleepers::Sleeper,
 };
 use crate::{
     errno::Errno,

@@ -26,7 +26,6 @@ use tracefs::{
 use super::{
     buffer,
     event::{Event, Probe, check_loadable},
-    files,
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
     sources,
@@ -57,6 +56,19 @@ pub struct Events {
     /// [`Probe::order`] of the next one.
     next_order: u64,
     pub errors: ErrorLog,
+    /// Is told of each change of the list from now on.
+    pub watcher: Option<Watcher>,
+}
+
+/// What follows the list of events: their files. Called under the lock of the list.
+#[derive(Clone, Copy)]
+pub struct Watcher {
+    /// An event of this name and number is about to come; if the flag is true, as the first one of
+    /// its group. If this fails, it has changed nothing, and the event does not come.
+    pub added: fn(&Name, u16, bool) -> Result<(), Errno>,
+    /// An event of this name is gone; if the flag is true, as the last one of its group. It takes no
+    /// memory.
+    pub removed: fn(&Name, bool),
 }
 
 /// The number of the first event; those below are the kernel's own on Linux.
@@ -71,6 +83,7 @@ pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     next_id: FIRST_ID,
     next_order: 0,
     errors: ErrorLog::new(),
+    watcher: None,
 });
 
 fn no_memory() -> Refusal {
@@ -107,7 +120,9 @@ impl Events {
         self.list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let at = self.position(&entry.name).err().ok_or(Errno::EEXIST)?;
         let with_group = !self.has_group(&entry.name.0);
-        files::create_event(&entry.name, id, with_group)?;
+        if let Some(watcher) = self.watcher {
+            (watcher.added)(&entry.name, id, with_group)?;
+        }
         self.list.insert(at, entry);
         Ok(at)
     }
@@ -235,7 +250,9 @@ impl Events {
 
     fn remove(&mut self, at: usize) {
         let entry = self.list.remove(at);
-        files::remove_event(&entry.name, !self.has_group(&entry.name.0));
+        if let Some(watcher) = self.watcher {
+            (watcher.removed)(&entry.name, !self.has_group(&entry.name.0));
+        }
     }
 
     /// Deletes all events.

@@ -39,7 +39,6 @@ use bpf_compiler::Sample;
 use trace_maps::{MAX_FRAMES, Stacks};
 
 use super::{
-    helpers,
     nofault::{self, Space},
     records,
     shared::{OutOfMemory, try_box},
@@ -52,6 +51,7 @@ use crate::{
     probes::PROBES,
     symbols::{self, Address},
     sync::Mutex,
+    task,
 };
 
 /// The table, or null before it is made.
@@ -201,7 +201,7 @@ unsafe fn walk(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize
 /// As of [`walk`].
 #[inline(always)]
 unsafe fn walk_program(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize {
-    let Some(task) = helpers::task() else {
+    let Some(task) = task::running() else {
         return 0;
     };
     let (mut ip, mut bp) = if sample.ip < USER_END {

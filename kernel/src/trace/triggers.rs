@@ -16,7 +16,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::{helpers::TRACING_ON, snapshot};
+use super::{records::TRACING_ON, snapshot};
 
 /// The most triggers at once.
 pub const MOST: usize = 256;

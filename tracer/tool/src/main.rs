@@ -2,7 +2,7 @@
 //! shows its answers.
 //!
 //! ```text
-//!   text ─ parse ─ compile ─► script ─► boot::trace ─► the guest ─┐
+//!   text ─ parse ─ compile ─► script ─► trace_link ─► the guest ─┐
 //!            ▲        ▲                                           │ frames
 //!        arguments  debug information      terminal, JSON, ◄─ session
 //!                                          files, conditions

@@ -16,12 +16,10 @@ use boot::{
     image::{self, Kernel},
     prerequisites,
     progress::say,
-    trace::{Ender, Event as GuestEvent, Request, Trace},
 };
 use debug_info::DebugInfo;
-use trace_compiler::{
-    Compiled, Event, Options as CompileOptions, Origin, Presentation, Totals, compile,
-};
+use trace_answers::{Event, Presentation, Totals};
+use trace_compiler::{Compiled, Options as CompileOptions, Origin, compile};
 use trace_interface::{
     Frame, Kernel as _,
     frame::Entry,
@@ -32,6 +30,7 @@ use trace_language::{
     Diagnostic, parse_with,
     tree::{ProbeKind, Script},
 };
+use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 
 use crate::{
     REFUSED,
@@ -230,8 +229,9 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
         Err(mistakes) => return refuse(report(&mistakes, &source.text, &source.name)),
     };
     timing.step("program compiled");
+    let presentation = Presentation::new(compiled.view);
     for condition in &conditions {
-        if let Err(error) = condition.check(compiled.presentation.map_names()) {
+        if let Err(error) = condition.check(presentation.map_names()) {
             return refuse(format!("error: {error}"));
         }
     }
@@ -257,7 +257,7 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace.ender());
     let mut session = Session {
         options,
-        presentation: compiled.presentation,
+        presentation,
         probes: probes(
             &compiled.origins,
             &compiled.script.attachments,

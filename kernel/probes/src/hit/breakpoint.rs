@@ -1,4 +1,15 @@
 //! A hit of any probes, in Rust: from the trap to the displaced instruction and back.
+//!
+//! This is the slow path of the stubs, and the whole path without them ([`super`] has the table).
+//! [`Hits::serve`] takes the guard, runs the probes of the site from the newest on, and leaves to
+//! the slot. A post handler or a single step keeps the hit open: `Hits::pause` notes it in the
+//! CPU's data, and the post stub or the debug trap takes it up.
+//!
+//! Some instructions are carried out on the saved registers instead of in a slot: `popf`, and where
+//! a post handler waits also the others that work on flags, and returns.
+//!
+//! # Contexts
+//! Interrupts off, any nesting. The guard is held exactly while handlers run (HIT-2, HIT-4).
 
 use core::{
     ptr::null_mut,

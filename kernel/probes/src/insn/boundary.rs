@@ -1,4 +1,17 @@
 //! Where instructions start: linear decoding from a function's first byte.
+//!
+//! x86-64 has no marks between instructions, and bytes in the middle of one may decode as well. So
+//! an address counts as a start only if decoding from the function's first byte arrives there. What
+//! compilers put between instructions decodes as instructions, too: padding, and the landing pad of
+//! indirect branches.
+//!
+//! | type | yields | for |
+//! |---|---|---|
+//! | [`Instructions`] | each [`Insn`] with its bytes | reading code |
+//! | `DecodedForms` | each decoded form, without a copy | facts about whole functions |
+//! | [`BoundaryWalk`] | the instruction at an address | registrations, in ascending order |
+//!
+//! The bytes are the original ones: probes must have been undone in them.
 
 use iced_x86::{Code, Decoder, Instruction};
 

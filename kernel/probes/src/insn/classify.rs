@@ -1,4 +1,13 @@
 //! Which instructions may be probed, and what sort of replacement each needs.
+//!
+//! All but a few instructions run anywhere, at most with another displacement
+//! ([`Class::Ordinary`]). The other classes say what else a replacement has to do. An instruction
+//! is refused in three cases: no copy of it can have the same effect; the probes themselves would
+//! not survive it, for example because it changes the GS base; or processors disagree about what it
+//! does.
+//!
+//! The answer depends on the decoded operation. Only `sti` is judged by its neighbour as well,
+//! because the instruction after it may rely on interrupts staying off.
 
 use iced_x86::{Code, OpKind, Register};
 

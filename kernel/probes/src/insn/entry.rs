@@ -30,7 +30,8 @@ use super::{
     boundary::{Instructions, landing_pad_len},
     classify::{Class, classify},
     decode::Insn,
-    region::{FunctionCode, JUMP_BYTES},
+    encoding::JUMP_BYTES,
+    region::FunctionCode,
 };
 
 /// The most bytes that a jump displaces: four, and the longest instruction.

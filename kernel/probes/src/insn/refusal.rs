@@ -1,4 +1,10 @@
 //! Why an instruction may not be probed, one reason per entry, with its errno and the way out.
+//!
+//! Each reason has a name for statistics (the survey of a whole kernel counts by it), the errno
+//! that a registration fails with, and a sentence for the person who wanted the probe. The sentence
+//! says what is the matter, and where a probe can be put instead.
+//!
+//! The errnos are written here and not taken from a kernel's: this crate knows no kernel.
 
 use core::fmt;
 

@@ -27,13 +27,11 @@ use super::{
     boundary::{DecodedForms, Instructions},
     classify::{Class, classify},
     decode::{DecodeError, Insn},
+    encoding::JUMP_BYTES,
     flags::FlagsOp,
     landing_pad_len,
     refusal::Refusal,
 };
-
-/// Length of `jmp rel32`.
-pub const JUMP_BYTES: usize = 5;
 
 /// The instructions that a jump displaces: all that begin under it.
 #[derive(Clone, Copy, Debug)]

@@ -37,11 +37,7 @@
 use alloc::boxed::Box;
 use core::{
     mem::ManuallyDrop,
-    ptr::null_mut,
-    sync::atomic::{
-        AtomicPtr,
-        Ordering::{Relaxed, Release},
-    },
+    sync::atomic::Ordering::{Relaxed, Release},
 };
 
 use crate::{
@@ -53,24 +49,12 @@ use crate::{
     error::ProbeError,
     hit::calls::Returning,
     pt_regs::PtRegs,
-    registry::{Host, Probes, State, target::Function, try_box},
+    registry::{
+        memory::try_box,
+        state::{Host, Probes, State},
+        target::Function,
+    },
 };
-
-/// The kprobes on the trampolines. Null before their first use, because the registry is all zero in
-/// the program's file.
-pub(crate) struct Historic {
-    trap3: AtomicPtr<Kprobe>,
-    trap4: AtomicPtr<Kprobe>,
-}
-
-impl Historic {
-    pub(crate) const fn new() -> Self {
-        Self {
-            trap3: AtomicPtr::new(null_mut()),
-            trap4: AtomicPtr::new(null_mut()),
-        }
-    }
-}
 
 impl<P: Host> Probes<P> {
     /// The trampoline that calls return to by `method`.

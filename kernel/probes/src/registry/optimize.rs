@@ -48,10 +48,7 @@ use alloc::vec::Vec;
 use core::{
     array, fmt,
     ptr::{NonNull, null, null_mut},
-    sync::atomic::{
-        AtomicPtr,
-        Ordering::{Relaxed, Release},
-    },
+    sync::atomic::Ordering::{Relaxed, Release},
 };
 
 use crate::{
@@ -63,53 +60,15 @@ use crate::{
         site::Site,
     },
     error::ProbeError,
-    insn::{
-        EntryFacts, FunctionCode, JUMP_BYTES, MAX_DISPLACED, Obstacle, Region, landing_pad_len,
-    },
+    insn::{FunctionCode, INT3, JUMP, JUMP_BYTES, MAX_DISPLACED, Obstacle, jump, landing_pad_len},
     platform::Text,
     registry::{
-        Host, Probes,
-        list::{Linked, List},
-        pool::Pool,
-        slots::FreeSlots,
-        templates::Draft,
-        text::INT3,
+        displaceable::{Displaceable, Displaced},
+        list::List,
+        optimizer::Optimizer,
+        state::{Host, Probes},
     },
 };
-
-/// `jmp rel32`.
-pub(crate) const JUMP: u8 = 0xe9;
-
-/// The optimiser's part of the state that the registry's lock protects.
-pub(crate) struct Optimizer {
-    /// The knob.
-    pub(crate) on: bool,
-    free: FreeSlots,
-    /// Detours that nobody enters any more, to be freed after a grace period.
-    retired: List<Detour>,
-    draft: Draft,
-    /// Where detours are.
-    memory: Pool<Detour>,
-}
-
-impl Optimizer {
-    pub(crate) const fn new() -> Self {
-        Self {
-            on: false,
-            free: FreeSlots::new(),
-            retired: List::new(),
-            draft: Draft::new(),
-            memory: Pool::new(),
-        }
-    }
-}
-
-/// The detours that come, that leave, or that are to be freed.
-impl Linked for Detour {
-    fn link(&self) -> &AtomicPtr<Self> {
-        &self.next
-    }
-}
 
 /// The return probe that is alone at `site`, or null.
 fn lone(site: &Site) -> *const KretprobeCore {
@@ -140,29 +99,6 @@ impl fmt::Display for NoJump {
             Self::OutOfMemory => f.write_str("there is no memory to look at the code"),
         }
     }
-}
-
-/// The instructions that a jump displaces.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made on the stack, one at a time"
-)]
-pub(crate) enum Displaced {
-    Decoded(Region),
-    /// Of an open entry of which facts are known, with the bytes: executed unchanged at any
-    /// address.
-    Plain([u8; MAX_DISPLACED], EntryFacts),
-}
-
-/// Code that a jump may displace.
-pub(crate) struct Displaceable {
-    pub(crate) insns: Displaced,
-    pub(crate) original: [u8; JUMP_BYTES],
-    /// Whether it begins a function, behind the landing pad of indirect branches.
-    pub(crate) at_entry: bool,
-    /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds. False
-    /// where nobody asks.
-    pub(crate) flags_are_dead: bool,
 }
 
 impl<P: Host> Probes<P> {
@@ -583,13 +519,6 @@ pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
 fn jump_to(site: &Site, detour: &Detour) -> [u8; JUMP_BYTES] {
     // In reach: the slot region is within 2 GiB of all text.
     jump(site.addr(), detour.enter())
-}
-
-/// The jump at `from` to `to`, which is in reach.
-pub(crate) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
-    let distance = to.wrapping_sub(from + JUMP_BYTES as u64) as u32;
-    let [a, b, c, d] = distance.to_le_bytes();
-    [JUMP, a, b, c, d]
 }
 
 /// All but the first byte.

@@ -10,7 +10,7 @@ use crate::{
     error::ProbeError,
     hit::slots::{MAX_PAGES, MOST_PER_PAGE, NUMBERS_PER_PAGE, PAGE_BYTES, Page, SlotPool, Tenant},
     platform::Platform,
-    registry::try_box,
+    registry::memory::try_box,
 };
 
 /// Which slots are free; kept under the registry's lock.

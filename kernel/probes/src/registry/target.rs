@@ -1,4 +1,18 @@
 //! Where a probe goes, and whether it may go there.
+//!
+//! ```text
+//!   resolve          symbol, address and offset ─► an address in text, and its symbol
+//!   check_container  jprobe, kretprobe: only at a function's entry, and so on
+//!   target           the instruction there, decoded from the function's start and classified
+//! ```
+//!
+//! The first two need no memory, and the third only for the text of the function, which a batch
+//! keeps from one probe to the next ([`Function`]). Each refusal is a [`ProbeError`]; nothing has
+//! changed then. An entry of which facts are known is not decoded.
+//!
+//! # Contexts
+//! Under the registry's lock, because text and sites change under it alone. [`Probes::judge`] asks
+//! about an instruction alone and takes no lock.
 
 use alloc::{string::String, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,7 +30,7 @@ use crate::{
         translate,
     },
     platform::{Symbol, Text},
-    registry::{Host, Probes, State},
+    registry::state::{Host, Probes, State},
 };
 
 /// Where a probe goes, after all checks that need no memory.

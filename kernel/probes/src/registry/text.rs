@@ -6,18 +6,15 @@ use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 use crate::{
     data::site::Site,
     error::ProbeError,
-    insn::{JUMP_BYTES, landing_pad_len},
+    insn::{INT3, JUMP, JUMP_BYTES, landing_pad_len},
     platform::{Symbol, Text},
-    registry::{Host, Probes, optimize::JUMP},
+    registry::state::{Host, Probes},
 };
 
 /// How many breakpoints are written between two synchronisations, in all rounds. A batch may probe
 /// the code that writes breakpoints. Writing so many at a time keeps that code unprobed for most of
 /// the work.
 const WRITTEN_AT_ONCE: usize = 4096;
-
-/// The breakpoint instruction.
-pub(crate) const INT3: u8 = 0xcc;
 
 impl<P: Host> Probes<P> {
     /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every

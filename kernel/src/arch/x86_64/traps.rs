@@ -13,8 +13,8 @@ use crate::{
     console::{self, Interruption},
     mm::{fault, kernel_stack, paging::USER_END},
     panic, pr_err, pr_warn,
-    probes::{PROBES, hooks},
-    task::{self, exit::exit_if_requested, scheduler, sleep},
+    probes::{PROBES, hooks, preempt_at_breakpoint},
+    task::{self, exit::exit_if_requested, scheduler, sleepers},
     terminal, test_runner, trace,
 };
 use core::{
@@ -204,7 +204,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     apic::end_of_interrupt();
     drop(in_interrupt);
     drop(interruption);
-    scheduler::preempt_on_interrupt_exit(regs);
+    preempt_at_breakpoint::on_interrupt_exit(regs);
 }
 
 /// The work of an interrupt, without the switch to another task that may follow it. A function of
@@ -252,7 +252,7 @@ fn spare_interrupt(regs: &mut PtRegs) -> bool {
 #[inline(never)]
 pub extern "C" fn timer_interrupt(regs: &mut PtRegs) {
     test_runner::tick(regs);
-    sleep::tick();
+    sleepers::tick();
     scheduler::tick();
     terminal::tick();
     // An idle CPU prints when the interrupt is over.

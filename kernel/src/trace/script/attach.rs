@@ -36,11 +36,11 @@ use core::{
 
 use trace_interface::script::Attachment;
 
-use super::{Loader, Refusal};
+use super::{loader::Loader, refusal::Refusal};
 use crate::{
     arch::{PtRegs, apic, percpu, smp},
     mm::init_text,
-    probes::{Kprobe, PreVerdict, ProbeError, Registered, blacklist, register},
+    probes::{Kprobe, PreVerdict, Registered, blacklist, register},
     symbols::{self, Kind},
     time,
     trace::{
@@ -234,40 +234,19 @@ fn attach_most<T>(
     let mut refused = 0;
     loop {
         match attach(&left) {
-            Err(LoadError::Probe(error)) if refused < MOST_REFUSED && left.len() > 1 => {
-                let Some(place) = place_of(&error) else {
-                    return Err(LoadError::Probe(error));
+            Err(error) if refused < MOST_REFUSED && left.len() > 1 => {
+                let Some(place) = error.refused_place() else {
+                    return Err(error);
                 };
                 let before = left.len();
                 left.retain(|other| *other != place);
                 if left.len() == before {
-                    return Err(LoadError::Probe(error));
+                    return Err(error);
                 }
                 refused += 1;
             }
             result => return result,
         }
-    }
-}
-
-/// Whether the matter is a place that cannot be probed.
-pub fn is_of_place(error: &LoadError) -> bool {
-    matches!(error, LoadError::Probe(error) if place_of(error).is_some())
-}
-
-/// The place that cannot be probed, if that is the matter.
-fn place_of(error: &ProbeError) -> Option<u64> {
-    match error {
-        ProbeError::NoSymbolAt { addr }
-        | ProbeError::NotText { addr }
-        | ProbeError::Gone { addr }
-        | ProbeError::Blacklisted { addr, .. }
-        | ProbeError::MidInstruction { addr, .. }
-        | ProbeError::Undecodable { addr, .. }
-        | ProbeError::Instruction { addr, .. }
-        | ProbeError::NotFunctionEntry { addr, .. }
-        | ProbeError::MixedReturnMethods { addr } => Some(*addr),
-        _ => None,
     }
 }
 

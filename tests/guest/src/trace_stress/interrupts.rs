@@ -22,7 +22,8 @@ use kernel::{
         snapshot,
     },
 };
-use trace_compiler::{Options, Presentation, compile};
+use trace_answers::Presentation;
+use trace_compiler::{Options, compile};
 use trace_interface::Frame;
 
 use super::{Rings, Since, address_of, fired_target, number_in, recorder};
@@ -301,7 +302,7 @@ fn answers_of(program: &str) -> (String, Vec<u64>) {
     let tree = trace_language::parse(program).unwrap();
     let compiled = compile(&tree, &SymbolsOnly, &Options::default()).unwrap();
     let mut answers = Answers {
-        presentation: compiled.presentation,
+        presentation: Presentation::new(compiled.view),
         text: String::new(),
     };
     let session = Session::start(&compiled.script, How::default(), &mut answers).unwrap();

@@ -23,12 +23,12 @@ use std::{
 use bpf::{
     Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program, Reg, Size, Target, Verified,
     context::Register,
-    interpreter::{Addresses, Environment, TestMachine},
 };
 use bpf_compiler::{
     Array, BreakpointFrame, Calls, Code, CompileError, Form, Given, Machine, MapRuntime, PerCpu,
     PidTgid, Routine, Sample, compile, mend,
 };
+use bpf_interpreter::{Addresses, Environment, TestMachine};
 
 /// The forms of a program of a probe.
 pub const FORMS: [Form; 6] = [
@@ -971,7 +971,7 @@ pub fn agree(
     variant: Variant,
 ) -> Result<Outcome, String> {
     let limit = 1 << 20;
-    if bpf::interpreter::run(program.program(), &mut world.clone(), limit).is_err() {
+    if bpf_interpreter::run(program.program(), &mut world.clone(), limit).is_err() {
         return Ok(Outcome::Objected);
     }
     let forms = match program.program().kind {
@@ -982,7 +982,7 @@ pub fn agree(
         compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;
         let mut world = world.clone();
         let (machine, al) = run(program, form, &mut world, variant);
-        let result = bpf::interpreter::run(program.program(), &mut world, limit)
+        let result = bpf_interpreter::run(program.program(), &mut world, limit)
             .map_err(|objection| format!("the interpreter objects: {objection}"))?;
         let mut differences = machine.differences(&world);
         if form == Form::Handler {
