@@ -12,7 +12,6 @@ use boot::{
     image::Kernel,
     prerequisites::{self, Install},
     qemu::Machine,
-    trace::{Event, Request as TraceRequest, Trace, Transport},
 };
 use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
@@ -21,6 +20,7 @@ use trace_interface::{
     Frame, Script,
     script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
 };
+use trace_link::{Event, Request as TraceRequest, Trace, Transport};
 use trace_ring::image::Image;
 
 /// A kernel, and what it said.

@@ -4,9 +4,10 @@ mod machine;
 
 use bpf::{
     AluOp, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program, Reg, Size, Target,
-    Width, context::Register, interpreter::TestMachine, verifier::verify, wire::decode,
+    Width, context::Register, verifier::verify, wire::decode,
 };
 use bpf_cases::{Vector, vectors};
+use bpf_interpreter::TestMachine;
 use machine::{FORMS, Variant, run, with_result};
 
 /// The instructions in front of a vector's own: its memory becomes the value of an array, to which

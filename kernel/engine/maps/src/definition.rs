@@ -29,7 +29,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The definition of a map. Its name is the business of those who look maps up.
+/// The definition of a map. Its name is kept by the code that looks maps up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
     /// Its kind.

@@ -15,8 +15,6 @@
 //!
 //! [`image`] reads the memory of any of them from outside, for example from another process.
 //!
-//! A histogram is an array with a word for each bucket (`histogram.rs`).
-//!
 //! # Invariants
 //! MAP-1. A map takes its memory when it is made and gives it back when it is dropped. Nothing
 //!     allocates in between, except the results that a task asks for.
@@ -43,7 +41,6 @@ pub mod compiled;
 mod definition;
 mod error;
 mod hash;
-pub mod histogram;
 pub mod image;
 mod map;
 mod stacks;

@@ -3,12 +3,8 @@
 
 mod common;
 
-use bpf::{
-    Kind, Program, Reg,
-    context::Register,
-    interpreter::{Space, TestMachine, run},
-    verifier::verify,
-};
+use bpf::{Kind, Program, Reg, context::Register, verifier::verify};
+use bpf_interpreter::{Space, TestMachine, run};
 use common::{Kernel, VFS_READ};
 use tracefs::{
     commands::Words,

@@ -50,7 +50,7 @@ pub struct Unpredictable {
 /// See the module's text.
 #[derive(Clone)]
 pub struct Case {
-    /// The instruction under test and those behind it.
+    /// The instruction under test and those after it.
     pub code: Code,
     /// The instruction under test.
     pub instruction: Instruction,
@@ -135,7 +135,7 @@ impl Case {
     }
 
     /// Fills memory that starts at `address` with the case's contents. All memory of a case is
-    /// filled so.
+    /// filled in this way.
     pub fn fill(&self, address: u64, memory: &mut [u64]) {
         let mut random = Random::new(self.fill ^ address);
         memory.fill_with(|| random.next());
@@ -150,7 +150,7 @@ impl Case {
         }
     }
 
-    /// Has memory hold `word` at `address`.
+    /// Makes memory hold `word` at `address`.
     pub(crate) fn set_word(&mut self, address: u64, word: u64) {
         if let Some(place) = self.words.get_mut(self.word_count) {
             *place = (address, word);
@@ -211,7 +211,7 @@ impl Case {
                 self.registers[RCX] = random.below(MOST_ITERATIONS + 1);
             }
         }
-        // The trap behind a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
+        // The trap after a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
         // but not always in the emulator.
         if instruction.op0_kind() == OpKind::NearBranch64
             && ground.place(self.window, instruction.near_branch64(), 1) == Place::Hole
@@ -219,7 +219,7 @@ impl Case {
             self.flags &= !TF;
         }
         match instruction.mnemonic() {
-            // Whether it holds off the trap behind it differs from processor to processor.
+            // Whether it holds off the trap after it differs from processor to processor.
             Mnemonic::Sti => self.flags &= !TF,
             // The emulator traps one instruction late.
             Mnemonic::Pause => self.flags &= !TF,
@@ -296,7 +296,7 @@ impl Case {
         Some(())
     }
 
-    /// Leaves of the privileged instructions those that do no harm. `None` for the others.
+    /// Keeps those privileged instructions that do no harm. `None` for the others.
     fn tame_privileged(&mut self, random: &mut Random) -> Option<()> {
         match self.instruction.code() {
             // The low word of rdx is the port.
@@ -327,7 +327,7 @@ impl Case {
             | C::Lfs_r32_m1632
             | C::Lfs_r64_m1664
             | C::Mov_cr_r64 => self.touches_system = true,
-            // A breakpoint of the debug registers would hit anybody.
+            // A breakpoint of the debug registers would hit any code.
             C::Mov_dr_r64 => return None,
             _ => {}
         }
@@ -384,7 +384,8 @@ impl Case {
                 self.instruction.mnemonic(),
                 Mnemonic::Rdtsc | Mnemonic::Rdtscp | Mnemonic::Rdpmc | Mnemonic::Rdpru
             )
-            // The last page fault's address and the last debug exception belong to any code before.
+            // The last page fault's address and the last debug exception belong to any code that
+            // ran before.
             || matches!(self.instruction.op1_register(), Register::CR2 | Register::DR6);
         if !is_volatile {
             return;
@@ -411,7 +412,7 @@ impl Case {
     }
 }
 
-/// Bytes, instruction and state, for somebody who looks for the cause of a failure.
+/// Bytes, instruction and state, for whoever looks for the cause of a failure.
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 16] = [

@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use bpf::{
-    Kind, MapDef, MapIndex, MapKind,
-    interpreter::{Space, TestMachine, run},
-};
+use bpf::{Kind, MapDef, MapIndex, MapKind};
+use bpf_interpreter::{Space, TestMachine, run};
 use trace_interface::{
     Frame,
     frame::{Books, Entry},
@@ -17,7 +15,9 @@ use trace_interface::{
 };
 use trace_language::parse;
 
-use crate::{Compiled, Options, Presentation, Symbol, Symbolize, compile};
+use trace_answers::{Presentation, Symbol, Symbolize};
+
+use crate::{Compiled, Options, compile};
 
 pub(super) const WRITE: u64 = 0xffff_8000_0000_1000;
 pub(super) const READ: u64 = 0xffff_8000_0000_2000;
@@ -706,17 +706,13 @@ impl World {
     }
 
     pub(super) fn of(compiled: Compiled) -> Self {
-        let Compiled {
-            script,
-            presentation,
-            ..
-        } = compiled;
+        let Compiled { script, view, .. } = compiled;
         // As the host gets it.
         let script = Script::decode(&script.encode()).unwrap();
         let count = script.maps.len();
         let mut world = Self {
             script,
-            presentation,
+            presentation: Presentation::new(view),
             fake: Fake::new(),
             out: String::new(),
             memory: Vec::new(),

@@ -7,10 +7,8 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{
-    Builder, Kind, Program, Reg, Size,
-    interpreter::{self, Space, TestMachine},
-};
+use bpf::{Builder, Kind, Program, Reg, Size};
+use bpf_interpreter::{Space, TestMachine};
 use proptest::prelude::*;
 
 use super::{
@@ -113,7 +111,7 @@ impl Sample {
         machine.comm[..self.comm.len()].copy_from_slice(&self.comm);
         machine.cpu = self.cpu;
         machine.pid_tgid = 7 << 32 | u64::from(self.pid);
-        interpreter::run(program, &mut machine, 100_000).unwrap() == 1
+        bpf_interpreter::run(program, &mut machine, 100_000).unwrap() == 1
     }
 }
 
@@ -310,7 +308,7 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
     assert_eq!(loads("u8 > 1 && u8 < 9"), 1);
     assert_eq!(loads("(u8 == 1 || u8 == 2) && u8 != 3"), 1);
     assert_eq!(loads("u8 == 1 && u16 == 2 && u8 == 3"), 3);
-    // Behind the first part `u8` is held on one path and `u16` on the other.
+    // After the first part `u8` is held on one path and `u16` on the other.
     assert_eq!(loads("(u8 == 1 || u16 == 2) && u8 == 3"), 3);
 }
 
@@ -373,7 +371,7 @@ fn constant_strings_are_decided_when_compiling() {
             .unwrap();
         builder.exit(1).place(reject).exit(0);
         let program = builder.finish().unwrap();
-        let result = interpreter::run(&program, &mut TestMachine::new(&program), 100);
+        let result = bpf_interpreter::run(&program, &mut TestMachine::new(&program), 100);
         assert_eq!(result, Ok(kept.into()), "{text}");
     }
 }
