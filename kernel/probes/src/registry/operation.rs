@@ -262,14 +262,14 @@ impl<P: Host> Probes<P> {
         // 3. Hits that had found them are over.
         P::synchronize_hits();
         // 4. Their memory is free, and breakpoints beside them may become jumps.
-        self.log_abandoned_calls(state);
+        log_abandoned_calls(self, state);
         self.free_detours(&mut state.optimizer);
         probes
             .iter()
-            .for_each(|probe| Self::release(state, *probe, removal));
+            .for_each(|probe| release(state, *probe, removal));
         self.optimize(&mut state.optimizer, enabled, touched.iter());
         state.in_flight.free_returned();
-        self.free_unused(state, touched);
+        free_unused(self, state, touched);
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
@@ -304,48 +304,6 @@ impl<P: Host> Probes<P> {
         touched
     }
 
-    /// Gives back the memory of one probe, and makes it ready to be registered again. A grace
-    /// period is over since it was unlinked.
-    fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
-        if let Some(core) = registered_kretprobe(probe) {
-            let holder = core.holder.swap(null_mut(), Relaxed);
-            if let Some(holder) = NonNull::new(holder) {
-                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
-                unsafe { state.in_flight.push(holder) };
-            }
-        }
-        let kprobe = probe.kprobe();
-        if let Some(counter) = kprobe.hits.stop() {
-            state.counters.give_back(counter);
-        }
-        kprobe.next.store(null_mut(), Relaxed);
-        if kprobe.is_registered() {
-            match removal {
-                // A probe that is registered again starts as it did at first.
-                Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
-                Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
-            }
-        }
-        kprobe.site.store(null_mut(), Release);
-    }
-
-    /// Frees the sites that have no probe left, and the post slots that nothing needs any more.
-    fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
-        while let Some(site) = touched.pop() {
-            // SAFETY: registered sites are live.
-            let this = unsafe { site.as_ref() };
-            if this.is_empty() {
-                // SAFETY: out of the table since before the grace period, and handed out once.
-                unsafe { self.free_site(state, site) };
-            } else {
-                let slot = this.retired_post_slot.swap(0, Relaxed);
-                if slot != 0 {
-                    self.slots.free(&mut state.slots, slot);
-                }
-            }
-        }
-    }
-
     pub(super) fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {
         let mut state = self.lock()?;
         // SAFETY: a registered probe's site lives while the lock is held.
@@ -376,5 +334,60 @@ fn registered_kretprobe<T: Probe + ?Sized>(probe: &T) -> Option<&KretprobeCore> 
     match probe.container() {
         Container::Kretprobe(core) if probe.kprobe().is_registered() => Some(core),
         _ => None,
+    }
+}
+
+/// Gives back the memory of one probe, and makes it ready to be registered again. A grace
+/// period is over since it was unlinked.
+fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
+    if let Some(core) = registered_kretprobe(probe) {
+        let holder = core.holder.swap(null_mut(), Relaxed);
+        if let Some(holder) = NonNull::new(holder) {
+            // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+            unsafe { state.in_flight.push(holder) };
+        }
+    }
+    let kprobe = probe.kprobe();
+    if let Some(counter) = kprobe.hits.stop() {
+        state.counters.give_back(counter);
+    }
+    kprobe.next.store(null_mut(), Relaxed);
+    if kprobe.is_registered() {
+        match removal {
+            // A probe that is registered again starts as it did at first.
+            Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
+            Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
+        }
+    }
+    kprobe.site.store(null_mut(), Release);
+}
+
+/// Tells of calls that were abandoned since this was last done: their frames matched no return.
+/// The hit that finds one out cannot print.
+fn log_abandoned_calls<P: Host>(probes: &Probes<P>, state: &mut State) {
+    let all = probes.stale_instances();
+    let new = all - core::mem::replace(&mut state.told_abandoned, all);
+    if new > 0 {
+        P::log(format_args!(
+            "kretprobe: {new} calls were left without a return, by a jump or an unwinding; \
+             their instances were given back"
+        ));
+    }
+}
+
+/// Frees the sites that have no probe left, and the post slots that nothing needs any more.
+fn free_unused<P: Host>(probes: &Probes<P>, state: &mut State, mut touched: List<Site>) {
+    while let Some(site) = touched.pop() {
+        // SAFETY: registered sites are live.
+        let this = unsafe { site.as_ref() };
+        if this.is_empty() {
+            // SAFETY: out of the table since before the grace period, and handed out once.
+            unsafe { probes.free_site(state, site) };
+        } else {
+            let slot = this.retired_post_slot.swap(0, Relaxed);
+            if slot != 0 {
+                probes.slots.free(&mut state.slots, slot);
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! A jump takes five bytes where a breakpoint takes one. So a site is optimised only if all of this
 //! holds:
-//! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`](crate::Platform));
+//! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`]);
 //! - a probe of it is enabled, none has a post handler, none is a jprobe;
 //! - no enabled probe lies under the jump;
 //! - the knobs are on.
@@ -61,12 +61,13 @@ use crate::{
     },
     error::ProbeError,
     insn::{FunctionCode, INT3, JUMP, JUMP_BYTES, MAX_DISPLACED, Obstacle, jump, landing_pad_len},
-    platform::Text,
+    platform::{Platform, Text},
     registry::{
         displaceable::{Displaceable, Displaced},
         list::List,
         optimizer::Optimizer,
         state::{Host, Probes},
+        text::text,
     },
 };
 
@@ -220,9 +221,9 @@ impl<P: Host> Probes<P> {
             }
         }
         if !leaving.is_empty() {
-            Self::write_first_bytes(&leaving, INT3);
+            write_first_bytes::<P>(&leaving, INT3);
             // The second round of the breakpoints, too (REGISTRY-4).
-            Self::write_tails(&leaving, |_, detour| tail(detour.original));
+            write_tails::<P>(&leaving, |_, detour| tail(detour.original));
         }
         while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
@@ -304,38 +305,14 @@ impl<P: Host> Probes<P> {
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
         P::synchronize_hits();
-        Self::write_tails(&coming, |site, detour| tail(jump_to(site, detour)));
+        write_tails::<P>(&coming, |site, detour| tail(jump_to(site, detour)));
         for _round in 0..2 {
-            Self::write_first_bytes(&coming, JUMP);
+            write_first_bytes::<P>(&coming, JUMP);
         }
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
             unsafe { detour.as_ref() }.installed.store(true, Relaxed);
         }
-    }
-
-    /// Writes `byte` as the first byte of each site: one round.
-    fn write_first_bytes(detours: &List<Detour>, byte: u8) {
-        for detour in detours.iter() {
-            // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
-            // under the lock.
-            unsafe { P::write_text(detour.site().addr(), byte) };
-        }
-        P::synchronize_cores();
-    }
-
-    /// Writes the other bytes of each site: one round.
-    fn write_tails(
-        detours: &List<Detour>,
-        tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
-    ) {
-        for detour in detours.iter() {
-            let site = detour.site();
-            // SAFETY: text of a site that is not gone, after its breakpoint, where no CPU is (see
-            // the module's text), under the lock.
-            unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
-        }
-        P::synchronize_cores();
     }
 
     /// Makes and writes the detour of `site`, if the code there allows one. `function` as in
@@ -347,7 +324,7 @@ impl<P: Host> Probes<P> {
         function: &mut Option<FunctionCode>,
     ) -> Option<NonNull<Detour>> {
         let code = if site.entry.are_known() {
-            self.known_displaceable(site)
+            known_displaceable(self, site)
         } else {
             match self.displaceable(site.addr(), function) {
                 Ok(mut code) => {
@@ -404,12 +381,12 @@ impl<P: Host> Probes<P> {
         let contains = |code: &FunctionCode| addr.wrapping_sub(code.start()) < code.len();
         let code = match decoded.take() {
             Some(code) if contains(&code) => code,
-            _ => self.code_around(addr)?,
+            _ => code_around(self, addr)?,
         };
         let code = decoded.insert(code);
         let function = code.start()..code.start() + code.len();
         let behind = if addr + JUMP_BYTES as u64 > function.end {
-            self.pristine(function.end..function.end + self.unowned_behind(function.end))
+            self.pristine(function.end..function.end + unowned_behind::<P>(function.end))
                 .map_err(|_| NoJump::OutOfMemory)?
         } else {
             Vec::new()
@@ -432,54 +409,6 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// The code of the function around `addr` as it is without probes, if jumps may be written
-    /// there.
-    fn code_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
-        let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
-        let function = symbol.start..symbol.start + symbol.size;
-        if symbol.text != Text::Kernel {
-            return Err(NoJump::NotForGood);
-        }
-        if P::may_fault(function.clone()) {
-            return Err(NoJump::MayFault);
-        }
-        let bytes = self.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
-        Ok(FunctionCode::new(bytes, symbol.start))
-    }
-
-    /// The code that a jump displaces at `site`, an entry of which facts are known. None: no jump
-    /// may be there.
-    fn known_displaceable(&self, site: &Site) -> Option<Displaceable> {
-        let facts = site.entry;
-        let len = facts.displaced_len();
-        // SAFETY: part of a symbol, under the registry's lock.
-        let text = unsafe { Self::text(site.addr(), len) };
-        let mut bytes = [0; MAX_DISPLACED];
-        bytes[..len].copy_from_slice(text);
-        // A breakpoint may be at each instruction, also one that its probes do not want any more
-        // and that is about to go. A jump is not there: it is a breakpoint again by now.
-        for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
-            if let Some(site) = self.site_at(site.addr() + behind as u64) {
-                bytes[behind] = site.opcode();
-            }
-        }
-        (len > 0).then(|| Displaceable {
-            original: array::from_fn(|at| bytes[at]),
-            insns: Displaced::Plain(bytes, facts),
-            at_entry: true,
-            flags_are_dead: facts.flags_are_dead(),
-        })
-    }
-
-    /// How many bytes after `end`, where a function ends, belong to no symbol: at most as many as
-    /// a jump can use, and on the function's last page.
-    fn unowned_behind(&self, end: u64) -> u64 {
-        let page = |at: u64| at >> 12;
-        (end..end + JUMP_BYTES as u64 - 1)
-            .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
-            .count() as u64
-    }
-
     /// Frees the detours that were taken out of use, if there are any, after a grace period for
     /// them alone.
     pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
@@ -500,6 +429,78 @@ impl<P: Host> Probes<P> {
             unsafe { optimizer.memory.give_back(detour) };
         }
     }
+}
+
+/// Writes `byte` as the first byte of each site: one round.
+fn write_first_bytes<P: Platform>(detours: &List<Detour>, byte: u8) {
+    for detour in detours.iter() {
+        // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
+        // under the lock.
+        unsafe { P::write_text(detour.site().addr(), byte) };
+    }
+    P::synchronize_cores();
+}
+
+/// Writes the other bytes of each site: one round.
+fn write_tails<P: Platform>(
+    detours: &List<Detour>,
+    tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
+) {
+    for detour in detours.iter() {
+        let site = detour.site();
+        // SAFETY: text of a site that is not gone, after its breakpoint, where no CPU is (see
+        // the module's text), under the lock.
+        unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
+    }
+    P::synchronize_cores();
+}
+
+/// How many bytes after `end`, where a function ends, belong to no symbol: at most as many as
+/// a jump can use, and on the function's last page.
+fn unowned_behind<P: Platform>(end: u64) -> u64 {
+    let page = |at: u64| at >> 12;
+    (end..end + JUMP_BYTES as u64 - 1)
+        .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
+        .count() as u64
+}
+
+/// The code of the function around `addr` as it is without probes, if jumps may be written
+/// there.
+fn code_around<P: Host>(probes: &Probes<P>, addr: u64) -> Result<FunctionCode, NoJump> {
+    let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
+    let function = symbol.start..symbol.start + symbol.size;
+    if symbol.text != Text::Kernel {
+        return Err(NoJump::NotForGood);
+    }
+    if P::may_fault(function.clone()) {
+        return Err(NoJump::MayFault);
+    }
+    let bytes = probes.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
+    Ok(FunctionCode::new(bytes, symbol.start))
+}
+
+/// The code that a jump displaces at `site`, an entry of which facts are known. None: no jump
+/// may be there.
+fn known_displaceable<P: Host>(probes: &Probes<P>, site: &Site) -> Option<Displaceable> {
+    let facts = site.entry;
+    let len = facts.displaced_len();
+    // SAFETY: part of a symbol, under the registry's lock.
+    let text = unsafe { text(site.addr(), len) };
+    let mut bytes = [0; MAX_DISPLACED];
+    bytes[..len].copy_from_slice(text);
+    // A breakpoint may be at each instruction, also one that its probes do not want any more
+    // and that is about to go. A jump is not there: it is a breakpoint again by now.
+    for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
+        if let Some(site) = probes.site_at(site.addr() + behind as u64) {
+            bytes[behind] = site.opcode();
+        }
+    }
+    (len > 0).then(|| Displaceable {
+        original: array::from_fn(|at| bytes[at]),
+        insns: Displaced::Plain(bytes, facts),
+        at_entry: true,
+        flags_are_dead: facts.flags_are_dead(),
+    })
 }
 
 /// Whether `detour`, which is that of `site`, still serves its probes.

@@ -32,6 +32,7 @@ use crate::{
         trap_ip::TrapIp,
     },
     error::ProbeError,
+    hit::slots::SlotPool,
     insn::{
         self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
         jump, pushed_register, step_copy, translate,
@@ -40,6 +41,7 @@ use crate::{
     pt_regs::REGISTER_OFFSETS,
     registry::{
         memory::try_box,
+        slots::FreeSlots,
         state::{Host, Probes, State},
         target::{Target, TargetInsn},
     },
@@ -61,8 +63,10 @@ impl<P: Host> Probes<P> {
         let site = unsafe { place.as_mut() };
         site.entry = target.entry;
         let filled = match target.insn {
-            TargetInsn::Decoded(insn, class) => self.fill_site(state, site, insn, class, step),
-            TargetInsn::Plain(bytes) => self.fill_plain_site(state, site, bytes),
+            TargetInsn::Decoded(insn, class) => {
+                self.slots.fill(&mut state.slots, site, insn, class, step)
+            }
+            TargetInsn::Plain(bytes) => self.slots.fill_plain(&mut state.slots, site, bytes),
         };
         match filled {
             Ok(()) => Ok(place),
@@ -74,10 +78,68 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Fills a site for `insn`. On an error the slots that it has are those that were taken.
-    fn fill_site(
+    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns
+    /// the first two.
+    pub(super) fn prepare<T: Probe + ?Sized>(
         &self,
         state: &mut State,
+        probe: &T,
+        site: &Site,
+    ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
+        let counter = state.counters.take(state.cpus)?;
+        let holder = match probe.container() {
+            Container::Kretprobe(core) => make_holder::<P>(state, core),
+            _ => Ok(null_mut()),
+        };
+        let prepared = holder.and_then(|holder| {
+            if probe.kprobe().post_handler.is_some()
+                && site.step.is_none()
+                && let Err(error) = self.slots.make_post_slot(&mut state.slots, site)
+            {
+                // Only kretprobes have a holder, and they have no post handler.
+                debug_assert!(holder.is_null());
+                return Err(error);
+            }
+            Ok(holder)
+        });
+        match prepared {
+            Ok(holder) => Ok((holder, counter)),
+            Err(error) => {
+                state.counters.give_back(counter);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back a site and its slots.
+    ///
+    /// # Safety
+    /// 1. `place` is from [`Probes::make_site`], once.
+    /// 2. No hit can reach it.
+    pub(super) unsafe fn free_site(&self, state: &mut State, place: NonNull<Site>) {
+        // SAFETY: live by (1).
+        let site = unsafe { place.as_ref() };
+        let step = site.step.as_ref().map_or(0, |step| step.0);
+        for slot in [
+            site.slot,
+            site.post_slot.load(Relaxed),
+            site.retired_post_slot.load(Relaxed),
+            step,
+        ] {
+            if slot != 0 {
+                self.slots.free(&mut state.slots, slot);
+            }
+        }
+        // SAFETY: by the contract.
+        unsafe { state.sites.give_back(place) };
+    }
+}
+
+impl<P: Platform> SlotPool<P, Site> {
+    /// Fills a site for `insn`. On an error the slots that it has are those that were taken.
+    fn fill(
+        &self,
+        free: &mut FreeSlots,
         site: &mut Site,
         insn: &Insn,
         class: Class,
@@ -93,23 +155,23 @@ impl<P: Host> Probes<P> {
             Class::Return => Some(Emulated::Return(insn.discarded_arguments())),
             _ => None,
         };
-        site.slot = self.slots.take(&mut state.slots)?;
+        site.slot = self.take(free)?;
         site.run.store(site.slot, Relaxed);
         let translation = translate(insn, site.slot, Ending::Resume);
         let code = Self::fitting(&translation).map_err(refused)?;
         site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
-        self.slots.write(site.slot, site, code.code());
+        self.write(site.slot, site, code.code());
         // A step that ends on another CPU's data would not end: a slot needs none.
         if step == StepMethod::TrapFlag && !insn.writes_msr() {
-            let slot = self.slots.take(&mut state.slots)?;
+            let slot = self.take(free)?;
             let copy = step_copy(insn, slot).map_err(refused);
             let boxed = copy.and_then(|copy| try_box((slot, copy)));
             let written = boxed.map(|step| {
-                self.slots.write(slot, site, step.1.code());
+                self.write(slot, site, step.1.code());
                 site.step = Some(step);
             });
             if written.is_err() {
-                self.slots.free(&mut state.slots, slot);
+                self.free(free, slot);
             }
             written?;
         }
@@ -118,19 +180,19 @@ impl<P: Host> Probes<P> {
 
     /// The same for an instruction of these bytes, to be executed unchanged and translated: what
     /// [`translate`] makes of it, without decoding.
-    fn fill_plain_site(
+    fn fill_plain(
         &self,
-        state: &mut State,
+        free: &mut FreeSlots,
         site: &mut Site,
         bytes: &[u8],
     ) -> Result<(), ProbeError> {
         site.set_bytes(bytes);
         site.pushed = place_of(pushed_register(bytes));
-        site.slot = self.slots.take(&mut state.slots)?;
+        site.slot = self.take(free)?;
         site.run.store(site.slot, Relaxed);
         site.slot_positions = Positions::of_plain(site.len);
         let (code, len) = plain_slot(bytes, site.slot, site.next_ip());
-        self.slots.write(site.slot, site, &code[..len]);
+        self.write(site.slot, site, &code[..len]);
         Ok(())
     }
 
@@ -156,55 +218,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns
-    /// the first two.
-    pub(super) fn prepare<T: Probe + ?Sized>(
-        &self,
-        state: &mut State,
-        probe: &T,
-        site: &Site,
-    ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
-        let counter = state.counters.take(state.cpus)?;
-        let holder = match probe.container() {
-            Container::Kretprobe(core) => Self::make_holder(state, core),
-            _ => Ok(null_mut()),
-        };
-        let prepared = holder.and_then(|holder| {
-            if probe.kprobe().post_handler.is_some()
-                && site.step.is_none()
-                && let Err(error) = self.make_post_slot(state, site)
-            {
-                // Only kretprobes have a holder, and they have no post handler.
-                debug_assert!(holder.is_null());
-                return Err(error);
-            }
-            Ok(holder)
-        });
-        match prepared {
-            Ok(holder) => Ok((holder, counter)),
-            Err(error) => {
-                state.counters.give_back(counter);
-                Err(error)
-            }
-        }
-    }
-
-    fn make_holder(state: &mut State, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
-        // Returns count there once their kretprobe is gone.
-        let retired = &RETIRED.kprobe.hits;
-        if !retired.is_counting() {
-            retired.start(state.counters.take(state.cpus)?);
-        }
-        Holder::try_new(
-            core,
-            current_task::<P>,
-            maxactive(state.cpus, core) as usize,
-            core.data,
-        )
-    }
-
     /// Makes `site` ready for a post handler, if it is not yet.
-    fn make_post_slot(&self, state: &mut State, site: &Site) -> Result<(), ProbeError> {
+    fn make_post_slot(&self, free: &mut FreeSlots, site: &Site) -> Result<(), ProbeError> {
         if site.emulated.is_some() {
             site.emulate.store(true, Relaxed);
         } else if site.post_slot.load(Relaxed) == 0
@@ -214,9 +229,9 @@ impl<P: Host> Probes<P> {
                 let (addr, refusal) = (site.addr(), Refusal::MsrWrite);
                 return Err(ProbeError::Instruction { addr, refusal });
             }
-            let slot = self.slots.take(&mut state.slots)?;
+            let slot = self.take(free)?;
             if let Err(error) = self.fill_post_slot(site, &insn, slot) {
-                self.slots.free(&mut state.slots, slot);
+                self.free(free, slot);
                 return Err(error);
             }
             if site.armed.load(Relaxed) {
@@ -240,32 +255,26 @@ impl<P: Host> Probes<P> {
             let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
             site.post_positions.store(Box::into_raw(positions), Release);
         }
-        self.slots.write(slot, site, code.code());
+        self.write(slot, site, code.code());
         Ok(())
     }
+}
 
-    /// Gives back a site and its slots.
-    ///
-    /// # Safety
-    /// 1. `place` is from [`Probes::make_site`], once.
-    /// 2. No hit can reach it.
-    pub(super) unsafe fn free_site(&self, state: &mut State, place: NonNull<Site>) {
-        // SAFETY: live by (1).
-        let site = unsafe { place.as_ref() };
-        let step = site.step.as_ref().map_or(0, |step| step.0);
-        for slot in [
-            site.slot,
-            site.post_slot.load(Relaxed),
-            site.retired_post_slot.load(Relaxed),
-            step,
-        ] {
-            if slot != 0 {
-                self.slots.free(&mut state.slots, slot);
-            }
-        }
-        // SAFETY: by the contract.
-        unsafe { state.sites.give_back(place) };
+fn make_holder<P: Platform>(
+    state: &mut State,
+    core: &KretprobeCore,
+) -> Result<*mut Holder, ProbeError> {
+    // Returns count there once their kretprobe is gone.
+    let retired = &RETIRED.kprobe.hits;
+    if !retired.is_counting() {
+        retired.start(state.counters.take(state.cpus)?);
     }
+    Holder::try_new(
+        core,
+        current_task::<P>,
+        maxactive(state.cpus, core) as usize,
+        core.data,
+    )
 }
 
 /// The task that runs on this CPU, as the kernel numbers tasks for the probes. 0: a task that could

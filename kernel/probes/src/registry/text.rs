@@ -7,7 +7,7 @@ use crate::{
     data::site::Site,
     error::ProbeError,
     insn::{INT3, JUMP, JUMP_BYTES, landing_pad_len},
-    platform::{Symbol, Text},
+    platform::{Platform, Symbol, Text},
     registry::state::{Host, Probes},
 };
 
@@ -25,14 +25,14 @@ impl<P: Host> Probes<P> {
             let mut any = false;
             for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
                 any = true;
-                Self::flip(site);
+                flip::<P>(site);
             }
             if any {
                 P::synchronize_cores();
             }
             for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
                 if is_marked(&site) {
-                    Self::flip(site);
+                    flip::<P>(site);
                     site.armed.store(!site.armed.load(Relaxed), Relaxed);
                     site.to_write.store(false, Relaxed);
                 }
@@ -41,20 +41,6 @@ impl<P: Host> Probes<P> {
                 P::synchronize_cores();
             }
         }
-    }
-
-    /// Writes the breakpoint of `site`, or the byte that it has replaced.
-    #[inline(always)]
-    fn flip(site: &Site) {
-        let byte = if site.armed.load(Relaxed) {
-            site.opcode()
-        } else {
-            INT3
-        };
-        debug_assert!(!site.gone.load(Relaxed));
-        // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
-        // armed nor wants to be, so its site is not marked.
-        unsafe { P::write_text(site.addr(), byte) };
     }
 
     /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
@@ -98,70 +84,84 @@ impl<P: Host> Probes<P> {
         bytes: &mut Vec<u8>,
     ) -> Result<(), ProbeError> {
         // SAFETY: part of a symbol, under the lock.
-        let text = unsafe { Self::text(range.start, (range.end - range.start) as usize) };
+        let text = unsafe { text(range.start, (range.end - range.start) as usize) };
         bytes
             .try_reserve_exact(text.len().saturating_sub(bytes.len()))
             .map_err(|_| ProbeError::OutOfMemory)?;
         bytes.clear();
         bytes.extend_from_slice(text);
-        self.undo_probes(bytes, range.start);
+        undo_probes(self, bytes, range.start);
         Ok(())
     }
 
     /// The length of the landing pad of the function `symbol`. Under the registry's lock.
     pub(super) fn landing_pad_len_of(&self, symbol: &Symbol) -> usize {
         // SAFETY: part of the symbol, under the lock.
-        let text = unsafe { Self::text(symbol.start, symbol.size.min(4) as usize) };
+        let text = unsafe { text(symbol.start, symbol.size.min(4) as usize) };
         let mut pad = [0; 4];
         let pad = &mut pad[..text.len()];
         pad.copy_from_slice(text);
-        self.undo_probes(pad, symbol.start);
+        undo_probes(self, pad, symbol.start);
         landing_pad_len(pad)
     }
+}
 
-    /// Text as it is.
-    ///
-    /// # Safety
-    /// It is part of an executable symbol, so mapped and readable (clause 2 of
-    /// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
-    /// text is written under the lock only.
-    pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
-        // SAFETY: the caller keeps the same contract.
-        unsafe { slice::from_raw_parts(start as *const u8, len) }
+/// Writes the breakpoint of `site`, or the byte that it has replaced.
+#[inline(always)]
+fn flip<P: Platform>(site: &Site) {
+    let byte = if site.armed.load(Relaxed) {
+        site.opcode()
+    } else {
+        INT3
+    };
+    debug_assert!(!site.gone.load(Relaxed));
+    // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
+    // armed nor wants to be, so its site is not marked.
+    unsafe { P::write_text(site.addr(), byte) };
+}
+
+/// Text as it is.
+///
+/// # Safety
+/// It is part of an executable symbol, so mapped and readable (clause 2 of
+/// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
+/// text is written under the lock only.
+pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
+    // SAFETY: the caller keeps the same contract.
+    unsafe { slice::from_raw_parts(start as *const u8, len) }
+}
+
+/// Replaces in `bytes`, read at `start`, what probes have replaced.
+fn undo_probes<P: Host>(probes: &Probes<P>, bytes: &mut [u8], start: u64) {
+    for_each(INT3, bytes, |bytes, at| {
+        if let Some(site) = probes.site_at(start + at as u64)
+            && site.armed.load(Relaxed)
+        {
+            bytes[at] = site.opcode();
+        }
+    });
+    if probes.detour_count.load(Relaxed) == 0 {
+        return;
     }
-
-    /// Replaces in `bytes`, read at `start`, what probes have replaced.
-    fn undo_probes(&self, bytes: &mut [u8], start: u64) {
-        for_each(INT3, bytes, |bytes, at| {
-            if let Some(site) = self.site_at(start + at as u64)
-                && site.armed.load(Relaxed)
-            {
-                bytes[at] = site.opcode();
-            }
-        });
-        if self.detour_count.load(Relaxed) == 0 {
-            return;
-        }
-        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
-            self.undo_jump(bytes, start, addr);
-        }
-        for_each(JUMP, bytes, |bytes, at| {
-            self.undo_jump(bytes, start, start + at as u64);
-        });
+    for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
+        undo_jump(probes, bytes, start, addr);
     }
+    for_each(JUMP, bytes, |bytes, at| {
+        undo_jump(probes, bytes, start, start + at as u64);
+    });
+}
 
-    /// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
-    fn undo_jump(&self, bytes: &mut [u8], start: u64, addr: u64) {
-        let Some(detour) = self.site_at(addr).and_then(Site::detour) else {
-            return;
-        };
-        if !detour.installed.load(Relaxed) {
-            return;
-        }
-        for (at, original) in (addr..).zip(detour.original) {
-            if let Some(byte) = (at.checked_sub(start)).and_then(|at| bytes.get_mut(at as usize)) {
-                *byte = original;
-            }
+/// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
+fn undo_jump<P: Host>(probes: &Probes<P>, bytes: &mut [u8], start: u64, addr: u64) {
+    let Some(detour) = probes.site_at(addr).and_then(Site::detour) else {
+        return;
+    };
+    if !detour.installed.load(Relaxed) {
+        return;
+    }
+    for (at, original) in (addr..).zip(detour.original) {
+        if let Some(byte) = (at.checked_sub(start)).and_then(|at| bytes.get_mut(at as usize)) {
+            *byte = original;
         }
     }
 }
