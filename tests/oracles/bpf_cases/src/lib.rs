@@ -18,6 +18,7 @@
 //! # Contexts
 //! Pure functions.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
