@@ -1033,8 +1033,5 @@ impl Symbolize for DebugInfo {
 }
 
 fn did_you_mean(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        names => format!("did you mean {}?", names.join(" or ")),
-    }
+    ::names::did_you_mean(names).to_string()
 }
