@@ -21,7 +21,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 use bpf::{
-    BuildError, Insn, Kind, MapDef, MapIndex, MapKind, Verified,
+    BuildError, Insn, MapDef, MapIndex, MapKind, ProgramKind, Verified,
     verifier::{Cause, Refusal, verify},
 };
 use bpf_compiler::{
@@ -29,7 +29,7 @@ use bpf_compiler::{
     PidTgid, compile,
 };
 use probes::{Action, CallAction, PerCpu, Probe, action::CallRoutine, kprobe::PreHandler};
-use trace_maps::{Definition, Map, MapError};
+use trace_maps::{Map, MapError};
 use x86_64::instructions::interrupts;
 
 use super::{
@@ -62,7 +62,7 @@ pub enum LoadError {
     /// A script asks for too many programs on timer ticks.
     TooManyProfiles,
     /// A program of this kind cannot be attached so.
-    Kind(Kind),
+    Kind(ProgramKind),
     /// The two programs of a call share different numbers of bytes.
     Shared {
         entry: u32,
@@ -176,29 +176,15 @@ impl LoadedMap {
     /// # Errors
     /// [`LoadError`].
     pub fn new(def: &MapDef) -> Result<Shared<Self>, LoadError> {
-        let kind = match def.kind {
-            MapKind::Array => trace_maps::Kind::Array,
-            MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
-            MapKind::Hash => trace_maps::Kind::Hash,
-            MapKind::PerCpuHash => trace_maps::Kind::PerCpuHash,
-            MapKind::Stacks => trace_maps::Kind::Stacks,
-            MapKind::Ring => {
-                buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
-                return Ok(Shared::try_new(Self::Ring)?);
-            }
-        };
-        let definition = Definition {
-            kind,
-            key_size: def.key_size as usize,
-            value_size: def.value_size as usize,
-            entries: def.entries as usize,
-        };
-        let is_counter =
-            (kind, def.value_size, def.entries) == (trace_maps::Kind::PerCpuArray, 8, 1);
+        if def.kind == MapKind::Ring {
+            buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
+            return Ok(Shared::try_new(Self::Ring)?);
+        }
+        let is_counter = (def.kind, def.value_size, def.entries) == (MapKind::PerCpuArray, 8, 1);
         let counter = if is_counter { counters::take() } else { None };
         let map = match counter {
             Some(counter) => Map::Array(counter),
-            None => Map::new(&definition, smp::possible_cpus())?,
+            None => Map::new(def, smp::possible_cpus())?,
         };
         let tables = match &map {
             Map::Hash(hash) => Some(tables(hash)?),
@@ -295,7 +281,7 @@ impl Program {
         runtimes.extend(maps.iter().map(|map| runtime(map)));
         let compiled = |form| compile(&verified, form, &runtimes, &machine());
         let (action, routine, code) = match verified.program().kind {
-            Kind::Probe => {
+            ProgramKind::Probe => {
                 let forms = [
                     Form::Jump {
                         flags_live: false,
@@ -327,7 +313,7 @@ impl Program {
                 };
                 (Some(action), None, code)
             }
-            Kind::Entry { .. } | Kind::Return { .. } => {
+            ProgramKind::Entry { .. } | ProgramKind::Return { .. } => {
                 let (code, starts) = place(&[compiled(Form::Handler)?])?;
                 let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
                 // SAFETY: the code of the form for handlers of calls has these arguments, and
@@ -368,7 +354,7 @@ impl Program {
         names.zip(&self.maps)
     }
 
-    /// Runs it once, here and now, with these registers. False: it is none of [`Kind::Probe`].
+    /// Runs it once, here and now, with these registers. False: it is none of [`ProgramKind::Probe`].
     pub fn run(&self, regs: &PtRegs) -> bool {
         /// Stands for the probe; the code does not look at it.
         static NO_PROBE: Kprobe = Kprobe::new();
@@ -746,13 +732,13 @@ fn call_action(
     on_return: &Program,
 ) -> Result<CallAction, LoadError> {
     let kind = on_return.source().kind;
-    let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+    let (ProgramKind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
         return Err(LoadError::Kind(kind));
     };
     if let Some(entry) = entry {
         match entry.source().kind {
-            Kind::Entry { data: shared } if shared == data => {}
-            Kind::Entry { data: shared } => {
+            ProgramKind::Entry { data: shared } if shared == data => {}
+            ProgramKind::Entry { data: shared } => {
                 return Err(LoadError::Shared {
                     entry: shared,
                     on_return: data,

@@ -47,12 +47,13 @@ use core::{
 };
 
 use bpf::{
-    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width, wire::WireReason,
+    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, ProgramKind, Reg, Target, Width,
+    wire::WireReason,
 };
 use trace_interface::{
     Frame, Script,
     frame::Books,
-    script::{self, Attachment, CLOCK, Kind, RECORD_TYPE, Request},
+    script::{self, Attachment, CLOCK, RECORD_TYPE, Request},
 };
 
 use self::attach::{Attached, Timer};
@@ -249,24 +250,6 @@ fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
     })
 }
 
-/// The definition of a map, as programs have it.
-fn definition(map: &script::Map) -> Result<MapDef, OutOfMemory> {
-    Ok(MapDef {
-        name: own_text(&map.name)?.into(),
-        kind: match map.kind {
-            script::MapKind::Array => MapKind::Array,
-            script::MapKind::PerCpuArray => MapKind::PerCpuArray,
-            script::MapKind::Hash => MapKind::Hash,
-            script::MapKind::PerCpuHash => MapKind::PerCpuHash,
-            script::MapKind::Stacks => MapKind::Stacks,
-            script::MapKind::Ring => MapKind::Ring,
-        },
-        key_size: map.key_size,
-        value_size: map.value_size,
-        entries: map.entries,
-    })
-}
-
 /// The counter of an attachment's hits.
 fn counter(attachment: usize) -> Result<MapDef, OutOfMemory> {
     const MOST_DIGITS: usize = 20;
@@ -320,7 +303,7 @@ impl<'s> Loader<'s> {
                 );
                 return Err(Refusal::new(None, text));
             }
-            let def = definition(map)?;
+            let def = own_definition(map)?;
             let refused = |error: LoadError| match error.is_out_of_memory() {
                 true => OutOfMemory.into(),
                 false => Refusal::new(None, format_args!("map `{}`: {error}", map.name)),
@@ -369,11 +352,7 @@ impl<'s> Loader<'s> {
             maps.push(counter(attachment)?);
             insns = counted(&insns, hits)?;
         }
-        let kind = match program.kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
-        };
+        let kind = program.kind;
         let program = bpf::Program { kind, insns, maps };
         let shared = |name: &str| {
             match self.defs.iter().position(|def| def.name == name) {
@@ -390,7 +369,7 @@ impl<'s> Loader<'s> {
     fn load_own(&self, number: u32, attachment: usize) -> Result<Shared<Program>, Refusal> {
         let program = self.load(number, Some(attachment))?;
         match program.source().kind {
-            bpf::Kind::Probe => Ok(program),
+            ProgramKind::Probe => Ok(program),
             kind => Err(Refusal::new(Some(number), LoadError::Kind(kind))),
         }
     }
@@ -404,10 +383,7 @@ impl Session {
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take()?;
         let loader = Loader::new(script)?;
-        let has_ring = script
-            .maps
-            .iter()
-            .any(|map| map.kind == script::MapKind::Ring);
+        let has_ring = script.maps.iter().any(|map| map.kind == MapKind::Ring);
         let mut session = Self {
             attached: try_vec(script.attachments.len())?,
             timers: try_vec(script.attachments.len())?,

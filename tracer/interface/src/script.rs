@@ -14,6 +14,7 @@
 
 use alloc::{string::String, vec::Vec};
 
+use bpf::{MapDef, ProgramKind};
 use serde::{Deserialize, Serialize};
 
 /// The type of records that scripts write; no event has it.
@@ -30,7 +31,7 @@ pub const OPTIONAL: u32 = u32::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
     pub version: u32,
-    pub maps: Vec<Map>,
+    pub maps: Vec<MapDef>,
     pub programs: Vec<Program>,
     pub attachments: Vec<Attachment>,
     /// For each attachment the number of the probe in the text that it was made for. The places of
@@ -41,49 +42,20 @@ pub struct Script {
     pub requests: Vec<Request>,
 }
 
-/// As [`bpf::MapDef`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Map {
-    pub name: String,
-    pub kind: MapKind,
-    pub key_size: u32,
-    pub value_size: u32,
-    pub entries: u32,
-}
-
-/// As [`bpf::MapKind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MapKind {
-    Array,
-    PerCpuArray,
-    Hash,
-    PerCpuHash,
-    Stacks,
-    Ring,
-}
-
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     /// In the form of [`bpf::wire`].
     pub code: Vec<u8>,
     /// Indices into [`Script::maps`], in the order of the program's own numbers.
     pub maps: Vec<u32>,
 }
 
-/// As [`bpf::Kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    Probe,
-    Entry { data: u32 },
-    Return { data: u32 },
-}
-
 /// Where and when programs run. Numbers are indices into [`Script::programs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attachment {
-    /// At each of these instructions, a program of [`Kind::Probe`].
+    /// At each of these instructions, a program of [`ProgramKind::Probe`].
     Probe { program: u32, addresses: Vec<u64> },
     /// At the entry and the return of calls of each of these functions.
     Call {
@@ -92,7 +64,7 @@ pub enum Attachment {
         functions: Vec<u64>,
     },
     /// At an event source of the kernel, by its name, for example `sched:sched_switch`: a program
-    /// of [`Kind::Probe`], with the registers of the probed place.
+    /// of [`ProgramKind::Probe`], with the registers of the probed place.
     Source { program: u32, name: String },
     /// Once, before anything is attached. Its context is all zero.
     Begin { program: u32 },
