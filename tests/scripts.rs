@@ -12,7 +12,6 @@ use boot::{
     image::Kernel,
     prerequisites::{self, Install},
     qemu::Machine,
-    trace::{Event, Request as TraceRequest, Trace, Transport},
 };
 use bpf::{
     AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
@@ -24,6 +23,7 @@ use trace_interface::{
     Frame, Script,
     script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
 };
+use trace_link::{Event, Request as TraceRequest, Trace, Transport};
 use trace_ring::image::Image;
 
 /// A kernel, and what it said.

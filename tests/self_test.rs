@@ -71,7 +71,7 @@ fn pass_panic_triple_fault_and_hang_are_told_apart() {
         ),
         (
             "e_hangs",
-            Some((TOO_LONG, "guest_tests::self_test::e_hangs")),
+            Some((TOO_LONG, "guest_tests::harness::self_test::e_hangs")),
         ),
         (
             "e_hangs_without_interrupts",

@@ -23,8 +23,13 @@ const EXCLUDED: [(&str, &str); 7] = [
 ];
 
 /// Documents whose blocks of code are verbatim output of the kernel, which has wide lines.
-/// `tests/walkthrough.rs` and `tests/tracing_doc.rs` compare them with what the kernel prints.
-const WIDE_OUTPUT: [&str; 2] = ["docs/walkthrough.md", "docs/tracing.md"];
+/// `tests/{walkthrough,trace_doc,tracefs_doc}.rs` compare them with what the kernel prints.
+const WIDE_OUTPUT: [&str; 4] = [
+    "docs/walkthrough.md",
+    "docs/tracing.md",
+    "docs/trace-language.md",
+    "docs/tracefs.md",
+];
 
 /// The greatest width of a line, in characters.
 const WIDTH: usize = 100;

@@ -1,4 +1,11 @@
 //! System calls, in the binary interface of [`abi`].
+//!
+//! Each function makes one call and has the name of the C library's. It gives back what the kernel
+//! answers: a value, or the [`Errno`]. [`raw`] makes a call with any number and arguments; the
+//! exercises use it for calls that a kernel has to refuse. `fork` is a `clone`, as in the C
+//! library.
+//!
+//! The kernel keeps all registers of a program but `rax`, `rcx` and `r11`.
 
 use abi::{Stat, Timespec, WaitStatus, clone, errno, nr};
 use core::{

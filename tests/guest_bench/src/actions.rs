@@ -284,7 +284,7 @@ fn all_functions() -> Vec<u64> {
         judged.is_ok_and(|judged| judged.first().is_some_and(|first| first.verdict.is_ok()))
     };
     symbols::functions()
-        .filter(|function| function.kind == symbols::Kind::Text)
+        .filter(|function| function.kind == symbols::SymbolKind::Text)
         .filter(can_be_probed)
         .map(|function| function.start)
         .collect()

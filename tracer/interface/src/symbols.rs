@@ -1,7 +1,7 @@
 //! The traced kernel, as a compiler sees it: functions, and the values that a probe can see.
 //!
 //! SYMBOLS-1. A value that the debug information does not give at a place is [`Unavailable`] with
-//!     the reason. Nobody guesses one.
+//!     the reason. It is never guessed.
 
 use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 use core::fmt;
@@ -24,17 +24,17 @@ pub struct Function {
 /// Where a program reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The probed address; of a return, the function's.
+    /// The probed address; for a return, the function's.
     pub address: u64,
     pub moment: Moment,
 }
 
-/// When, at that address.
+/// The moment at that address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// Before the instruction at the address.
+    /// The moment before the instruction at the address.
     At,
-    /// When the function that begins at the address has returned.
+    /// The moment when the function that begins at the address has returned.
     Return,
 }
 
@@ -147,7 +147,7 @@ impl core::error::Error for Unavailable {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub type_id: TypeId,
-    /// From its first byte on. Together they have as many bytes as the type.
+    /// The pieces from its first byte on. Together they have as many bytes as the type.
     pub pieces: Vec<Piece>,
 }
 
@@ -173,11 +173,11 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Constant(u64),
-    /// A register at the probe; of a return, at the return.
+    /// A register at the probe; for a return, at the return.
     Register(Register),
     /// The register when the function was entered.
     AtEntry(Register),
-    /// So many bytes (1, 2, 4 or 8) of memory, with zeros above.
+    /// This many bytes (1, 2, 4 or 8) of memory, with zeros above.
     Load {
         address: Box<Expression>,
         bytes: u8,
@@ -185,7 +185,7 @@ pub enum Expression {
     Binary(Operation, Box<Expression>, Box<Expression>),
 }
 
-/// Of two numbers.
+/// An operation on two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Add,
@@ -199,7 +199,7 @@ pub enum Operation {
     ShiftRightSigned,
 }
 
-/// A number of a type, of one [`Kernel`].
+/// The number of a type in one [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u64);
 
@@ -219,7 +219,7 @@ pub enum Type {
     },
     /// A thin reference, raw pointer or `Box`.
     Pointer {
-        /// As in the source, for example `&mut Task`.
+        /// The name as in the source, for example `&mut Task`.
         name: String,
         to: TypeId,
     },
@@ -246,7 +246,7 @@ pub enum Type {
 /// Fields at offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Struct {
-    /// As in the source, for example `Vec<u8>`; a tuple's is `(u8, u16)`.
+    /// The name as in the source, for example `Vec<u8>`; a tuple's is `(u8, u16)`.
     pub name: String,
     pub bytes: u64,
     pub fields: Vec<Field>,
@@ -255,7 +255,7 @@ pub struct Struct {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
     pub type_id: TypeId,
 }
@@ -272,7 +272,7 @@ pub struct Enum {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
     pub bytes: u8,
 }
@@ -280,8 +280,8 @@ pub struct Tag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub name: String,
-    /// The tag's value, with zeros above the tag's bytes. None is the variant of all values that no
-    /// other one has: the one with data, where a niche is the tag.
+    /// The tag's value, with zeros above the tag's bytes. None marks the variant of all values that
+    /// no other one has: the one with data, where a niche is the tag.
     pub tag: Option<u64>,
     /// Its fields, with offsets from the beginning of the enum.
     pub fields: Vec<Field>,

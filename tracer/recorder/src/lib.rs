@@ -18,7 +18,6 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use boot::trace::LiveMap;
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, MapDef, ProgramKind,
     Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
@@ -26,12 +25,13 @@ use bpf::{
     context::{self, Register},
 };
 use pictures::{Builder as Pictures, Timeline};
-use trace_compiler::{Event, Presentation, Symbolize};
+use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
     frame::Entry,
     script::{Attachment, Program, RECORD_TYPE, Request, Script, VERSION},
 };
+use trace_link::LiveMap;
 use trace_ring::image::{Image, ImageError};
 
 /// The requests of the two kinds of records.

@@ -53,7 +53,7 @@ impl fmt::Display for BuildError {
 
 impl core::error::Error for BuildError {}
 
-/// See the module's text. A mistake is told by [`Builder::finish`].
+/// See the module's text. [`Builder::finish`] reports a mistake.
 pub struct Builder {
     program: Program,
     /// Where each label is placed.

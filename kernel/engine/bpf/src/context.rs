@@ -2,7 +2,7 @@
 //!
 //! The layout is that of Linux's `pt_regs` on x86_64, so programs and tools that know it fit. Each
 //! register is 8 bytes; the low 1, 2 or 4 bytes of one may be loaded, too. A program may not write
-//! it.
+//! the context.
 //!
 //! At a probe `ip` is the probed address. In the return program of a call the registers are those
 //! at the return: `ax` is the result, and `ip` is where the call returns to.

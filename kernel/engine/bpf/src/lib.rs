@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # The view of a program
-//! - `r1` is the context when it begins: the registers at the probe, read-only, laid out as
-//!   [`context`] says. `r10` points behind its stack of [`STACK_BYTES`].
+//! - `r1` is the context when the program begins: the registers at the probe, read-only, laid out
+//!   as [`context`] says. `r10` points to the end of its stack of [`STACK_BYTES`].
 //! - Memory: its stack, values of its maps, the records that it has reserved, and the data that the
 //!   entry and the return of one call share ([`Helper::EntryData`]). It may write these only.
 //! - A load through any other number is a load of kernel memory. It gives zero, and is counted, if

@@ -8,12 +8,12 @@ use crate::{Insn, MapDef};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ProgramKind {
-    /// At any probed instruction.
+    /// Runs at any probed instruction.
     Probe,
-    /// At the entry of a call, before the program of its return. They share `data` bytes. If `r0`
-    /// is not zero, the return is not handled.
+    /// Runs at the entry of a call, before the program of its return. They share `data` bytes. If
+    /// `r0` is not zero, the return is not handled.
     Entry { data: u32 },
-    /// At the return of a call.
+    /// Runs at the return of a call.
     Return { data: u32 },
 }
 

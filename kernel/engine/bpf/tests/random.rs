@@ -1,4 +1,4 @@
-//! Random programs: what they are like, and what the verifier and the interpreter say of them.
+//! Random programs: what they are like, and what the verifier and the interpreter say about them.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ fn a_seed_gives_the_same_case_and_machine_again() {
     }
 }
 
-/// The verifier lets a pointer be no number, so it cannot matter where the memory is.
+/// The verifier lets no program use a pointer as a number, so it cannot matter where the memory is.
 #[test]
 fn results_do_not_depend_on_addresses() {
     for case in (0..CASES).map(Case::of) {

@@ -9,7 +9,7 @@ use bpf::{
 use bpf_cases::{Vector, vectors};
 use bpf_interpreter::{TestMachine, run_on_memory};
 
-/// As many as the file has; a reader that skips some would make the other tests empty.
+/// The number of vectors in the file; a reader that skips some would make the other tests empty.
 const COUNT: usize = 309;
 
 fn program(vector: &Vector) -> Program {

@@ -1,8 +1,9 @@
 //! The instructions that the compiler emits, one function each.
 //!
 //! The code grows in a buffer. If there is no memory for it, or a place is out of reach, the
-//! emitter remembers that and goes on; [`Asm::failed`] is asked once, at the end. It also notes
-//! which registers were written and whether the flags were, because only these are saved.
+//! emitter remembers that and goes on; the compiler looks at [`Asm::failed`] once, at the end. It
+//! also notes which registers were written and whether the flags were, because only these are
+//! saved.
 
 use alloc::vec::Vec;
 
@@ -184,7 +185,7 @@ pub struct Asm {
     pub flags_written: bool,
 }
 
-/// How an instruction is encoded, but for its operands.
+/// How an instruction is encoded, except for its operands.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     size: Bytes,

@@ -24,7 +24,7 @@ pub enum Value {
     Context,
     /// A register of the probed code that the machine code finds where it runs.
     Probed(Register),
-    /// `r10` and this.
+    /// `r10` plus this.
     Stack(i32),
     Map(MapIndex),
 }
@@ -62,7 +62,7 @@ impl RegSet {
 pub enum Call {
     /// `Add` or `MapLookup` in an array.
     Array(Array),
-    /// Without a call.
+    /// Code in place, without a call.
     Inline,
     Out,
 }
@@ -158,7 +158,7 @@ impl Env<'_> {
     /// Where the program goes on, if `state` is what is known.
     ///
     /// The facts here and those of the verifier are different. If they contradict each other, no
-    /// run comes here, and it is the end.
+    /// run comes here, and the path ends.
     pub fn next(&self, i: usize, state: &State) -> Next {
         match self.next_by_state(i, state) {
             Next::Fall if i + 1 < self.insns().len() && !self.is_reached(i + 1) => Next::End,
@@ -324,7 +324,7 @@ impl Env<'_> {
             Operand::Reg(reg) => none.with(reg),
             Operand::Imm(_) => none,
         };
-        // At a constant place, the base is not asked.
+        // The base is not read if the place is constant.
         let base = |base| match self.memory(i) {
             Ok(Memory::Own | Memory::Kernel) => none.with(base),
             _ => none,

@@ -28,7 +28,7 @@ use crate::{
 /// The form of a part of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Values, one behind the other. The key is the index, in 4 bytes.
+    /// Values, one after the other. The key is the index, in 4 bytes.
     Array { entries: u32, value_words: u32 },
     /// Slots of a table.
     Hash {
@@ -54,7 +54,7 @@ pub struct Part {
 const MAX_SLOTS: u32 = 8 * MapDef::MOST_ENTRIES;
 
 impl Layout {
-    /// As numbers.
+    /// The layout as numbers.
     pub const fn encode(self) -> [u32; 4] {
         match self {
             Self::Array {
@@ -123,7 +123,7 @@ impl Layout {
         count.saturating_mul(words).saturating_mul(8)
     }
 
-    /// Calls `visit` with the key and the value of each entry; of an array with those that are not
+    /// Calls `visit` with the key and the value of each entry; for an array, of those that are not
     /// zero. `load` loads a word of the part by its index, with this order or a stronger one.
     /// Returns how many entries were left out (IMAGE-2).
     pub fn for_each(

@@ -515,7 +515,7 @@ fn compiled_code_gets_values_and_the_numbers_of_bpf() {
 
     let stacks = stacks(3, 4);
     let frames = [5u64, 6, 7, 8];
-    // SAFETY: the stacks live, and there are so many frames.
+    // SAFETY: the stacks live, and there are that many frames.
     let number = unsafe { compiled::stacks_insert(&stacks, frames.as_ptr(), 4) };
     let mut found = [0; MAX_FRAMES];
     assert_eq!(stacks.frames(number as u64, &mut found), Some(3));
@@ -599,7 +599,7 @@ fn compiled_code_goes_through_all_keys_and_reads_words_of_any_cpu() {
         }
         hash.delete(0, &key(3));
         hash.delete(2, &key(3));
-        // SAFETY: one table behind the other.
+        // SAFETY: one table after the other.
         let table =
             |cpu: usize| (cpu < 3).then(|| unsafe { hash.tables().byte_add(cpu << TABLE_SHIFT) });
         let mut found = Vec::new();

@@ -18,7 +18,7 @@ struct Interrupted;
 type Interruption = (u64, Box<dyn FnOnce()>);
 
 thread_local! {
-    /// The last one is the next.
+    /// The last entry is the next to run.
     static PLAN: RefCell<Vec<Interruption>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,7 +64,7 @@ enum Outcome {
     Absent,
     Found(u64),
     Lost(Lost),
-    /// Of a part of an operation.
+    /// The outcome of a part of an operation.
     Whatever,
 }
 
@@ -130,7 +130,7 @@ fn run(hash: &Hash, sizes: Sizes, operation: Operation) -> Outcome {
         }
         Lookup(key) => hash
             .lookup_in_steps::<Interrupted>(0, &sizes.key(key))
-            // SAFETY: of a map that lives, and nothing else runs in this thread.
+            // SAFETY: a value of a map that lives, and nothing else runs in this thread.
             .map_or(Outcome::Absent, |value| Outcome::Found(unsafe { *value })),
         Clear => {
             hash.clear_in_steps::<Interrupted>();

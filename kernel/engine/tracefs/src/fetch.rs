@@ -39,12 +39,12 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// As in Linux 6: the text of a fetch has at most 63 bytes.
+    /// The limits of Linux 6: the text of a fetch has at most 63 bytes.
     pub const LINUX_6: Self = Self {
         most_fetch_bytes: 63,
         stack_words: 2048,
     };
-    /// As in Linux 7, which allows longer texts.
+    /// The limits of Linux 7, which allows longer texts.
     pub const LINUX_7: Self = Self {
         most_fetch_bytes: 255,
         ..Self::LINUX_6
@@ -60,11 +60,11 @@ impl Default for Grammar {
 /// Where an event is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
-    /// At the first instruction of a function.
+    /// Recorded at the first instruction of a function.
     Entry,
-    /// At another instruction.
+    /// Recorded at another instruction.
     Inside,
-    /// At the return of a function.
+    /// Recorded at the return of a function.
     Return,
 }
 
@@ -285,7 +285,7 @@ impl ValueType {
 pub struct Argument {
     /// Its name.
     pub name: String,
-    /// Its text behind the `=`.
+    /// Its text after the `=`.
     pub text: String,
     /// The value.
     pub fetch: Fetch,
@@ -407,7 +407,7 @@ impl Parser<'_> {
     }
 
     /// Parses the fetch of an object's address. Returns that of its name, whose address is `offset`
-    /// bytes behind it.
+    /// bytes after it.
     fn name_of(&self, text: &str, offset: u32) -> Result<Fetch, At> {
         let mut fetch = self.fetch(text, 0)?;
         if fetch.steps() + 2 >= Fetch::MOST_STEPS {
@@ -651,8 +651,8 @@ fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result
         }
         _ => (),
     }
-    // The value of memory is stored in the step that reads it. All else takes one more, and so do
-    // an array of strings, whose pointers are read first, the bits of a bitfield, and a loop.
+    // The value of memory is stored in the step that reads it. Any other value takes one more, and
+    // so do an array of strings, whose pointers are read first, the bits of a bitfield, and a loop.
     let own_store = !memory
         || value_type == ValueType::SymbolString
         || value_type.is_string() && count.is_some();

@@ -72,7 +72,7 @@ pub enum Reason {
     NotText,
     /// A `#` inside a string.
     CommentInString,
-    /// The first letter says no command.
+    /// The first letter is no command.
     BadCommand,
     /// No place to probe follows.
     NoPlace,

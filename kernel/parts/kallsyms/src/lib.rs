@@ -22,8 +22,8 @@
 //! them in the order of [`Table::functions`]. They are opaque here ([`Symbol::note`]).
 //!
 //! # Contexts
-//! [`Table::symbol_at`] neither allocates nor locks: any context. A lookup by name takes memory,
-//! and returns an error if there is none.
+//! [`Table::symbol_at`] works in any context, because it neither allocates nor locks. A lookup by
+//! name takes memory, and returns an error if there is none.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -65,11 +65,11 @@ impl Kind {
 /// Which other files can name a symbol at link time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// Its own object file only.
+    /// Only its own object file.
     Local,
-    /// Everybody, unless a global one has the same name.
+    /// All files, unless a global one has the same name.
     Weak,
-    /// Everybody.
+    /// All files.
     Global,
 }
 
@@ -80,7 +80,7 @@ pub const NOTES: &str = ".function_notes";
 /// A symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
-    /// As the linker knows it: mangled, for most Rust functions.
+    /// The name as the linker knows it: mangled, for most Rust functions.
     pub name: &'a str,
     /// Its first address.
     pub start: u64,
@@ -213,7 +213,7 @@ pub enum LookupError<'a> {
     Ambiguous {
         /// The requested name.
         name: String,
-        /// They, by address.
+        /// These symbols, by address.
         candidates: Vec<Symbol<'a>>,
     },
 }
@@ -265,7 +265,7 @@ impl core::error::Error for LookupError<'_> {}
 
 /// The symbols of one linked file.
 pub struct Table<'a> {
-    /// By address; of those at one address the preferred one last.
+    /// The entries by address; of those at one address the preferred one last.
     entries: Vec<Entry>,
     /// Indices into `entries`, by name.
     by_name: Vec<u32>,

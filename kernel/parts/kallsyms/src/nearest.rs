@@ -1,4 +1,4 @@
-//! Finds names that somebody may have meant.
+//! Finds the names that a wrong name may have meant.
 //!
 //! Similarity is the edit distance of [`names::distance`]. A name without a path is compared with the last segments of paths, so `printk` finds
 //! `kernel::log::printk`.

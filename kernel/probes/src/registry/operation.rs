@@ -1,4 +1,20 @@
 //! The operations: probes are linked, unlinked, enabled and disabled here, step by step.
+//!
+//! ```text
+//!   register    link each: check, take memory, publish the site     a refusal: take all back
+//!               ─► rewrite: jumps go, breakpoints come, jumps come
+//!   unregister  unlink each ─► breakpoints go, sites leave the table
+//!               ─► grace period ─► memory is free, breakpoints beside may become jumps
+//!   enable      rewrite the one site
+//! ```
+//!
+//! What can fail comes first: [`Probes::link`] takes all memory before it changes anything, and
+//! what follows cannot fail. So a batch that is refused is unlinked like any other
+//! ([`Removal::Rollback`]). Taking away needs no memory: the sites of an operation are a list
+//! through themselves.
+//!
+//! # Contexts
+//! Task context, under the registry's lock from start to end. Hits go on meanwhile on every CPU.
 
 use core::{
     ptr::{NonNull, null_mut},
@@ -18,10 +34,11 @@ use crate::{
     },
     error::ProbeError,
     registry::{
-        Host, Probes, State,
         list::{Linked, List},
-        optimize::{Optimizer, needs_breakpoint},
+        optimize::needs_breakpoint,
+        optimizer::Optimizer,
         sites::maxactive,
+        state::{Host, Probes, State},
         target::Function,
     },
 };
@@ -256,7 +273,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
-    /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
+    /// post slots that nothing needs any more, and the kretprobes whose calls return quietly from
     /// now on. Returns the sites that this touches.
     fn unlink_all<T: Probe + ?Sized>(&self, optimizer: &Optimizer, probes: &[&T]) -> List<Site> {
         let mut touched = List::new();
@@ -312,7 +329,7 @@ impl<P: Host> Probes<P> {
         kprobe.site.store(null_mut(), Release);
     }
 
-    /// Frees the sites that have no probe left, and the post slots that nobody needs any more.
+    /// Frees the sites that have no probe left, and the post slots that nothing needs any more.
     fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
         while let Some(site) = touched.pop() {
             // SAFETY: registered sites are live.

@@ -2,7 +2,7 @@
 //! again when it must.
 //!
 //! ```text
-//!                write the detour, point the site to it      wait until nobody is under the jump
+//!                write the detour, point the site to it      wait until nothing is under the jump
 //!   breakpoint ──────────────────────────────────► queued ──────────────────────────────► jump
 //!        ▲                                    int3; tail; first byte                       │
 //!        └───────── int3; original tail; hits go through the slot again; grace period ─────┘
@@ -19,11 +19,11 @@
 //! whose jump would cover them (`Probes::touch`). Before text is written it asks for the jumps that
 //! must go. After it, for the breakpoints that may become jumps.
 //!
-//! # Nobody under the jump
+//! # Nothing under the jump
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
 //! control can get there in four ways, and each is closed:
 //! 1. From the slot of the first instruction. Since the site points to the detour, hits execute the
-//!    displaced copies there and come out behind the jump.
+//!    displaced copies there and come out after the jump.
 //! 2. In a task that an interrupt found there and that was preempted.
 //!    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false there from the moment the site
 //!    has a detour, and `Platform::wait_for_preempted` waits for tasks that were preempted before.
@@ -36,7 +36,7 @@
 //!
 //! # Invariants
 //! JUMP-1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
-//! JUMP-2. Text is written as REGISTRY-4 says, and tail bytes only behind a breakpoint that every
+//! JUMP-2. Text is written as REGISTRY-4 says, and tail bytes only after a breakpoint that every
 //!     CPU sees.
 //! JUMP-3. All sites of an operation share its waits. All sites of a function share its decoding.
 //!
@@ -48,68 +48,27 @@ use alloc::vec::Vec;
 use core::{
     array, fmt,
     ptr::{NonNull, null, null_mut},
-    sync::atomic::{
-        AtomicPtr,
-        Ordering::{Relaxed, Release},
-    },
+    sync::atomic::Ordering::{Relaxed, Release},
 };
 
 use crate::{
     data::{
         detour::Detour,
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         site::Site,
     },
     error::ProbeError,
-    insn::{
-        EntryFacts, FunctionCode, JUMP_BYTES, MAX_DISPLACED, Obstacle, Region, landing_pad_len,
-    },
+    insn::{FunctionCode, INT3, JUMP, JUMP_BYTES, MAX_DISPLACED, Obstacle, jump, landing_pad_len},
     platform::Text,
     registry::{
-        Host, Probes,
-        list::{Linked, List},
-        pool::Pool,
-        slots::FreeSlots,
-        templates::Draft,
-        text::INT3,
+        displaceable::{Displaceable, Displaced},
+        list::List,
+        optimizer::Optimizer,
+        state::{Host, Probes},
     },
 };
-
-/// `jmp rel32`.
-pub(crate) const JUMP: u8 = 0xe9;
-
-/// The optimiser's part of the state that the registry's lock protects.
-pub(crate) struct Optimizer {
-    /// The knob.
-    pub(crate) on: bool,
-    free: FreeSlots,
-    /// Detours that nobody enters any more, to be freed after a grace period.
-    retired: List<Detour>,
-    draft: Draft,
-    /// Where detours are.
-    memory: Pool<Detour>,
-}
-
-impl Optimizer {
-    pub(crate) const fn new() -> Self {
-        Self {
-            on: false,
-            free: FreeSlots::new(),
-            retired: List::new(),
-            draft: Draft::new(),
-            memory: Pool::new(),
-        }
-    }
-}
-
-/// The detours that come, that leave, or that are to be freed.
-impl Linked for Detour {
-    fn link(&self) -> &AtomicPtr<Self> {
-        &self.next
-    }
-}
 
 /// The return probe that is alone at `site`, or null.
 fn lone(site: &Site) -> *const KretprobeCore {
@@ -140,29 +99,6 @@ impl fmt::Display for NoJump {
             Self::OutOfMemory => f.write_str("there is no memory to look at the code"),
         }
     }
-}
-
-/// The instructions that a jump displaces.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made on the stack, one at a time"
-)]
-pub(crate) enum Displaced {
-    Decoded(Region),
-    /// Of an open entry of which facts are known, with the bytes: executed unchanged at any
-    /// address.
-    Plain([u8; MAX_DISPLACED], EntryFacts),
-}
-
-/// Code that a jump may displace.
-pub(crate) struct Displaceable {
-    pub(crate) insns: Displaced,
-    pub(crate) original: [u8; JUMP_BYTES],
-    /// Whether it begins a function, behind the landing pad of indirect branches.
-    pub(crate) at_entry: bool,
-    /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds. False
-    /// where nobody asks.
-    pub(crate) flags_are_dead: bool,
 }
 
 impl<P: Host> Probes<P> {
@@ -254,7 +190,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Turns the jumps at `sites` that must not stay into breakpoints. When it returns, no CPU
-    /// finds one of them. Text that was freed is not written, because nobody executes it.
+    /// finds one of them. Text that was freed is not written, because no CPU executes it.
     pub(crate) fn deoptimize<'a>(
         &self,
         optimizer: &mut Optimizer,
@@ -341,7 +277,7 @@ impl<P: Host> Probes<P> {
         let mut function = None;
         for site in candidates {
             if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
-                // SAFETY: nobody frees it before it is installed and out of the list.
+                // SAFETY: nothing frees it before it is installed and out of the list.
                 unsafe { coming.push(detour) };
             }
         }
@@ -360,7 +296,7 @@ impl<P: Host> Probes<P> {
             site.mark_optimized(true);
             self.detour_count.fetch_add(1, Relaxed);
         }
-        // Every CPU sees the detours, and preempts nobody under the jumps.
+        // Every CPU sees the detours, and preempts nothing under the jumps.
         P::synchronize_cores();
         for detour in coming.iter() {
             let site = detour.site();
@@ -395,7 +331,7 @@ impl<P: Host> Probes<P> {
     ) {
         for detour in detours.iter() {
             let site = detour.site();
-            // SAFETY: text of a site that is not gone, behind its breakpoint, where nobody is (see
+            // SAFETY: text of a site that is not gone, after its breakpoint, where no CPU is (see
             // the module's text), under the lock.
             unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
         }
@@ -535,7 +471,7 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as
+    /// How many bytes after `end`, where a function ends, belong to no symbol: at most as many as
     /// a jump can use, and on the function's last page.
     fn unowned_behind(&self, end: u64) -> u64 {
         let page = |at: u64| at >> 12;
@@ -558,7 +494,7 @@ impl<P: Host> Probes<P> {
         while let Some(detour) = optimizer.retired.pop() {
             // SAFETY: live until it is given back, below.
             let start = unsafe { detour.as_ref() }.start;
-            // After that nobody finds it by an address any more.
+            // After that nothing finds it by an address any more.
             self.detours.free(&mut optimizer.free, start);
             // SAFETY: taken in `make_detour`, and out of every CPU's reach.
             unsafe { optimizer.memory.give_back(detour) };
@@ -575,7 +511,7 @@ fn is_for_its_probes(detour: &Detour, site: &Site) -> bool {
 /// Whether `probe` keeps its address from being optimised.
 pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
     probe.post_handler.is_some()
-        || matches!(probe.kind, Kind::Jprobe | Kind::Trampoline)
+        || matches!(probe.kind, ProbeKind::Jprobe | ProbeKind::Trampoline)
         || probe.step == Some(StepMethod::TrapFlag)
 }
 
@@ -583,13 +519,6 @@ pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
 fn jump_to(site: &Site, detour: &Detour) -> [u8; JUMP_BYTES] {
     // In reach: the slot region is within 2 GiB of all text.
     jump(site.addr(), detour.enter())
-}
-
-/// The jump at `from` to `to`, which is in reach.
-pub(crate) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
-    let distance = to.wrapping_sub(from + JUMP_BYTES as u64) as u32;
-    let [a, b, c, d] = distance.to_le_bytes();
-    [JUMP, a, b, c, d]
 }
 
 /// All but the first byte.

@@ -1,4 +1,15 @@
-//! Making sites and what probes need on them.
+//! Making sites and what probes need on them: slots, post slots, counters, instances.
+//!
+//! A site has a slot with the replacement of its instruction from the start, and a copy to be
+//! single-stepped if its first probe asks for that. A post slot comes with the first post handler
+//! and goes with the last. A counter, and the instances of a kretprobe, belong to each probe.
+//!
+//! An entry of which facts are known ([`EntryFacts`](crate::insn::EntryFacts)) is not decoded: its
+//! first instruction runs unchanged anywhere, so the slot is its bytes and a jump.
+//!
+//! # Contexts
+//! Under the registry's lock. A site is the operation's own until it is in the table. New code in a
+//! slot of a site that is armed is seen by every CPU before a hit can be led there.
 
 use alloc::boxed::Box;
 use core::{
@@ -23,15 +34,14 @@ use crate::{
     error::ProbeError,
     insn::{
         self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
-        pushed_register, step_copy, translate,
+        jump, pushed_register, step_copy, translate,
     },
     platform::Platform,
     pt_regs::REGISTER_OFFSETS,
     registry::{
-        Host, Probes, State,
-        optimize::jump,
+        memory::try_box,
+        state::{Host, Probes, State},
         target::{Target, TargetInsn},
-        try_box,
     },
 };
 

@@ -1,11 +1,25 @@
 //! Where a probe goes, and whether it may go there.
+//!
+//! ```text
+//!   resolve          symbol, address and offset ─► an address in text, and its symbol
+//!   check_container  jprobe, kretprobe: only at a function's entry, and so on
+//!   target           the instruction there, decoded from the function's start and classified
+//! ```
+//!
+//! The first two need no memory, and the third only for the text of the function, which a batch
+//! keeps from one probe to the next ([`Function`]). Each refusal is a [`ProbeError`]; nothing has
+//! changed then. An entry of which facts are known is not decoded.
+//!
+//! # Contexts
+//! Under the registry's lock, because text and sites change under it alone. [`Probes::judge`] asks
+//! about an instruction alone and takes no lock.
 
 use alloc::{string::String, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         probe::{Container, Probe},
@@ -16,7 +30,7 @@ use crate::{
         translate,
     },
     platform::{Symbol, Text},
-    registry::{Host, Probes, State},
+    registry::state::{Host, Probes, State},
 };
 
 /// Where a probe goes, after all checks that need no memory.
@@ -76,7 +90,7 @@ impl<P: Host> Probes<P> {
         if symbol.text == Text::Freed {
             return Err(ProbeError::NoSymbolAt { addr });
         }
-        // The landing pad of indirect branches must stay. The entry of such a function is behind
+        // The landing pad of indirect branches must stay. The entry of such a function is after
         // it.
         if addr == symbol.start {
             addr = self.entry_of(&symbol);
@@ -140,7 +154,7 @@ impl<P: Host> Probes<P> {
             }
             Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
             Container::Jprobe(_) => match self.site_at(addr) {
-                Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
+                Some(site) if site.probes().any(|other| other.kind == ProbeKind::Jprobe) => {
                     Err(ProbeError::SecondJprobe { addr })
                 }
                 _ => Ok(()),
@@ -198,7 +212,7 @@ impl<P: Host> Probes<P> {
             bytes,
             walk,
         } = function;
-        // The instruction, and the one behind it, which may matter.
+        // The instruction, and the one after it, which may matter.
         let needed = (addr - *start + 2 * MAX_INSN_BYTES as u64).min(*size);
         let known = bytes.len() as u64;
         if known < needed {
@@ -229,7 +243,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Judges an instruction by itself, as a registration would: whether it can be executed
-    /// elsewhere. `behind` is the function's original code behind it. Changes nothing. Task
+    /// elsewhere. `behind` is the function's original code after it. Changes nothing. Task
     /// context.
     ///
     /// # Errors

@@ -6,18 +6,15 @@ use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 use crate::{
     data::site::Site,
     error::ProbeError,
-    insn::{JUMP_BYTES, landing_pad_len},
+    insn::{INT3, JUMP, JUMP_BYTES, landing_pad_len},
     platform::{Symbol, Text},
-    registry::{Host, Probes, optimize::JUMP},
+    registry::state::{Host, Probes},
 };
 
 /// How many breakpoints are written between two synchronisations, in all rounds. A batch may probe
 /// the code that writes breakpoints. Writing so many at a time keeps that code unprobed for most of
 /// the work.
 const WRITTEN_AT_ONCE: usize = 4096;
-
-/// The breakpoint instruction.
-pub(crate) const INT3: u8 = 0xcc;
 
 impl<P: Host> Probes<P> {
     /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
@@ -56,7 +53,7 @@ impl<P: Host> Probes<P> {
         };
         debug_assert!(!site.gone.load(Relaxed));
         // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
-        // armed nor wants to be, so nobody marks its site.
+        // armed nor wants to be, so its site is not marked.
         unsafe { P::write_text(site.addr(), byte) };
     }
 
@@ -170,7 +167,7 @@ impl<P: Host> Probes<P> {
 }
 
 /// Calls `visit` with the offset of each byte in `bytes` that is `wanted`, in order. It may change
-/// bytes, and sees those that it has changed if they are behind.
+/// bytes, and sees those that it has changed further on.
 fn for_each(wanted: u8, bytes: &mut [u8], mut visit: impl FnMut(&mut [u8], usize)) {
     // Much text has no such byte, and this search takes words at a time.
     if bytes.contains(&wanted) {

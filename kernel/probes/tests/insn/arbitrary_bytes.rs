@@ -185,7 +185,7 @@ fn examine_boundaries(function: &[u8], decoded: &[Insn], start: u64) {
     }
 }
 
-/// The code that a jump may displace is whole, can be moved, and is entered by nobody but from its
+/// The code that a jump may displace is whole, can be moved, and is entered only from its
 /// start.
 fn examine_region(
     function: &mut FunctionCode,

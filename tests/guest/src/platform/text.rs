@@ -15,7 +15,7 @@ use probes::kprobe::flags::OPTIMIZED;
 use x86_64::VirtAddr;
 
 use super::PROBES;
-use crate::code_places::code_places;
+use crate::platform::code_places::code_places;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

@@ -1,9 +1,9 @@
 //! Random programs of arithmetic, jumps, loads and stores, in our interpreter and in rbpf's.
 //!
-//! rbpf does not have signed division, sign extension and atomic operations. Where it departs from
-//! RFC 9669 the programs keep away: it compares 64 bits with a negative constant as if that were 32
-//! bits, it leaves the upper half as it was when a remainder of 32 bits is by zero, and it cannot
-//! negate the least number of 64 bits.
+//! rbpf does not have signed division, sign extension and atomic operations. The programs avoid the
+//! places where it departs from RFC 9669: it compares 64 bits with a negative constant as if that
+//! were 32 bits, it leaves the upper half as it was when a remainder of 32 bits is by zero, and it
+//! cannot negate the least number of 64 bits.
 
 use bpf::{
     AluOp, Condition, Insn, Operand, Program, ProgramKind, Reg, Reg::*, Size, Swap, Target, Width,

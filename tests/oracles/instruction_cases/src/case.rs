@@ -18,7 +18,7 @@ pub struct Unpredictable {
 /// See the module's text.
 #[derive(Clone)]
 pub struct Case {
-    /// The instruction under test and those behind it.
+    /// The instruction under test and those after it.
     pub code: Code,
     /// The instruction under test.
     pub instruction: Instruction,
@@ -47,7 +47,7 @@ impl Case {
     }
 
     /// Fills memory that starts at `address` with the case's contents. All memory of a case is
-    /// filled so.
+    /// filled in this way.
     pub fn fill(&self, address: u64, memory: &mut [u64]) {
         let mut random = Random::new(self.fill ^ address);
         memory.fill_with(|| random.next());
@@ -62,7 +62,7 @@ impl Case {
         }
     }
 
-    /// Has memory hold `word` at `address`.
+    /// Makes memory hold `word` at `address`.
     pub(crate) fn set_word(&mut self, address: u64, word: u64) {
         if let Some(place) = self.words.get_mut(self.word_count) {
             *place = (address, word);
@@ -112,7 +112,7 @@ impl Case {
     }
 }
 
-/// Bytes, instruction and state, for somebody who looks for the cause of a failure.
+/// Bytes, instruction and state, for whoever looks for the cause of a failure.
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 16] = [

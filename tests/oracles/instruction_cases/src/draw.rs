@@ -116,7 +116,7 @@ impl Case {
                 self.registers[RCX] = random.below(MOST_ITERATIONS + 1);
             }
         }
-        // The trap behind a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
+        // The trap after a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
         // but not always in the emulator.
         if instruction.op0_kind() == OpKind::NearBranch64
             && ground.place(self.window, instruction.near_branch64(), 1) == Place::Hole
@@ -124,7 +124,7 @@ impl Case {
             self.flags &= !TF;
         }
         match instruction.mnemonic() {
-            // Whether it holds off the trap behind it differs from processor to processor.
+            // Whether it holds off the trap after it differs from processor to processor.
             Mnemonic::Sti => self.flags &= !TF,
             // The emulator traps one instruction late.
             Mnemonic::Pause => self.flags &= !TF,
@@ -201,7 +201,7 @@ impl Case {
         Some(())
     }
 
-    /// Leaves of the privileged instructions those that do no harm. `None` for the others.
+    /// Keeps those privileged instructions that do no harm. `None` for the others.
     fn tame_privileged(&mut self, random: &mut Random) -> Option<()> {
         match self.instruction.code() {
             // The low word of rdx is the port.
@@ -232,7 +232,7 @@ impl Case {
             | C::Lfs_r32_m1632
             | C::Lfs_r64_m1664
             | C::Mov_cr_r64 => self.touches_system = true,
-            // A breakpoint of the debug registers would hit anybody.
+            // A breakpoint of the debug registers would hit any code.
             C::Mov_dr_r64 => return None,
             _ => {}
         }
@@ -289,7 +289,8 @@ impl Case {
                 self.instruction.mnemonic(),
                 Mnemonic::Rdtsc | Mnemonic::Rdtscp | Mnemonic::Rdpmc | Mnemonic::Rdpru
             )
-            // The last page fault's address and the last debug exception belong to any code before.
+            // The last page fault's address and the last debug exception belong to any code that
+            // ran before.
             || matches!(self.instruction.op1_register(), Register::CR2 | Register::DR6);
         if !is_volatile {
             return;

@@ -16,7 +16,7 @@
 //! fetched. So a case can harm only itself.
 //!
 //! # Contexts
-//! Pure functions; the decoder builds its tables on the heap at its first use.
+//! All functions are pure; the decoder builds its tables on the heap at its first use.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -28,7 +28,9 @@ use core::cell::RefCell;
 use bpf::{Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, MapKind, ProgramKind, verifier};
 use trace_interface::{
     script::{self, Attachment, Program, Request, Script},
+    shape::Shape,
     symbols::{Kernel, Type, TypeId},
+    view::{Class, Loops, MapView, Record, View},
 };
 use trace_language::{
     Diagnostic,
@@ -37,10 +39,6 @@ use trace_language::{
 
 use self::body::{Body, Parts, Shared, Site, SiteKind};
 pub use self::sources::events;
-use crate::{
-    presentation::{Class, Loops, MapView, Presentation, Record},
-    shape::{Context, Shape},
-};
 
 /// How a script is compiled.
 #[derive(Clone, Debug)]
@@ -79,10 +77,11 @@ impl Default for Options {
     }
 }
 
-/// A script, and how its answers are shown.
+/// A compiled text.
 pub struct Compiled {
     pub script: Script,
-    pub presentation: Presentation,
+    /// How its answers are read.
+    pub view: View,
     /// By attachment: where it comes from. A probe may have several attachments.
     pub origins: Vec<Origin>,
 }
@@ -1042,18 +1041,15 @@ impl<'a> Compiler<'a> {
                 probes,
                 requests: self.requests,
             },
-            presentation: Presentation::new(
-                views,
-                self.records,
-                Loops {
+            view: View {
+                maps: views,
+                records: self.records,
+                loops: Loops {
                     counters: counters.map(|number| number as u32),
                     loops: self.loops,
                 },
-                Context {
-                    probes: self.probes,
-                    ..Context::default()
-                },
-            ),
+                probes: self.probes,
+            },
             origins: self.origins,
         })
     }

@@ -15,7 +15,9 @@ use trace_interface::{
 };
 use trace_language::parse;
 
-use crate::{Compiled, Options, Presentation, Symbol, Symbolize, compile};
+use trace_answers::{Presentation, Symbol, Symbolize};
+
+use crate::{Compiled, Options, compile};
 
 pub(super) const WRITE: u64 = 0xffff_8000_0000_1000;
 pub(super) const READ: u64 = 0xffff_8000_0000_2000;
@@ -680,17 +682,13 @@ impl World {
     }
 
     pub(super) fn of(compiled: Compiled) -> Self {
-        let Compiled {
-            script,
-            presentation,
-            ..
-        } = compiled;
+        let Compiled { script, view, .. } = compiled;
         // As the host gets it.
         let script = Script::decode(&script.encode()).unwrap();
         let count = script.maps.len();
         let mut world = Self {
             script,
-            presentation,
+            presentation: Presentation::new(view),
             fake: Fake::new(),
             out: String::new(),
             memory: Vec::new(),

@@ -311,7 +311,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     let end = insns.len();
     let length = end - begin;
     for i in begin..end {
-        // Not over the definitions behind a call.
+        // Not over the definitions after a call.
         let target = i + 1 + random.below((length / 3 + 1) as u64) as usize;
         let mut target = target.min(end);
         while insns[i + 1..target]

@@ -308,7 +308,7 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
     assert_eq!(loads("u8 > 1 && u8 < 9"), 1);
     assert_eq!(loads("(u8 == 1 || u8 == 2) && u8 != 3"), 1);
     assert_eq!(loads("u8 == 1 && u16 == 2 && u8 == 3"), 3);
-    // Behind the first part `u8` is held on one path and `u16` on the other.
+    // After the first part `u8` is held on one path and `u16` on the other.
     assert_eq!(loads("(u8 == 1 || u16 == 2) && u8 == 3"), 3);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The texts that Linux has too are Linux's, letter for letter
 //! (`kernel/trace/trace_events_filter.c`), and so are the columns, because tools compare them. A
-//! column inside a test counts from 1, one between tests from 0: so does Linux.
+//! column inside a test counts from 1, one between tests from 0, as in Linux.
 
 use core::{error::Error, fmt};
 

@@ -87,9 +87,9 @@ impl fmt::Display for HistReason {
 /// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistError {
-    /// Of the trigger. The column counts from 0, from the `h` of `hist:`.
+    /// A refusal of the trigger. The column counts from 0, from the `h` of `hist:`.
     Trigger { reason: HistReason, column: usize },
-    /// Of the filter behind `if`. Its column counts in the filter.
+    /// A refusal of the filter after `if`. Its column counts in the filter.
     Filter(FilterError),
 }
 
