@@ -43,6 +43,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use bpf::{Helper, ProgramKind, Verified};
+use fallible::OutOfMemory;
 
 mod asm;
 mod assign;
@@ -295,6 +296,12 @@ impl fmt::Display for CompileError {
 }
 
 impl core::error::Error for CompileError {}
+
+impl From<OutOfMemory> for CompileError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
 
 /// Compiles `program` for one form. `maps` are its maps, in their order.
 ///

@@ -37,7 +37,6 @@ use crate::{
     filter::{self, Filter, Frame},
     hist::Hist,
     line::flags,
-    memory::{OutOfMemory, push},
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
@@ -46,6 +45,8 @@ use bpf::{
     Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
+
+use fallible::{OutOfMemory, push};
 
 /// The map that counts the hits that are to be recorded: one counter for each CPU.
 pub const HITS: MapIndex = MapIndex(0);

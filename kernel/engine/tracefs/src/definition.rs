@@ -19,12 +19,13 @@ use crate::{
     commands::Words,
     fetch::{Argument, Grammar, Parser, Site, automatic_argument_name, is_identifier},
     field::{Field, LookupError, Symbols},
-    memory::{OutOfMemory, copied, push, written},
     number,
-    refusal::{Reason, Refusal},
+    refusal::{Reason, Refusal, no_memory},
 };
 use alloc::{string::String, vec::Vec};
 use core::fmt;
+
+use fallible::{OutOfMemory, copied, push, written};
 
 /// The group of an event that names none.
 pub const DEFAULT_GROUP: &str = "kprobes";
@@ -134,7 +135,7 @@ impl Place {
         let offset = number::signed(offset).and_then(|offset| u32::try_from(offset).ok());
         let offset = offset.ok_or((Reason::BadProbeAddress, 0))?;
         let (module, name) = match symbol.split_once(':') {
-            Some((module, name)) => (Some(copied(module)?), name),
+            Some((module, name)) => (Some(copied(module).map_err(no_memory)?), name),
             None => (None, symbol),
         };
         if name.is_empty() || module.as_ref().is_some_and(String::is_empty) {
@@ -143,7 +144,7 @@ impl Place {
         Ok((
             Self::Symbol {
                 module,
-                name: copied(name)?,
+                name: copied(name).map_err(no_memory)?,
                 offset,
             },
             is_return,

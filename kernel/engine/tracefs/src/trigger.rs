@@ -20,8 +20,10 @@
 //!     if there is none, because scripts take away what an opening for writing took already.
 //! G3. A line that the file shows can be written again, with `!` in front of it, too.
 
-use alloc::string::String;
+use alloc::{boxed::Box, string::String};
 use core::{error::Error, fmt};
+
+use fallible::{OutOfMemory, copied, try_box};
 
 use abi::errno;
 
@@ -29,7 +31,6 @@ use crate::{
     field::{Field, Symbols},
     filter::{Filter, FilterError},
     hist::{Hist, HistError, HistReason, Order, split_filter},
-    memory::{Boxed, OutOfMemory, copied},
     number,
 };
 
@@ -138,7 +139,7 @@ pub enum Action {
         group: String,
         event: String,
     },
-    Hist(Boxed<Hist>),
+    Hist(Box<Hist>),
 }
 
 impl Action {
@@ -399,7 +400,7 @@ impl Line {
                     return Err(TriggerError::NoParameter);
                 }
                 let hist = Hist::parse(rest, fields, symbols).map_err(TriggerError::Hist)?;
-                let action = Action::Hist(Boxed::new(hist)?);
+                let action = Action::Hist(try_box(hist)?);
                 return Ok(Self {
                     remove,
                     trigger: Trigger {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use fallible::try_box;
+
 use common::{Kernel, LONG, VFS_READ};
 use tracefs::{
     commands::Words,
@@ -9,7 +11,6 @@ use tracefs::{
     event::check_append,
     fetch::{Fetch, Grammar, Location, Site, ValueType},
     field::Width,
-    memory::Boxed,
     refusal::{Reason, Refusal},
 };
 
@@ -557,12 +558,12 @@ fn fetches_become_trees() {
     let inner = Fetch::Dereference {
         user: false,
         offset: 8,
-        of: Boxed::new(banner).unwrap(),
+        of: try_box(banner).unwrap(),
     };
     let outer = Fetch::Dereference {
         user: true,
         offset: -16,
-        of: Boxed::new(inner).unwrap(),
+        of: try_box(inner).unwrap(),
     };
     let [a, b] = &definition.arguments[..] else {
         panic!("two arguments")

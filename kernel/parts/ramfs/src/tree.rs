@@ -8,6 +8,8 @@ use crate::{
 use abi::{mode, open};
 use alloc::{boxed::Box, vec::Vec};
 
+use fallible::try_box;
+
 /// Largest size of a regular file, in bytes.
 pub const MAX_FILE_BYTES: u64 = 8 << 20;
 
@@ -45,19 +47,9 @@ enum Slot<S> {
     /// It is free, and so is that one.
     Free(Option<u32>),
     /// The number of the node, and the node, which is large and stays where it is.
-    Node(u64, Box<[Node<S>; 1]>),
+    Node(u64, Box<Node<S>>),
     /// The special file of a node that is gone, and the next such slot.
     Removed(S, Option<u32>),
-}
-
-fn boxed<T>(value: T) -> Result<Box<[T; 1]>, Error> {
-    let mut one = Vec::new();
-    one.try_reserve_exact(1).map_err(|_| Error::OutOfMemory)?;
-    one.push(value);
-    // No bytes are to spare, so this needs no memory. The length is right.
-    one.into_boxed_slice()
-        .try_into()
-        .map_err(|_| Error::OutOfMemory)
 }
 
 fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
@@ -90,7 +82,7 @@ impl<S> Tree<S> {
         };
         Self {
             used: root.cost(),
-            slots: Vec::from([Slot::Node(NodeId::ROOT.number, Box::new([root]))]),
+            slots: Vec::from([Slot::Node(NodeId::ROOT.number, Box::new(root))]),
             free: None,
             removed: None,
             next_number: NodeId::FIRST_ENTRY,
@@ -114,14 +106,14 @@ impl<S> Tree<S> {
 
     fn node(&self, id: NodeId) -> Result<&Node<S>, Error> {
         match self.slots.get(id.slot as usize) {
-            Some(Slot::Node(number, node)) if *number == id.number => Ok(&node[0]),
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(node),
             _ => Err(Error::NotFound),
         }
     }
 
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<S>, Error> {
         match self.slots.get_mut(id.slot as usize) {
-            Some(Slot::Node(number, node)) if *number == id.number => Ok(&mut node[0]),
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(node),
             _ => Err(Error::NotFound),
         }
     }
@@ -227,7 +219,7 @@ impl<S> Tree<S> {
             return Err(Error::NoSpace);
         }
         let is_directory = node.kind() == Kind::Directory;
-        let node = boxed(node)?;
+        let node = try_box(node)?;
         let directory = self.node(parent)?.directory()?;
         let Err(at) = self.position(directory, name) else {
             return Err(Error::Exists);
@@ -310,7 +302,7 @@ impl<S> Tree<S> {
             return None;
         };
         self.free = Some(id.slot);
-        let [node] = *node;
+        let node = *node;
         match node.content {
             Content::Special(special) => Some(special),
             Content::Directory(_) | Content::Regular(_) | Content::Alias(_) => None,

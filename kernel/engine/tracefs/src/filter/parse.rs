@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 
+use fallible::{OutOfMemory, copied, push, try_box};
+
 use super::{
     Comparison, Expression, Filter, FilterError, FilterReason as Reason, Pattern, Subject, Test,
 };
 use crate::{
     field::{Element, Field, Symbols, Width},
-    memory::{Boxed, OutOfMemory, copied, push},
     number,
 };
 
@@ -159,8 +160,8 @@ fn join(mut parts: Vec<Expression>, kind: fn(Vec<Expression>) -> Expression) -> 
 
 fn negate(part: Expression) -> Result<Expression, OutOfMemory> {
     Ok(match part {
-        Expression::Not(part) => part.into_inner(),
-        part => Expression::Not(Boxed::new(part)?),
+        Expression::Not(part) => *part,
+        part => Expression::Not(try_box(part)?),
     })
 }
 

@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 
+use fallible::{copied, push, written};
+
 use super::{Column, Hist, HistError, HistReason as Reason, Modifier, Order, Sort, SortBy, Source};
 use crate::{
     field::{Field, Symbols},
     filter::Filter,
-    memory::{copied, push, written},
     number,
 };
 
