@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::*;
-use kallsyms::{Binding, Kind};
+use kallsyms::{Binding, SymbolKind};
 use std::vec;
 
 const TEXT: u64 = 0xffff_ffff_8010_0000;
@@ -41,7 +41,7 @@ impl Small {
             name: self.names[index],
             start: TEXT + index as u64 * 16,
             size: 16,
-            kind: Kind::Text,
+            kind: SymbolKind::Text,
             binding: Binding::Global,
             exported: false,
             note: 0,

@@ -1,7 +1,7 @@
 //! The tree itself: walking, creating, removing, reading, writing.
 
 use crate::{
-    Access, Attributes, Error, Kind, NodeId,
+    Access, Attributes, Error, FileKind, NodeId,
     node::{Content, Directory, Name, Node},
     path::{Path, Step},
 };
@@ -15,7 +15,7 @@ pub const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// One entry of a directory, as [`Tree::next_entry`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub id: NodeId,
     pub mode: u32,
@@ -218,7 +218,7 @@ impl<S> Tree<S> {
         if used > self.capacity {
             return Err(Error::NoSpace);
         }
-        let is_directory = node.kind() == Kind::Directory;
+        let is_directory = node.kind() == FileKind::Directory;
         let node = try_box(node)?;
         let directory = self.node(parent)?.directory()?;
         let Err(at) = self.position(directory, name) else {
@@ -277,7 +277,7 @@ impl<S> Tree<S> {
     /// special file that it was.
     fn remove(&mut self, id: NodeId) -> Result<Option<S>, Error> {
         let node = self.node(id)?;
-        let is_directory = node.kind() == Kind::Directory;
+        let is_directory = node.kind() == FileKind::Directory;
         let parent = node.parent;
         let directory = self.node(parent)?.directory()?;
         let by_name = self.position(directory, node.name.bytes());
@@ -351,10 +351,10 @@ impl<S> Tree<S> {
         let node = self.node(id)?;
         let truncate = flags & open::TRUNC != 0;
         match node.kind() {
-            Kind::Directory if write || truncate || flags & open::CREAT != 0 => {
+            FileKind::Directory if write || truncate || flags & open::CREAT != 0 => {
                 return Err(Error::IsDirectory);
             }
-            Kind::Regular | Kind::Special if flags & open::DIRECTORY != 0 => {
+            FileKind::Regular | FileKind::Special if flags & open::DIRECTORY != 0 => {
                 return Err(Error::NotDirectory);
             }
             _ => {}
@@ -365,7 +365,7 @@ impl<S> Tree<S> {
         if write || truncate {
             node.permit(Access::Write)?;
         }
-        if truncate && node.kind() == Kind::Regular {
+        if truncate && node.kind() == FileKind::Regular {
             self.resize(id, 0)?;
         }
         self.retain(id)?;
@@ -418,7 +418,7 @@ impl<S> Tree<S> {
         };
         let id = self.child(target.parent, name)?;
         match self.node(id)?.kind() {
-            Kind::Directory => return Err(Error::IsDirectory),
+            FileKind::Directory => return Err(Error::IsDirectory),
             _ if target.demands_directory => return Err(Error::NotDirectory),
             _ => {}
         }
@@ -661,9 +661,9 @@ impl<S> Tree<S> {
     }
 
     /// Returns the first entry of the directory `id` at or after position `at`. 0 is its start;
-    /// other positions come from [`Entry::next`]. Returns `None` at its end, and in a removed
+    /// other positions come from [`DirEntry::next`]. Returns `None` at its end, and in a removed
     /// directory.
-    pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<Entry<'_>>, Error> {
+    pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<DirEntry<'_>>, Error> {
         let node = self.node(id)?;
         let directory = node.directory()?;
         if !node.named {
@@ -681,7 +681,7 @@ impl<S> Tree<S> {
             }
         };
         let shown = self.behind_alias(id).unwrap_or(id);
-        Ok(Some(Entry {
+        Ok(Some(DirEntry {
             name,
             id: shown,
             mode: self.node(shown)?.mode,
