@@ -1,4 +1,7 @@
 //! Forms of definitions that are accepted or refused, each refusal with its column.
+//!
+//! The mistakes of Linux's selftest have its columns and its messages. Whatever is accepted prints
+//! as a line that reads as the same definition.
 
 mod common;
 

@@ -1,4 +1,7 @@
 //! Small images with each violation, and without any.
+//!
+//! An image is a few functions of hand-written bytes with symbols. The closure over them must find
+//! what a hit reaches, and name each violation at its instruction.
 
 extern crate std;
 

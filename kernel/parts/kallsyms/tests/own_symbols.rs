@@ -1,5 +1,7 @@
 //! Tests the symbols of this test program itself. Like a kernel it has Rust and C names, generic
 //! functions, and assembly labels with and without sizes.
+//!
+//! Some orders of symbols that a linker does not make are built by hand.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

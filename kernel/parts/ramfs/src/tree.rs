@@ -1,4 +1,9 @@
 //! The tree itself: walking, creating, removing, reading, writing.
+//!
+//! Nodes are in slots that are used again. A number that is never used again tells whether a slot
+//! still has the node that one means. A node without a name lives on while somebody has it open. A
+//! request that is refused has changed nothing, also if memory is out in its middle: all memory is
+//! taken before the first change.
 
 use crate::{
     Access, Attributes, Error, FileKind, NodeId,
