@@ -319,7 +319,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Makes and writes the detour of `site`, if the code there allows one. `function` as in
-    /// [`Probes::displaceable`].
+    /// [`Pristine::displaceable`].
     fn make_detour(
         &self,
         optimizer: &mut Optimizer,
@@ -327,9 +327,9 @@ impl<P: Host> Probes<P> {
         function: &mut Option<FunctionCode>,
     ) -> Option<NonNull<Detour>> {
         let code = if site.entry.are_known() {
-            self.known_displaceable(site)
+            Pristine(self).known_displaceable(site)
         } else {
-            match self.displaceable(site.addr(), function) {
+            match Pristine(self).displaceable(site.addr(), function) {
                 Ok(mut code) => {
                     // Only an action asks. Elsewhere than at an entry the direction flag may be
                     // set, which an action that calls clears.
@@ -371,9 +371,33 @@ impl<P: Host> Probes<P> {
     /// [`NoJump`].
     pub fn allows_jump(&self, addr: u64) -> Result<(), NoJump> {
         let _state = self.state();
-        self.displaceable(addr, &mut None).map(drop)
+        Pristine(self).displaceable(addr, &mut None).map(drop)
     }
 
+    /// Frees the detours that were taken out of use, if there are any, after a grace period for
+    /// them alone.
+    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
+        if !optimizer.retired.is_empty() {
+            P::synchronize_hits();
+            self.free_detours(optimizer);
+        }
+    }
+
+    /// Frees the detours that were taken out of use before the grace period that has just ended.
+    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
+        while let Some(detour) = optimizer.retired.pop() {
+            // SAFETY: live until it is given back, below.
+            let start = unsafe { detour.as_ref() }.start;
+            // After that nothing finds it by an address any more.
+            self.detours.free(&mut optimizer.free, start);
+            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
+            unsafe { optimizer.memory.give_back(detour) };
+        }
+    }
+}
+
+/// What a jump may displace.
+impl<P: Host> Pristine<'_, P> {
     /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last,
     /// and becomes this one. Under the registry's lock.
     fn displaceable(
@@ -389,8 +413,7 @@ impl<P: Host> Probes<P> {
         let code = decoded.insert(code);
         let function = code.start()..code.start() + code.len();
         let behind = if addr + JUMP_BYTES as u64 > function.end {
-            Pristine(self)
-                .copy(function.end..function.end + unowned_after::<P>(function.end))
+            self.copy(function.end..function.end + unowned_after::<P>(function.end))
                 .map_err(|_| NoJump::OutOfMemory)?
         } else {
             Vec::new()
@@ -424,9 +447,7 @@ impl<P: Host> Probes<P> {
         if P::may_fault(function.clone()) {
             return Err(NoJump::MayFault);
         }
-        let bytes = Pristine(self)
-            .copy(function)
-            .map_err(|_| NoJump::OutOfMemory)?;
+        let bytes = self.copy(function).map_err(|_| NoJump::OutOfMemory)?;
         Ok(FunctionCode::new(bytes, symbol.start))
     }
 
@@ -442,7 +463,7 @@ impl<P: Host> Probes<P> {
         // A breakpoint may be at each instruction, also one that its probes do not want any more
         // and that is about to go. A jump is not there: it is a breakpoint again by now.
         for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
-            if let Some(site) = self.site_at(site.addr() + behind as u64) {
+            if let Some(site) = self.0.site_at(site.addr() + behind as u64) {
                 bytes[behind] = site.opcode();
             }
         }
@@ -452,27 +473,6 @@ impl<P: Host> Probes<P> {
             at_entry: true,
             flags_are_dead: facts.flags_are_dead(),
         })
-    }
-
-    /// Frees the detours that were taken out of use, if there are any, after a grace period for
-    /// them alone.
-    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
-        if !optimizer.retired.is_empty() {
-            P::synchronize_hits();
-            self.free_detours(optimizer);
-        }
-    }
-
-    /// Frees the detours that were taken out of use before the grace period that has just ended.
-    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
-        while let Some(detour) = optimizer.retired.pop() {
-            // SAFETY: live until it is given back, below.
-            let start = unsafe { detour.as_ref() }.start;
-            // After that nothing finds it by an address any more.
-            self.detours.free(&mut optimizer.free, start);
-            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
-            unsafe { optimizer.memory.give_back(detour) };
-        }
     }
 }
 
