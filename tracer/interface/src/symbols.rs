@@ -7,6 +7,7 @@ use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 use core::fmt;
 
 pub use bpf::context::Register;
+pub use names::glob;
 
 /// A function of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,36 +121,6 @@ pub trait Symbolize {
         let _ = (program, address);
         None
     }
-}
-
-/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the
-/// text.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when what follows the last star does not fit.
-    let mut again: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                again = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&byte) if byte == text[t] || byte == b'?' => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((after, from)) = again else {
-                    return false;
-                };
-                again = Some((after, from + 1));
-                p = after;
-                t = from + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
 /// Why a value cannot be had, and what to do.

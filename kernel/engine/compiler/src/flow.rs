@@ -9,8 +9,8 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    AluOp, Argument, Helper, Insn, Kind, MapIndex, Memory, Operand, Reg, Size, Verified, Width,
-    context::Register,
+    AluOp, Argument, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size, Verified,
+    Width, context::Register,
 };
 
 use crate::{Array, CompileError, Form, MapRuntime};
@@ -89,7 +89,7 @@ impl Env<'_> {
         &self.verified.program().insns
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProgramKind {
         self.verified.program().kind
     }
 
@@ -364,7 +364,7 @@ impl Env<'_> {
                 }),
             },
             Insn::Exit => match (self.form, self.kind()) {
-                (Form::Handler, Kind::Entry { .. }) => none.with(Reg::R0),
+                (Form::Handler, ProgramKind::Entry { .. }) => none.with(Reg::R0),
                 _ => none,
             },
         }

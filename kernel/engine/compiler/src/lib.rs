@@ -42,7 +42,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use bpf::{Helper, Kind, Verified};
+use bpf::{Helper, ProgramKind, Verified};
 
 mod asm;
 mod assign;
@@ -69,9 +69,9 @@ pub enum Form {
     /// holds.
     Breakpoint,
     /// Called as a C function `(_, context, shared data, function address, return address) -> u8`.
-    /// The last three are for [`Kind::Entry`] and [`Kind::Return`], and the last only for a return.
-    /// The context is laid out as [`bpf::context`] says, but for [`Kind::Probe`] `ip` is the probed
-    /// address + 1. The result is 1 if the program of an entry returned another number than 0.
+    /// The last three are for [`ProgramKind::Entry`] and [`ProgramKind::Return`], and the last only
+    /// for a return. The context is laid out as [`bpf::context`] says, but for
+    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an entry returned another number than 0.
     Handler,
 }
 
@@ -253,7 +253,7 @@ pub enum CompileError {
     OutOfMemory,
     /// A program of an entry or a return has the form of a handler only.
     Form {
-        kind: Kind,
+        kind: ProgramKind,
     },
     /// There is not one memory for each map.
     Maps {
@@ -307,7 +307,7 @@ pub fn compile(
     machine: &Machine,
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
-    if kind != Kind::Probe && form != Form::Handler {
+    if kind != ProgramKind::Probe && form != Form::Handler {
         return Err(CompileError::Form { kind });
     }
     let expected = program.program().maps.len();

@@ -42,8 +42,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, Kind, Label, MOST_RECORD_BYTES, MapDef,
-    MapIndex, Program, Reg, STACK_BYTES, Size, context::Register,
+    AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
+    Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
 
@@ -198,8 +198,8 @@ impl<'a> EventProgram<'a> {
     ) -> Result<Self, CompileError> {
         let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
-            EventKind::Probe => Kind::Probe,
-            EventKind::Return => Kind::Return {
+            EventKind::Probe => ProgramKind::Probe,
+            EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
             },
         };
@@ -312,7 +312,7 @@ impl<'a> EventProgram<'a> {
         let entry = match data {
             0 => None,
             data => {
-                let mut builder = Builder::new(Kind::Entry { data });
+                let mut builder = Builder::new(ProgramKind::Entry { data });
                 self.values.begin(&mut builder);
                 self.values.keep(&mut builder);
                 builder.exit(0);

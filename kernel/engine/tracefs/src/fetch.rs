@@ -428,7 +428,7 @@ impl Parser<'_> {
         let rest = text.get(1..).unwrap_or("");
         match text.as_bytes().first() {
             Some(b'$') => self.variable(rest).map_err(|reason| (reason, at)),
-            Some(b'%') => register(rest)
+            Some(b'%') => Register::named(rest)
                 .map(Fetch::Register)
                 .ok_or((Reason::BadRegister, at)),
             Some(b'@') => self
@@ -622,40 +622,6 @@ fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
     value
         .map(Fetch::Immediate)
         .ok_or((Reason::BadImmediate, at))
-}
-
-/// The register named `name`.
-fn register(name: &str) -> Option<Register> {
-    Register::ALL
-        .into_iter()
-        .find(|register| register_name(*register) == name)
-}
-
-/// The name of a register, as written after the `%`.
-pub const fn register_name(register: Register) -> &'static str {
-    match register {
-        Register::R15 => "r15",
-        Register::R14 => "r14",
-        Register::R13 => "r13",
-        Register::R12 => "r12",
-        Register::Bp => "bp",
-        Register::Bx => "bx",
-        Register::R11 => "r11",
-        Register::R10 => "r10",
-        Register::R9 => "r9",
-        Register::R8 => "r8",
-        Register::Ax => "ax",
-        Register::Cx => "cx",
-        Register::Dx => "dx",
-        Register::Si => "si",
-        Register::Di => "di",
-        Register::OrigAx => "orig_ax",
-        Register::Ip => "ip",
-        Register::Cs => "cs",
-        Register::Flags => "flags",
-        Register::Sp => "sp",
-        Register::Ss => "ss",
-    }
 }
 
 /// Checks that a value can have a type.

@@ -23,6 +23,8 @@
 use alloc::string::String;
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 use crate::{
     field::{Field, Symbols},
     filter::{Filter, FilterError},
@@ -263,11 +265,11 @@ impl TriggerError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Exists => 17,
+            Self::Exists => errno::EEXIST,
             Self::Filter(error) => error.errno(),
             Self::Hist(error) => error.errno(),
-            Self::OutOfMemory => 12,
-            _ => 22,
+            Self::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 

@@ -37,9 +37,8 @@ use core::{
     fmt::{self, Write},
 };
 use elf::{ElfBytes, abi, endian::LittleEndian};
+use names::one_of;
 use rustc_demangle::{Demangle, try_demangle};
-
-pub use nearest::distance;
 
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -245,13 +244,8 @@ impl fmt::Display for LookupError<'_> {
             }
             Self::Unknown { name, nearest } => {
                 write!(f, "no symbol {name}")?;
-                for (index, symbol) in nearest.iter().enumerate() {
-                    let before = match index {
-                        0 => "; did you mean ",
-                        _ if index + 1 == nearest.len() => " or ",
-                        _ => ", ",
-                    };
-                    write!(f, "{before}{symbol}")?;
+                if !nearest.is_empty() {
+                    write!(f, "; did you mean {}", one_of(nearest))?;
                 }
                 f.write_str("; it may have been inlined: then name a function that calls it")
             }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    Argument, Helper, Kind, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind,
+    Argument, Helper, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
     errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
@@ -156,8 +156,8 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
 
     fn check_kind(&self, helper: Helper) -> Result<(), Reason> {
         let fits = match helper {
-            Helper::EntryData => self.program.kind != Kind::Probe,
-            Helper::ReturnAddress => matches!(self.program.kind, Kind::Return { .. }),
+            Helper::EntryData => self.program.kind != ProgramKind::Probe,
+            Helper::ReturnAddress => matches!(self.program.kind, ProgramKind::Return { .. }),
             _ => true,
         };
         fits.then_some(()).ok_or(Reason::NotInThisKind(helper))

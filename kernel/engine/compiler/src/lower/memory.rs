@@ -4,7 +4,7 @@
 //! a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies in
 //! memory that is there, as the verifier has found out.
 
-use bpf::{AtomicOp, Kind, Memory, Operand, Reg, Size, Width, context::Register};
+use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
 
 use super::{FUNCTION, Lower, Place, Refused, push, size_of_access};
 use crate::{
@@ -107,16 +107,16 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Probe) => {
+            (Form::Handler, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Entry { .. }) => {
+            (Form::Handler, ProgramKind::Entry { .. }) => {
                 let place = Place::Rm(self.argument(FUNCTION));
                 self.load(to, place);
             }
-            (Form::Handler, Kind::Return { .. }) => {
+            (Form::Handler, ProgramKind::Return { .. }) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }

@@ -2,8 +2,8 @@
 //! the instruction set has, with all registers in use.
 
 use bpf::{
-    AluOp, AtomicOp, Condition, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program,
-    Reg, Size, Swap, Target, Width, context::Register,
+    AluOp, AtomicOp, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program,
+    ProgramKind, Reg, Size, Swap, Target, Width, context::Register,
 };
 use bpf_interpreter::{Space, TestMachine};
 
@@ -357,7 +357,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     }
     insns.push(Insn::Exit);
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps,
     }

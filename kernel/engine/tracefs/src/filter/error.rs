@@ -6,6 +6,8 @@
 
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 use crate::memory::OutOfMemory;
 
 /// The reason why a filter is refused.
@@ -95,8 +97,8 @@ impl FilterError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self.reason {
-            FilterReason::OutOfMemory => 12,
-            _ => 22,
+            FilterReason::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 

@@ -5,6 +5,8 @@
 
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 use crate::{filter::FilterError, memory::OutOfMemory};
 
 /// The reason why a `hist` trigger is refused.
@@ -68,10 +70,10 @@ impl HistReason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NoneToContinueOrClear => 2,
-            Self::OutOfMemory => 12,
-            Self::Exists => 17,
-            _ => 22,
+            Self::NoneToContinueOrClear => errno::ENOENT,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::Exists => errno::EEXIST,
+            _ => errno::EINVAL,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     values::{known, number},
 };
 use crate::{
-    Argument, Helper, Kind, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, Reg, Returns,
+    Argument, Helper, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind, Reg, Returns,
     verifier::{
         Cause, Expected,
         number::Number,
@@ -35,7 +35,7 @@ impl<'a> Stepper<'a> {
         let kind = self.program.kind;
         let is_here = match helper {
             Helper::EntryData => kind.shared_bytes() > 0,
-            Helper::ReturnAddress => matches!(kind, Kind::Return { .. }),
+            Helper::ReturnAddress => matches!(kind, ProgramKind::Return { .. }),
             _ => true,
         };
         if !is_here {
