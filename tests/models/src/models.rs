@@ -228,8 +228,8 @@ pub const ALL: &[Model] = &[
 
 use crate::{
     data::{site::Site, trap_ip::TrapIp},
-    explore::is_weak,
     memory::Content,
+    weakness::is_weak,
 };
 use core::sync::atomic::{
     AtomicBool,

@@ -15,67 +15,6 @@ pub(crate) mod pt_regs {
     pub(crate) use probes::PtRegs;
 }
 
-pub(crate) mod method {
-    pub(crate) use probes::StepMethod;
-}
-
-pub(crate) mod detour {
-    pub(crate) struct Detour;
-}
-
-pub(crate) mod per_cpu {
-    use core::sync::atomic::AtomicU64;
-
-    pub(crate) struct PerCpu {
-        pub(crate) counter_part: AtomicU64,
-    }
-}
-
-pub(crate) mod jprobe {
-    use crate::data::kprobe::Kprobe;
-
-    pub(crate) struct Jprobe {
-        pub(crate) entry: Option<()>,
-    }
-
-    impl Jprobe {
-        /// No kprobe of a model is part of one.
-        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
-            None
-        }
-    }
-}
-
-pub(crate) mod kretprobe {
-    use core::sync::atomic::{AtomicPtr, AtomicU64};
-    use std::alloc::Layout;
-
-    use crate::data::{instance::Holder, kprobe::Kprobe};
-
-    pub(crate) struct KretprobeCore {
-        pub(crate) enter: Option<()>,
-        pub(crate) lone_holder: AtomicPtr<Holder>,
-        pub(crate) trampoline: AtomicU64,
-    }
-
-    impl KretprobeCore {
-        pub(crate) const fn new(enter: Option<()>, _: Layout) -> Self {
-            Self {
-                enter,
-                lone_holder: AtomicPtr::new(std::ptr::null_mut()),
-                trampoline: AtomicU64::new(0),
-            }
-        }
-
-        /// No kprobe of a model is part of one.
-        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
-            None
-        }
-
-        pub(crate) fn set_alone(&self, _: bool) {}
-    }
-}
-
 pub(crate) mod sync {
     pub(crate) use crate::atomic;
 }

@@ -41,6 +41,7 @@ pub mod optimize;
 mod optimizer;
 mod owned;
 mod pool;
+mod replacement;
 mod sites;
 mod slots;
 mod state;

@@ -8,11 +8,11 @@ use std::ptr::NonNull;
 
 use super::{Weakness::AlwaysQuiescent, share, start, trace};
 use crate::{
-    explore::is_weak,
     trace_ring::{
         Event, Mode, Ring, Source, Stats,
         spare::{Spare, may_be_confused},
     },
+    weakness::is_weak,
 };
 
 /// The rings of a CPU. The place of the live one is not in the [`Spare`], as in the kernel.
