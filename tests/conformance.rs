@@ -1,17 +1,22 @@
 //! Checks the list of conformance: each item is there once, with its tests, and each test exists.
 //!
-//! `docs/conformance.md` has a block for each item, and `docs/conformance-items.md` its full text.
-//! A block names tests as `file::function`. This file finds the tests in the sources of the whole
-//! workspace, so a test that is renamed or removed fails here at once. Nothing is built or booted.
+//! `docs/conformance.md` has a block for each item: its text, then its tests. A test is named
+//! `file::function`. This file finds the tests in the sources of the whole workspace, so a test
+//! that is renamed or removed fails here at once. Nothing is built or booted.
+//!
+//! It also holds the list of tests that only a process runs, in `docs/testing.md`, against the
+//! sources, because the items may not rest on those.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::LazyLock,
 };
 
+use boot::layout;
 use regex::Regex;
+use tests::Document;
 
 /// The groups of items, by letter, and how many items each has.
 const GROUPS: [(char, usize); 10] = [
@@ -36,7 +41,8 @@ const NOT_APPLICABLE: usize = 8;
 /// The block of one item.
 struct Row {
     item: String,
-    name: String,
+    /// What has to hold, with every clause.
+    text: String,
     /// The names of the tests.
     tests: Vec<String>,
     gap: Option<Gap>,
@@ -50,22 +56,19 @@ enum Gap {
     NotApplicable(String),
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package lies in the workspace")
-}
-
 fn rows() -> Vec<Row> {
-    let document = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
-    blocks(&document).iter().map(|block| row(block)).collect()
+    let document = Document::open("docs/conformance.md");
+    let blocks = blocks(document.text());
+    blocks.iter().map(|block| row(block)).collect()
 }
 
 /// The blocks of the items: each runs from a line that begins with `**` to the next empty line.
 ///
 /// Nothing else may look like a part of a block: below the first group no list stands alone.
 fn blocks(document: &str) -> Vec<String> {
-    let (_, groups) = document.split_once("\n## ").expect("there is a group");
+    let (_, groups) = document
+        .split_once("\n## R: ")
+        .expect("there is a first group");
     groups
         .split("\n\n")
         .map(str::trim)
@@ -75,7 +78,7 @@ fn blocks(document: &str) -> Vec<String> {
         .collect()
 }
 
-/// The first entry of a block: the item's number and name.
+/// The first entry of a block: the item's number and text.
 static HEAD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\*\*([A-Z]\d\d)\*\* (.+)$").unwrap());
 
 /// An entry that names a test.
@@ -85,19 +88,19 @@ static TEST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^`([\w:]+)`$").unwr
 static GAP: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^(open|not applicable): (.+)$").unwrap());
 
-/// Reads the block of an item: its number and name, then a list.
+/// Reads the block of an item: its number and text, then a list.
 fn row(block: &str) -> Row {
     let mut entries = block.split("\n- ").map(unwrapped);
     let first = entries.next().expect("splitting gives one part at least");
     let head = HEAD
         .captures(&first)
-        .unwrap_or_else(|| panic!("{first} has no number or no name"));
+        .unwrap_or_else(|| panic!("{first} has no number or no text"));
     let entries: Vec<String> = entries.collect();
     let (tests, gap) = proof(&entries)
         .unwrap_or_else(|| panic!("{}: {entries:?} names no tests and no gap", &head[1]));
     Row {
         item: head[1].into(),
-        name: head[2].trim().into(),
+        text: head[2].trim().into(),
         tests,
         gap,
     }
@@ -184,11 +187,14 @@ fn tests_in(text: &str) -> Vec<Test> {
 /// For example, `::tests::conformance::each_item_has_one_row_in_order`.
 fn all_tests() -> BTreeMap<String, Vec<Test>> {
     let mut files = Vec::new();
-    sources(root(), &mut files);
+    sources(layout::workspace(), &mut files);
     let mut tests = BTreeMap::new();
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
-        let path = file.strip_prefix(root()).unwrap().with_extension("");
+        let path = file
+            .strip_prefix(layout::workspace())
+            .unwrap()
+            .with_extension("");
         let parts: Vec<_> = path
             .iter()
             .map(|part| part.to_string_lossy().into_owned())
@@ -213,24 +219,12 @@ fn each_item_has_one_row_in_order() {
     let rows = rows();
     let items: Vec<_> = rows.iter().map(|row| row.item.clone()).collect();
     assert_eq!(items, expected);
-    for row in rows {
-        assert!(!row.name.is_empty(), "{} has no name", row.item);
-    }
 }
 
-/// The texts let a reader hold the tests of an item against all of its clauses.
+/// The text lets a reader hold the tests of an item against all of its clauses.
 #[test]
 fn each_row_has_the_full_text_of_its_item() {
-    let texts = fs::read_to_string(root().join("docs/conformance-items.md")).unwrap();
-    let text = Regex::new(r"(?m)^\*\*([A-Z]\d\d)\*\* ((?:.+\n)+)").unwrap();
-    let texts: Vec<(String, String)> = text
-        .captures_iter(&texts)
-        .map(|text| (text[1].into(), text[2].trim().into()))
-        .collect();
-    let items: Vec<_> = texts.iter().map(|(item, _)| item).collect();
-    let rows = rows();
-    assert_eq!(items, rows.iter().map(|row| &row.item).collect::<Vec<_>>());
-    for (item, text) in &texts {
+    for Row { item, text, .. } in rows() {
         let is_sentence = text.len() > 30 && text.ends_with(['.', ')']);
         assert!(is_sentence, "{item}: {text} is no text");
     }
@@ -274,6 +268,45 @@ fn each_test_named_exists_and_some_of_them_run() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The list in `docs/testing.md` names each test of the suite that the kernel does not run, once,
+/// and no other: `file::function`, or `file::*` if no test of the file runs there.
+#[test]
+fn the_list_of_tests_that_only_a_process_runs_is_complete() {
+    let document = Document::open("docs/testing.md");
+    let (_, list) = document
+        .text()
+        .split_once("These tests run in a process only:\n")
+        .expect("the document has the list");
+    let list = list.trim_start().split("\n\n").next().unwrap_or_default();
+    let entry = Regex::new(r"(?m)^- `([\w:*]+)`: ").unwrap();
+    let listed: Vec<String> = entry.captures_iter(list).map(|e| e[1].into()).collect();
+
+    // The tests of each file, by name, and whether the kernel runs them.
+    let mut files: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
+    for (path, tests) in all_tests() {
+        let name = path.strip_prefix("::kernel::probes::tests::suite::");
+        let Some((file, name)) = name.and_then(|name| name.rsplit_once("::")) else {
+            continue;
+        };
+        let tests = tests
+            .iter()
+            .map(|test| (format!("{file}::{name}"), test.in_process_only));
+        files.entry(file.into()).or_default().extend(tests);
+    }
+    let mut real = BTreeSet::new();
+    for (file, tests) in files {
+        let in_process_only = tests.iter().filter(|(_, alone)| *alone);
+        let in_process_only: Vec<_> = in_process_only.map(|(name, _)| name.clone()).collect();
+        match in_process_only.len() == tests.len() {
+            true => real.extend([format!("{file}::*")]),
+            false => real.extend(in_process_only),
+        }
+    }
+    let once: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!(once.len(), listed.len(), "an entry stands there twice");
+    assert_eq!(once, real, "on the left what the document lists");
 }
 
 #[test]
@@ -336,16 +369,19 @@ fn an_item_is_read_as_it_is_meant() {
 #[test]
 fn blocks_are_read_with_their_wrapped_lines() {
     let document = "# Title\n\n- a rule\n\n## R: Group\n\n\
-                    **R01** a name\nof two lines\n- `a::b`\n- open: a reason\n  of two lines\n\n\
-                    **R02** another\n- `c::d`\n";
+                    **R01** A text\nof two lines.\n- `a::b`\n- open: a reason\n  of two lines\n\n\
+                    **R02** Another.\n- `c::d`\n";
     let rows: Vec<Row> = blocks(document).iter().map(|block| row(block)).collect();
     let [first, second] = &rows[..] else {
         panic!("{} rows", rows.len());
     };
-    assert_eq!((&*first.item, &*first.name), ("R01", "a name of two lines"));
+    assert_eq!(
+        (&*first.item, &*first.text),
+        ("R01", "A text of two lines.")
+    );
     assert_eq!(first.tests, ["a::b"]);
     assert!(matches!(&first.gap, Some(Gap::Open(why)) if why == "a reason of two lines"));
-    assert_eq!((&*second.item, &*second.name), ("R02", "another"));
+    assert_eq!((&*second.item, &*second.text), ("R02", "Another."));
     assert_eq!(second.tests, ["c::d"]);
     assert!(second.gap.is_none());
 }

@@ -16,15 +16,17 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::LazyLock};
 
-use tests::tracer::{Answers, CHILDREN, answer, buckets, total, words};
+use tests::{
+    Document,
+    tracer::{Answers, CHILDREN, answer, buckets, total, words},
+};
 
 /// The commands of the lessons, from the document, by their numbers.
 fn commands() -> BTreeMap<u32, Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tracing.md");
-    let document = fs::read_to_string(path).unwrap();
+    let document = Document::open("docs/tracing.md");
     let mut number = None;
     let mut commands = BTreeMap::new();
-    for line in document.lines() {
+    for line in document.block("Twelve lessons", "sh").lines() {
         if let Some(title) = line.strip_prefix("# ") {
             number = title
                 .split('.')

@@ -12,7 +12,7 @@ use boot::{
     qemu::Machine,
 };
 use regex::Regex;
-use tests::{Over, record};
+use tests::{Document, Over, record};
 
 #[test]
 fn its_probes_fire() {
@@ -51,17 +51,16 @@ fn the_page_shows_its_code() {
         .iter()
         .map(|file| lines(&read(&format!("kernel/minimal/src/{file}.rs"))))
         .collect();
-    let page = read("kernel/probes/docs/your-kernel.md");
-    let mut blocks = 0;
-    for block in page.split("```rs\n").skip(1) {
-        let (code, _) = block.split_once("```").expect("a block ends");
-        let code = lines(code);
+    let page = Document::open("kernel/probes/docs/your-kernel.md");
+    let blocks = page.blocks();
+    let code: Vec<_> = blocks.iter().filter(|block| block.mark == "rs").collect();
+    for block in &code {
+        let code = lines(block.text);
         let stands_in = |source: &Vec<String>| source.windows(code.len()).any(|part| part == code);
         assert!(
             sources.iter().any(stands_in),
             "not in the kernel: {code:#?}"
         );
-        blocks += 1;
     }
-    assert!(blocks >= 5, "{blocks} blocks of code");
+    assert!(code.len() >= 5, "{} blocks of code", code.len());
 }

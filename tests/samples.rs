@@ -10,7 +10,7 @@ use boot::{
     qemu::Machine,
 };
 use regex::Regex;
-use tests::{Over, record};
+use tests::{Document, Over, record};
 
 const SAMPLES: &str = "modules=kprobe_example,jprobe_example,kretprobe_example,sys_mkdir_return";
 
@@ -172,20 +172,11 @@ fn an_unknown_function_fails_the_run() {
     );
 }
 
-/// The contents of the README's first block of `language` after `heading`.
-fn readme_block<'a>(readme: &'a str, heading: &str, language: &str) -> &'a str {
-    let section = &readme[readme.find(heading).unwrap()..];
-    let start = section.find(&format!("```{language}\n")).unwrap() + language.len() + 4;
-    let rest = &section[start..];
-    &rest[..rest.find("```").unwrap()]
-}
-
 #[test]
 fn the_module_in_the_readme_counts_writes() {
-    let readme = include_str!("../README.md");
-    let block = readme_block(readme, "## Write a probe", "rust");
+    let readme = Document::open("README.md");
     assert_eq!(
-        block,
+        readme.block("Write a probe", "rust"),
         include_str!("../samples/src/write_stats.rs"),
         "README and samples/src/write_stats.rs differ"
     );
@@ -197,11 +188,9 @@ fn the_module_in_the_readme_counts_writes() {
 
 #[test]
 fn the_log_in_the_readme_has_the_lines_of_a_real_one() {
-    let readme = include_str!("../README.md");
-    check(
-        Over::Ended(End::Success),
-        readme_block(readme, "# Kernel probes", "text"),
-    );
+    let readme = Document::open("README.md");
+    let log = readme.block("Read the log of a run", "text");
+    check(Over::Ended(End::Success), log);
 }
 
 /// A module that attaches a program counts what the workload writes, to the last write.

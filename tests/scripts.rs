@@ -12,15 +12,18 @@ use boot::{
     image::Kernel,
     prerequisites::Install,
     qemu::Machine,
-    trace::{Event, Request as TraceRequest, Trace, Transport},
 };
-use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
+use bpf::{
+    AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
+    context::Register,
+};
 use object::{Object, ObjectSymbol};
 use tests::{Session, built::kernel, processors::for_guest};
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
 };
+use trace_link::{Event, Request as TraceRequest, Trace, Transport};
 use trace_ring::image::Image;
 
 /// A kernel, and what it said.
@@ -146,29 +149,16 @@ impl Writer {
     }
 
     fn map(&mut self, def: MapDef) -> u32 {
-        self.script.maps.push(Map {
-            name: def.name.into_owned(),
-            kind: match def.kind {
-                bpf::MapKind::Array => MapKind::Array,
-                bpf::MapKind::PerCpuArray => MapKind::PerCpuArray,
-                bpf::MapKind::Hash => MapKind::Hash,
-                bpf::MapKind::PerCpuHash => MapKind::PerCpuHash,
-                bpf::MapKind::Stacks => MapKind::Stacks,
-                bpf::MapKind::Ring => MapKind::Ring,
-            },
-            key_size: def.key_size,
-            value_size: def.value_size,
-            entries: def.entries,
-        });
+        self.script.maps.push(def);
         self.script.maps.len() as u32 - 1
     }
 
     /// A program whose maps are all those of the script so far, under the same numbers.
-    fn program(&mut self, kind: Kind, build: impl FnOnce(&mut Builder)) -> u32 {
+    fn program(&mut self, kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> u32 {
         let mut b = Builder::new(match kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
+            ProgramKind::Probe => ProgramKind::Probe,
+            ProgramKind::Entry { data } => ProgramKind::Entry { data },
+            ProgramKind::Return { data } => ProgramKind::Return { data },
         });
         build(&mut b);
         b.exit(0);
@@ -212,12 +202,12 @@ fn mkdir_script(kernel: &Kernel) -> Script {
     let calls = w.map(MapDef::counters("calls", 1));
     let results = w.map(MapDef::histogram("results"));
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Si);
         b.add(MapIndex(calls as u16), 0, 1);
         record(b, ring, 0);
     });
-    let on_return = w.program(Kind::Return { data: 0 }, |b| {
+    let on_return = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R1, Register::Ax)
             .call(Helper::Log2)
             .mov(R2, R0)
@@ -291,14 +281,14 @@ fn interval_script() -> Script {
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let times = w.map(MapDef {
-        kind: bpf::MapKind::Array,
+        kind: MapKind::Array,
         ..MapDef::counters("times", 1)
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 1);
         record(b, ring, 0);
     });
-    let interval = w.program(Kind::Probe, |b| {
+    let interval = w.program(ProgramKind::Probe, |b| {
         let (end, fifth) = (b.label(), b.label());
         b.store(R10, -8, Size::B8, 0)
             .load_map(R1, MapIndex(times as u16))
@@ -315,7 +305,7 @@ fn interval_script() -> Script {
         record(b, ring, 1);
         b.place(end);
     });
-    let end = w.program(Kind::Probe, |b| {
+    let end = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 99);
         record(b, ring, 0);
     });
@@ -400,13 +390,13 @@ fn a_trace_may_be_over_before_its_program_begins() {
 fn a_script_with_one_bad_part_is_refused_as_a_whole() {
     let kernel = kernel();
     let mut script = mkdir_script(kernel);
-    let mut b = Builder::new(bpf::Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     // A store to kernel memory.
     b.load_register(R2, Register::Di)
         .store(R2, 0, Size::B8, 1)
         .exit(0);
     script.programs.push(Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         code: bpf::wire::encode(&b.finish().unwrap().insns).unwrap(),
         maps: Vec::new(),
     });
@@ -440,7 +430,7 @@ fn requests_are_served_between_the_records() {
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let hash = w.map(MapDef::counters_by_key("hash", 8, 16));
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.store(R10, -8, Size::B8, 7)
             .load_map(R1, MapIndex(hash as u16))
             .mov(R2, R10)
@@ -477,7 +467,7 @@ const TICK: u64 = 4_000_000;
 #[test]
 fn a_profile_that_the_ticks_cannot_keep_is_refused() {
     let mut w = Writer::new();
-    let tick = w.program(Kind::Probe, |_| {});
+    let tick = w.program(ProgramKind::Probe, |_| {});
     w.script.attachments = vec![Attachment::Profile {
         program: tick,
         nanoseconds: TICK - 1,
@@ -502,12 +492,12 @@ fn maps_are_read_in_memory_while_the_script_runs() {
     let hash = w.map(MapDef::counters_by_key("hash", 24, 16));
     let pairs = w.map(MapDef {
         name: "pairs".into(),
-        kind: bpf::MapKind::Hash,
+        kind: MapKind::Hash,
         key_size: 8,
         value_size: 16,
         entries: 4,
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(counters as u16), 2, 5)
             .add(MapIndex(one as u16), 0, 6);
         for (at, word) in [(-24, 7), (-16, 8), (-8, 9)] {
@@ -521,7 +511,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
             .mov(R7, 0);
         record(b, ring, 0);
     });
-    let hit = w.program(Kind::Probe, |b| {
+    let hit = w.program(ProgramKind::Probe, |b| {
         b.call(Helper::Tsc)
             .store(R10, -24, Size::B8, R0)
             .store(R10, -16, Size::B8, R0)
@@ -595,28 +585,28 @@ fn sources_stacks_and_profiles() {
     let ring = w.map(MapDef::ring("ring"));
     let stacks = w.map(MapDef {
         name: "stacks".into(),
-        kind: bpf::MapKind::Stacks,
+        kind: MapKind::Stacks,
         key_size: 4,
         value_size: 8 * 16,
         entries: 64,
     });
     let ticks = w.map(MapDef::counters("ticks", 1));
     let early = w.map(MapDef::counters("early", 1));
-    let exits = w.program(Kind::Probe, |b| {
+    let exits = w.program(ProgramKind::Probe, |b| {
         b.load_map(R2, MapIndex(stacks as u16))
             .mov(R3, 0)
             .call(Helper::StackId)
             .mov(R7, R0);
         record(b, ring, 0);
     });
-    let results = w.program(Kind::Return { data: 0 }, |b| {
+    let results = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R7, Register::Ax);
         record(b, ring, 1);
     });
-    let tick = w.program(Kind::Probe, |b| {
+    let tick = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(ticks as u16), 0, 1);
     });
-    let never = w.program(Kind::Probe, |b| {
+    let never = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(early as u16), 0, 1);
     });
     w.script.requests = vec![Request::Forward; 2];
@@ -680,7 +670,7 @@ fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     let (do_syscall, sys_mkdir) = (address(kernel, "do_syscall"), address(kernel, "sys_mkdir"));
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Ip);
         record(b, ring, 0);
     });

@@ -1,7 +1,7 @@
 //! The prompt's `walkthrough`: the four forms of return probe, watched at work.
 
 use regex::Regex;
-use tests::Session;
+use tests::{Document, Session, document::Block};
 
 /// The text of the columns of a walkthrough, without line ends, and with an `N` for each number.
 /// Lines of a table begin with a blank or the number of a row.
@@ -144,21 +144,12 @@ fn other_probes_and_the_knobs_are_respected() {
 
 #[test]
 fn the_document_shows_what_is_really_said() {
-    let document = include_str!("../docs/walkthrough.md");
-    let shown: Vec<_> = document
-        .split("```text\n# ")
-        .skip(1)
-        .map(|block| block.split("```").next().unwrap().split_once('\n').unwrap())
-        .collect();
-    assert!(shown.len() >= 2, "a function with a jump, and one without");
     let mut session = Session::interactive();
-    for (command, shown) in shown {
-        let real = session.command(command);
-        assert_eq!(
-            columns(&real),
-            columns(shown),
-            "{command} really says\n{real}"
-        );
-    }
+    let real = |block: &Block<'_>| {
+        let command = block.commands("# ").next().filter(|_| block.is_session())?;
+        Some(format!("# {command}\n{}", session.command(command)))
+    };
+    let shown = Document::open("docs/walkthrough.md").compare(real, |_, text| columns(text).into());
+    assert!(shown >= 2, "a function with a jump, and one without");
     session.power_off();
 }

@@ -8,8 +8,8 @@
 //!                                 `boot_loader`   (`disk`)                      tells the end
 //! ```
 //!
-//! [`bochs`] takes the place of `qemu` if a second emulator is requested. [`trace`] runs a guest
-//! that traces itself, and passes its answers on.
+//! [`bochs`] takes the place of `qemu` if a second emulator is requested. The tracer's link to a
+//! guest that traces itself is not here but in `tracer/link`, which a plain run does not need.
 //!
 //! # Invariants
 //! 1. Nothing is started before the whole command line has been found good.
@@ -35,6 +35,4 @@ pub mod options;
 pub mod prerequisites;
 pub mod progress;
 pub mod qemu;
-mod ram;
-pub mod trace;
 pub mod tracer;

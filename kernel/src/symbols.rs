@@ -3,7 +3,7 @@
 //! They are read once in the boot and never changed, so every context may ask. Before that there
 //! are no symbols.
 
-pub use kallsyms::{Candidates, Kind, LookupError, Symbol};
+pub use kallsyms::{Candidates, Kind as SymbolKind, LookupError, Symbol};
 
 use bootloader_api::BootInfo;
 use core::fmt;
@@ -80,7 +80,7 @@ impl Address {
     }
 
     /// The address to which a call returns. It belongs to the function that contains the call. That
-    /// matters if the call never returns, and another function begins behind it.
+    /// matters if the call never returns, and another function begins after it.
     pub const fn of_return(addr: u64) -> Self {
         Self {
             addr,

@@ -2,11 +2,11 @@
 //!
 //! By default there is one virtual CPU, under emulation that counts instructions. So two runs give
 //! the same figures on any machine. The table goes to standard output; figures and pictures go to
-//! `target/bench/`.
+//! `target/bench/`. The figures are held against `docs/cost.md`: see [`tests::bench::document`].
 
 use std::{fs, path::Path, process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use boot::{
     firmware::Firmware,
     image::Kernel,
@@ -17,7 +17,7 @@ use boot::{
 };
 use clap::Parser as _;
 use tests::bench::{
-    Options, Results, Unit, collect, json, plot,
+    Options, Results, Unit, collect, document, json, plot,
     rows::{SETS, selected},
     table,
 };
@@ -79,8 +79,12 @@ fn run(options: &Options) -> Result<()> {
         );
         println!("\na second run gives the same figures");
     }
-    if options.rows.is_empty() && options.smp.is_none() {
+    let all = options.rows.is_empty() && options.smp.is_none();
+    if all {
         write(&results, unit)?;
+    }
+    if unit == Unit::Instructions && options.smp.is_none() {
+        document::check(&results, all).map_err(Error::msg)?;
     }
     Ok(())
 }

@@ -10,6 +10,8 @@
 //!   built        kernels, built once
 //!   session      types at the kernel's prompt and reads its answers
 //!   tracer       runs the command `trace` and reads its answers
+//!   document     reads documents, and compares or writes what they show
+//!   modules      reads which modules of a crate name which
 //! ```
 //!
 //! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
@@ -19,6 +21,8 @@ pub mod bench;
 pub mod boots;
 pub mod built;
 pub mod catalogue;
+pub mod document;
+pub mod modules;
 pub mod processors;
 pub mod session;
 pub mod tracer;
@@ -27,5 +31,6 @@ pub mod trials;
 
 pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};
+pub use document::Document;
 pub use session::Session;
 pub use transcript::{Over, Verdict};

@@ -25,13 +25,27 @@ use core::{
 use bootloader_api::{BootInfo, BootloaderConfig, config::Mapping};
 use linked_list_allocator::Heap;
 use probes::{
-    Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, ReturnMethod, StepMethod,
+    Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, Probes, PtRegs, ReturnMethod,
+    StepMethod,
 };
 use spin::mutex::SpinMutex;
 use uart_16550::{Config, Uart16550Tty, backend::PioBackend};
 use x86_64::instructions::port::Port;
 
-use crate::glue::PROBES;
+use crate::glue::Minimal;
+
+/// The probes of this kernel.
+pub static PROBES: Probes<Minimal> = Probes::new();
+
+// The assembly of the probes: stubs, trampoline, and `kprobe_breakpoint`, where the gate of #BP
+// leads. Without SMAP nothing has to be cleared there.
+probes::entry_points!(Minimal, cs = traps::CODE, ss = traps::DATA);
+probes::breakpoint_entry!(
+    Minimal,
+    PROBES,
+    other = traps::other_breakpoint,
+    clear_ac = ""
+);
 
 static CONFIG: BootloaderConfig = {
     let mut config = BootloaderConfig::new_default();
@@ -112,7 +126,7 @@ pub fn say(message: fmt::Arguments<'_>) {
         *port = unsafe { Uart16550Tty::new_port(0x3f8, Config::DEFAULT) }.ok();
     }
     if let Some(port) = &mut *port {
-        // There is nobody to tell that the port takes no text.
+        // There is no way to tell that the port takes no text.
         let _ = writeln!(port, "{message}");
     }
 }

@@ -14,7 +14,7 @@ use x86_64::{
     },
 };
 
-use crate::glue::{PROBES, kprobe_breakpoint};
+use crate::{PROBES, kprobe_breakpoint};
 
 /// The selector of the code segment.
 pub const CODE: u16 = 8;

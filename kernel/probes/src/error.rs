@@ -1,4 +1,11 @@
 //! Why a probe was refused, what Linux calls it, and what to do about it.
+//!
+//! A registration answers with one [`ProbeError`] and has then changed nothing. Each kind has a
+//! short name for statistics, the errno with which Linux refuses the same, and a sentence that ends
+//! in the way out. What is wrong with an instruction is a [`Refusal`] or a [`DecodeError`] inside
+//! it.
+//!
+//! The name in an error may be empty: there was no memory for it.
 
 use alloc::string::String;
 use core::fmt;

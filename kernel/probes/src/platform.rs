@@ -1,4 +1,11 @@
 //! The trait that a kernel implements for the probes.
+//!
+//! [`Platform`] has three kinds of methods. Those of the hit path are called in any context, also
+//! in an NMI, and must not take a lock. Those of registration are called by tasks. Some of them
+//! wait, and what they have waited for is what makes it safe to free memory: clauses 3 and 4 of its
+//! safety list are the two that all the others here rest on.
+//!
+//! The page [`your_kernel`](crate::your_kernel) implements it, method by method.
 
 use core::{fmt, mem::offset_of, ops::Range};
 
@@ -59,7 +66,7 @@ pub struct SlotPage {
 ///
 /// # Safety
 /// 1. [`Platform::this_cpu`] and [`Platform::per_cpu`] give one [`PerCpu`] for each CPU, which
-///    nobody else writes.
+///    nothing else writes.
 /// 2. Text that [`Platform::symbol_at`] calls executable is mapped and readable at its address.
 /// 3. [`Platform::synchronize_cores`] returns only when every CPU has executed a serialising
 ///    instruction after the call began, and has left every #BP handler that it had entered before.
@@ -135,7 +142,7 @@ pub unsafe trait Platform: Sized + 'static {
     ///
     /// # Safety
     /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one. Or
-    ///    `addr` is behind a breakpoint, where no CPU executes.
+    ///    `addr` is after a breakpoint, where no CPU executes.
     /// 2. The registration lock is held.
     unsafe fn write_text(addr: u64, byte: u8);
 
@@ -143,7 +150,7 @@ pub unsafe trait Platform: Sized + 'static {
     /// finds its alias by a page does better than this.
     ///
     /// # Safety
-    /// As [`write_text`](Self::write_text) for each of them. All are behind a breakpoint.
+    /// The same as [`write_text`](Self::write_text) for each of them. All are after a breakpoint.
     unsafe fn write_tail(addr: u64, bytes: [u8; 4]) {
         for (at, byte) in (addr..).zip(bytes) {
             // SAFETY: the caller's contract.

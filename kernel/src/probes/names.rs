@@ -6,6 +6,8 @@
 //! # Contexts
 //! Task context.
 
+#![forbid(unsafe_code)]
+
 use alloc::string::String;
 use core::fmt::{self, Write};
 

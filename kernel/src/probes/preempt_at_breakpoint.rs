@@ -9,21 +9,21 @@
 //! in that table leads here:
 //!
 //! ```text
-//!   interrupt, ip in a slot ─► request ─► the slot ─► #BP ─► preemptible_breakpoint
-//!       ─► the usual table ─► another task … ─► #BP again
+//!   interrupt, ip in a slot ─► on_interrupt_exit ─► the slot ─► #BP
+//!       ─► preemptible_breakpoint ─► the usual table ─► another task … ─► #BP again
 //! ```
 //!
 //! Other hits cost nothing more, because the usual table does not know of this.
 //!
 //! # Invariants
-//! G1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
+//! PREEMPT-1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
 //!     would come here again. So `preempt_before_hit` is a root of the blacklist.
-//! G2. A task that was preempted here resumes in front of the breakpoint and executes what is
-//!     there then. The breakpoint has not been counted as a hit yet.
+//! PREEMPT-2. A task that was preempted here resumes in front of the breakpoint and executes what
+//!     is there then. The breakpoint has not been counted as a hit yet.
 //!
 //! # Contexts
-//! [`request`]: interrupts off. The table may stay loaded while tasks change. A #BP of ring 3
-//! goes to the usual entry and leaves the table loaded.
+//! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of
+//! ring 3 goes to the usual entry and leaves the table loaded.
 
 use super::gate_entry::gate_entry;
 use crate::{
@@ -52,8 +52,16 @@ pub fn init(stub: fn(u8) -> VirtAddr) {
     }
 }
 
+/// Called last in an interrupt handler, with the frame of the interrupted code: lets another task
+/// run if one is to, now or in front of this CPU's next breakpoint in ring 0.
+pub fn on_interrupt_exit(regs: &PtRegs) {
+    if scheduler::preempt_on_interrupt_exit(regs) {
+        request();
+    }
+}
+
 /// Asks for a preemption in front of this CPU's next breakpoint in ring 0.
-pub fn request() {
+fn request() {
     // SAFETY: `init` has filled it for good, with the usual entries and one that expects its gate.
     unsafe { TABLE.load() };
 }

@@ -1,18 +1,27 @@
 //! A command of the prompt, and the failures of commands, in sentences that say what to do.
+//!
+//! A [`Command`] is a row of the table in [`super`]: its name and help, the function that carries
+//! it out, and the one that completes its arguments. The function writes to whatever it is given,
+//! so it does not know whether its output goes to the console or to a file.
+//!
+//! A [`Failure`] says one sentence. [`Failure::of`] puts the command's name before it, and its
+//! usage after it where the arguments were wrong. The text is made when it is shown.
 
 use alloc::{boxed::Box, string::String};
 use core::fmt::{self, Write};
 
 use abi::WaitStatus;
-use prompt::syntax::SyntaxError;
+use prompt::{Candidates, Place, syntax::SyntaxError};
 
-use super::complete::Complete;
 use crate::{
     errno::Errno,
     module::{self, ModuleError},
     probes::ProbeError,
     symbols::{LookupError, Symbol},
 };
+
+/// Finds the words that may stand in a place of a line.
+pub type Complete = fn(&Place) -> Candidates;
 
 /// A command.
 pub struct Command {
@@ -22,7 +31,7 @@ pub struct Command {
     pub arguments: &'static str,
     /// Its effect, in a few words.
     pub help: &'static str,
-    /// Carries it out, with the words behind its name, and writes its output.
+    /// Carries it out, with the words after its name, and writes its output.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
     /// Finds the words that its arguments can be.
     pub complete: Complete,

@@ -1,7 +1,10 @@
 //! The words that Tab offers: commands, paths, functions, modules and their parameters, programs.
 //!
-//! A command says by its [`Complete`] which words its arguments can be. Here are the usual ones.
-//! The file behind `>` is a path in any case.
+//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be:
+//! one of the functions here. They look into the tree of files, the symbols and the list of modules
+//! at the moment of the question, and keep nothing. The file after `>` is a path in any case.
+//!
+//! Names that contain a path are offered piece by piece, a directory or a Rust module at a time.
 
 use alloc::{
     format,
@@ -10,25 +13,22 @@ use alloc::{
 
 use prompt::{Candidates, End, Place};
 
-use super::{COMMANDS, walkthrough::CALLABLE};
+use super::{command::Command, walkthrough::CALLABLE};
 use crate::{
-    fs::{self, Kind as FileKind, NodeRef},
-    module::{self, State},
-    symbols::{self, Kind, Symbol},
+    fs::{self, FileKind, NodeRef},
+    module::{self, ModuleState},
+    symbols::{self, Symbol, SymbolKind},
 };
 
-/// Finds the words that may stand in a place.
-pub type Complete = fn(&Place) -> Candidates;
-
-/// The words that may stand in a place of a line.
-pub fn candidates(place: &Place) -> Candidates {
+/// The words that may stand in a place of a line, where there are these commands.
+pub fn candidates(commands: &[Command], place: &Place) -> Candidates {
     if place.is_output {
         return paths(place);
     }
     let Some(name) = place.words.first() else {
-        return words(COMMANDS.iter().map(|command| command.name));
+        return words(commands.iter().map(|command| command.name));
     };
-    let command = COMMANDS.iter().find(|command| command.name == name);
+    let command = commands.iter().find(|command| command.name == name);
     command.map_or_else(Candidates::default, |command| (command.complete)(place))
 }
 
@@ -94,7 +94,7 @@ pub fn function(place: &Place) -> Candidates {
 
 /// The kernel's functions whose code is still there.
 fn functions() -> impl Iterator<Item = Symbol<'static>> {
-    symbols::functions().filter(|symbol| symbol.kind == Kind::Text)
+    symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text)
 }
 
 /// Functions whose names begin at byte `start` of the word. The path of a Rust function is offered
@@ -123,7 +123,7 @@ fn functions_at(place: &Place, start: usize) -> Candidates {
     candidates
 }
 
-/// Where the pieces of a Rust path begin, the first one aside: behind each `::` that is not inside
+/// Where the pieces of a Rust path begin, the first one aside: after each `::` that is not inside
 /// angle brackets.
 fn pieces(path: &str) -> impl Iterator<Item = usize> {
     let mut depth = 0_usize;
@@ -161,7 +161,7 @@ pub fn loaded_module(place: &Place) -> Candidates {
 pub fn new_module(place: &Place) -> Candidates {
     let Some(name) = place.words.get(1) else {
         let modules = module::list().iter();
-        let unloaded = modules.filter(|module| module.state() == State::Unloaded);
+        let unloaded = modules.filter(|module| module.state() == ModuleState::Unloaded);
         return words(unloaded.map(|module| module.name()));
     };
     if let Some((parameter, _)) = place.word.split_once('=') {

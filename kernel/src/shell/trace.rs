@@ -9,7 +9,8 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use trace_compiler::{Event, Options, Presentation, compile};
+use trace_answers::{Event, Presentation};
+use trace_compiler::{Options, compile};
 use trace_interface::Frame;
 use trace_language::{BYTES_OF_LEVEL, Diagnostic};
 
@@ -82,7 +83,7 @@ pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     let compiled =
         compile(&tree, &SymbolsOnly, &options).map_err(|errors| refused(&text, &errors))?;
     let mut screen = Screen {
-        presentation: compiled.presentation,
+        presentation: Presentation::new(compiled.view),
         out,
         failed: false,
     };

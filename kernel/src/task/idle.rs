@@ -1,8 +1,8 @@
 //! The idle task of each CPU: it prints the text that waits, and lets the CPU sleep.
 //!
 //! A CPU that has nothing to do takes no ticks until something is due. Its alarm wakes it, or a
-//! device, or another CPU that has a task for it (S3 of [`super::scheduler`]). The alarm does the
-//! work of the CPU's ticks:
+//! device, or another CPU that has a task for it (SCHED-3 of [`super::scheduler`]). The alarm does
+//! the work of the CPU's ticks:
 //!
 //! - it wakes the sleepers that fell asleep on this CPU;
 //! - it tries again to print, when the console's port has taken nothing;
@@ -11,7 +11,7 @@
 //!
 //! The alarm is never nearer than a tick, so interrupts come no faster than ticks do.
 
-use super::{scheduler::schedule, sleep, tick};
+use super::{scheduler::schedule, sleepers, tick};
 use crate::{
     arch::{apic, percpu},
     console, terminal, test_runner,
@@ -50,7 +50,7 @@ fn rest() {
     let tick = apic::tick_ns();
     let waits = console::is_pending() || terminal::is_polled();
     let next = [
-        sleep::earliest_of(percpu.cpu_id()),
+        sleepers::earliest_of(percpu.cpu_id()),
         test_runner::deadline_ns(),
     ]
     .into_iter()

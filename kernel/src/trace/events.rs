@@ -1,8 +1,14 @@
 //! All events: the commands that define and delete them, and the questions about all or some.
 //!
+//! The list is sorted by group and name, and holds the events of the kernel's own and those that
+//! were defined. A command that is refused has changed nothing, and its refusal is in `error_log`.
+//! Files follow the list by a callback ([`Watcher`]), so this module knows of no file.
+//!
 //! # Contexts
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
+
+#![forbid(unsafe_code)]
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
@@ -26,7 +32,6 @@ use tracefs::{
 use super::{
     buffer,
     event::{Event, Probe, check_loadable},
-    files,
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
     sources,
@@ -45,7 +50,7 @@ struct Entry {
 
 /// The events, by name.
 pub struct Events {
-    /// In the order of the names.
+    /// The events, in the order of the names.
     #[expect(
         clippy::vec_box,
         reason = "an entry is large, and the others move for a new one"
@@ -57,6 +62,19 @@ pub struct Events {
     /// [`Probe::order`] of the next one.
     next_order: u64,
     pub errors: ErrorLog,
+    /// Is told of each change of the list from now on.
+    pub watcher: Option<Watcher>,
+}
+
+/// What follows the list of events: their files. Called under the lock of the list.
+#[derive(Clone, Copy)]
+pub struct Watcher {
+    /// An event of this name and number is about to come; if the flag is true, as the first one of
+    /// its group. If this fails, it has changed nothing, and the event does not come.
+    pub added: fn(&Name, u16, bool) -> Result<(), Errno>,
+    /// An event of this name is gone; if the flag is true, as the last one of its group. It takes
+    /// no memory.
+    pub removed: fn(&Name, bool),
 }
 
 /// The number of the first event; those below are the kernel's own on Linux.
@@ -71,6 +89,7 @@ pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     next_id: FIRST_ID,
     next_order: 0,
     errors: ErrorLog::new(),
+    watcher: None,
 });
 
 fn no_memory() -> Refusal {
@@ -107,7 +126,9 @@ impl Events {
         self.list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let at = self.position(&entry.name).err().ok_or(Errno::EEXIST)?;
         let with_group = !self.has_group(&entry.name.0);
-        files::create_event(&entry.name, id, with_group)?;
+        if let Some(watcher) = self.watcher {
+            (watcher.added)(&entry.name, id, with_group)?;
+        }
         self.list.insert(at, entry);
         Ok(at)
     }
@@ -235,7 +256,9 @@ impl Events {
 
     fn remove(&mut self, at: usize) {
         let entry = self.list.remove(at);
-        files::remove_event(&entry.name, !self.has_group(&entry.name.0));
+        if let Some(watcher) = self.watcher {
+            (watcher.removed)(&entry.name, !self.has_group(&entry.name.0));
+        }
     }
 
     /// Deletes all events.
@@ -464,7 +487,7 @@ impl Events {
 
 /// Names and layouts of events.
 pub struct Layouts {
-    /// In the order of their numbers.
+    /// The events, in the order of their numbers.
     list: Vec<(u16, String, Shared<Layout>)>,
     /// Where the last one was: most records are of the same event as the one before.
     last: usize,

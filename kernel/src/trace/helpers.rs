@@ -21,7 +21,6 @@ use bpf::Helper;
 use bpf_compiler::{Constants, Given, Routine};
 use trace_maps::{ArrayPlace, Table, compiled};
 
-pub use super::records::TRACING_ON;
 use super::{
     nofault::{self, Space},
     records::{self, PREFIX_BYTES, Prefix},
@@ -29,7 +28,7 @@ use super::{
 };
 use crate::{
     arch::percpu,
-    task::{Task, current_raw},
+    task::{Task, running},
 };
 
 /// The address of a helper that is called. None: the compiler writes it out.
@@ -143,7 +142,7 @@ pub struct Tables {
     pub tables: [*const Table; percpu::MAX_CPUS],
     /// How many CPUs have a part of their own: 1 if all share one.
     pub cpus: usize,
-    /// Of an array: where its values are, and the bytes of one. The tables are null then.
+    /// Where the values of an array are, and the bytes of one. The tables are null then.
     pub array: Option<(ArrayPlace, usize)>,
 }
 
@@ -342,23 +341,16 @@ unsafe extern "C" fn trace_add_by_key(map: *const Tables, key: *const u8, delta:
     unsafe { compiled::hash_add(table(map), key, delta) }
 }
 
-/// The running task. None before the scheduler is up.
-#[inline(always)]
-pub(super) fn task() -> Option<&'static Task> {
-    // SAFETY: the running task is alive, and the CPU is kept.
-    unsafe { current_raw().as_ref() }
-}
-
 /// Processes here have one task each.
 #[unsafe(no_mangle)]
 extern "C" fn trace_pid_tgid() -> u64 {
-    let pid = task().map_or(0, |task| task.pid() as u32);
+    let pid = running().map_or(0, |task| task.pid() as u32);
     u64::from(pid) << 32 | u64::from(pid)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_comm(buffer: *mut u8, size: u64) -> i64 {
-    let [low, high] = task().map_or([0; 2], Task::comm_words);
+    let [low, high] = running().map_or([0; 2], Task::comm_words);
     let name = u128::from(high) << 64 | u128::from(low);
     for at in 0..size as usize {
         // The last byte is a NUL, in the name and in a shorter buffer.

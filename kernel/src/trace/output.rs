@@ -3,6 +3,8 @@
 //! # Contexts
 //! Task context, may sleep.
 
+#![forbid(unsafe_code)]
+
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 

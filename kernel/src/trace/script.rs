@@ -11,6 +11,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | [`loader`], [`refusal`] | programs and maps, loaded; why a script does not run |
 //! | [`attach`] | where programs run: probes, calls, timer ticks |
 //! | [`maps`] | maps as entries of a frame; clearing them |
 //! | [`outbox`] | answers through memory that the host reads |
@@ -23,7 +24,7 @@
 //! RUN-2. Each program begins with the count of its hit, which the kernel puts in front of it. So
 //!     the books do not depend on the script's compiler.
 //! RUN-3. A request is served when its record comes out of the ring, between the records before and
-//!     behind it.
+//!     after it.
 //! RUN-4. One script runs at a time, because the trace buffer has one reader. While it runs, the
 //!     buffer keeps its oldest records when it is full, unless the script is a flight recorder
 //!     ([`How::overwrite`]). Afterwards its mode is what it was.
@@ -36,29 +37,29 @@
 
 pub mod at_boot;
 mod attach;
+mod loader;
 mod maps;
 mod outbox;
+mod refusal;
 pub mod symbols_only;
 
-use alloc::{borrow::Cow, collections::BTreeSet, format, string::String, vec::Vec};
-use core::{
-    fmt::{self, Write},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use bpf::{
-    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width, wire::WireReason,
-};
 use trace_interface::{
     Frame, Script,
     frame::Books,
-    script::{self, Attachment, CLOCK, Kind, RECORD_TYPE, Request},
+    script::{self, Attachment, RECORD_TYPE, Request},
 };
 
-use self::attach::{Attached, Timer};
+pub use self::refusal::Refusal;
+use self::{
+    attach::{Attached, Timer},
+    loader::{Loader, set_clock},
+};
 use super::{
     buffer::{self, Item, Totals},
-    program::{LoadError, LoadedMap, Program},
+    program::{LoadedMap, Program},
     shared::{OutOfMemory, Shared, try_vec},
 };
 use crate::{
@@ -67,68 +68,13 @@ use crate::{
     time,
 };
 
-/// Bytes of the header that all records have: see [`Helper::EventReserve`].
+/// Bytes of the header that all records have: see [`bpf::Helper::EventReserve`].
 const HEADER_BYTES: usize = 8;
-/// The beginning of the names of the counters of hits. No script has such a map, because it is no
-/// name of the language.
-const HITS: &str = "(hits ";
-/// The unit of the first word of [`CLOCK`], in bits.
-const CLOCK_SHIFT: u32 = 24;
 /// How many records are sent before the reader looks at its timers again.
 const MOST_AT_ONCE: usize = 512;
 
 /// A script runs (RUN-4).
 static RUNS: AtomicBool = AtomicBool::new(false);
-
-/// Why a script does not run.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    /// The index of the program, if one is the matter.
-    pub program: Option<u32>,
-    /// Without memory it is a constant, so that the refusal needs none.
-    pub text: Cow<'static, str>,
-    /// A place cannot be probed, so another one might do.
-    is_of_place: bool,
-}
-
-impl Refusal {
-    fn new(program: Option<u32>, text: impl fmt::Display) -> Self {
-        Self {
-            program,
-            text: format!("{text}").into(),
-            is_of_place: false,
-        }
-    }
-
-    /// A program cannot be loaded or attached, or a map not made.
-    fn load(program: Option<u32>, error: LoadError) -> Self {
-        match error.is_out_of_memory() {
-            true => OutOfMemory.into(),
-            false => Self {
-                is_of_place: attach::is_of_place(&error),
-                ..Self::new(program, error)
-            },
-        }
-    }
-
-    /// As the reader gets it.
-    pub fn frame(&self) -> Frame {
-        Frame::Refused {
-            program: self.program,
-            text: self.text.clone().into_owned(),
-        }
-    }
-}
-
-impl From<OutOfMemory> for Refusal {
-    fn from(_: OutOfMemory) -> Self {
-        Self {
-            program: None,
-            text: "there is no memory for the script; give the machine more".into(),
-            is_of_place: false,
-        }
-    }
-}
 
 /// How a script is to run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,10 +116,10 @@ pub struct Session {
     attached: Vec<Attached>,
     timers: Vec<Timer>,
     ends: Vec<Shared<Program>>,
-    /// By their numbers in the script.
+    /// The maps, by their numbers in the script.
     maps: Vec<Shared<LoadedMap>>,
     requests: Vec<Request>,
-    /// By attachment.
+    /// The counters of hits, by attachment.
     hits: Vec<Shared<LoadedMap>>,
     /// Records are to be read.
     has_ring: bool,
@@ -202,200 +148,6 @@ fn own_bytes(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
     Ok(own)
 }
 
-/// The instructions of a program with the count of a hit in front (RUN-2).
-fn counted(insns: &[Insn], hits: MapIndex) -> Result<Vec<Insn>, OutOfMemory> {
-    let set = |dst, operand| Insn::Alu {
-        width: Width::W64,
-        op: AluOp::Mov,
-        dst,
-        operand,
-    };
-    let count = [
-        set(Reg::R6, Operand::Reg(Reg::R1)),
-        Insn::LoadMap {
-            dst: Reg::R1,
-            map: hits,
-        },
-        set(Reg::R2, Operand::Imm(0)),
-        set(Reg::R3, Operand::Imm(1)),
-        Insn::Call {
-            helper: Helper::Add,
-        },
-        set(Reg::R1, Operand::Reg(Reg::R6)),
-    ];
-    let mut all = try_vec(count.len() + insns.len())?;
-    all.extend(count);
-    all.extend(insns.iter().map(|insn| {
-        let mut insn = *insn;
-        if let Insn::Jump { target } | Insn::Branch { target, .. } = &mut insn {
-            *target = Target(target.0.saturating_add(count.len() as u16));
-        }
-        insn
-    }));
-    Ok(all)
-}
-
-fn own_text(text: &str) -> Result<String, OutOfMemory> {
-    let mut own = String::new();
-    own.try_reserve_exact(text.len()).map_err(|_| OutOfMemory)?;
-    own.push_str(text);
-    Ok(own)
-}
-
-fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
-    Ok(MapDef {
-        name: own_text(&def.name)?.into(),
-        ..*def
-    })
-}
-
-/// The definition of a map, as programs have it.
-fn definition(map: &script::Map) -> Result<MapDef, OutOfMemory> {
-    Ok(MapDef {
-        name: own_text(&map.name)?.into(),
-        kind: match map.kind {
-            script::MapKind::Array => MapKind::Array,
-            script::MapKind::PerCpuArray => MapKind::PerCpuArray,
-            script::MapKind::Hash => MapKind::Hash,
-            script::MapKind::PerCpuHash => MapKind::PerCpuHash,
-            script::MapKind::Stacks => MapKind::Stacks,
-            script::MapKind::Ring => MapKind::Ring,
-        },
-        key_size: map.key_size,
-        value_size: map.value_size,
-        entries: map.entries,
-    })
-}
-
-/// The counter of an attachment's hits.
-fn counter(attachment: usize) -> Result<MapDef, OutOfMemory> {
-    const MOST_DIGITS: usize = 20;
-    let mut name = String::new();
-    let room = HITS.len() + MOST_DIGITS + 1;
-    name.try_reserve_exact(room).map_err(|_| OutOfMemory)?;
-    // There is room for it.
-    let _ = write!(name, "{HITS}{attachment})");
-    Ok(MapDef {
-        name: name.into(),
-        kind: MapKind::PerCpuArray,
-        key_size: 4,
-        value_size: 8,
-        entries: 1,
-    })
-}
-
-/// Fills the map [`CLOCK`], if the script has it.
-fn set_clock(loader: &Loader<'_>) {
-    let Some(at) = loader.defs.iter().position(|def| def.name == CLOCK) else {
-        return;
-    };
-    let Some(trace_maps::Map::Array(array)) = loader.maps[at].own() else {
-        return;
-    };
-    let nanoseconds = u128::from(time::NSEC_PER_SEC) << CLOCK_SHIFT;
-    let tick = nanoseconds / u128::from(time::tsc_hz().max(1));
-    for cpu in 0..array.cpus() {
-        array.write(0, cpu, &[tick as u64, time::read_tsc()]);
-    }
-}
-
-/// A script while it is loaded.
-struct Loader<'s> {
-    script: &'s Script,
-    defs: Vec<MapDef>,
-    maps: Vec<Shared<LoadedMap>>,
-    /// By attachment. Each is a map of its own, because one of a single counter costs a hit least.
-    hits: Vec<Shared<LoadedMap>>,
-}
-
-impl<'s> Loader<'s> {
-    fn new(script: &'s Script) -> Result<Self, Refusal> {
-        let mut defs: Vec<MapDef> = try_vec(script.maps.len())?;
-        let mut loaded = try_vec(script.maps.len())?;
-        for map in &script.maps {
-            if map.name.starts_with(HITS) || defs.iter().any(|def| def.name == map.name) {
-                let text = format!(
-                    "there are two maps `{}`; give each a name of its own",
-                    map.name
-                );
-                return Err(Refusal::new(None, text));
-            }
-            let def = definition(map)?;
-            let refused = |error: LoadError| match error.is_out_of_memory() {
-                true => OutOfMemory.into(),
-                false => Refusal::new(None, format_args!("map `{}`: {error}", map.name)),
-            };
-            loaded.push(LoadedMap::new(&def).map_err(refused)?);
-            defs.push(def);
-        }
-        let mut hits = try_vec(script.attachments.len())?;
-        for index in 0..script.attachments.len() {
-            let map = LoadedMap::new(&counter(index)?);
-            hits.push(map.map_err(|error| Refusal::load(None, error))?);
-        }
-        Ok(Self {
-            script,
-            defs,
-            maps: loaded,
-            hits,
-        })
-    }
-
-    /// Loads the program `number`. With `attachment` it counts its hits for that one.
-    fn load(&self, number: u32, attachment: Option<usize>) -> Result<Shared<Program>, Refusal> {
-        let refused = |text: &dyn fmt::Display| Refusal::new(Some(number), text);
-        let program = self.script.programs.get(number as usize).ok_or_else(|| {
-            refused(
-                &"there is no such program in the script; build the kernel and the tracer from \
-                  one tree",
-            )
-        })?;
-        let mut maps = try_vec(program.maps.len() + 1)?;
-        for map in &program.maps {
-            let def = self.defs.get(*map as usize).ok_or_else(|| {
-                refused(&format_args!(
-                    "it names the map {map}, and the script has {}",
-                    self.defs.len()
-                ))
-            })?;
-            maps.push(own_definition(def)?);
-        }
-        let mut insns = bpf::wire::decode(&program.code).map_err(|error| match error.reason {
-            WireReason::OutOfMemory => OutOfMemory.into(),
-            _ => refused(&error),
-        })?;
-        if let Some(attachment) = attachment {
-            let hits = MapIndex(maps.len() as u16);
-            maps.push(counter(attachment)?);
-            insns = counted(&insns, hits)?;
-        }
-        let kind = match program.kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
-        };
-        let program = bpf::Program { kind, insns, maps };
-        let shared = |name: &str| {
-            match self.defs.iter().position(|def| def.name == name) {
-                Some(at) => self.maps.get(at).cloned(),
-                // The one map of a program that the script does not have.
-                None => self.hits.get(attachment?).cloned(),
-            }
-        };
-        let loaded = Program::load_sharing(program, shared);
-        loaded.map_err(|error| Refusal::load(Some(number), error))
-    }
-
-    /// The same, for a program that the kernel runs itself.
-    fn load_own(&self, number: u32, attachment: usize) -> Result<Shared<Program>, Refusal> {
-        let program = self.load(number, Some(attachment))?;
-        match program.source().kind {
-            bpf::Kind::Probe => Ok(program),
-            kind => Err(Refusal::new(Some(number), LoadError::Kind(kind))),
-        }
-    }
-}
-
 impl Session {
     /// Loads and attaches all of `script`, and runs its BEGIN. Sends [`Frame::Started`].
     ///
@@ -404,10 +156,7 @@ impl Session {
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take()?;
         let loader = Loader::new(script)?;
-        let has_ring = script
-            .maps
-            .iter()
-            .any(|map| map.kind == script::MapKind::Ring);
+        let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);
         let mut session = Self {
             attached: try_vec(script.attachments.len())?,
             timers: try_vec(script.attachments.len())?,

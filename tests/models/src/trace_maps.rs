@@ -9,8 +9,8 @@ pub(crate) mod stacks;
 #[path = "../../../kernel/engine/maps/src/steps.rs"]
 #[allow(dead_code)]
 pub(crate) mod steps;
-#[path = "../../../kernel/engine/maps/src/table.rs"]
-#[allow(dead_code)]
+#[path = "../../../kernel/engine/maps/src/table/mod.rs"]
+#[allow(dead_code, unused_imports)]
 pub(crate) mod table;
 
 /// The operations of the models on a table. Its own functions are seen from here alone.

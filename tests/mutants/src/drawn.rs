@@ -16,7 +16,7 @@ use crate::{tree::Tree, trial::Change};
 const VERSION: &str = "27.1.0";
 
 /// Packages that run on the host, so that its tests can notice.
-const PACKAGES: [&str; 22] = [
+const PACKAGES: [&str; 23] = [
     "abi",
     "block_heap",
     "bpf",
@@ -37,6 +37,7 @@ const PACKAGES: [&str; 22] = [
     "trace_interface",
     "trace_ring",
     "trace_compiler",
+    "trace_answers",
     "trace_wire",
     "unwind",
 ];
@@ -126,8 +127,14 @@ impl Drawn {
         };
         // Their nouns are shared, so the tests are those of the parts that use them.
         let users: &[&str] = match package {
-            "bpf" => &["-p bpf_compiler --tests", "-p tracefs --tests"],
-            "trace_language" | "trace_interface" => &["-p trace_compiler --tests"],
+            "bpf" => &[
+                "-p bpf_interpreter --tests",
+                "-p bpf_compiler --tests",
+                "-p tracefs --tests",
+            ],
+            "trace_language" | "trace_interface" | "trace_answers" => {
+                &["-p trace_compiler --tests"]
+            }
             _ => &[],
         };
         commands.extend(users.iter().map(|command| (*command).into()));

@@ -9,8 +9,10 @@
 //!   table      for people
 //!   json       for programs: target/bench/probes.json
 //!   plot       pictures: target/bench/*.svg
+//!   document   the tables of docs/cost.md
 //! ```
 
+pub mod document;
 pub mod json;
 pub mod linux;
 pub mod options;

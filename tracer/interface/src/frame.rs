@@ -9,7 +9,7 @@ use crate::script::Malformed;
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame {
-    /// All is attached. The first frame of an accepted script.
+    /// Everything is attached. This is the first frame of an accepted script.
     Started {
         /// Ticks of the time stamp counter in a second.
         tsc_hz: u64,
@@ -20,9 +20,9 @@ pub enum Frame {
         /// How many places each attachment has, in their order.
         places: Vec<u32>,
     },
-    /// The script cannot be loaded or attached. The only frame then.
+    /// The script cannot be loaded or attached. This is the only frame then.
     Refused {
-        /// The index of the program, if one is the matter.
+        /// The index of the program, if one is the cause.
         program: Option<u32>,
         text: String,
     },
@@ -30,7 +30,7 @@ pub enum Frame {
     Record {
         cpu: u32,
         tsc: u64,
-        /// From the common header on, see SCRIPT-2 in [`crate::script`].
+        /// The record from its common header on, see SCRIPT-2 in [`crate::script`].
         bytes: Vec<u8>,
     },
     /// A map as it is at this point of the stream.
@@ -43,14 +43,15 @@ pub enum Frame {
     },
     /// The name of a task, in front of the first record that has its number.
     Comm { tid: u32, name: String },
-    /// All is detached, and what has been lost is known. The last frame.
+    /// Everything is detached, and what has been lost is known. This is the last frame.
     Ended {
-        /// That of the program that asked for the end ([`crate::script::Request::Exit`]); else 0.
+        /// The status from the program that asked for the end ([`crate::script::Request::Exit`]);
+        /// else 0.
         status: i32,
-        /// Of each attachment, in their order.
+        /// The books of each attachment, in their order.
         books: Vec<Books>,
         /// Records and values that had no room, by reason, for example
-        /// `"ring: no room in front of unread records"`. Nothing with 0 is in it.
+        /// `"ring: no room in front of unread records"`. Reasons with 0 are left out.
         lost: Vec<(String, u64)>,
         /// Loads of kernel memory that gave zero because nothing was there.
         bad_loads: u64,
@@ -65,7 +66,7 @@ pub struct Entry {
     pub value: Vec<u8>,
 }
 
-/// Of an attachment: what became of its hits.
+/// The books of an attachment: what became of its hits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
     /// The program ran, or the hit was missed.
@@ -85,7 +86,7 @@ impl Frame {
     /// The frame of those bytes.
     ///
     /// # Errors
-    /// The bytes are none.
+    /// The bytes are no frame.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         postcard::from_bytes(bytes).map_err(|_| Malformed)
     }

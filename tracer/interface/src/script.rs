@@ -1,10 +1,10 @@
 //! A compiled text, as the kernel takes it: programs, their maps, where they run, and what the
 //! kernel does itself when a program asks.
 //!
-//! SCRIPT-1. Maps are one per name: programs of a script that name the same map share it. Their
+//! SCRIPT-1. There is one map per name: programs of a script that name the same map share it. Their
 //!     definitions are equal.
 //! SCRIPT-2. A record of a script is one of [`bpf::Helper::EventReserve`] with the type
-//!     [`RECORD_TYPE`]. Behind the common header of 8 bytes stand the index of a [`Request`] in 4
+//!     [`RECORD_TYPE`]. After the common header of 8 bytes come the index of a [`Request`] in 4
 //!     bytes, the status of [`Request::Exit`] or 0 in 4 bytes, and the values that the program
 //!     stored.
 //! SCRIPT-3. The map with the name [`CLOCK`], if there is one, is an array with one value of 16
@@ -14,6 +14,7 @@
 
 use alloc::{string::String, vec::Vec};
 
+use bpf::{MapDef, ProgramKind};
 use serde::{Deserialize, Serialize};
 
 /// The type of records that scripts write; no event has it.
@@ -30,81 +31,53 @@ pub const OPTIONAL: u32 = u32::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
     pub version: u32,
-    pub maps: Vec<Map>,
+    pub maps: Vec<MapDef>,
     pub programs: Vec<Program>,
     pub attachments: Vec<Attachment>,
-    /// For each attachment the number of the probe in the text that it was made for. The places of
-    /// a probe stand for each other: those that cannot be probed are left out while others remain.
-    /// An attachment that is not in the list is a probe of its own, and one with the number
+    /// The number of the probe in the text that each attachment was made for. The places of a probe
+    /// stand for each other: those that cannot be probed are left out while others remain. An
+    /// attachment that is not in the list is a probe of its own, and one with the number
     /// [`OPTIONAL`] is left out wherever it cannot be.
     pub probes: Vec<u32>,
     pub requests: Vec<Request>,
 }
 
-/// As [`bpf::MapDef`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Map {
-    pub name: String,
-    pub kind: MapKind,
-    pub key_size: u32,
-    pub value_size: u32,
-    pub entries: u32,
-}
-
-/// As [`bpf::MapKind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MapKind {
-    Array,
-    PerCpuArray,
-    Hash,
-    PerCpuHash,
-    Stacks,
-    Ring,
-}
-
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub kind: Kind,
-    /// In the form of [`bpf::wire`].
+    pub kind: ProgramKind,
+    /// The instructions in the form of [`bpf::wire`].
     pub code: Vec<u8>,
     /// Indices into [`Script::maps`], in the order of the program's own numbers.
     pub maps: Vec<u32>,
 }
 
-/// As [`bpf::Kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    Probe,
-    Entry { data: u32 },
-    Return { data: u32 },
-}
-
 /// Where and when programs run. Numbers are indices into [`Script::programs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attachment {
-    /// At each of these instructions, a program of [`Kind::Probe`].
+    /// Runs a program of [`ProgramKind::Probe`] at each of these instructions.
     Probe { program: u32, addresses: Vec<u64> },
-    /// At the entry and the return of calls of each of these functions.
+    /// Runs programs at the entry and the return of calls of each of these functions.
     Call {
         entry: Option<u32>,
         on_return: u32,
         functions: Vec<u64>,
     },
-    /// At an event source of the kernel, by its name, for example `sched:sched_switch`: a program
-    /// of [`Kind::Probe`], with the registers of the probed place.
+    /// Runs a program of [`ProgramKind::Probe`] at an event source of the kernel, by its name, for example
+    /// `sched:sched_switch`, with the registers of the probed place.
     Source { program: u32, name: String },
-    /// Once, before anything is attached. Its context is all zero.
+    /// Runs once, before anything is attached. Its context is all zero.
     Begin { program: u32 },
-    /// Once, when everything is detached. Its context is all zero.
+    /// Runs once, when everything is detached. Its context is all zero.
     End { program: u32 },
-    /// Each so many nanoseconds, on one CPU. Its context is all zero.
+    /// Runs at this interval on one CPU. Its context is all zero.
     Interval { program: u32, nanoseconds: u64 },
-    /// Each so many nanoseconds, on each CPU, with the registers of what the timer interrupted.
+    /// Runs at this interval on each CPU, with the registers of the code that the timer
+    /// interrupted.
     Profile { program: u32, nanoseconds: u64 },
 }
 
-/// The act of the kernel at a record. All records go to the reader, too.
+/// What the kernel does at a record. All records go to the reader, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Nothing more: the reader formats it.
@@ -115,7 +88,7 @@ pub enum Request {
     Clear { map: u32 },
     /// Sets all values to zero.
     Zero { map: u32 },
-    /// Ends the script. The status is in the 4 bytes behind the request's index.
+    /// Ends the script. The status is in the 4 bytes after the request's index.
     Exit,
 }
 
@@ -129,7 +102,7 @@ impl Script {
     /// The script of those bytes.
     ///
     /// # Errors
-    /// The bytes are none, or of another version.
+    /// The bytes are no script, or one of another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let script: Self = postcard::from_bytes(bytes).map_err(|_| Malformed)?;
         if script.version == VERSION {

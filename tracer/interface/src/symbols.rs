@@ -1,12 +1,13 @@
 //! The traced kernel, as a compiler sees it: functions, and the values that a probe can see.
 //!
 //! SYMBOLS-1. A value that the debug information does not give at a place is [`Unavailable`] with
-//!     the reason. Nobody guesses one.
+//!     the reason. It is never guessed.
 
 use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 use core::fmt;
 
 pub use bpf::context::Register;
+pub use names::glob;
 
 /// A function of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,17 +24,17 @@ pub struct Function {
 /// Where a program reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The probed address; of a return, the function's.
+    /// The probed address; for a return, the function's.
     pub address: u64,
     pub moment: Moment,
 }
 
-/// When, at that address.
+/// The moment at that address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// Before the instruction at the address.
+    /// The moment before the instruction at the address.
     At,
-    /// When the function that begins at the address has returned.
+    /// The moment when the function that begins at the address has returned.
     Return,
 }
 
@@ -122,36 +123,6 @@ pub trait Symbolize {
     }
 }
 
-/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the
-/// text.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when what follows the last star does not fit.
-    let mut again: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                again = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&byte) if byte == text[t] || byte == b'?' => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((after, from)) = again else {
-                    return false;
-                };
-                again = Some((after, from + 1));
-                p = after;
-                t = from + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
 /// Why a value cannot be had, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
@@ -176,7 +147,7 @@ impl core::error::Error for Unavailable {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub type_id: TypeId,
-    /// From its first byte on. Together they have as many bytes as the type.
+    /// The pieces from its first byte on. Together they have as many bytes as the type.
     pub pieces: Vec<Piece>,
 }
 
@@ -202,11 +173,11 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Constant(u64),
-    /// A register at the probe; of a return, at the return.
+    /// A register at the probe; for a return, at the return.
     Register(Register),
     /// The register when the function was entered.
     AtEntry(Register),
-    /// So many bytes (1, 2, 4 or 8) of memory, with zeros above.
+    /// This many bytes (1, 2, 4 or 8) of memory, with zeros above.
     Load {
         address: Box<Expression>,
         bytes: u8,
@@ -214,7 +185,7 @@ pub enum Expression {
     Binary(Operation, Box<Expression>, Box<Expression>),
 }
 
-/// Of two numbers.
+/// An operation on two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Add,
@@ -228,7 +199,7 @@ pub enum Operation {
     ShiftRightSigned,
 }
 
-/// A number of a type, of one [`Kernel`].
+/// The number of a type in one [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u64);
 
@@ -248,7 +219,7 @@ pub enum Type {
     },
     /// A thin reference, raw pointer or `Box`.
     Pointer {
-        /// As in the source, for example `&mut Task`.
+        /// The name as in the source, for example `&mut Task`.
         name: String,
         to: TypeId,
     },
@@ -275,7 +246,7 @@ pub enum Type {
 /// Fields at offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Struct {
-    /// As in the source, for example `Vec<u8>`; a tuple's is `(u8, u16)`.
+    /// The name as in the source, for example `Vec<u8>`; a tuple's is `(u8, u16)`.
     pub name: String,
     pub bytes: u64,
     pub fields: Vec<Field>,
@@ -284,7 +255,7 @@ pub struct Struct {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
     pub type_id: TypeId,
 }
@@ -301,7 +272,7 @@ pub struct Enum {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
     pub bytes: u8,
 }
@@ -309,8 +280,8 @@ pub struct Tag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub name: String,
-    /// The tag's value, with zeros above the tag's bytes. None is the variant of all values that no
-    /// other one has: the one with data, where a niche is the tag.
+    /// The tag's value, with zeros above the tag's bytes. None marks the variant of all values that
+    /// no other one has: the one with data, where a niche is the tag.
     pub tag: Option<u64>,
     /// Its fields, with offsets from the beginning of the enum.
     pub fields: Vec<Field>,

@@ -83,7 +83,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// So many blanks as a number has digits.
+/// As many blanks as a number has digits.
 struct Width(usize);
 
 impl fmt::Display for Width {

@@ -20,13 +20,13 @@ pub enum Token<'a> {
     /// `@name`, without the sign.
     Map(&'a str),
     Number(&'a str),
-    /// With its quotes.
+    /// A text with its quotes.
     String(&'a str),
     Sign(&'static str),
     End,
 }
 
-/// Longer ones before those that they begin with.
+/// The signs, longer ones before those that they begin with.
 const SIGNS: [&str; 52] = [
     "<<=", ">>=", "..=", "->", "=>", "::", "..", "++", "--", "&&", "||", "==", "!=", "<=", ">=",
     "<<", ">>", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "{", "}", "(", ")", "[", "]", ",",
@@ -34,10 +34,10 @@ const SIGNS: [&str; 52] = [
     "\\",
 ];
 
-/// The token that begins at or behind `position`, and its span. Blanks and comments are skipped.
+/// The token that begins at or after `position`, and its span. Blanks and comments are skipped.
 ///
 /// # Errors
-/// Something there is no token. Its span is not empty, so that whoever skips it comes further.
+/// The text there is no token. Its span is not empty, so that whoever skips it gets further.
 pub fn token(text: &str, position: usize) -> Result<(Token<'_>, Span), Diagnostic> {
     let start = skip_blanks(text, position)?;
     let rest = &text[start..];
@@ -95,7 +95,7 @@ pub fn token(text: &str, position: usize) -> Result<(Token<'_>, Span), Diagnosti
     }
 }
 
-/// The position of the first letter at or behind `position` that is in no blank or comment.
+/// The position of the first letter at or after `position` that is in no blank or comment.
 pub fn skip_blanks(text: &str, position: usize) -> Result<usize, Diagnostic> {
     let mut position = position;
     loop {
@@ -132,7 +132,7 @@ pub fn word(text: &str) -> &str {
     &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
 }
 
-/// How long the string is that a text begins with, with its quotes.
+/// The length of the string that a text begins with, with its quotes.
 fn string_length(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (at, letter) in text.char_indices().skip(1) {
@@ -249,7 +249,7 @@ pub fn string(text: &str, span: Span) -> Result<String, Diagnostic> {
         let Some((_, escape)) = letters.next() else {
             break;
         };
-        // Digits of a base, at most so many.
+        // Digits of a base, at most `most`.
         let mut digits = |most: usize, radix: u32, first: Option<u32>| {
             let mut value = first;
             for _ in usize::from(first.is_some())..most {

@@ -5,15 +5,16 @@
 //! session:vfs_read { $at = nsecs; } return { @[func] = hist(nsecs - $at); }
 //! ```
 //!
-//! [`parse`] makes a [`tree::Script`] of a text, or tells all that is wrong with it: where, why and
-//! the next step.
+//! [`parse`] makes a [`tree::Script`] of a text, or reports all that is wrong with it: where, why
+//! and the next step.
 //!
 //! LANGUAGE-1. No text makes it panic, and none makes it recurse deeper than [`MAX_DEPTH`].
 //!
 //! # Contexts
-//! Tasks that may sleep, and the host.
+//! The crate is for tasks that may sleep, and for the host.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -1,7 +1,7 @@
-//! Tokens to a tree, by recursive descent; operators by a stack of their own.
+//! Turns tokens into a tree, by recursive descent; operators have a stack of their own.
 //!
 //! PARSER-1. Each recursion goes through [`Parser::nested`], which bounds it.
-//! PARSER-2. After a mistake the parser goes on behind the next `;` or before the next `}`, always
+//! PARSER-2. After a mistake the parser goes on after the next `;` or before the next `}`, always
 //!     at least a letter further, so that the rest of the text is checked, too.
 
 mod expressions;
@@ -21,12 +21,12 @@ use crate::{
 /// How deep blocks and expressions may be nested, together. A level takes up to 3.6 KiB of stack
 /// here (a parenthesis: `parentheses`, `ternary`, `unary` and `postfix` in an optimised build). So
 /// the deepest text takes 120 KiB, which the host has. The kernel's stacks have 32 KiB; there each
-/// level is asked for ([`parse_with_room`]).
+/// level is checked ([`parse_with_room`]).
 pub const MAX_DEPTH: usize = 32;
 /// The stack that a level and what it calls need at most, here and in the compiler, where a level
 /// is 4 KiB.
 pub const BYTES_OF_LEVEL: usize = 8 << 10;
-/// More mistakes than this in one text are not told.
+/// More mistakes than this in one text are not reported.
 const MAX_DIAGNOSTICS: usize = 20;
 
 type Parsed<T> = Result<T, Diagnostic>;
@@ -44,16 +44,16 @@ pub fn parse(text: &str) -> Result<Script, Vec<Diagnostic>> {
 /// 0, or the empty text.
 ///
 /// # Errors
-/// As [`parse`].
+/// Same as [`parse`].
 pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Script, Vec<Diagnostic>> {
     parse_with_room(text, arguments, || true)
 }
 
-/// As [`parse_with`], on a stack that may be too small for the deepest text: `has_room` tells
-/// whether there is enough for another level ([`BYTES_OF_LEVEL`]). It is asked at each level.
+/// Same as [`parse_with`], on a stack that may be too small for the deepest text: `has_room` tells
+/// whether there is enough for another level ([`BYTES_OF_LEVEL`]). It is called at each level.
 ///
 /// # Errors
-/// As [`parse`].
+/// Same as [`parse`].
 pub fn parse_with_room(
     text: &str,
     arguments: &[&str],
@@ -88,7 +88,7 @@ pub fn parse_expression(text: &str, arguments: &[&str]) -> Result<Expression, Di
 struct Parser<'a> {
     text: &'a str,
     arguments: &'a [&'a str],
-    /// Of the first letter that is not taken.
+    /// The position of the first letter that is not taken.
     position: usize,
     /// The end of the token that was taken last.
     end: usize,
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
         Ok((token, span))
     }
 
-    /// From `start` to the end of what has been taken.
+    /// The span from `start` to the end of what has been taken.
     fn taken(&self, start: usize) -> Span {
         Span::new(start, self.end.max(start))
     }
@@ -283,7 +283,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The argument of the program with that number, as written behind `$`.
+    /// The argument of the program with that number, as written after `$`.
     fn argument(&self, number: &str) -> Option<&'a str> {
         let index = number.parse::<usize>().ok()?.checked_sub(1)?;
         self.arguments.get(index).copied()
@@ -303,7 +303,7 @@ impl<'a> Parser<'a> {
         parsed
     }
 
-    /// Skips to behind the next `;`, or to the `}` of the block that we are in.
+    /// Skips past the next `;`, or to the `}` of the block that we are in.
     fn skip_statement(&mut self) {
         let mut blocks = 0_usize;
         loop {
@@ -330,7 +330,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips to behind the next block.
+    /// Skips past the next block.
     fn skip_clause(&mut self) {
         self.depth = 0;
         loop {
@@ -351,7 +351,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips to behind the end of a block whose `{` is taken.
+    /// Skips past the end of a block whose `{` is taken.
     fn skip_block(&mut self) {
         let mut blocks = 1_usize;
         while blocks > 0 {
@@ -387,7 +387,7 @@ pub fn no_room(span: Span) -> Diagnostic {
     )
 }
 
-/// Words that begin a statement or are values, so nothing else is named so.
+/// Words that begin a statement or are values, so nothing else has such a name.
 fn is_keyword(word: &str) -> bool {
     matches!(
         word,

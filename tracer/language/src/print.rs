@@ -1,4 +1,4 @@
-//! A tree as text, which makes the same tree again but for the spans.
+//! A tree as text, which makes the same tree again, except for the spans.
 
 use core::fmt::{self, Display, Formatter, Write};
 
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Prints what stands between, and the separator.
+/// Prints the items with the separator between them.
 fn list<T: Display>(f: &mut Formatter<'_>, items: &[T], separator: &str) -> fmt::Result {
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
@@ -259,13 +259,13 @@ impl Display for Pattern {
     }
 }
 
-/// The part before or behind an operator: in parentheses unless it binds at least as strongly.
+/// The part before or after an operator: in parentheses unless it binds at least as strongly.
 struct Operand<'a> {
     value: &'a Expression,
     least: u8,
 }
 
-/// Above all operators with two operands.
+/// A strength above that of all operators with two operands.
 const UNARY: u8 = 10;
 const POSTFIX: u8 = 11;
 

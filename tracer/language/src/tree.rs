@@ -22,7 +22,7 @@ impl Span {
         Self { start, end }
     }
 
-    /// From the beginning of this one to the end of the other one.
+    /// The span from the beginning of this one to the end of the other one.
     pub const fn to(self, last: Self) -> Self {
         Self::new(self.start, last.end)
     }
@@ -51,15 +51,15 @@ pub struct Script {
     pub clauses: Vec<Clause>,
 }
 
-/// `PROBES /PREDICATE/ { BODY }`, and of sessions `return /PREDICATE/ { BODY }` behind it.
+/// `PROBES /PREDICATE/ { BODY }`, and for sessions `return /PREDICATE/ { BODY }` after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clause {
-    /// At least one. All of them are sessions, or none.
+    /// The probes, at least one. All of them are sessions, or none.
     pub probes: Vec<Probe>,
     pub predicate: Option<Expression>,
     pub body: Block,
-    /// Of sessions, and only of them. It runs for the calls whose predicate held at the entry; the
-    /// variables of the body live on in it.
+    /// The second part of a session; other clauses have none. It runs for the calls whose predicate
+    /// held at the entry; the variables of the body live on in it.
     pub on_return: Option<ReturnPart>,
     pub span: Span,
 }
@@ -95,9 +95,9 @@ pub enum ProbeKind {
     Line { file: Name, line: u32 },
     /// `tracepoint:GROUP:EVENT`, each with `*` and `?`.
     Tracepoint { group: Name, event: Name },
-    /// `interval:s:1`: on one CPU, each so many nanoseconds, at least one.
+    /// `interval:s:1`: on one CPU, at this interval of one nanosecond or more.
     Interval { nanoseconds: u64 },
-    /// `profile:hz:99`: on each CPU, each so many nanoseconds, at least one.
+    /// `profile:hz:99`: on each CPU, at this interval of one nanosecond or more.
     Profile { nanoseconds: u64 },
     /// `begin`: before anything is attached.
     Begin,
@@ -139,7 +139,7 @@ pub enum StatementKind {
     If {
         condition: Expression,
         then: Block,
-        /// Of `else if`, a block with that one statement.
+        /// The block of `else`; for `else if`, a block with that one statement.
         otherwise: Option<Block>,
     },
     /// `unroll (count) { … }`.
@@ -194,7 +194,7 @@ pub struct Map {
 /// `PATTERN | PATTERN => { … }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arm {
-    /// At least one. If there are several, none binds a variable.
+    /// The patterns, at least one. If there are several, none binds a variable.
     pub patterns: Vec<Pattern>,
     pub body: Block,
     pub span: Span,
@@ -258,7 +258,7 @@ pub enum ExpressionKind {
         name: Name,
         arguments: Vec<Expression>,
     },
-    /// `of.name`, `of->name`. Of tuples the name is a number.
+    /// `of.name`, `of->name`. For tuples the name is a number.
     Field {
         of: Box<Expression>,
         name: Name,
@@ -434,8 +434,8 @@ pub struct TypeName {
 /// See [`TypeName`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypeKind {
-    /// `u8`, `uint8`, `kernel::fs::File`, `Option<&str>`: with a blank behind each comma and none
-    /// elsewhere, but for those of `dyn Trait` and the like.
+    /// `u8`, `uint8`, `kernel::fs::File`, `Option<&str>`: with a blank after each comma and none
+    /// elsewhere, except for those of `dyn Trait` and the like.
     Named(String),
     /// `&T`, `&mut T`, `*const T`, `*mut T`, and C's `T *`.
     Pointer(Box<TypeName>),

@@ -424,7 +424,7 @@ const WORDS: [&str; 60] = [
     "\n",
 ];
 
-/// A text is taken or refused; whatever is told has a place in it.
+/// A text is taken or refused; whatever is reported has a place in it.
 fn check(text: &str) -> Result<(), TestCaseError> {
     if let Err(mistakes) = parse(text) {
         prop_assert!(!mistakes.is_empty());

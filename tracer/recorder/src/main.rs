@@ -25,13 +25,13 @@ use boot::{
     image::{self, Kernel},
     prerequisites,
     progress::say,
-    trace::{Event, LiveMap, Request, Trace, Transport},
 };
 use debug_info::DebugInfo;
 use options::Options;
 use pictures::text::{Tree, tree};
-use trace_compiler::Presentation;
+use trace_answers::Presentation;
 use trace_interface::{Frame, Kernel as _, Script};
+use trace_link::{Event, LiveMap, Request, Trace, Transport};
 
 /// Exit status after Ctrl-C, as shells report it.
 const STATUS_INTERRUPTED: u8 = 128 + 2;
@@ -129,7 +129,7 @@ fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
     }
     Ok(Some(Plan {
         script: compiled.script,
-        presentation: Some(compiled.presentation),
+        presentation: Some(Presentation::new(compiled.view)),
     }))
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
-use trace_compiler::{Key, Presentation, Symbolize, Totals, Value};
+use trace_answers::{Key, Presentation, Symbolize, Totals, Value};
 use trace_language::{
     parse_expression,
     tree::{Binary, Expression, ExpressionKind, Map, Unary},
@@ -418,7 +418,7 @@ fn field(value: &Value, name: &str) -> Result<i128, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_compiler::{Bucket, NoSymbols};
+    use trace_answers::{Bucket, NoSymbols};
 
     fn text(text: &str) -> Value {
         Value::Text {

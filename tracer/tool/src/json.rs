@@ -1,7 +1,7 @@
 //! Answers as JSON, one object per line, with the types and fields that bpftrace gives them.
 
 use serde_json::{Map, Value as Json, json};
-use trace_compiler::{Key, Symbolize, Totals, Value};
+use trace_answers::{Key, Symbolize, Totals, Value};
 
 /// A line of the output.
 pub fn line(kind: &str, data: Json) -> String {
@@ -117,7 +117,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         }
         Value::Average { count, total } => integer(total / i128::from((*count).max(1))),
         Value::Histogram(buckets) => {
-            let bucket = |bucket: &trace_compiler::Bucket| {
+            let bucket = |bucket: &trace_answers::Bucket| {
                 let mut row = Map::new();
                 if let Some(low) = bucket.low {
                     row.insert("min".into(), integer(low));
@@ -154,7 +154,7 @@ fn integer(number: i128) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_compiler::{Bucket, NoSymbols};
+    use trace_answers::{Bucket, NoSymbols};
 
     #[test]
     fn maps_are_objects_by_their_keys() {

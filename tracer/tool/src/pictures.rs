@@ -10,7 +10,7 @@ use pictures::{
     model::{Books, Histogram, HistogramRow, Stacks, Unit, WallClock},
     perfetto,
 };
-use trace_compiler::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
+use trace_answers::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
 use trace_interface::{Frame, frame};
 
 use crate::{options::Options, source::Source};
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn frames_of_a_program_stand_below_those_of_the_kernel() {
-        let user = Value::UserStack(Some(trace_compiler::UserStack {
+        let user = Value::UserStack(Some(trace_answers::UserStack {
             program: "cat".into(),
             addresses: [0x10, 0x20].into(),
         }));
@@ -299,9 +299,9 @@ mod tests {
             text: "cat".into(),
             cut: false,
         };
-        let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_compiler::NoSymbols);
+        let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_answers::NoSymbols);
         assert_eq!(row.unwrap(), ["cat", "0x20", "0x10", "0x40", "0x30"]);
-        assert_eq!(row_of_stacks(&[comm], &trace_compiler::NoSymbols), None);
+        assert_eq!(row_of_stacks(&[comm], &trace_answers::NoSymbols), None);
     }
 
     #[test]

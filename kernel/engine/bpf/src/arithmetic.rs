@@ -1,7 +1,7 @@
 //! The meaning of arithmetic and of comparisons, as RFC 9669 gives it: pure functions of numbers.
 //!
-//! The interpreter executes with them, and whatever folds constants takes them, too. Nothing here
-//! can fail: division by zero and the overflow of a signed division have results.
+//! Code that folds constants uses them, and so does the interpreter of the tests. Nothing here can
+//! fail, because division by zero and the overflow of a signed division have results.
 
 use crate::{AluOp, Condition, Swap, Width};
 
@@ -50,7 +50,7 @@ impl AluOp {
                 Some(remainder) => remainder,
                 None => a,
             },
-            // Of 32 bits, `MIN / -1` is 2^31 in 64 bits, whose low half is `MIN` again.
+            // `MIN / -1` of 32 bits is 2^31 in 64 bits, whose low half is `MIN` again.
             Self::SignedDiv if signed_b == 0 => 0,
             Self::SignedDiv => signed_a.wrapping_div(signed_b) as u64,
             Self::SignedMod if signed_b == 0 => a,

@@ -1,8 +1,8 @@
 //! Helpers: the calls that a program may make.
 //!
 //! A helper that Linux has too has Linux's number and meaning. Our own begin with
-//! [`Helper::FIRST_OWN`]. [`interpreter`](crate::interpreter) is the reference of what each one
-//! does to the last byte.
+//! [`Helper::FIRST_OWN`]. The interpreter of the tests (`bpf_interpreter`) is the reference of what
+//! each one does to the last byte.
 //!
 //! A negated errno is one of [`errno`]. `EFAULT` means that memory cannot be read.
 
@@ -17,7 +17,7 @@ pub enum Helper {
     /// `(map, &key, &value, flags)`: stores a value: flags 0 in any case, 1 if the key is new, 2 if
     /// it is there. 0, or a negated errno: `EINVAL` for other flags, `EEXIST`, `ENOENT`, `E2BIG` if
     /// there is no room. An array has all its indices and no other: with flags 1 `EEXIST`, and
-    /// `E2BIG` for an index behind its end, whatever the flags.
+    /// `E2BIG` for an index past its end, whatever the flags.
     MapUpdate = 2,
     /// `(map, &key)`: takes the key away. 0, or `ENOENT`, negated.
     MapDelete = 3,
@@ -26,14 +26,14 @@ pub enum Helper {
     /// `()`: process in the upper, task in the lower 32 bits.
     PidTgid = 14,
     /// `(&buffer, size)`: the task's name, shortened to size, with a NUL. The rest of the buffer is
-    /// zero. 0.
+    /// zero. Returns 0.
     Comm = 16,
     /// `(context, map, flags)`: the number of the call stack in a map of stacks, or a negated
     /// errno: `EFAULT` if no frame is left, `E2BIG` if there is no room. The low 8 bits of flags
     /// are how many frames to skip. With [`USER_STACK`] it is the stack of the program in ring 3,
-    /// and behind its frames, which are two fewer than the map keeps, stand two words with the
-    /// task's name, because the addresses of programs mean nothing without their names. The other
-    /// flags mean nothing.
+    /// and after its frames, which are two fewer than the map keeps, come two words with the task's
+    /// name, because the addresses of programs mean nothing without their names. The other flags
+    /// mean nothing.
     StackId = 27,
     /// `(&buffer, size, address)`: copies user memory. 0, or `EFAULT`, negated, with the buffer
     /// zero.
@@ -41,7 +41,7 @@ pub enum Helper {
     /// The same for kernel memory.
     ReadKernel = 113,
     /// `(&buffer, size, address)`: copies a NUL-terminated text from user memory. If it does not
-    /// fit, its first size - 1 bytes and a NUL; the text behind them is not read. The rest of the
+    /// fit, its first size - 1 bytes and a NUL; the text after them is not read. The rest of the
     /// buffer is zero, because a buffer is often a key. Returns the bytes with the NUL, or
     /// `EFAULT`, negated, with the buffer zero.
     ReadUserStr = 114,
@@ -55,7 +55,7 @@ pub enum Helper {
     RingSubmit = 132,
     /// `(record, 0)`: drops the record.
     RingDiscard = 133,
-    /// `(context)`: the probed address; of a return, the function's address.
+    /// `(context)`: the probed address; for a return, the function's address.
     FuncIp = 173,
 
     /// `()`: the time stamp counter, raw.
@@ -64,21 +64,21 @@ pub enum Helper {
     /// at most 64.
     Log2,
     /// `(map, index, delta)`: adds to the first 8 bytes of a value of an array, whose values have 8
-    /// bytes or more. An index (64 bits) that the array does not have adds nothing. 0.
+    /// bytes or more. An index (64 bits) that the array does not have adds nothing. Returns 0.
     Add,
     /// `(map, &key, delta)`: adds to the first 8 bytes of a hash's value, which begins with zero.
     /// 0, or `E2BIG`, negated, if there is no room.
     AddByKey,
     /// `(ring, size, dynamic, type)`: a record as [`Helper::RingReserve`] gives, of constant size,
-    /// with room for `dynamic` more bytes behind it, and with the common header of 8 bytes filled
+    /// with room for `dynamic` more bytes after it, and with the common header of 8 bytes filled
     /// in: the low 16 bits of type, 8 bits of flags, 8 of preemption count, and the low 32 of
     /// [`Helper::PidTgid`]. The program sees `size` bytes. If `size + dynamic` is more than
     /// [`crate::MOST_RECORD_BYTES`], the room is what is left of that. The reader gets `size` bytes
     /// and what was appended.
     EventReserve,
     /// `(address, most)`: the length of a NUL-terminated text in kernel memory, with the NUL, at
-    /// most `most`; more than [`crate::MOST_RECORD_BYTES`] counts as that. `most` if no NUL is
-    /// among so many bytes, and 0 if the text cannot be read up to there.
+    /// most `most`; more than [`crate::MOST_RECORD_BYTES`] counts as that. Returns `most` if none
+    /// of these bytes is NUL, and 0 if the text cannot be read up to there.
     StrLen,
     /// The same in user memory.
     UserStrLen,
@@ -93,10 +93,10 @@ pub enum Helper {
     /// are left room for. Returns their place as [`Helper::AppendStr`] does.
     AppendBytes,
     /// `()`: the data that the entry and the return of one call share. Zero at the entry. Not for a
-    /// [`Probe`](crate::Kind::Probe).
+    /// [`Probe`](crate::ProgramKind::Probe).
     EntryData,
     /// `()`: where the call of a return program returns to. For a
-    /// [`Return`](crate::Kind::Return) only.
+    /// [`Return`](crate::ProgramKind::Return) only.
     ReturnAddress,
     /// `(number)`: acts as the trigger of that number says, for example switches recording off. 1,
     /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it
@@ -115,7 +115,7 @@ pub enum Helper {
     /// or `ENOENT`, negated, if it was nowhere.
     DeleteOfCpus,
     /// `(map, place, &buffer, size)`: copies the key that is next from a place on, as far as it
-    /// fits; the rest of the buffer is zero. Returns the place behind it, never 0, or 0 if there is
+    /// fits; the rest of the buffer is zero. Returns the place after it, never 0, or 0 if there is
     /// no further key. The first place is 0, and only places that it has returned mean something.
     /// Each key that is there all the while comes once, whatever CPUs have it.
     NextKey,
@@ -136,15 +136,17 @@ pub const USER_STACK: u64 = 0x100;
 /// The errors that helpers return, negated as they return them.
 pub mod errno {
     /// The key is not there.
-    pub const ENOENT: i64 = -2;
+    pub const ENOENT: i64 = -(abi::errno::ENOENT as i64);
     /// There is no room, or the array has no such index.
-    pub const E2BIG: i64 = -7;
+    pub const E2BIG: i64 = -(abi::errno::E2BIG as i64);
     /// The memory cannot be read, or there is no call stack.
-    pub const EFAULT: i64 = -14;
+    pub const EFAULT: i64 = -(abi::errno::EFAULT as i64);
+    /// The key is in the hands of an operation that this one has interrupted.
+    pub const EBUSY: i64 = -(abi::errno::EBUSY as i64);
     /// The key is there already.
-    pub const EEXIST: i64 = -17;
+    pub const EEXIST: i64 = -(abi::errno::EEXIST as i64);
     /// There are no such flags.
-    pub const EINVAL: i64 = -22;
+    pub const EINVAL: i64 = -(abi::errno::EINVAL as i64);
 }
 
 /// The type of an argument.
@@ -156,7 +158,7 @@ pub enum Argument {
     Map(&'static [MapKind]),
     /// A pointer to as many readable bytes as the map's keys have. Memory of an argument is the
     /// program's own: its stack (each byte set, if it is read), a value, a record, the data of
-    /// entry and return. The context is none.
+    /// entry and return. The context is not such memory.
     Key,
     /// A pointer to as many readable bytes as the map's values have.
     Value,

@@ -240,7 +240,7 @@ pub enum Insn {
         size: Size,
         value: Operand,
     },
-    /// On `*(base + offset)`; `size` is 4 or 8 bytes.
+    /// An atomic operation on `*(base + offset)`; `size` is 4 or 8 bytes.
     Atomic {
         op: AtomicOp,
         base: Reg,

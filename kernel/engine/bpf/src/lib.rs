@@ -8,12 +8,12 @@
 //! ```text
 //!   Builder ──┐
 //!             ├─► Program { context, insns, maps } ─► verifier ─► compiler ─► machine code
-//!   wire ─────┘                                          └─► interpreter: the reference
+//!   wire ─────┘
 //! ```
 //!
 //! # The view of a program
-//! - `r1` is the context when it begins: the registers at the probe, read-only, laid out as
-//!   [`context`] says. `r10` points behind its stack of [`STACK_BYTES`].
+//! - `r1` is the context when the program begins: the registers at the probe, read-only, laid out
+//!   as [`context`] says. `r10` points to the end of its stack of [`STACK_BYTES`].
 //! - Memory: its stack, values of its maps, the records that it has reserved, and the data that the
 //!   entry and the return of one call share ([`Helper::EntryData`]). It may write these only.
 //! - A load through any other number is a load of kernel memory. It gives zero, and is counted, if
@@ -25,6 +25,7 @@
 //! a hit.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
@@ -33,7 +34,6 @@ mod builder;
 pub mod context;
 mod helper;
 mod insn;
-pub mod interpreter;
 mod map;
 mod program;
 mod text;
@@ -48,7 +48,7 @@ pub use insn::{
     AluOp, AtomicOp, Condition, Insn, MapIndex, Operand, Reg, Size, Swap, Target, Width,
 };
 pub use map::{MapDef, MapError, MapKind};
-pub use program::{Kind, Program};
+pub use program::{Program, ProgramKind};
 pub use verified::{Cost, Fact, Memory, Verified};
 
 /// Bytes of a program's stack, below `r10`.

@@ -23,13 +23,13 @@ pub enum Memory {
 pub struct Fact {
     /// Some path leads here. The compiler leaves out what is not reached.
     pub reached: bool,
-    /// Of a load, a store or an atomic operation.
+    /// The memory of a load, a store or an atomic operation.
     pub memory: Option<Memory>,
-    /// Of a call that takes a map.
+    /// The map of a call that takes one.
     pub map: Option<MapIndex>,
-    /// Of a call of [`Add`](crate::Helper::Add): the greatest index that `r2` can have. Of
-    /// [`MapLookup`](crate::Helper::MapLookup) in an array: the greatest index that the key can
-    /// have, if the verifier knows.
+    /// The greatest index of a call: what `r2` can have for [`Add`](crate::Helper::Add), and what
+    /// the key can have for [`MapLookup`](crate::Helper::MapLookup) in an array, if the verifier
+    /// knows it.
     pub most_index: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! The verifier: takes a program only if nothing that it can do is out of bounds, and it ends.
+//! The verifier: takes a program only if it ends and stays within its bounds whatever it does.
 //!
 //! It walks all paths of the program with sets in place of values (abstract interpretation): a
 //! register holds not 5 but "a number, 0 to 63", or "a pointer into a value of map 2, offset 8".
-//! Each instruction is checked against all that the sets allow. A branch splits them: behind
+//! Each instruction is checked against all that the sets allow. A branch splits them: after
 //! `if r1 > 63 goto out`, `r1` is 0 to 63.
 //!
 //! ```text
@@ -40,8 +40,8 @@
 //! So `for i in 0..64` is taken, and "until a pointer is null" is not, without a count of turns.
 //!
 //! # Contexts and running out
-//! Task context: a walk takes up to [`MOST_STATE_BYTES`] of memory and some milliseconds. No memory
-//! is a refusal.
+//! The verifier runs in task context: a walk takes up to [`MOST_STATE_BYTES`] of memory and some
+//! milliseconds. If there is no memory, the program is refused.
 
 mod branch;
 mod liveness;

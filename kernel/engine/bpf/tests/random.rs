@@ -1,14 +1,14 @@
-//! Random programs: what they are like, and what the verifier and the interpreter say of them.
+//! Random programs: what they are like, and what the verifier and the interpreter say about them.
 
 use std::collections::BTreeSet;
 
 use bpf::{
     Helper, Insn,
-    interpreter::{Addresses, run},
     verifier::verify,
     wire::{decode, encode},
 };
 use bpf_cases::{Case, LIMIT};
+use bpf_interpreter::{Addresses, run};
 
 const CASES: u64 = 1_000;
 
@@ -66,7 +66,7 @@ fn a_seed_gives_the_same_case_and_machine_again() {
     }
 }
 
-/// The verifier lets a pointer be no number, so it cannot matter where the memory is.
+/// The verifier lets no program use a pointer as a number, so it cannot matter where the memory is.
 #[test]
 fn results_do_not_depend_on_addresses() {
     for case in (0..CASES).map(Case::of) {

@@ -6,10 +6,10 @@ use std::{ops::Range, thread};
 use bpf::{
     Fact, Helper, Insn, MapIndex, Memory, Program, Reg, Size, Verified,
     context::Register,
-    interpreter::{Environment, Fault, Object, Reason, Space, TestMachine, run},
     verifier::{MOST_PATH, verify},
 };
 use bpf_cases::Case;
+use bpf_interpreter::{Environment, Fault, Object, Reason, Space, TestMachine, run};
 
 /// The deeds of the taken programs among random ones. They show that the test has tested them.
 #[derive(Debug, Default)]

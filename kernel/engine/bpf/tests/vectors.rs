@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use bpf::{
-    AluOp, Condition, Insn, Kind, Program,
-    interpreter::{TestMachine, run_on_memory},
+    AluOp, Condition, Insn, Program, ProgramKind,
     wire::{decode, encode},
 };
 use bpf_cases::{Vector, vectors};
+use bpf_interpreter::{TestMachine, run_on_memory};
 
-/// As many as the file has; a reader that skips some would make the other tests empty.
+/// The number of vectors in the file; a reader that skips some would make the other tests empty.
 const COUNT: usize = 309;
 
 fn program(vector: &Vector) -> Program {
     let insns = decode(&vector.wire).unwrap_or_else(|error| panic!("{}: {error}", vector.name));
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps: vec![],
     }

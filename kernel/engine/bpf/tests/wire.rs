@@ -427,7 +427,7 @@ fn slots_that_mean_nothing_are_refused() {
         ([0x85, 0x20, 0, 0, 1, 0, 0, 0], field("src", 2)),
         ([0x85, 0, 0, 0, 4, 0, 0, 0], R::Helper(4)),
         ([0x85, 0, 0, 0, 255, 255, 255, 255], R::Helper(-1)),
-        // Codes and modes that there are not.
+        // Codes and modes that do not exist.
         ([0x86, 0, 0, 0, 1, 0, 0, 0], R::Opcode(0x86)),
         ([0x96, 0, 0, 0, 0, 0, 0, 0], R::Opcode(0x96)),
         ([0xe7, 0, 0, 0, 0, 0, 0, 0], R::Opcode(0xe7)),

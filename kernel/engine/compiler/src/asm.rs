@@ -1,8 +1,9 @@
 //! The instructions that the compiler emits, one function each.
 //!
 //! The code grows in a buffer. If there is no memory for it, or a place is out of reach, the
-//! emitter remembers that and goes on; [`Asm::failed`] is asked once, at the end. It also notes
-//! which registers were written and whether the flags were, because only these are saved.
+//! emitter remembers that and goes on; the compiler looks at [`Asm::failed`] once, at the end. It
+//! also notes which registers were written and whether the flags were, because only these are
+//! saved.
 
 use alloc::vec::Vec;
 
@@ -22,7 +23,6 @@ pub const R8: Gpr = Gpr(8);
 pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
-pub const R12: Gpr = Gpr(12);
 pub const R13: Gpr = Gpr(13);
 pub const R14: Gpr = Gpr(14);
 pub const R15: Gpr = Gpr(15);
@@ -92,6 +92,16 @@ impl Mem {
             base: None,
             index: None,
             disp,
+        }
+    }
+
+    /// The memory at an address.
+    pub const fn absolute(address: i32) -> Self {
+        Self {
+            gs: false,
+            base: None,
+            index: None,
+            disp: address,
         }
     }
 
@@ -175,7 +185,7 @@ pub struct Asm {
     pub flags_written: bool,
 }
 
-/// How an instruction is encoded, but for its operands.
+/// How an instruction is encoded, except for its operands.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     size: Bytes,

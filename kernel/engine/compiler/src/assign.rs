@@ -1,8 +1,8 @@
 //! Which register of the machine holds each register of the program.
 //!
 //! A program that calls out has the registers of the C calling convention, so that arguments are in
-//! place. Any other program has as few registers as it gets along with, because at a probe each one
-//! must be saved: registers whose contents are never needed at the same time share one.
+//! place. Any other program gets as few registers as possible, because a probe must save each one.
+//! Registers whose contents are never needed at the same time share one.
 
 use bpf::{AluOp, Insn, Operand, Reg, Width};
 
@@ -31,8 +31,8 @@ const ORDER: [Gpr; 13] = [
     asm::R15,
 ];
 
-/// Where arguments, results and what calls keep are in C. `r10` is never in a register of its own
-/// but where it is written down in one, for example as an argument; it gets one that is free.
+/// The registers of C for arguments, results and what calls keep. `r10` has no register of its own.
+/// Where it must be in one, for example as an argument, it gets one that is free.
 const C: Assignment = [
     asm::RAX,
     asm::RDI,
@@ -85,7 +85,7 @@ pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
     assignment
 }
 
-/// For each register the others whose contents are needed while it is written, and the registers
+/// The other registers whose contents are needed while each register is written, and the registers
 /// that are used at all.
 fn conflicts(env: &Env, flow: &Flow) -> ([RegSet; 11], RegSet) {
     let mut conflicts = [RegSet::default(); 11];

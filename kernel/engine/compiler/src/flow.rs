@@ -9,8 +9,8 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    AluOp, Argument, Helper, Insn, Kind, MapIndex, Memory, Operand, Reg, Size, Verified, Width,
-    context::Register,
+    AluOp, Argument, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size, Verified,
+    Width, context::Register,
 };
 
 use crate::{Array, CompileError, Form, MapRuntime};
@@ -24,7 +24,7 @@ pub enum Value {
     Context,
     /// A register of the probed code that the machine code finds where it runs.
     Probed(Register),
-    /// `r10` and this.
+    /// `r10` plus this.
     Stack(i32),
     Map(MapIndex),
 }
@@ -62,7 +62,7 @@ impl RegSet {
 pub enum Call {
     /// `Add` or `MapLookup` in an array.
     Array(Array),
-    /// Without a call.
+    /// Code in place, without a call.
     Inline,
     Out,
 }
@@ -89,7 +89,7 @@ impl Env<'_> {
         &self.verified.program().insns
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProgramKind {
         self.verified.program().kind
     }
 
@@ -110,6 +110,15 @@ impl Env<'_> {
 
     pub fn map(&self, index: MapIndex) -> Option<&MapRuntime> {
         self.maps.get(usize::from(index.0))
+    }
+
+    /// The word that helpers get for a map.
+    pub fn handle(&self, map: MapIndex) -> u64 {
+        match self.map(map) {
+            Some(MapRuntime::Array(array)) => array.handle,
+            Some(MapRuntime::Handle(handle)) => *handle,
+            None => 0,
+        }
     }
 
     pub fn call(&self, i: usize, helper: Helper) -> Call {
@@ -149,7 +158,7 @@ impl Env<'_> {
     /// Where the program goes on, if `state` is what is known.
     ///
     /// The facts here and those of the verifier are different. If they contradict each other, no
-    /// run comes here, and it is the end.
+    /// run comes here, and the path ends.
     pub fn next(&self, i: usize, state: &State) -> Next {
         match self.next_by_state(i, state) {
             Next::Fall if i + 1 < self.insns().len() && !self.is_reached(i + 1) => Next::End,
@@ -315,7 +324,7 @@ impl Env<'_> {
             Operand::Reg(reg) => none.with(reg),
             Operand::Imm(_) => none,
         };
-        // At a constant place, the base is not asked.
+        // The base is not read if the place is constant.
         let base = |base| match self.memory(i) {
             Ok(Memory::Own | Memory::Kernel) => none.with(base),
             _ => none,
@@ -355,7 +364,7 @@ impl Env<'_> {
                 }),
             },
             Insn::Exit => match (self.form, self.kind()) {
-                (Form::Handler, Kind::Entry { .. }) => none.with(Reg::R0),
+                (Form::Handler, ProgramKind::Entry { .. }) => none.with(Reg::R0),
                 _ => none,
             },
         }

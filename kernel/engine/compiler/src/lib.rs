@@ -1,7 +1,7 @@
 //! Compiles a verified program of BPF to x86_64 code that runs at a probe.
 //!
 //! The code is a routine that is called, and that returns with `ret`. There are three forms of it,
-//! because a hit comes by three ways ([`Form`]). Compiling takes time and memory once; a hit pays
+//! because a hit comes in three ways ([`Form`]). Compiling takes time and memory once; a hit pays
 //! for each instruction. So the code has no frame that it does not need: constants and registers of
 //! the probed code are used where they are, only the registers that it writes are saved, and what a
 //! call of a helper needs is saved on the paths that call.
@@ -11,27 +11,28 @@
 //! ```
 //!
 //! # Levels
-//! The code runs on one of two levels. On the *light* one, only the registers are saved that it
-//! writes there. In front of the first call of a helper on a path, it goes over to the *heavy* one:
-//! the other registers that a call may change are saved, and the stack is aligned. It never goes
-//! back but by ending. An instruction that is reached on both levels is there twice. So a filter
-//! that rejects costs a comparison, a jump and a return.
+//! The code runs on one of two levels. On the *light* one, only the registers that it writes there
+//! are saved. Before the first call of a helper on a path, it changes to the *heavy* one: the other
+//! registers that a call may change are saved, and the stack is aligned. Once heavy, the code stays
+//! heavy until it returns. An instruction that is reached on both levels is there twice. So a
+//! filter that rejects costs a comparison, a jump and a return.
 //!
 //! # Rounds
 //! Which registers are saved depends on which the code writes, and where it finds the registers of
-//! the probed code depends on which are saved. So the code is made in rounds. Each takes from the
-//! last what is written, until nothing more is. The sets only grow, so it ends.
+//! the probed code depends on which are saved. So the code is made in rounds. Each round takes the
+//! sets of what is written from the round before, until they stay the same. The sets only grow, so
+//! the rounds end.
 //!
 //! # Invariants
 //! C1. A register of the machine that the form keeps has, at `ret`, the content that it had at the
-//!     entry. Likewise the flags.
+//!     entry. The same holds for the flags.
 //! C2. All instructions that may fault are loads that [`mend()`] knows.
 //! C3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI, comes
 //!     before or after it.
 //!
 //! # Contexts
-//! [`compile`]: task context. It allocates, and returns an error if there is no memory. [`mend()`]:
-//! any.
+//! [`compile`] runs in task context. It allocates, and returns an error if there is no memory.
+//! [`mend()`] runs in any context.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -41,7 +42,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use bpf::{Helper, Kind, Verified};
+use bpf::{Helper, ProgramKind, Verified};
 
 mod asm;
 mod assign;
@@ -54,8 +55,8 @@ pub use mend::{Mended, mend};
 /// How the code is called, and what it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// By a 5-byte call with the probe's registers as they are. All are kept. `rsp + 8` at the
-    /// entry is the probe's `rsp`; the 8 bytes in front of the call hold the probed address.
+    /// Called by a 5-byte call, with the probe's registers as they are. All are kept. `rsp + 8` at
+    /// the entry is the probe's `rsp`; the 8 bytes in front of the call hold the probed address.
     Jump {
         /// The probed code may still use the flags. If not, the arithmetic flags are free, and DF
         /// and AC are clear.
@@ -63,18 +64,19 @@ pub enum Form {
         /// The probe's `rsp` is 8 below a multiple of 16, as at the entry of a function.
         aligned: bool,
     },
-    /// By the stub of the breakpoint, interrupts off, with [`BreakpointFrame`] above the return
-    /// address. The frame is never changed. All registers are kept but those that the frame holds.
+    /// Called by the stub of the breakpoint, with interrupts off and [`BreakpointFrame`] above the
+    /// return address. The frame is never changed. All registers are kept but those that the frame
+    /// holds.
     Breakpoint,
-    /// As a C function `(_, context, shared data, function address, return address) -> u8`. The
-    /// last three are for [`Kind::Entry`] and [`Kind::Return`], and the last only for a return. The
-    /// context is laid out as [`bpf::context`] says, but of [`Kind::Probe`] `ip` is the probed
-    /// address + 1. The result is 1 if the program of an entry returned another number than 0.
+    /// Called as a C function `(_, context, shared data, function address, return address) -> u8`.
+    /// The last three are for [`ProgramKind::Entry`] and [`ProgramKind::Return`], and the last only
+    /// for a return. The context is laid out as [`bpf::context`] says, but for
+    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an entry returned another number than 0.
     Handler,
 }
 
-/// The frame of [`Form::Breakpoint`]: where its fields are, from behind the return address on. Its
-/// beginning is a multiple of 16.
+/// The frame of [`Form::Breakpoint`]: where its fields are, counted from the end of the return
+/// address. Its beginning is a multiple of 16.
 pub struct BreakpointFrame;
 
 impl BreakpointFrame {
@@ -100,11 +102,11 @@ pub const ADDRESS_BEFORE_RETURN: i32 = 13;
 pub enum PerCpu {
     /// One part for all CPUs.
     Shared,
-    /// At `base + (number of the CPU << shift)`.
+    /// A part at `base + (number of the CPU << shift)`.
     Shift(u8),
-    /// At `base + ` the word at this offset from the GS base.
+    /// A part at `base + ` the word at this offset from the GS base.
     Word(i32),
-    /// At `base + ` the GS base. The fastest: a count is one instruction.
+    /// A part at `base + ` the GS base. It is the fastest, because a count is one instruction.
     Gs {
         /// Where the GS base itself is, from the GS base on.
         own_address: i32,
@@ -131,8 +133,8 @@ pub enum MapRuntime {
     Handle(u64),
 }
 
-/// The meaning of the pointer to the context, as helpers get it for which
-/// [`Helper::walks_the_stack`].
+/// What the pointer to the context points to for helpers that [walk the
+/// stack](Helper::walks_the_stack).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -166,19 +168,20 @@ pub enum Given {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routine {
     pub address: u64,
-    /// In `rdi`, `rsi`, `rdx` and `rcx`.
+    /// What is in `rdi`, `rsi`, `rdx` and `rcx`.
     pub arguments: [Given; 4],
 }
 
-/// The arguments of a call, as far as they are known to be the same in each; of a map, its handle.
+/// The arguments of a call, as far as they are known to be the same each time; for a map, its
+/// handle.
 pub type Constants = [Option<u64>; 5];
 
 /// How helpers are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// By distance: each is a [`Relocation`].
+    /// Calls by distance: each is a [`Relocation`].
     Near,
-    /// By address.
+    /// Calls by address.
     Far,
 }
 
@@ -187,7 +190,7 @@ pub enum Calls {
 pub struct Machine<'a> {
     /// The number of the CPU, 4 bytes.
     pub cpu_number: i32,
-    /// Reasons against a switch of tasks, 4 bytes.
+    /// The number of reasons against a switch of tasks, 4 bytes.
     pub preempt_count: i32,
     /// Loads that gave zero because nothing was there, 8 bytes.
     pub faults: i32,
@@ -230,7 +233,7 @@ pub struct Depth {
     pub offset: u32,
     pub base: Base,
     pub bytes: u16,
-    /// So many bytes below the return address is `rbp` as the caller has it; 0: it is unchanged.
+    /// How many bytes below the return address the caller's `rbp` is; 0 if `rbp` is unchanged.
     pub saved_bp: u16,
 }
 
@@ -250,18 +253,18 @@ pub enum CompileError {
     OutOfMemory,
     /// A program of an entry or a return has the form of a handler only.
     Form {
-        kind: Kind,
+        kind: ProgramKind,
     },
     /// There is not one memory for each map.
     Maps {
         expected: usize,
         found: usize,
     },
-    /// The verifier has not said what a load or store reaches. A defect of it.
+    /// The verifier has not said what a load or store reaches. This is a defect of the verifier.
     NoFact {
         insn: usize,
     },
-    /// The program goes on behind its last instruction. A defect of the verifier.
+    /// The program goes on past its last instruction. This is a defect of the verifier.
     NoEnd {
         insn: usize,
     },
@@ -304,7 +307,7 @@ pub fn compile(
     machine: &Machine,
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
-    if kind != Kind::Probe && form != Form::Handler {
+    if kind != ProgramKind::Probe && form != Form::Handler {
         return Err(CompileError::Form { kind });
     }
     let expected = program.program().maps.len();

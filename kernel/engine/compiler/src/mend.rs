@@ -2,7 +2,7 @@
 
 use crate::asm::Gpr;
 
-/// How to go on behind a load that faulted: `register` gets zero, and `length` bytes are skipped.
+/// How to go on after a load that faulted: `register` gets zero, and `length` bytes are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mended {
     pub length: u8,

@@ -94,7 +94,7 @@ fn the_cases_of_the_verifier_agree_with_the_interpreter() {
             continue;
         };
         let mut world = case.machine();
-        // The compiler leaves out a reading that nobody needs.
+        // The compiler leaves out a reading that is not needed.
         world.tsc_step = 0;
         let variant = Variant(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         compared.add(agree(&verified, &forms(seed), &world, variant), || {

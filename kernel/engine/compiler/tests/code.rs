@@ -39,7 +39,7 @@ fn depth(code: &Code, offset: u64) -> (Base, i64) {
     (found.base, i64::from(found.bytes))
 }
 
-/// By how much an instruction lowers `rsp`.
+/// The number of bytes by which an instruction lowers `rsp`.
 fn pushed(insn: &Instruction) -> i64 {
     if insn.mnemonic() == Mnemonic::Lea && insn.op0_register() == Register::RSP {
         assert_eq!(insn.memory_base(), Register::RSP);

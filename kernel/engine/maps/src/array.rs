@@ -26,7 +26,7 @@ use core::{
 use crate::block::{Block, OutOfMemory, checked_product};
 
 /// The most bytes of a value of an array.
-pub const MAX_ARRAY_VALUE_BYTES: usize = 4096;
+pub const MAX_ARRAY_VALUE_BYTES: usize = bpf::MapDef::MOST_ARRAY_VALUE_BYTES as usize;
 
 /// The least bytes of a CPU's part: a cache line.
 const LEAST_PART_BYTES: usize = 64;
@@ -49,11 +49,11 @@ enum Memory {
     Lent(Lent),
 }
 
-/// Words that belong to somebody else, for example to the data of the CPUs.
+/// Words that have another owner, for example the data of the CPUs.
 pub struct Lent {
     /// The word of CPU 0. They are all 0 now.
     pub start: NonNull<AtomicU64>,
-    /// How many words the word of a CPU is behind that of the CPU before.
+    /// The distance in words from the word of one CPU to that of the next.
     pub part: usize,
     /// Called with `start` when the array is dropped.
     pub give_back: fn(NonNull<AtomicU64>),
@@ -75,7 +75,7 @@ impl Drop for Lent {
 pub struct ArrayPlace {
     /// The address of value 0 of CPU 0.
     pub base: u64,
-    /// A CPU's values lie `cpu << cpu_shift` bytes behind those of CPU 0. `None` if all CPUs share
+    /// A CPU's values lie `cpu << cpu_shift` bytes after those of CPU 0. `None` if all CPUs share
     /// the values, or if they are [`Lent`].
     pub cpu_shift: Option<u32>,
     /// Their owner knows where the values of the other CPUs are.
@@ -118,7 +118,7 @@ impl Array {
     /// An array of one counter for each of `cpus` CPUs.
     ///
     /// # Safety
-    /// The words that [`Lent`] names for these CPUs are there, and nobody else uses them, until
+    /// The words that [`Lent`] names for these CPUs are there, and no other code uses them, until
     /// they are given back.
     pub unsafe fn lent_counter(lent: Lent, cpus: usize) -> Self {
         Self {
@@ -183,7 +183,7 @@ impl Array {
         self.value_words
     }
 
-    /// The value of `index` for `cpu`; `cpu` does not count if the values are shared. Any context.
+    /// The value of `index` for `cpu`; `cpu` has no meaning if the values are shared. Any context.
     #[inline]
     pub fn lookup(&self, index: usize, cpu: usize) -> Option<*mut u64> {
         let first = self.value(index, cpu)?.first()?;

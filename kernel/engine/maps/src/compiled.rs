@@ -1,6 +1,6 @@
-//! The functions that compiled code calls. Arguments and results are in registers, as of `extern
-//! "C"`; keys and values are on the program's stack, where the verifier has seen that they are
-//! complete.
+//! The functions that compiled code calls. Arguments and results are in registers, as in
+//! `extern "C"`; keys and values are on the program's stack, where the verifier has seen that they
+//! are complete.
 //!
 //! Results are 0 or a negative number as in BPF: [`FULL`], [`BUSY`], [`PRESENT`], [`ABSENT`].
 
@@ -13,15 +13,15 @@ use crate::{
 };
 
 /// Lost: there is no room for another key (E2BIG).
-pub const FULL: i64 = -7;
+pub const FULL: i64 = bpf::errno::E2BIG;
 /// Lost: the key is in the hands of another operation (EBUSY).
-pub const BUSY: i64 = -16;
+pub const BUSY: i64 = bpf::errno::EBUSY;
 /// The key is in the map, and the flags say that it must not be (EEXIST).
-pub const PRESENT: i64 = -17;
+pub const PRESENT: i64 = bpf::errno::EEXIST;
 /// The key is not in the map (ENOENT).
-pub const ABSENT: i64 = -2;
+pub const ABSENT: i64 = bpf::errno::ENOENT;
 /// There are no such flags (EINVAL).
-pub const NO_SUCH_FLAGS: i64 = -22;
+pub const NO_SUCH_FLAGS: i64 = bpf::errno::EINVAL;
 
 /// Flags of an update: in any case.
 pub const ANY: u64 = 0;
@@ -47,8 +47,8 @@ const fn added(result: Result<(), Lost>) -> i64 {
 }
 
 /// The value of the key at `key`, null if there is none. The address stays that of this key's value
-/// until the key is deleted. After that it is another key's value perhaps, but always one of the
-/// map's, so the program may read and write it as long as the map lives.
+/// until the key is deleted. After that it may be another key's value, but always one of the map's,
+/// so the program may read and write it as long as the map lives.
 ///
 /// # Safety
 /// 1. `table` is a table of a hash that lives; for a hash with a table for each CPU, that of this
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn hash_lookup(table: *const Table, key: *const u8) -> *mu
 /// [`NO_EXIST`], [`EXIST`]).
 ///
 /// # Safety
-/// As for [`hash_lookup`]; and as many bytes as the hash's values have can be read at `value`.
+/// Same as for [`hash_lookup`]; and as many bytes as the hash's values have can be read at `value`.
 pub unsafe extern "C" fn hash_update(
     table: *const Table,
     key: *const u8,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn hash_word(table: *const Table, key: *const u8, index: u
 }
 
 /// Copies the key that is next from `place` on, as far as it fits into the `size` bytes at `to`,
-/// and sets the rest of them to zero. Returns the place behind it, or 0 if there is no further key.
+/// and sets the rest of them to zero. Returns the place after it, or 0 if there is no further key.
 /// The first place is 0. A key that several CPUs have comes once: at the first of them.
 ///
 /// # Safety
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn hash_delete(table: *const Table, key: *const u8) -> i64
 /// it is not there.
 ///
 /// # Safety
-/// As for [`hash_lookup`].
+/// Same as for [`hash_lookup`].
 pub unsafe extern "C" fn hash_add(table: *const Table, key: *const u8, delta: u64) -> i64 {
     // SAFETY: by the contract.
     let table = unsafe { &*table };
@@ -197,8 +197,8 @@ pub unsafe extern "C" fn hash_add(table: *const Table, key: *const u8, delta: u6
     added(table.add::<NoSteps>(&table.key(key), delta))
 }
 
-/// As [`hash_add`] for a hash whose keys have up to 8 bytes. The key is in a register, filled up
-/// with zeros.
+/// Same as [`hash_add`] for a hash whose keys have up to 8 bytes. The key is in a register, filled
+/// up with zeros.
 ///
 /// # Safety
 /// (1) of [`hash_lookup`]; and keys have up to 8 bytes.
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn hash_add_word(table: *const Table, key: u64, delta: u64
     added(unsafe { &*table }.add_word::<NoSteps>(key, delta))
 }
 
-/// As [`hash_add_word`], in assembly: the table in `rdi`, the key in `rsi`, `delta` in `rdx`.
+/// Same as [`hash_add_word`], in assembly: the table in `rdi`, the key in `rsi`, `delta` in `rdx`.
 /// It returns 0 or a negative number, and changes `rax`, `rcx`, `rdx`, `rsi`, `rdi`
 /// and the flags only. DF is clear.
 ///
@@ -215,8 +215,8 @@ pub unsafe extern "C" fn hash_add_word(table: *const Table, key: u64, delta: u64
 /// done in Rust from the beginning.
 ///
 /// # Safety
-/// The table lives, and its keys have 8 bytes. If it is of one CPU, it is that of this CPU,
-/// which the caller does not leave.
+/// The table lives, and its keys have 8 bytes. If it belongs to one CPU, that is this CPU, which
+/// the caller does not leave.
 #[unsafe(naked)]
 pub unsafe extern "C" fn hash_add_word_at_home(table: *const Table, word: u64, delta: u64) -> i64 {
     naked_asm!(

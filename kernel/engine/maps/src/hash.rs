@@ -30,7 +30,7 @@ impl LostCounts {
 
 /// A hash.
 pub struct Hash {
-    /// At least one. Their addresses stay, because compiled code has them.
+    /// The tables, at least one. Their addresses stay, because compiled code has them.
     tables: Vec<Table>,
     shared: bool,
 }
@@ -56,7 +56,7 @@ impl Hash {
     }
 
     /// The table of CPU 0, for the functions of [`crate::compiled`]. That of another CPU lies
-    /// `cpu << TABLE_SHIFT` bytes behind it. It lives as long as the hash, also if that is moved.
+    /// `cpu << TABLE_SHIFT` bytes after it. It lives as long as the hash, even if that is moved.
     pub fn tables(&self) -> *const Table {
         self.tables.as_ptr()
     }
@@ -128,7 +128,7 @@ impl Hash {
         self.add_in_steps::<NoSteps>(cpu, key, delta)
     }
 
-    /// As [`Hash::add`], with `S` before each access.
+    /// Same as [`Hash::add`], with `S` before each access.
     pub fn add_in_steps<S: Steps>(
         &self,
         cpu: usize,
@@ -161,7 +161,7 @@ impl Hash {
         self.update_in_steps::<NoSteps>(cpu, key, value, when)
     }
 
-    /// As [`Hash::update`], with `S` before each access.
+    /// Same as [`Hash::update`], with `S` before each access.
     pub fn update_in_steps<S: Steps>(
         &self,
         cpu: usize,
@@ -181,19 +181,19 @@ impl Hash {
         self.delete_in_steps::<NoSteps>(cpu, key)
     }
 
-    /// As [`Hash::delete`], with `S` before each access.
+    /// Same as [`Hash::delete`], with `S` before each access.
     pub fn delete_in_steps<S: Steps>(&self, cpu: usize, key: &[u8]) -> bool {
         self.table_for(cpu, key)
             .is_some_and(|table| table.delete::<S>(&table.key(Bytes::new(key))))
     }
 
     /// The address of the value of `key`, as long as the key is not deleted. After that it is still
-    /// memory of this map, but of another key's value perhaps.
+    /// memory of this map, but perhaps of another key's value.
     pub fn lookup(&self, cpu: usize, key: &[u8]) -> Option<*mut u64> {
         self.lookup_in_steps::<NoSteps>(cpu, key)
     }
 
-    /// As [`Hash::lookup`], with `S` before each access.
+    /// Same as [`Hash::lookup`], with `S` before each access.
     pub fn lookup_in_steps<S: Steps>(&self, cpu: usize, key: &[u8]) -> Option<*mut u64> {
         let table = self.table_for(cpu, key)?;
         let value = table.lookup::<S>(&table.key(Bytes::new(key)));
@@ -207,7 +207,7 @@ impl Hash {
         self.for_each_in_steps::<NoSteps>(visit)
     }
 
-    /// As [`Hash::for_each`], with `S` before each access.
+    /// Same as [`Hash::for_each`], with `S` before each access.
     pub fn for_each_in_steps<S: Steps>(
         &self,
         mut visit: impl FnMut(usize, &[u8], &[u64]),
@@ -255,12 +255,12 @@ impl Hash {
         Ok(summary)
     }
 
-    /// Deletes all keys. A hit meanwhile is either deleted or stays, as a whole.
+    /// Deletes all keys. A hit that comes meanwhile is either deleted or stays, as a whole.
     pub fn clear(&self) {
         self.clear_in_steps::<NoSteps>();
     }
 
-    /// As [`Hash::clear`], with `S` before each access.
+    /// Same as [`Hash::clear`], with `S` before each access.
     pub fn clear_in_steps<S: Steps>(&self) {
         for table in &self.tables {
             table.clear::<S>();

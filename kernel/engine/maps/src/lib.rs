@@ -9,13 +9,13 @@
 //!
 //! | kind | what it is | file |
 //! |---|---|---|
-//! | [`Kind::Array`], [`Kind::PerCpuArray`] | by index; shared, or for each CPU | `array.rs` |
-//! | [`Kind::Hash`], [`Kind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
-//! | [`Kind::Stacks`] | stack traces by number | `stacks.rs` |
+//! | [`bpf::MapKind::Array`], [`bpf::MapKind::PerCpuArray`] | by index; shared, or for each CPU | `array.rs` |
+//! | [`bpf::MapKind::Hash`], [`bpf::MapKind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
+//! | [`bpf::MapKind::Stacks`] | stack traces by number | `stacks.rs` |
+//!
+//! A definition is a program's [`bpf::MapDef`], whose limits are those of all maps.
 //!
 //! [`image`] reads the memory of any of them from outside, for example from another process.
-//!
-//! A histogram is an array with a word for each bucket (`histogram.rs`).
 //!
 //! # Invariants
 //! MAP-1. A map takes its memory when it is made and gives it back when it is dropped. Nothing
@@ -40,10 +40,8 @@ extern crate std;
 mod array;
 mod block;
 pub mod compiled;
-mod definition;
 mod error;
 mod hash;
-pub mod histogram;
 pub mod image;
 mod map;
 mod stacks;
@@ -52,7 +50,6 @@ mod table;
 
 pub use array::{Array, ArrayPlace, Lent};
 pub use block::OutOfMemory;
-pub use definition::{Definition, Kind};
 pub use error::MapError;
 pub use hash::{Hash, LostCounts, Summary, TABLE_SHIFT};
 pub use map::Map;

@@ -16,13 +16,13 @@
 //!     away and raises the generation before the slot becomes free.
 //!
 //! # Contexts and ordering
-//! [`Stacks::insert`] works in any context and waits for nobody. If it meets a slot with its own
-//! hash that is still being written, it cannot compare, and goes on. So the same new trace may get
-//! two numbers, if two hits insert it at the same time. Readers that group by traces use
+//! [`Stacks::insert`] works in any context and never waits. If it meets a slot with its own hash
+//! that is still being written, it cannot compare, and goes on. So the same new trace may get two
+//! numbers if two hits insert it at the same time. Readers that group by traces use
 //! [`Stacks::first_equal`].
 //!
-//! The state is stored with Release behind the frames, and loaded with Acquire before them. A
-//! reader looks at it again behind them (a sequence lock).
+//! The state is stored with Release after the frames, and loaded with Acquire before them. A reader
+//! looks at it again after them (a sequence lock).
 //!
 //! # No room
 //! A trace may be in [`WINDOW`] slots. If all of them have other traces, the hit is lost as
@@ -68,7 +68,7 @@ pub struct Stacks {
 impl Stacks {
     /// No traces yet. The sizes were checked.
     pub(super) fn new(max_frames: usize, entries: usize) -> Result<Self, OutOfMemory> {
-        // Half as many again, because a window is full before all slots are.
+        // Half as many more, because a window is full before all slots are.
         let homes = (entries + entries / 2).next_power_of_two();
         let slots = homes.saturating_add(WINDOW - 1);
         Ok(Self {
@@ -112,7 +112,7 @@ impl Stacks {
         self.insert_in_steps::<NoSteps>(frames)
     }
 
-    /// As [`Stacks::insert`], with `S` before each access.
+    /// Same as [`Stacks::insert`], with `S` before each access.
     pub fn insert_in_steps<S: Steps>(&self, frames: &[u64]) -> Result<u64, Lost> {
         let frames = frames.get(..self.max_frames).unwrap_or(frames);
         // An empty trace is kept as one frame of 0, because a slot without frames is being written.
@@ -153,7 +153,7 @@ impl Stacks {
         self.frames_in_steps::<NoSteps>(number, to)
     }
 
-    /// As [`Stacks::frames`], with `S` before each access.
+    /// Same as [`Stacks::frames`], with `S` before each access.
     pub fn frames_in_steps<S: Steps>(
         &self,
         number: u64,
@@ -199,8 +199,8 @@ impl Stacks {
         self.memory.start().as_ptr().expose_provenance() as u64
     }
 
-    /// The least number of those that the trace `number` has; see the module's text. Itself if it
-    /// is not there.
+    /// The least number of those that the trace `number` has; see the module's text. `number`
+    /// itself if it is not there.
     pub fn first_equal(&self, number: u64) -> u64 {
         let mut frames = [0; MAX_FRAMES];
         let Some(count) = self.frames(number, &mut frames) else {
@@ -226,7 +226,7 @@ impl Stacks {
         self.clear_in_steps::<NoSteps>();
     }
 
-    /// As [`Stacks::clear`], with `S` before each access.
+    /// Same as [`Stacks::clear`], with `S` before each access.
     pub fn clear_in_steps<S: Steps>(&self) {
         for slot in self.memory.words().chunks_exact(self.stride()) {
             let [tag, state, ..] = slot else { continue };
@@ -280,7 +280,7 @@ fn equal<S: Steps>(state: &AtomicU64, words: &[AtomicU64], frames: &[u64]) -> Op
             return None;
         }
     }
-    // Pairs with the exchange of `clear`, behind which another trace may be written here.
+    // Pairs with the exchange of `clear`, after which another trace may be written here.
     fence(Acquire);
     (load::<S>(state, Relaxed) == before).then_some(before)
 }

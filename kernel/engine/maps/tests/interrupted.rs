@@ -8,7 +8,8 @@ use std::{
     rc::Rc,
 };
 
-use trace_maps::{Definition, Hash, Kind, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
+use bpf::{MapDef, MapKind};
+use trace_maps::{Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
 
 /// Runs the operations of a plan: the next one when the one before it has come to its step.
 struct Interrupted;
@@ -17,7 +18,7 @@ struct Interrupted;
 type Interruption = (u64, Box<dyn FnOnce()>);
 
 thread_local! {
-    /// The last one is the next.
+    /// The last entry is the next to run.
     static PLAN: RefCell<Vec<Interruption>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -63,7 +64,7 @@ enum Outcome {
     Absent,
     Found(u64),
     Lost(Lost),
-    /// Of a part of an operation.
+    /// The outcome of a part of an operation.
     Whatever,
 }
 
@@ -77,11 +78,12 @@ struct Sizes {
 
 impl Sizes {
     fn hash(self) -> Hash {
-        let definition = Definition {
-            kind: Kind::Hash,
-            key_size: self.key,
-            value_size: self.value,
-            entries: self.entries,
+        let definition = MapDef {
+            name: "hash".into(),
+            kind: MapKind::Hash,
+            key_size: self.key as u32,
+            value_size: self.value as u32,
+            entries: self.entries as u32,
         };
         match Map::new(&definition, 1) {
             Ok(Map::Hash(hash)) => hash,
@@ -128,7 +130,7 @@ fn run(hash: &Hash, sizes: Sizes, operation: Operation) -> Outcome {
         }
         Lookup(key) => hash
             .lookup_in_steps::<Interrupted>(0, &sizes.key(key))
-            // SAFETY: of a map that lives, and nothing else runs in this thread.
+            // SAFETY: a value of a map that lives, and nothing else runs in this thread.
             .map_or(Outcome::Absent, |value| Outcome::Found(unsafe { *value })),
         Clear => {
             hash.clear_in_steps::<Interrupted>();
@@ -351,7 +353,7 @@ const SIZES: [Sizes; 4] = [
     },
     Sizes {
         key: 20,
-        value: 20,
+        value: 24,
         entries: 2,
     },
 ];
@@ -438,8 +440,9 @@ fn additions_to_keys_of_a_word_that_are_never_deleted_are_never_lost() {
 }
 
 fn stacks() -> Stacks {
-    let definition = Definition {
-        kind: Kind::Stacks,
+    let definition = MapDef {
+        name: "stacks".into(),
+        kind: MapKind::Stacks,
         key_size: 4,
         value_size: 4 * 8,
         entries: 8,

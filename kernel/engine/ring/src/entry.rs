@@ -1,7 +1,7 @@
 //! The write side as plain functions, for compiled code to call.
 //!
-//! A ring is the address of its memory. They run on the ring's own CPU in any context, do not wait,
-//! do not fault and do not panic.
+//! A ring is the address of its memory. The functions run on the ring's own CPU in any context.
+//! They do not wait, fault or panic.
 
 use core::ptr::{self, NonNull};
 
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn commit(ring: NonNull<u8>, payload: NonNull<u8>) {
 /// [`Ring::discard`].
 ///
 /// # Safety
-/// As for [`commit`].
+/// Same as for [`commit`].
 pub unsafe extern "C" fn discard(ring: NonNull<u8>, payload: NonNull<u8>) {
     // SAFETY: the same contract.
     unsafe { Ring::from_raw(ring).discard(payload) };

@@ -3,7 +3,7 @@
 //!
 //! The copy is made in three steps: the header, the data pages, and the header again. A record that
 //! was complete at the first copy of the header and not overwritten at the second one is whole in
-//! the copy of the pages. Of a machine that stands still, one copy of all is enough
+//! the copy of the pages. For a machine that stands still, one copy of everything is enough
 //! ([`Image::still`]).
 
 use core::{fmt, mem::offset_of};
@@ -87,9 +87,9 @@ pub struct Image<'a> {
     first_sequence: u64,
     /// The oldest position at the first copy of the header.
     oldest_before: Position,
-    /// The same at the second one.
+    /// The oldest position at the second copy.
     oldest: Position,
-    /// At the first one.
+    /// The committed position at the first copy.
     committed: Position,
 }
 
@@ -110,8 +110,8 @@ fn word(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 impl<'a> Image<'a> {
-    /// From copies that were made in this order: the first [`HEADER_BYTES`] bytes, the data pages
-    /// behind them, and the first [`HEADER_BYTES`] bytes again.
+    /// Makes an image from copies that were made in this order: the first [`HEADER_BYTES`] bytes,
+    /// the data pages after them, and the first [`HEADER_BYTES`] bytes again.
     pub fn new(before: &[u8], data: &'a [u8], after: &[u8]) -> Result<Self, ImageError> {
         let bytes = before.len().min(after.len());
         if bytes < HEADER_BYTES {
@@ -165,7 +165,8 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// From one copy of all the ring's memory. Nobody wrote to the ring or read from it meanwhile.
+    /// Makes an image from one copy of all the ring's memory. The ring was neither written to nor
+    /// read from meanwhile.
     pub fn still(bytes: &'a [u8]) -> Result<Self, ImageError> {
         let Some((header, data)) = bytes.split_at_checked(HEADER_BYTES) else {
             return Err(ImageError::Short { bytes: bytes.len() });
@@ -186,7 +187,7 @@ impl<'a> Image<'a> {
         Records {
             image: *self,
             at: self.oldest,
-            // All of them were overtaken if the oldest one is behind the newest one.
+            // All of them were overtaken if the oldest one comes after the newest one.
             left: if (left as i32) < 0 { 0 } else { left },
         }
     }
@@ -199,7 +200,7 @@ impl<'a> Image<'a> {
         next_page(offset, self.data.len() as u32) + PAGE_HEADER_BYTES as u32
     }
 
-    /// The record at `position` and the position behind it, unless it is discarded.
+    /// The record at `position` and the position after it, unless it is discarded.
     fn record(&self, position: Position) -> Result<(Option<ImageRecord<'a>>, Position), Damaged> {
         let mut offset = position.offset();
         if offset.is_multiple_of(PAGE_BYTES as u32) || self.word(offset) & 0xff == state::PADDING {

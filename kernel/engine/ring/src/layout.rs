@@ -90,7 +90,7 @@ pub struct Writing {
     pub nested: Word,
     /// Records that were given up by their writers.
     pub discarded: Word,
-    /// Of those, the ones that were overwritten, and no reader has passed.
+    /// Discarded records that were overwritten before a reader passed them.
     pub discarded_overwritten: Word,
     /// The records that are lost if there is no room: a value of [`mode`].
     pub mode: Word,
@@ -159,7 +159,7 @@ pub const fn record_bytes(payload: usize) -> u32 {
 pub struct Position(pub u64);
 
 impl Position {
-    /// From its parts.
+    /// The position that consists of these parts.
     #[inline(always)]
     pub const fn new(sequence: u32, offset: u32) -> Self {
         Self((sequence as u64) << 32 | offset as u64)
@@ -183,13 +183,13 @@ impl Position {
         self.offset().wrapping_sub(1) & !(PAGE_BYTES as u32 - 1)
     }
 
-    /// The position behind a record of `bytes` bytes that begins here.
+    /// The position after a record of `bytes` bytes that begins here.
     #[inline(always)]
     pub const fn after(self, bytes: u32) -> Self {
         Self(self.0.wrapping_add(1 << 32 | bytes as u64))
     }
 
-    /// Whether `end`, a position behind this one by at most a page, is on the same page.
+    /// Whether `end`, a position at most a page after this one, is on the same page.
     #[inline(always)]
     pub const fn shares_page_with(self, end: Self) -> bool {
         self.offset().wrapping_sub(1) ^ end.offset().wrapping_sub(1) < PAGE_BYTES as u32
@@ -209,7 +209,7 @@ impl Position {
     }
 }
 
-/// The offset of the page behind the one that ends at or behind `offset`.
+/// The offset of the page after the one that ends at or after `offset`.
 #[inline(always)]
 pub const fn next_page(offset: u32, data_bytes: u32) -> u32 {
     let end = offset.wrapping_add(PAGE_BYTES as u32 - 1) & !(PAGE_BYTES as u32 - 1);

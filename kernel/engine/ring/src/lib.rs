@@ -2,7 +2,7 @@
 //!
 //! The CPU writes records of any length up to [`layout::MAX_PAYLOAD`], and a task on any CPU reads
 //! them. The memory belongs to the caller and lasts as long as the ring; nothing here allocates.
-//! The memory says itself how it is laid out, so a program outside the machine can follow it
+//! The memory itself says how it is laid out, so a program outside the machine can follow it
 //! ([`image`]).
 //!
 //! ```text
@@ -33,20 +33,20 @@
 //!
 //! Pages are filled in turn, and a record does not cross the end of a page. So a writer looks at
 //! `oldest` only when it goes on to another page. There it takes away all of the page at once: it
-//! moves `oldest` to the page behind it (overwrite mode), or drops its record (stop mode). A record
+//! moves `oldest` to the page after it (overwrite mode), or drops its record (stop mode). A record
 //! whose sequence number is not below that of `oldest` is intact. A reader copies first and then
 //! looks at `oldest`.
 //!
 //! Sequence numbers count reservations. Each number is below `oldest`, where it was read, cleared,
-//! discarded or overwritten, or it is in the ring. So the overwritten ones need no counter:
-//! they are those that nobody else has counted.
+//! discarded or overwritten, or it is in the ring. So the overwritten ones need no counter: they
+//! are those that are in none of the other counts.
 //!
 //! # Invariants
 //! - W1. Only the ring's own CPU changes `reserved` and `committed`, with local operations
 //!   ([`word`]) or stores.
 //! - W2. `committed` changes only from a position where a record begins that is being ended, or
 //!   where a page is left; and then by the one writer that knows it is there. While it is the start
-//!   of a record being written, nobody else moves it, because nested records begin elsewhere.
+//!   of a record being written, no other writer moves it, because nested records begin elsewhere.
 //! - W3. All records before `committed` are complete.
 //! - R1. `oldest` only moves on, by exchanges: the consuming reader's and the writer's.
 //! - R2. A writer owns the bytes between the positions that its exchange of `reserved` had, until
@@ -56,8 +56,8 @@
 //!
 //! # Contexts and ordering
 //! Write side: the ring's own CPU, in tasks with preemption off, interrupts and NMIs. It neither
-//! locks nor waits nor panics. An exchange that fails has met a nested writer or the consumer that
-//! was faster. Reading: any task on any CPU; one consumer at a time, by a lock of the caller.
+//! locks nor waits nor panics. An exchange fails only if a nested writer or the consumer was
+//! faster. Reading: any task on any CPU; one consumer at a time, by a lock of the caller.
 //! - `committed`: Release by the writer, Acquire by readers: they see the records before it, and
 //!   the headers of their pages.
 //! - `oldest`: Release by the consumer after its loads from the page, Acquire by the writer that

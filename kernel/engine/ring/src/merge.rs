@@ -14,7 +14,7 @@ pub struct Merge<'s, S> {
 }
 
 impl<'s, S: Source> Merge<'s, S> {
-    /// Of these sources, for example one for each CPU.
+    /// Merges these sources, for example one for each CPU.
     pub fn new(sources: &'s mut [S]) -> Self {
         Self { sources }
     }
@@ -32,7 +32,7 @@ impl<'s, S: Source> Merge<'s, S> {
                 let Some(tsc) = source.peek().map_err(|damaged| (index, damaged))? else {
                     continue;
                 };
-                // Of equal ones the first.
+                // The first of equal ones.
                 if first.is_none_or(|(_, least)| tsc < least) {
                     first = Some((index, tsc));
                 }
@@ -40,7 +40,8 @@ impl<'s, S: Source> Merge<'s, S> {
             let Some((index, _)) = first else {
                 return Ok(None);
             };
-            // Nothing if its records were taken out or cleared meanwhile; then another is next.
+            // There is no event if its records were taken out or cleared meanwhile; then another
+            // source is next.
             let event = self.sources[index].next(buffer);
             if let Some(event) = event.map_err(|damaged| (index, damaged))? {
                 return Ok(Some((index, event)));

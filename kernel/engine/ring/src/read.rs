@@ -31,7 +31,7 @@ pub struct Record {
 pub enum Event {
     /// A record.
     Record(Record),
-    /// So many records were lost before the next one: overwritten, or dropped when they were
+    /// This many records were lost before the next one: overwritten, or dropped when they were
     /// written.
     Lost(u64),
 }
@@ -65,12 +65,12 @@ pub struct Stats {
     pub unread: u64,
     /// Records that were given up by their writers. They are not written ones.
     pub discarded: u64,
-    /// Dropped, because the ring was full ([`Mode::Stop`](super::Mode::Stop)).
+    /// Records that were dropped because the ring was full ([`Mode::Stop`](super::Mode::Stop)).
     pub full: u64,
-    /// Dropped, because the ring was full of records that the writer had interrupted, or that were
-    /// written since.
+    /// Records that were dropped because the ring was full of records that the writer had
+    /// interrupted, or that were written since.
     pub nested: u64,
-    /// Dropped, because they were longer than [`MAX_PAYLOAD`].
+    /// Records that were dropped because they were longer than [`MAX_PAYLOAD`].
     pub too_long: u64,
     /// Bytes between the oldest unread record and the newest one, with all headers.
     pub unread_bytes: u64,
@@ -107,7 +107,7 @@ struct Found {
     bytes: usize,
     tsc: u64,
     discarded: bool,
-    /// The position behind it.
+    /// The position after it.
     after: Position,
 }
 
@@ -171,7 +171,7 @@ impl<'m> Ring<'m> {
         Position(self.header().writing.committed.load(Acquire))
     }
 
-    /// Whether `oldest` is still where it was, so that all that was read behind it is right.
+    /// Whether `oldest` is still where it was, so that all that was read after it is right.
     fn is_oldest(self, position: Position) -> bool {
         // Pairs with the writer's fence before it overwrites a page.
         fence(Acquire);
@@ -296,7 +296,7 @@ impl<'m> Ring<'m> {
                 add(&reading.discarded_passed, discarded);
             }
         }
-        // The next record is behind nothing that is worth a report.
+        // No loss before the next record is worth a report.
         let oldest = self.oldest();
         let overwritten = self.overwritten_before(self.whole_sequence(oldest));
         reading.overwritten_reported.store(overwritten, Relaxed);
@@ -314,7 +314,7 @@ impl<'m> Ring<'m> {
     /// theirs. Any context, also on top of cursors.
     ///
     /// # Safety
-    /// Nobody writes to the ring or consumes from it meanwhile.
+    /// No code writes to the ring or consumes from it meanwhile.
     pub unsafe fn restart(self) -> Stats {
         let header = self.header();
         let (reading, writing) = (&header.reading, &header.writing);
@@ -326,7 +326,7 @@ impl<'m> Ring<'m> {
             .wrapping_sub(writing.discarded_overwritten.load(Relaxed))
             .wrapping_sub(passed.load(Relaxed));
         let here = u64::from(committed.records_since(oldest));
-        // A cursor that is behind it notices, as if it had been overtaken.
+        // A cursor at an earlier position notices, as if it had been overtaken.
         header.shared.oldest.store(committed.0, Release);
         add(&reading.cleared, here.wrapping_sub(discarded_here));
         add(passed, discarded_here);
@@ -368,7 +368,7 @@ impl<'m> Ring<'m> {
     }
 }
 
-/// Whether a position with this offset has more of its page behind it.
+/// Whether a position with this offset has more of its page after it.
 fn on_a_page(offset: u32) -> bool {
     !offset.is_multiple_of(PAGE_BYTES as u32)
 }
@@ -397,7 +397,7 @@ impl Consumer<'_> {
         let ring = self.ring;
         loop {
             let oldest = ring.oldest();
-            // After `oldest`, so it is not behind it.
+            // Loaded after `oldest`, so it is not an earlier position.
             if ring.committed().sequence() == oldest.sequence() {
                 return Ok(None);
             }
@@ -472,7 +472,7 @@ impl Source for Consumer<'_> {
 /// A reader that leaves the records in the ring.
 ///
 /// It shows no record that a consuming reader takes out before it comes there. If one runs, the
-/// number of lost records may be that of fewer than were lost.
+/// number of lost records may be too low.
 pub struct Cursor<'m> {
     ring: Ring<'m>,
     /// Where it is: the position, and the whole number of the record that comes next.

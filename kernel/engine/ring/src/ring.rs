@@ -63,10 +63,10 @@ impl<'m> Ring<'m> {
         unsafe { Self::init_at(memory, pages, mode, 0) }
     }
 
-    /// As [`Self::init`], but the first record has the number `first_sequence`.
+    /// Same as [`Self::init`], but the first record has the number `first_sequence`.
     ///
     /// # Safety
-    /// As for [`Self::init`].
+    /// Same as for [`Self::init`].
     pub(super) unsafe fn init_at(
         memory: NonNull<u8>,
         pages: usize,
@@ -242,10 +242,10 @@ impl<'m> Ring<'m> {
     }
 
     /// Reserves a record if it is too long, does not fit on the page, or the first attempt met a
-    /// nested writer. All of it is apart, so that the usual way needs few registers.
+    /// nested writer. It is a function of its own, so that the usual way needs few registers.
     ///
     /// # Safety
-    /// As for [`Self::reserve`].
+    /// Same as for [`Self::reserve`].
     #[cold]
     #[inline(never)]
     unsafe fn reserve_slowly(self, bytes: usize, tsc: u64) -> Option<NonNull<u8>> {
@@ -301,7 +301,7 @@ impl<'m> Ring<'m> {
     /// Gives a record up. It is counted, and readers pass over it.
     ///
     /// # Safety
-    /// As for [`Self::commit`].
+    /// Same as for [`Self::commit`].
     #[inline(always)]
     pub unsafe fn discard(self, payload: NonNull<u8>) {
         self.header().writing.discarded.local_add(1);
@@ -310,7 +310,7 @@ impl<'m> Ring<'m> {
     }
 
     /// # Safety
-    /// As for [`Self::commit`].
+    /// Same as for [`Self::commit`].
     #[inline(always)]
     unsafe fn finish(self, payload: NonNull<u8>, state: u64) {
         let writing = &self.header().writing;
@@ -325,7 +325,8 @@ impl<'m> Ring<'m> {
         interrupt_fence();
         // If it interrupted another record, that one's writer publishes both.
         if writing.committed.load(Relaxed) as u32 == start {
-            // Until the store below, nobody else publishes (W2): nested records begin elsewhere.
+            // Until the store below, no other writer publishes (W2): nested records begin
+            // elsewhere.
             let reserved = writing.reserved.load(Relaxed);
             // Release pairs with the Acquire of the readers: they see the records before it.
             writing.committed.store(reserved, Release);
@@ -337,7 +338,7 @@ impl<'m> Ring<'m> {
     }
 
     /// Publishes what was written since the caller has published up to `last`, as [`Self::commit`]
-    /// does: for one who has done the beginning of that itself.
+    /// does: for a caller that has done the beginning of that itself.
     ///
     /// # Safety
     /// It runs on the ring's own CPU. The caller has stored `last` in `committed` when that was its
@@ -360,7 +361,7 @@ impl<'m> Ring<'m> {
             .store(writing.reserved.load(Relaxed), Release);
     }
 
-    /// Moves `committed` on from `last` to `reserved`, unless somebody else has moved it.
+    /// Moves `committed` on from `last` to `reserved`, unless a nested writer has moved it.
     #[cold]
     #[inline(never)]
     fn publish(self, mut last: u64) {
@@ -381,7 +382,7 @@ impl<'m> Ring<'m> {
         }
     }
 
-    /// Goes on to the next page, because the record does not fit behind `at`. Returns whether the
+    /// Goes on to the next page, because the record does not fit after `at`. Returns whether the
     /// caller is to try again; if not, the record is dropped and counted.
     ///
     /// Nested writers may do all of it meanwhile. Each step either does nothing then, or what they
@@ -401,7 +402,7 @@ impl<'m> Ring<'m> {
             writing.nested.local_add(1);
             return false;
         }
-        // The position where the page's records are over, as the start of the page behind it.
+        // The position where the page's records are over, as the start of the page after it.
         let behind = next_page(page.wrapping_add(PAGE_BYTES as u32), data_bytes);
         let over_at = behind.wrapping_add(PAGE_HEADER_BYTES as u32);
         loop {
@@ -473,7 +474,7 @@ impl<'m> Ring<'m> {
         opened.first_sequence.store(first_sequence, Relaxed);
         opened.dropped.store(self.dropped(), Relaxed);
         interrupt_fence();
-        // Only if no record is busy further back: else its writer does it.
+        // Only if no earlier record is busy: else its writer does it.
         self.publish(at.0);
         true
     }

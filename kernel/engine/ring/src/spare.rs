@@ -15,30 +15,32 @@
 //! its address already. When they are over, all of its records are complete, and
 //! [`Ring::settle`] publishes them.
 //!
-//! That they are over is known at a *quiet moment*: code runs on the CPU that has interrupted no
-//! writer there. Until then there is no other exchange; one that is wanted waits for it. So at
-//! most one exchange comes while a writer is under way.
+//! They are known to be over at a *quiet moment*: code runs on the CPU that has interrupted no
+//! writer there. Until then there is no other exchange; one that is wanted waits for it. So at most
+//! one exchange comes while a writer is under way.
 //!
-//! The ring that becomes live is emptied before, in a few steps, because nobody writes to it.
+//! The ring that becomes live is emptied first, in a few steps, because no writer uses it.
 //!
 //! # Invariants
-//! - X1. A CPU's rings are exchanged only if the spare is settled, and by who holds the [`Spare`].
+//! - X1. A CPU's rings are exchanged only if the spare is settled, and by the holder of the
+//!   [`Spare`].
 //! - X2. The spare is settled by its own CPU at a quiet moment, so only the ring's own CPU changes
 //!   `reserved` and `committed` (W1).
-//! - X3. A consuming reader and who clears hold the [`Spare`] while they work. So neither meets an
-//!   exchange. Cursors need not: a ring that is emptied is to them one that was overtaken.
+//! - X3. A consuming reader and code that clears hold the [`Spare`] while they work. So neither
+//!   meets an exchange. Cursors need not, because a ring that is emptied looks to them like one
+//!   that was overtaken.
 //! - X4. An end of a record that looks in the wrong ring finds no record of its place there. So the
 //!   addresses of the two rings must be told apart by their lower 32 bits, with which
 //!   [`Ring::commit`] and compiled code calculate: [`may_be_confused`].
 //!
 //! # Contexts and ordering
-//! [`Spare::exchange`]: any, NMIs among them. It does not wait: if another one holds the spare,
-//! that one obeys when it lets go. [`Spare::on_quiet`]: the CPU itself, at a quiet moment.
-//! [`Spare::hold`]: a task, one at a time.
+//! [`Spare::exchange`] runs in any context, NMIs included. It does not wait: if the spare is held,
+//! its holder obeys when it lets go. [`Spare::on_quiet`] runs on the CPU itself, at a quiet moment.
+//! [`Spare::hold`] is for a task, one at a time.
 //!
-//! `wanted`, `exchanged` and `held` are sequentially consistent: who asks stores `wanted` and then
-//! looks at the other two, and who lets go of them looks at `wanted` afterwards. The live pointer
-//! is stored with Release, behind the stores that empty the ring.
+//! `wanted`, `exchanged` and `held` are sequentially consistent: whoever asks stores `wanted` and
+//! then looks at the other two, and whoever lets go of them looks at `wanted` afterwards. The live
+//! pointer is stored with Release, after the stores that empty the ring.
 
 use core::{
     cell::UnsafeCell,
@@ -62,13 +64,13 @@ pub struct Spare {
     exchanged: AtomicBool,
     /// An exchange is wanted.
     wanted: AtomicBool,
-    /// Somebody has what is below, and may exchange.
+    /// A holder has what is below, and may exchange.
     held: AtomicBool,
     /// The counts when the ring was cleared last: of the live one, and of the spare.
     bases: UnsafeCell<[Stats; 2]>,
 }
 
-// SAFETY: `bases` are accessed only by who has set `held`.
+// SAFETY: `bases` are accessed only by the code that has set `held`.
 unsafe impl Sync for Spare {}
 
 impl Default for Spare {
@@ -112,8 +114,8 @@ impl Spare {
         self.wanted.load(SeqCst)
     }
 
-    /// The ring that has the record at `record`: the live one or the spare. None if it is in a
-    /// ring that has been taken away. On the ring's own CPU, by the writer of the record.
+    /// The ring that has the record at `record`: the live one or the spare. None if it is in a ring
+    /// that has been taken away. Called on the ring's own CPU, by the writer of the record.
     ///
     /// # Safety
     /// Both pointers are null or rings that last for `'m`, or until a grace period after they were
@@ -152,7 +154,7 @@ impl Spare {
         }
     }
 
-    /// Sets `held`. False: somebody else has it.
+    /// Sets `held`. False: it is held already.
     #[inline(always)]
     fn take(&self) -> bool {
         let taken = (self.held).compare_exchange(false, true, SeqCst, SeqCst);
@@ -162,7 +164,7 @@ impl Spare {
     /// Does what is wanted, if it may be done.
     ///
     /// # Safety
-    /// As for [`Self::exchange`].
+    /// Same as for [`Self::exchange`].
     #[inline(always)]
     unsafe fn obey(&self, live: &AtomicPtr<u8>) {
         step();
@@ -184,14 +186,14 @@ impl Spare {
     }
 
     /// # Safety
-    /// As for [`Self::exchange`]; and the caller holds the spare, which is settled.
+    /// Same as for [`Self::exchange`]; and the caller holds the spare, which is settled.
     #[inline(always)]
     unsafe fn exchange_held(&self, live: &AtomicPtr<u8>) {
         let (old, next) = (live.load(Relaxed), self.ring.load(Relaxed));
         let Some(ring) = NonNull::new(next) else {
             return;
         };
-        // SAFETY: nobody writes to it (X1), nobody consumes it (X3).
+        // SAFETY: no code writes to it (X1) or consumes it (X3).
         let base = unsafe { Ring::from_raw(ring).restart() };
         // SAFETY: the caller holds the spare.
         let bases = unsafe { &mut *self.bases.get() };
@@ -231,7 +233,7 @@ impl Spare {
     /// way, which takes a moment.
     ///
     /// # Safety
-    /// As for [`Self::exchange`].
+    /// Same as for [`Self::exchange`].
     pub unsafe fn hold<'a>(&'a self, live: &'a AtomicPtr<u8>) -> Held<'a> {
         while !self.take() {
             spin_loop();

@@ -13,21 +13,22 @@ use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// As of an `AtomicU64`.
+    /// Does what `AtomicU64::load` does.
     #[inline(always)]
     pub fn load(&self, order: Ordering) -> u64 {
         Self::step();
         self.0.load(order)
     }
 
-    /// As of an `AtomicU64`.
+    /// Does what `AtomicU64::store` does.
     #[inline(always)]
     pub fn store(&self, value: u64, order: Ordering) {
         Self::step();
         self.0.store(value, order);
     }
 
-    /// As of an `AtomicU64`, with a relaxed load if it fails. Atomic against all CPUs.
+    /// Does what `AtomicU64::compare_exchange` does, with a relaxed load if it fails. Atomic
+    /// against all CPUs.
     #[inline(always)]
     pub fn compare_exchange(&self, old: u64, new: u64, success: Ordering) -> Result<u64, u64> {
         Self::step();
@@ -35,7 +36,7 @@ impl Word {
             .compare_exchange(old, new, success, Ordering::Relaxed)
     }
 
-    /// As `compare_exchange`, atomic against this CPU alone.
+    /// Same as `compare_exchange`, but atomic against this CPU alone.
     ///
     /// The processor orders its stores, so that each of them has Release order; `success` says
     /// which order is needed.

@@ -1,7 +1,8 @@
 //! The lines of a write, and their words.
 //!
 //! One definition per line. White space separates words, a `#` begins a comment, and a blank line
-//! is nothing. Lines run in order. The first that fails ends the write, and those before it stay.
+//! means nothing. Lines run in order. The first that fails ends the write, and those before it
+//! stay.
 
 use crate::refusal::{Reason, Refusal};
 use alloc::string::String;

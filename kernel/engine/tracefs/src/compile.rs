@@ -16,7 +16,7 @@
 //! the entry. The kernel compiles both to machine code.
 //!
 //! # Invariants
-//! C1. Every byte of the fixed part is stored, also where a value cannot be read. So nothing of an
+//! C1. Every byte of the fixed part is stored, even where a value cannot be read. So nothing of an
 //!     older record is shown.
 //! C2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to be
 //!     recorded (whether or not there is room, and whether or not records are taken),
@@ -42,8 +42,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, Kind, Label, MOST_RECORD_BYTES, MapDef,
-    MapIndex, Program, Reg, STACK_BYTES, Size, context::Register,
+    AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
+    Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
 
@@ -78,9 +78,9 @@ const _: () = assert!(Frame::TEXT_BYTES <= TEXT_BYTES);
 /// The programs of one probe.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// For the entry of a function whose arguments the return records.
+    /// The program for the entry of a function whose arguments the return records.
     pub entry: Option<Program>,
-    /// For the probed instruction, or for the return. It counts hits as C2 says.
+    /// The program for the probed instruction, or for the return. It counts hits as C2 says.
     pub hit: Program,
 }
 
@@ -198,8 +198,8 @@ impl<'a> EventProgram<'a> {
     ) -> Result<Self, CompileError> {
         let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
-            EventKind::Probe => Kind::Probe,
-            EventKind::Return => Kind::Return {
+            EventKind::Probe => ProgramKind::Probe,
+            EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
             },
         };
@@ -312,7 +312,7 @@ impl<'a> EventProgram<'a> {
         let entry = match data {
             0 => None,
             data => {
-                let mut builder = Builder::new(Kind::Entry { data });
+                let mut builder = Builder::new(ProgramKind::Entry { data });
                 self.values.begin(&mut builder);
                 self.values.keep(&mut builder);
                 builder.exit(0);
@@ -495,8 +495,8 @@ impl<'a> EventProgram<'a> {
         Ok(())
     }
 
-    /// Appends a string of which the slot has the length. One that could not be read has the length
-    /// 0, which is printed as a fault.
+    /// Appends a string whose length is in the slot. One that could not be read has the length 0,
+    /// which is printed as a fault.
     fn append_measured(
         &mut self,
         argument: &Argument,

@@ -472,7 +472,7 @@ impl Definition {
     }
 }
 
-/// Parses the number of return instances behind the letter.
+/// Parses the number of return instances after the letter.
 fn parse_maxactive(kind: EventKind, text: &str) -> Result<Option<u16>, Reason> {
     match (kind, text) {
         (_, "") => Ok(None),
@@ -539,9 +539,9 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
 
 /// The name of an event that gives none: `p_SYM_OFFSET` or `p_0xADDRESS`.
 ///
-/// Every letter that no identifier has becomes `_`, because the name has to be read back. A name
-/// that is too long ends in a hash of all of it. Otherwise two long symbols with the same beginning
-/// would share one event in silence.
+/// Every letter that an identifier cannot have becomes `_`, because the name has to be read back. A
+/// name that is too long ends in a hash of all of it. Otherwise two long symbols with the same
+/// beginning would silently share one event.
 fn automatic_name(kind: EventKind, place: &Place) -> Result<String, OutOfMemory> {
     let letter = kind.letter();
     let full = match place {

@@ -1,5 +1,5 @@
-//! Numbers as text, as `write!` prints them, but by fewer instructions: a line of `trace` has about
-//! ten numbers, and `write!` takes some hundred instructions for each.
+//! Numbers as text, as `write!` prints them, but in fewer instructions, because a line of `trace`
+//! has about ten numbers, and `write!` takes some hundred instructions for each.
 
 use core::fmt::{self, Write};
 
@@ -51,7 +51,7 @@ impl<const MOST: usize> Ascii<MOST> {
         let room = self.bytes.get_mut(self.len..self.len + WORD);
         match (count, room) {
             (0, _) => {}
-            // One store: what is behind the filled bytes is overwritten by the next piece.
+            // One store: what comes after the filled bytes is overwritten by the next piece.
             (..=WORD, Some(room)) => {
                 room.copy_from_slice(&[byte; WORD]);
                 self.len += count;
@@ -94,7 +94,7 @@ impl<const MOST: usize> Ascii<MOST> {
         self.push_decimal(value.unsigned_abs(), b' ', 0);
     }
 
-    /// Appends `value` in hexadecimal behind `0x`.
+    /// Appends `value` in hexadecimal after `0x`.
     pub(crate) fn push_hex(&mut self, value: u64) {
         self.push(b"0x");
         let digits = value.checked_ilog2().unwrap_or(0) as usize / 4 + 1;

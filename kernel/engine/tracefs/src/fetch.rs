@@ -39,12 +39,12 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// As in Linux 6: the text of a fetch has at most 63 bytes.
+    /// The limits of Linux 6: the text of a fetch has at most 63 bytes.
     pub const LINUX_6: Self = Self {
         most_fetch_bytes: 63,
         stack_words: 2048,
     };
-    /// As in Linux 7, which allows longer texts.
+    /// The limits of Linux 7, which allows longer texts.
     pub const LINUX_7: Self = Self {
         most_fetch_bytes: 255,
         ..Self::LINUX_6
@@ -60,11 +60,11 @@ impl Default for Grammar {
 /// Where an event is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
-    /// At the first instruction of a function.
+    /// Recorded at the first instruction of a function.
     Entry,
-    /// At another instruction.
+    /// Recorded at another instruction.
     Inside,
-    /// At the return of a function.
+    /// Recorded at the return of a function.
     Return,
 }
 
@@ -285,7 +285,7 @@ impl ValueType {
 pub struct Argument {
     /// Its name.
     pub name: String,
-    /// Its text behind the `=`.
+    /// Its text after the `=`.
     pub text: String,
     /// The value.
     pub fetch: Fetch,
@@ -407,7 +407,7 @@ impl Parser<'_> {
     }
 
     /// Parses the fetch of an object's address. Returns that of its name, whose address is `offset`
-    /// bytes behind it.
+    /// bytes after it.
     fn name_of(&self, text: &str, offset: u32) -> Result<Fetch, At> {
         let mut fetch = self.fetch(text, 0)?;
         if fetch.steps() + 2 >= Fetch::MOST_STEPS {
@@ -428,7 +428,7 @@ impl Parser<'_> {
         let rest = text.get(1..).unwrap_or("");
         match text.as_bytes().first() {
             Some(b'$') => self.variable(rest).map_err(|reason| (reason, at)),
-            Some(b'%') => register(rest)
+            Some(b'%') => Register::named(rest)
                 .map(Fetch::Register)
                 .ok_or((Reason::BadRegister, at)),
             Some(b'@') => self
@@ -624,40 +624,6 @@ fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
         .ok_or((Reason::BadImmediate, at))
 }
 
-/// The register named `name`.
-fn register(name: &str) -> Option<Register> {
-    Register::ALL
-        .into_iter()
-        .find(|register| register_name(*register) == name)
-}
-
-/// The name of a register behind the `%`.
-pub const fn register_name(register: Register) -> &'static str {
-    match register {
-        Register::R15 => "r15",
-        Register::R14 => "r14",
-        Register::R13 => "r13",
-        Register::R12 => "r12",
-        Register::Bp => "bp",
-        Register::Bx => "bx",
-        Register::R11 => "r11",
-        Register::R10 => "r10",
-        Register::R9 => "r9",
-        Register::R8 => "r8",
-        Register::Ax => "ax",
-        Register::Cx => "cx",
-        Register::Dx => "dx",
-        Register::Si => "si",
-        Register::Di => "di",
-        Register::OrigAx => "orig_ax",
-        Register::Ip => "ip",
-        Register::Cs => "cs",
-        Register::Flags => "flags",
-        Register::Sp => "sp",
-        Register::Ss => "ss",
-    }
-}
-
 /// Checks that a value can have a type.
 fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result<(), Reason> {
     let memory = fetch.is_memory();
@@ -685,8 +651,8 @@ fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result
         }
         _ => (),
     }
-    // The value of memory is stored in the step that reads it. All else takes one more, and so do
-    // an array of strings, whose pointers are read first, the bits of a bitfield, and a loop.
+    // The value of memory is stored in the step that reads it. Any other value takes one more, and
+    // so do an array of strings, whose pointers are read first, the bits of a bitfield, and a loop.
     let own_store = !memory
         || value_type == ValueType::SymbolString
         || value_type.is_string() && count.is_some();

@@ -4,10 +4,10 @@
 //! common_pid != 0 && (bytes > 4096 || name ~ "*.rs") && !(flags & 0x10)
 //! ```
 //!
-//! The language is that of Linux's `filter` files and of `if` behind a trigger
+//! The language is that of Linux's `filter` files and of `if` after a trigger
 //! (`Documentation/trace/events.rst`). [`Filter::parse`] reads it, [`Filter::matches`] says what it
-//! means, and [`Filter::compile`] makes instructions of it that run before a record is reserved, so
-//! a hit that is filtered out writes nothing.
+//! means, and [`Filter::compile`] turns it into instructions that run before a record is reserved,
+//! so a hit that is filtered out writes nothing.
 //!
 //! - A number is compared in the width and with the sign of its field. A constant that does not fit
 //!   loses its upper bits: `ret == 0xfffffff2` finds -14 in a field of 32 bits.
@@ -20,7 +20,7 @@
 //! E1. A filter nests at most [`Filter::MOST_PARENS`] deep, so recursion over it is bounded.
 //! E2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no `Not`.
 //!
-//! # Differences to Linux
+//! # Differences from Linux
 //! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has
 //! EPERM, ENOENT or ESRCH for some. Linux takes `a == 1 &&` as `a == 1`; here it is refused. A glob
 //! that begins with a digit is a glob here. A pattern has at most [`Pattern::MOST_BYTES`] bytes. An
@@ -145,28 +145,28 @@ impl Comparison {
 /// One comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// With a number.
+    /// A comparison with a number.
     Number {
         subject: Subject,
         comparison: Comparison,
-        /// Of the subject's width, with its sign copied upwards.
+        /// The number in the subject's width, with its sign copied upwards.
         value: u64,
     },
-    /// Of a string with a pattern.
+    /// A comparison of a string with a pattern.
     Text {
         subject: Subject,
         /// Whether the pattern must not match.
         negated: bool,
         pattern: Pattern,
     },
-    /// Of an address with the addresses of a function.
+    /// A comparison of an address with the addresses of a function.
     Function {
         field: Field,
         /// Whether it must lie outside.
         negated: bool,
         /// Its first address.
         start: u64,
-        /// The address behind it.
+        /// The address after it.
         end: u64,
     },
 }
@@ -263,7 +263,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// An expression. See the module's text for what holds of it.
+/// An expression. See the module's text for what holds for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Test(Test),
@@ -292,7 +292,7 @@ impl Expression {
 }
 
 impl fmt::Display for Expression {
-    /// In the filter language. [`Filter::parse`] reads it as the same expression.
+    /// Writes it in the filter language. [`Filter::parse`] reads it as the same expression.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (parts, sign) = match self {
             Self::Test(test) => return test.fmt(f),

@@ -25,15 +25,14 @@
 //! H2. The packed keys have at most [`KEY_BYTES`] bytes. A longer string is shortened in the key.
 //! H3. Nothing shown depends on the order of the entries in the maps.
 //!
-//! # Differences to Linux
+//! # Differences from Linux
 //! Variables, expressions and actions (`onmatch` and the like) are refused. Histograms of one name
 //! do not share a table. `size` is the entries of each CPU, not of all. A caret stands below the
 //! wrong word, where Linux has it below the first word that looks like it. A sort field may carry
-//! the modifier of its key, because the line that the file shows does, and can so be written again.
+//! the modifier of its key, so that the line that the file shows can be written again.
 //!
 //! [`parse`]: Hist::parse
 
-pub mod buckets;
 mod compile;
 mod error;
 mod parse;
@@ -123,7 +122,7 @@ pub enum Modifier {
     Syscall,
     /// The least power of two that is not below the number.
     Log2,
-    /// Ranges of so many numbers.
+    /// Ranges of this many numbers.
     Buckets(u64),
 }
 
@@ -172,17 +171,17 @@ pub enum SortBy {
     Key(usize),
 }
 
-/// The wish of the line.
+/// What the line asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// A new histogram.
     #[default]
     New,
-    /// A new histogram that does not count yet; or that one that is there shall not count.
+    /// A new histogram that does not count yet; or an existing one shall not count.
     Pause,
-    /// One that is there shall count again.
+    /// An existing one shall count again.
     Continue,
-    /// One that is there shall be empty.
+    /// An existing one shall be empty.
     Clear,
 }
 
@@ -190,9 +189,9 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hist {
     pub keys: Vec<Column>,
-    /// Those besides the hit count.
+    /// The values besides the hit count.
     pub values: Vec<Column>,
-    /// Never empty.
+    /// The sort keys; never empty.
     pub sort: Vec<Sort>,
     /// Most entries of each CPU: a power of two.
     pub size: u32,

@@ -12,7 +12,7 @@
 //!                                      └─► Refusal ─► ErrorLog
 //! ```
 //!
-//! Task context: everything here allocates, except the printing of a record.
+//! Everything here runs in task context and allocates, except the printing of a record.
 #![no_std]
 #![forbid(unsafe_code)]
 

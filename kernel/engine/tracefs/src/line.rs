@@ -18,19 +18,19 @@ pub mod flags {
     pub const IRQS_OFF: u8 = 0x01;
     /// The task had to give way.
     pub const NEED_RESCHED: u8 = 0x04;
-    /// In an interrupt.
+    /// The hit was in an interrupt.
     pub const HARDIRQ: u8 = 0x08;
-    /// In a soft interrupt.
+    /// The hit was in a soft interrupt.
     pub const SOFTIRQ: u8 = 0x10;
     /// The task had to give way as soon as preemption was on.
     pub const PREEMPT_RESCHED: u8 = 0x20;
-    /// In an NMI.
+    /// The hit was in an NMI.
     pub const NMI: u8 = 0x40;
     /// Soft interrupts were off.
     pub const BH_OFF: u8 = 0x80;
 }
 
-/// The records of call stacks, which are of no event. Linux has the same, `ftrace:kernel_stack`.
+/// The records of call stacks, which belong to no event. Linux has the same, `ftrace:kernel_stack`.
 ///
 /// ```text
 ///   0      8             16
@@ -93,7 +93,7 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     let number_at = text.len();
     text.push(b"-");
     text.push_signed(pid.into());
-    // The number and the blanks behind it have 7 letters at least.
+    // The number and the blanks after it have 7 letters at least.
     text.pad_to(number_at + 8);
     text.push(b" [");
     text.push_decimal((*cpu).into(), b'0', 3);
@@ -129,7 +129,7 @@ pub fn write_stack(
     Ok(())
 }
 
-/// Writes `(PLACE) NAME=VALUE …`, as it stands behind the name of the event.
+/// Writes `(PLACE) NAME=VALUE …`, as it comes after the name of the event.
 pub fn write_body(
     layout: &Layout,
     record: &[u8],
@@ -142,7 +142,7 @@ pub fn write_body(
     write_values(layout, record, symbols, out)
 }
 
-/// Writes what stands behind the parenthesis of the place, or all of it if no place is shown.
+/// Writes what comes after the parenthesis of the place, or all of it if no place is shown.
 fn write_values(
     layout: &Layout,
     record: &[u8],

@@ -1,5 +1,5 @@
-//! Memory that may be refused: what a written line takes is an error then, where the collections of
-//! `alloc` would end the kernel.
+//! Memory that may be refused: if there is none for a written line, that is an error, where the
+//! collections of `alloc` would end the kernel.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, ops::Deref};
@@ -77,7 +77,7 @@ impl Deref for Text {
 impl fmt::Write for Text {
     #[inline]
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The same condition as in `push_str`, which is asked once then.
+        // The same condition as in `push_str`, which is checked once then.
         if text.len() > self.0.capacity() - self.0.len() {
             self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
         }

@@ -1,4 +1,4 @@
-//! Records: the layout of the bytes that a hit leaves, and the `format` file that tells it.
+//! Records: the layout of the bytes that a hit leaves, and the `format` file that describes it.
 //!
 //! ```text
 //!   0      8                       16               24
@@ -6,7 +6,7 @@
 //!   ├common┼ __probe_func ─────────┼ __probe_ret_ip ┼ arguments … an event of a return
 //! ```
 //!
-//! The strings follow behind the arguments. See [`crate::field`].
+//! The strings follow the arguments. See [`crate::field`].
 
 use crate::{
     definition::{Definition, EventKind},

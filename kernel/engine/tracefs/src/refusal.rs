@@ -5,6 +5,8 @@
 
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 /// The reason why a line is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -70,7 +72,7 @@ pub enum Reason {
     NotText,
     /// A `#` inside a string.
     CommentInString,
-    /// The first letter says no command.
+    /// The first letter is no command.
     BadCommand,
     /// No place to probe follows.
     NoPlace,
@@ -167,21 +169,21 @@ impl Reason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => 2,
+            Self::NotFound => errno::ENOENT,
             Self::ArgumentTooLong
             | Self::TooManyArguments
             | Self::TooManyEntryArguments
-            | Self::EventTooBig => 7,
-            Self::OutOfMemory => 12,
-            Self::Busy => 16,
+            | Self::EventTooBig => errno::E2BIG,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::Busy => errno::EBUSY,
             Self::EventExists
             | Self::NameOfFile
             | Self::DifferentProbeType
             | Self::DifferentArgumentType
-            | Self::SameProbe => 17,
-            Self::BadInstructionBoundary => 84,
-            Self::NoArgumentNames => 95,
-            _ => 22,
+            | Self::SameProbe => errno::EEXIST,
+            Self::BadInstructionBoundary => errno::EILSEQ,
+            Self::NoArgumentNames => errno::EOPNOTSUPP,
+            _ => errno::EINVAL,
         }
     }
 }

@@ -23,6 +23,8 @@
 use alloc::string::String;
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 use crate::{
     field::{Field, Symbols},
     filter::{Filter, FilterError},
@@ -69,7 +71,7 @@ impl Command {
     }
 }
 
-/// The text of a file without triggers: the commands that there are.
+/// The text of a file without triggers: the commands that exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Available<'a>(pub &'a [Command]);
 
@@ -83,9 +85,8 @@ impl fmt::Display for Available<'_> {
     }
 }
 
-/// The text of the file `README` on triggers: the part behind
-/// [`EVENTS`](crate::readme::EVENTS). The forms are written as in Linux's file, because tests
-/// search it for them.
+/// The text of the file `README` on triggers: the part after [`EVENTS`](crate::readme::EVENTS). The
+/// forms are written as in Linux's file, because tests search it for them.
 pub const README: &str = r#"      trigger		- If set, a command to perform when event is hit
 	    Format: <trigger>[:count][if <filter>]
 	   trigger: traceon, traceoff
@@ -131,7 +132,7 @@ pub enum Action {
     TraceOff,
     Snapshot,
     StackTrace,
-    /// Lets another event record, or no longer.
+    /// Lets another event record, or stops it.
     SetEvent {
         enable: bool,
         group: String,
@@ -264,16 +265,16 @@ impl TriggerError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Exists => 17,
+            Self::Exists => errno::EEXIST,
             Self::Filter(error) => error.errno(),
             Self::Hist(error) => error.errno(),
-            Self::OutOfMemory => 12,
-            _ => 22,
+            Self::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 
     /// The entry in `error_log` about the refusal of `text`, a line for the event `GROUP:EVENT`. As
-    /// in Linux, only filters and histograms are told there.
+    /// in Linux, only filters and histograms are reported there.
     pub fn log_entry<'a>(&self, text: &'a str) -> Option<LogEntry<'a>> {
         let rest = text.trim().split_once(SEPARATORS)?.1.trim_start();
         match *self {
@@ -334,7 +335,7 @@ impl LogEntry<'_> {
     }
 }
 
-/// The signs that may stand behind a command.
+/// The signs that may follow a command.
 const SEPARATORS: [char; 3] = [':', ' ', '\t'];
 
 /// A line of a `trigger` file.
@@ -345,8 +346,8 @@ pub struct Line {
     pub trigger: Trigger,
 }
 
-/// The change that a line makes among the triggers of an event. An index is that of a trigger which
-/// is there.
+/// The change that a line makes among the triggers of an event. An index is that of an existing
+/// trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing.

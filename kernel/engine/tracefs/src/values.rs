@@ -7,7 +7,7 @@
 //! P1. [`Values::CONTEXT`] is the context and [`Values::ENTRY_DATA`] the data of entry and return,
 //!     from [`Values::begin`] on. No instructions here write them.
 //! P2. Instructions here lose `r0` to `r5`, write the register that they are asked for, and the
-//!     stack at [`Values::SCRATCH`]. They leave all else.
+//!     stack at [`Values::SCRATCH`]. They change nothing else.
 //! P3. A load of memory that is not there gives 0, and the program goes on.
 
 use crate::{
@@ -336,7 +336,7 @@ pub(crate) fn extract(builder: &mut Builder, value_type: ValueType, dst: Reg) {
 }
 
 /// `dst = ` the argument of the function, at its entry. The first six are in registers, the others
-/// on the stack, behind the return address.
+/// on the stack, after the return address.
 fn argument(builder: &mut Builder, number: u32, dst: Reg) {
     match ARGUMENTS.get(number.saturating_sub(1) as usize) {
         Some(register) => drop(builder.load(dst, Values::CONTEXT, register.offset(), Size::B8)),

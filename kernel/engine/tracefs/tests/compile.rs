@@ -2,12 +2,8 @@
 
 mod common;
 
-use bpf::{
-    MapIndex, Program,
-    context::Register,
-    interpreter::{Space, TestMachine, run},
-    verifier::verify,
-};
+use bpf::{MapIndex, Program, context::Register, verifier::verify};
+use bpf_interpreter::{Space, TestMachine, run};
 use common::{Kernel, VFS_READ, generate};
 use proptest::prelude::*;
 use tracefs::{
@@ -307,7 +303,7 @@ fn filtered(programs: &Programs, machine: &TestMachine) -> Option<u64> {
 }
 
 fn count_in(machine: &TestMachine, map: MapIndex) -> u64 {
-    // A counter that nobody has counted in is not there.
+    // A counter that no hit has counted in does not exist.
     let counter = machine.value(map, 0, &[0; 4]);
     counter.map_or(0, |counter| u64::from_le_bytes(counter.try_into().unwrap()))
 }

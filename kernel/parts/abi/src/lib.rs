@@ -9,6 +9,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod errno;
+
 /// Numbers of the system calls.
 pub mod nr {
     pub const READ: u64 = 0;
@@ -144,10 +146,10 @@ pub struct Stat {
     pub gid: u32,
     pub pad: u32,
     pub raw_device: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: i64,
     pub block_size: i64,
-    /// In units of 512 bytes.
+    /// Size in units of 512 bytes.
     pub blocks: i64,
     pub accessed: Timespec,
     pub modified: Timespec,
@@ -162,7 +164,7 @@ pub struct DirentHeader {
     pub inode: u64,
     /// Where reading goes on after this entry, as a file offset.
     pub next: i64,
-    /// Of the whole entry, in bytes.
+    /// Length of the whole entry, in bytes.
     pub record_len: u16,
     /// The file type: bits 12 to 15 of its mode.
     pub kind: u8,

@@ -17,8 +17,8 @@
 //! A page of a class stays in that class. So a class holds as many pages as its blocks ever needed
 //! at the same time. Users that take and give back in rounds need no more pages after the first
 //! round. Pages of larger blocks that touch are one hole again. The owner may take whole free pages
-//! away ([`BlockHeap::take_away`]) and bring them back later, for example to lend the memory behind
-//! them to others.
+//! away ([`BlockHeap::take_away`]) and bring them back later, for example to lend their memory to
+//! others.
 //!
 //! # Contexts
 //! Plain data without locks: the owner serialises it. It calls nothing that allocates.
@@ -71,7 +71,7 @@ impl Class {
         }
         self.fresh_bytes = self.fresh_bytes.checked_sub(size)?;
         let block = self.fresh;
-        // SAFETY: `size` bytes of the page were left, so this is in it or right behind it.
+        // SAFETY: `size` bytes of the page were left, so this is in it or right after it.
         self.fresh = unsafe { self.fresh.add(size) };
         NonNull::new(block)
     }
@@ -97,7 +97,7 @@ enum Source {
 }
 
 impl Source {
-    /// None: a size that no memory has.
+    /// None if no memory has that size.
     fn of(layout: Layout) -> Option<Self> {
         let least = layout.size().max(layout.align()).max(SMALLEST);
         if least <= LARGEST {
@@ -239,7 +239,7 @@ const ONE_PAGE: Layout = match Layout::from_size_align(PAGE, PAGE) {
     Err(_) => panic!("a page is a layout"),
 };
 
-/// How many bytes to add so that a block for `layout` is found. None if no memory has so many.
+/// How many bytes to add so that a block for `layout` is found. None if no memory has that many.
 pub fn missing(layout: Layout) -> Option<usize> {
     match Source::of(layout)? {
         Source::Class(_) => Some(PAGE),

@@ -256,7 +256,7 @@ fn pages_that_were_taken_away_come_back_whole() {
         let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), 4 * PAGE) };
         assert!(bytes.iter().all(|byte| *byte == 0xaa), "touched");
     }
-    // Several that touch come back as one, others alone and in another order.
+    // Several that touch come back as one. The others come back alone and in another order.
     away.sort();
     assert!(ground.heap.take_away(layout(8, 8)).is_none(), "no page");
     let first = away.remove(0);

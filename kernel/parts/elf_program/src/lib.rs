@@ -10,8 +10,8 @@
 //! - the entry point is in an executable segment.
 //!
 //! Programs are position-dependent and linked statically. A program that needs an interpreter or
-//! relocation is refused. Parsing is a pure function of its arguments: any context that may
-//! allocate.
+//! relocation is refused. Parsing is a pure function of its arguments. It works in any context that
+//! may allocate.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -65,7 +65,7 @@ impl Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     pub entry: u64,
-    /// By rising address; at least one.
+    /// The segments by rising address; at least one.
     pub segments: Vec<Segment>,
 }
 

@@ -136,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of numbers.
+        /// Compares the bitmap with a set of numbers.
         #[test]
     fn behaves_like_a_set(
         steps in proptest::collection::vec((any::<bool>(), 0usize..300), 0..400)

@@ -18,7 +18,7 @@
 //! violation fails the build.
 //!
 //! # Contexts
-//! Pure functions of an [`Image`]; they allocate.
+//! All functions are pure functions of an [`Image`], and allocate.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -119,7 +119,7 @@ pub struct Edges {
     pub targets: Vec<(u64, u64)>,
     /// The offsets of its indirect calls and jumps that cannot be followed.
     pub unknown: Vec<u64>,
-    /// The offset behind its last instruction, if that is not its end.
+    /// The offset after its last instruction, if that is not its end.
     pub undecodable: Option<u64>,
 }
 

@@ -134,7 +134,7 @@ pub const ROOTS: [(&str, &str); 67] = [
     ),
 ];
 
-/// The ends of the closure. Behind them a hit was none and has been handed on to the kernel, or
+/// The ends of the closure. After them either there was no hit and the kernel has taken over, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
 pub const ENDS: [(&str, &str); 10] = [
     (
@@ -279,7 +279,7 @@ pub const STACK_SWITCHERS: [(&str, &str); 5] = [
     ),
 ];
 
-/// Code that ends the kernel in an orderly way, and so in a hit is a mistake.
+/// Code that ends the kernel in an orderly way, which is a mistake in a hit.
 pub const PANICS: [(&str, &str); 5] = [
     ("core::panicking::", "all panics"),
     ("core::option::unwrap_failed", "Option::unwrap"),

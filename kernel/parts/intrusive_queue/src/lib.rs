@@ -101,7 +101,7 @@ impl<T: Linked> Queue<T> {
     /// Appends `element`.
     ///
     /// # Safety
-    /// As for [`Queue::insert_before`].
+    /// Same as for [`Queue::insert_before`].
     pub unsafe fn push_back(&mut self, element: &T) {
         // SAFETY: the caller's promise; the last element is not gone either.
         unsafe { self.insert_after(self.tail, element) };
@@ -270,7 +270,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a vector: appending, inserting in order, removing from anywhere.
+        /// Compares the queue with a vector: appending, inserting in order, removing from anywhere.
         #[test]
         fn behaves_like_a_vector(steps in proptest::collection::vec((0u8..3, 0usize..8), 0..200)) {
             let elements = elements(0..8);

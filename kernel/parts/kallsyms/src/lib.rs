@@ -22,8 +22,8 @@
 //! them in the order of [`Table::functions`]. They are opaque here ([`Symbol::note`]).
 //!
 //! # Contexts
-//! [`Table::symbol_at`] neither allocates nor locks: any context. A lookup by name takes memory,
-//! and returns an error if there is none.
+//! [`Table::symbol_at`] works in any context, because it neither allocates nor locks. A lookup by
+//! name takes memory, and returns an error if there is none.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -37,9 +37,8 @@ use core::{
     fmt::{self, Write},
 };
 use elf::{ElfBytes, abi, endian::LittleEndian};
+use names::one_of;
 use rustc_demangle::{Demangle, try_demangle};
-
-pub use nearest::distance;
 
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,11 +65,11 @@ impl Kind {
 /// Which other files can name a symbol at link time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// Its own object file only.
+    /// Only its own object file.
     Local,
-    /// Everybody, unless a global one has the same name.
+    /// All files, unless a global one has the same name.
     Weak,
-    /// Everybody.
+    /// All files.
     Global,
 }
 
@@ -81,7 +80,7 @@ pub const NOTES: &str = ".function_notes";
 /// A symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
-    /// As the linker knows it: mangled, for most Rust functions.
+    /// The name as the linker knows it: mangled, for most Rust functions.
     pub name: &'a str,
     /// Its first address.
     pub start: u64,
@@ -214,7 +213,7 @@ pub enum LookupError<'a> {
     Ambiguous {
         /// The requested name.
         name: String,
-        /// They, by address.
+        /// These symbols, by address.
         candidates: Vec<Symbol<'a>>,
     },
 }
@@ -245,13 +244,8 @@ impl fmt::Display for LookupError<'_> {
             }
             Self::Unknown { name, nearest } => {
                 write!(f, "no symbol {name}")?;
-                for (index, symbol) in nearest.iter().enumerate() {
-                    let before = match index {
-                        0 => "; did you mean ",
-                        _ if index + 1 == nearest.len() => " or ",
-                        _ => ", ",
-                    };
-                    write!(f, "{before}{symbol}")?;
+                if !nearest.is_empty() {
+                    write!(f, "; did you mean {}", one_of(nearest))?;
                 }
                 f.write_str("; it may have been inlined: then name a function that calls it")
             }
@@ -271,7 +265,7 @@ impl core::error::Error for LookupError<'_> {}
 
 /// The symbols of one linked file.
 pub struct Table<'a> {
-    /// By address; of those at one address the preferred one last.
+    /// The entries by address; of those at one address the preferred one last.
     entries: Vec<Entry>,
     /// Indices into `entries`, by name.
     by_name: Vec<u32>,

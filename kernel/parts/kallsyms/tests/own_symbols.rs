@@ -265,7 +265,7 @@ fn what_is_not_loaded_has_no_symbol() {
     ));
 }
 
-/// As the table of names has it, between two NULs.
+/// The word as the table of names has it, between two NULs.
 const WORD_IN_THE_FILE: &str = concat!("\0word_in", "_the_file\0");
 
 #[test]
@@ -466,7 +466,7 @@ fn a_symbol_contains_its_bytes_and_no_others() {
 #[test]
 fn notes_are_those_of_the_functions_in_their_order() {
     load_bias();
-    // Of no use are notes of another number, and half a note.
+    // Notes of another number, and half a note, are of no use.
     assert!(TABLE.iter().all(|symbol| symbol.note == 0));
     let count = TABLE.functions().count();
     let notes: Vec<u8> = (1..=count as u16).flat_map(u16::to_le_bytes).collect();

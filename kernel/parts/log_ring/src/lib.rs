@@ -1,5 +1,5 @@
-//! The record ring behind the kernel log: many writers in any context, one console, any number of
-//! later readers.
+//! The record ring of the kernel log: many writers in any context, one console, any number of later
+//! readers.
 //!
 //! A message is cut into slots: one for each line, and a further one for each [`TEXT_BYTES`] bytes
 //! of a longer line. All its slots are reserved in one step, so the lines of a message stay
@@ -23,9 +23,9 @@
 //!
 //! # Contexts and ordering
 //! [`Ring::write`] neither locks nor waits. It works in tasks, interrupts, NMIs and probe handlers,
-//! also when it has interrupted itself. It formats twice, the first time to count. If a writer
+//! even when it has interrupted itself. It formats twice, the first time to count. If a writer
 //! stops between the two, the console waits in front of its slots. So callers keep interrupts off
-//! meanwhile.
+//! during a write.
 //!
 //! Every field is atomic. Text is stored relaxed. Two fields order it:
 //! - `published`: Release by the writer, Acquire by readers. A reader looks at it again after it
@@ -35,9 +35,9 @@
 //! # No room
 //! A message that does not fit before the console's position is dropped and counted. The next
 //! record that is stored says how many are missing before it ([`Record::dropped_before`]). Until
-//! then [`Ring::take_dropped`] says it.
+//! then [`Ring::take_dropped`] does.
 //!
-//! Beside the ring there is [`Text`]: text for a terminal that belongs between the records.
+//! Beside the ring stands [`Text`]: text for a terminal that belongs between the records.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -72,7 +72,8 @@ struct Slot {
     text: [AtomicU8; TEXT_BYTES],
 }
 
-/// A writer's properties of a message beside its text. Each record of the message has them.
+/// The properties that a writer gives to a message beside its text. Each record of the message has
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Nanoseconds since boot.
@@ -442,7 +443,7 @@ struct Fill<'a, const SLOTS: usize> {
     continues: bool,
     /// There was more text than slots.
     cut: bool,
-    /// For the first record.
+    /// The number of dropped messages that the first record tells.
     dropped_before: u32,
 }
 
@@ -476,7 +477,7 @@ impl<const SLOTS: usize> Fill<'_, SLOTS> {
         slot.published.store(self.seq + 1, Ordering::Release);
     }
 
-    /// Publishes the remaining slots of the message, also if the second formatting gave less text.
+    /// Publishes the remaining slots of the message, even if the second formatting gave less text.
     fn finish(mut self) {
         while self.seq + 1 < self.end {
             self.next(true);

@@ -5,9 +5,9 @@
 //!                            words before, word so far              or, if that is there, a list
 //! ```
 //!
-//! The owner of the prompt says which words may stand in a place. It may offer too many: only those
-//! that begin with the word so far count. Quotes and backslashes are for this module to read and to
-//! write. The owner sees and gives the meaning of words.
+//! The owner of the prompt says which words may stand in a place. It may offer too many, because
+//! only those that begin with the word so far count. This module reads and writes quotes and
+//! backslashes. The owner sees and gives the meaning of words.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt;
@@ -36,7 +36,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place behind `line`; `None` where no word can be completed.
+    /// The place at the end of `line`; `None` where no word can be completed.
     fn behind(line: &str) -> Option<Self> {
         let mut place = Self::default();
         for token in Tokens::of(line) {
@@ -84,7 +84,7 @@ impl Place {
 pub enum End {
     /// It does: a blank may follow.
     Word,
-    /// It goes on, as behind the name of a directory.
+    /// It goes on, as after the name of a directory.
     Open,
 }
 
@@ -96,7 +96,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Candidates for the part of the word from byte `from` on. For example, `from` is behind the
+    /// Candidates for the part of the word from byte `from` on. For example, `from` is after the
     /// last slash of a path, and the candidates are names in that directory.
     pub fn behind(from: usize) -> Self {
         Self {
@@ -122,7 +122,7 @@ pub(crate) enum Completion {
     Choice(List),
 }
 
-/// Completes the word behind `line`. `candidates` says which words may stand there.
+/// Completes the word at the end of `line`. `candidates` says which words may stand there.
 pub(crate) fn complete(line: &str, mut candidates: impl FnMut(&Place) -> Candidates) -> Completion {
     let Some(place) = Place::behind(line) else {
         return Completion::None;

@@ -6,7 +6,7 @@ use editline::KeyEvent;
 /// A key, as far as the prompt knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// One for the editor.
+    /// A key for the editor.
     Edit(KeyEvent),
     /// Tab: complete the word.
     Complete,
@@ -14,7 +14,7 @@ pub(crate) enum Key {
     Abandon,
     /// Part of a letter beyond ASCII; the first part says so.
     Letter { first: bool },
-    /// None that has a meaning here.
+    /// A key that has no meaning here.
     Unknown,
 }
 

@@ -10,7 +10,8 @@
 //! The line that is edited and the history are those of the crate `editline`. The keys of a
 //! terminal are decoded here. Lines are ASCII: a line with another character is refused.
 //!
-//! Task context, because reading waits. Nothing here knows a kernel, so it is tested on the host.
+//! The reader runs in task context, because reading waits. Nothing here knows a kernel, so it is
+//! tested on the host.
 #![no_std]
 #![forbid(unsafe_code)]
 

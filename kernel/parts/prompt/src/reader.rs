@@ -1,8 +1,8 @@
 //! Reading a line: the editor at work on a terminal.
 //!
 //! The screen is changed by small means: characters, one step to the left or to the right, and
-//! clearing the rest of the row. The cursor's row is never asked for, so other text may come above
-//! the line at any time.
+//! clearing the rest of the row. The reader never asks for the cursor's row, so other text may come
+//! above the line at any time.
 
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};

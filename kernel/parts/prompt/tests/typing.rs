@@ -114,7 +114,7 @@ fn a_line_is_corrected_in_its_middle() {
     assert_eq!(typed(b"xlsmod\x01\x04\r"), "lsmod");
     assert_eq!(typed(b"smo\x01l\x05d\r"), "lsmod");
     assert_eq!(typed(b"cat one two\x17three\r"), "cat one three");
-    // By words: two to the left, one to the right, and the deletion of the next one.
+    // Steps by words: two to the left, one to the right, and the deletion of the next one.
     let keys = b"a b c\x1b[1;5D\x1b[1;5D\x1b[1;5Cd\x1b[3;5~\r";
     assert_eq!(typed(keys), "a b d");
 }
@@ -207,8 +207,8 @@ fn tab_completes_a_word_and_lists_what_there_is() {
     assert_eq!((&*line, bells), ("insmod x", 0));
     assert_eq!(rows, ["# insmod x"]);
 
-    // The first Tab adds a letter, the second one rings, and each further one lists. The text
-    // behind the cursor stays there.
+    // The first Tab adds a letter, the second one rings, and each further one lists. The text after
+    // the cursor stays there.
     let (line, rows, bells) = tab("\x01l b\x02\x02\t\t\t\tm\t\r");
     assert_eq!((&*line, bells), ("lsmod  b", 1));
     let list = "ls     lsmod";

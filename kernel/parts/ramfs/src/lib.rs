@@ -1,10 +1,9 @@
-//! A tree of directories and files in memory: the names, paths and contents behind the kernel's
-//! vfs.
+//! A tree of directories and files in memory: the names, paths and contents of the kernel's vfs.
 //!
 //! A [`Tree`] is plain data. It takes no lock, calls no code of its user and knows no kernel type.
 //! Its owner wraps it in a lock. Devices and virtual files are in it as values of the owner's type
 //! `S`, which the tree returns and never looks into. It does not drop one that it has taken: it
-//! returns those that it frees, because their owner may drop them outside its lock only.
+//! returns those that it frees, because their owner may drop them only outside its lock.
 //!
 //! ```text
 //!   name in a directory --> NodeId --> slot --> Node { mode, links, users, content }

@@ -32,7 +32,7 @@ impl NodeId {
 pub enum Access {
     Read,
     Write,
-    /// For a directory: looking up names in it.
+    /// Executing it; for a directory, looking up names in it.
     Execute,
 }
 
@@ -52,7 +52,7 @@ pub struct Attributes {
     /// File type and permission bits, as in `st_mode`.
     pub mode: u32,
     pub links: u64,
-    /// In bytes; 0 if it is not a regular file.
+    /// Size in bytes; 0 if it is not a regular file.
     pub size: u64,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Content<S> {
     Alias(NodeId),
 }
 
-/// The name of a node, with a NUL behind it for those who read it from memory.
+/// The name of a node, with a NUL after it for those who read it from memory.
 #[derive(Default)]
 pub(crate) struct Name(Box<[u8]>);
 

@@ -23,7 +23,7 @@ fn listing(tree: &Files, id: NodeId) -> Vec<String> {
     names
 }
 
-/// Removes all that is at `path`. Returns the special files that nobody uses, in order.
+/// Removes all that is at `path`. Returns the special files that are not in use, in order.
 fn uninstall_all(tree: &mut Files, path: &str) -> Result<Vec<&'static str>, Error> {
     tree.uninstall_all(path.as_bytes())?;
     let mut freed: Vec<_> = std::iter::from_fn(|| tree.take_removed()).collect();
@@ -151,7 +151,7 @@ fn permission_bits_bind_users_but_not_the_kernel() {
         tree.install(b"/proc/kallsyms", 0o444, Install::Virtual("again")),
         Err(Exists)
     );
-    // The file goes to its owner when nobody uses it any more.
+    // The file goes to its owner when it is no longer in use.
     assert_eq!(tree.uninstall(b"/proc/kallsyms"), Ok(None));
     assert_eq!(tree.release(id), Some("kallsyms"));
     assert_eq!(tree.walk(root, b"/proc/kallsyms"), Err(NotFound));

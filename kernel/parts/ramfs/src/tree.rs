@@ -66,7 +66,7 @@ fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
 
 /// A tree of files. `S` stands for a device or a virtual file.
 pub struct Tree<S> {
-    /// By [`NodeId::slot`].
+    /// The slots by [`NodeId::slot`].
     slots: Vec<Slot<S>>,
     /// The first free slot, and the first one with a file to be returned (T7).
     free: Option<u32>,
@@ -103,7 +103,7 @@ impl<S> Tree<S> {
         self.used
     }
 
-    /// The name that a node had in its directory, with a NUL behind it; `/` for the root. Its bytes
+    /// The name that a node had in its directory, with a NUL after it; `/` for the root. Its bytes
     /// stay where they are as long as the node is there (T6).
     pub fn name_with_nul(&self, id: NodeId) -> Result<&[u8], Error> {
         match id {
@@ -417,8 +417,8 @@ impl<S> Tree<S> {
         self.remove(id).map(drop)
     }
 
-    /// Removes a file; open files keep its content. Returns the special file that it was, if
-    /// nobody uses it.
+    /// Removes a file; open files keep its content. Returns the special file that it was, if it is
+    /// not in use.
     pub fn unlink(&mut self, cwd: NodeId, path: &[u8]) -> Result<Option<S>, Error> {
         let target = self.walk_parent(cwd, path)?;
         let Step::Down(name) = target.last else {
@@ -463,7 +463,7 @@ impl<S> Tree<S> {
         result
     }
 
-    /// As [`Self::install`]. `made` is the first directory that was made on the way.
+    /// Same as [`Self::install`]. `made` is the first directory that was made on the way.
     fn install_on_the_way(
         &mut self,
         path: Path<'_>,
@@ -512,7 +512,7 @@ impl<S> Tree<S> {
     }
 
     /// Removes an entry that [`Tree::install`] put at the absolute path `path`. A directory must be
-    /// empty. Returns the special file that it was, if nobody uses it.
+    /// empty. Returns the special file that it was, if it is not in use.
     pub fn uninstall(&mut self, path: &[u8]) -> Result<Option<S>, Error> {
         let id = self.installed(path)?;
         if let Ok(directory) = self.node(id)?.directory()
@@ -524,7 +524,7 @@ impl<S> Tree<S> {
     }
 
     /// Removes the entry at the absolute path `path` and, if it is a directory, all that is in it.
-    /// [`Self::take_removed`] returns the special files that nobody uses.
+    /// [`Self::take_removed`] returns the special files that are not in use.
     pub fn uninstall_all(&mut self, path: &[u8]) -> Result<(), Error> {
         self.remove_all(self.installed(path)?)
     }

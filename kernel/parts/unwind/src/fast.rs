@@ -1,9 +1,9 @@
 //! The same step from a table that was made in advance: for stack walks of a hit, where each
 //! instruction counts.
 //!
-//! [`FastTable`] keeps of the call frame information what leads to the caller: where the frame
-//! ends, and where `rbp` is saved. The other registers are not followed, so a frame that is found
-//! by another one than `rsp` or `rbp` has no rule. Code of this kernel has none such.
+//! [`FastTable`] keeps the part of the call frame information that leads to the caller: where the
+//! frame ends, and where `rbp` is saved. The other registers are not followed, so a frame that is
+//! found by another one than `rsp` or `rbp` has no rule. This kernel's code has no such frame.
 //!
 //! ```text
 //!   blocks   for each 16 bytes of code: their rule, or the index of a mixed block
@@ -23,8 +23,8 @@
 //!     and the next frame is nearer to that end. So a walk ends.
 //!
 //! # Contexts
-//! Making the table: task context; it allocates. A step: any; it neither allocates, locks, panics
-//! nor calls anything.
+//! Making the table is for task context, because it allocates. A step works in any context: it
+//! neither allocates, locks, panics nor calls anything.
 
 use alloc::{collections::TryReserveError, vec::Vec};
 
@@ -48,10 +48,10 @@ mod rule {
     /// Shifting by this much less 3 gives bytes.
     pub const SIZE_SHIFT: u32 = 5;
     pub const SAVED_BP_SHIFT: u32 = 17;
-    /// Of both, in words.
+    /// The most of both, in words.
     pub const MOST_WORDS: i64 = 0xfff;
     pub const BYTES: u32 = (MOST_WORDS as u32) << 3;
-    /// Of a function with a frame pointer, in its body.
+    /// The rule of a function with a frame pointer, in its body.
     pub const USUAL: u32 = BY_BP | 2 << SIZE_SHIFT | 2 << SAVED_BP_SHIFT;
 }
 
@@ -62,7 +62,7 @@ const SAVED_SP: i64 = 16;
 
 const BLOCK_BYTES: usize = 16;
 
-/// In an entry of `blocks`: the rest of it is an index into `mixed`.
+/// The bit of an entry of `blocks` which says that the rest is an index into `mixed`.
 const MIXED: u32 = 1 << 31;
 
 /// The rules for all code of one linked image.

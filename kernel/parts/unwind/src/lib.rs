@@ -24,8 +24,8 @@
 //! [`fast`] makes a table in advance, for walks that must cost little.
 //!
 //! # Contexts
-//! A step allocates nothing, takes no lock and reads the stack through [`Memory`] only: any
-//! context, also NMI and panic. It uses about 3 KiB of stack.
+//! A step works in any context, even NMI and panic, because it allocates nothing, takes no lock and
+//! reads the stack through [`Memory`] only. It uses about 3 KiB of stack.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -73,7 +73,7 @@ use register::{BP, COUNT, IP, SP};
 /// is an interruption are they right, because it has saved all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// By number, see [`register`].
+    /// The registers by number, see [`register`].
     pub registers: [u64; COUNT],
     /// Whether the function was interrupted at its instruction pointer. Otherwise it waits there
     /// for a call to return.
@@ -144,7 +144,7 @@ pub struct Tables<'a> {
     eh_frame: EhFrame<Bytes<'a>>,
     bases: BaseAddresses,
     debug_frame: DebugFrame<Bytes<'a>>,
-    /// For each entry of `debug_frame` the first address, the end and the offset, by address.
+    /// The first address, the end and the offset of each entry of `debug_frame`, by address.
     debug_entries: Vec<(u64, u64, usize)>,
 }
 

@@ -154,8 +154,8 @@ extern "C" fn with_strings(x: u64) -> u64 {
 /// grows beyond its capacity.
 #[derive(Default)]
 struct Steps {
-    /// For each call under way its return address, and the stack pointer after the return. Each
-    /// step must find these.
+    /// The return address of each call under way, and the stack pointer after the return. Each step
+    /// must find these.
     calls: Vec<(u64, u64)>,
     /// The last instruction: its address and the stack pointer before it.
     last: Option<(u64, u64)>,
@@ -221,7 +221,7 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     let mut frame = frame_of(context);
     STEPS.with_borrow_mut(|steps| {
         let (ip, sp) = (frame.ip(), frame.sp());
-        // The last instruction was a call if it pushed the address of the instruction behind it.
+        // The last instruction was a call if it pushed the address of the instruction after it.
         if let Some((last_ip, last_sp)) = steps.last
             && sp.wrapping_add(8) == last_sp
         {

@@ -26,7 +26,11 @@
 //!
 //! [`Platform::ACTION_PAGES`]: crate::platform::Platform::ACTION_PAGES
 
-use crate::{data::kprobe::PreHandler, pt_regs::PtRegs};
+use crate::{data::kprobe::PreHandler, insn::JUMP_BYTES, pt_regs::PtRegs};
+
+/// How far the probed address, which a detour holds for its action, is before the return address of
+/// [`Action::jump`]: the address itself, and the call instruction, which is as long as a jump.
+pub const ADDRESS_BEFORE_RETURN: usize = size_of::<u64>() + JUMP_BYTES;
 
 /// The routines of an action at a probed instruction.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +42,7 @@ pub struct Action {
     pub jump: u64,
     /// The same, but it keeps the flags, too.
     pub jump_keeping_flags: u64,
-    /// Called by the breakpoint's stub, interrupts off. Behind the return address it finds the
+    /// Called by the breakpoint's stub, interrupts off. Above the return address it finds the
     /// words that [`BreakpointFrame`] names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and
     /// the arithmetic flags, and keeps everything else.
     pub breakpoint: u64,

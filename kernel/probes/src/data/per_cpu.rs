@@ -1,4 +1,17 @@
 //! The data that the probes keep for each CPU, and its guard.
+//!
+//! The guard is a count, one less than the hits that are with their handlers on the CPU. A hit that
+//! finds it free takes it and runs handlers; any other hit counts a miss and goes on. So handlers
+//! never run within handlers, however deep interrupts and NMIs nest.
+//!
+//! # Contexts
+//! Any that keeps its CPU. The stubs reach the fields by the GS segment, so their places are known
+//! to the assembly (`layout` in `asm`).
+//!
+//! # Memory ordering
+//! Only the CPU itself writes its data, and an interrupt leaves what it finds as it was. So loads
+//! and stores are relaxed. Compiler fences keep the handlers' accesses between taking the guard and
+//! giving it back. A count is one instruction ([`bump`]), so an NMI in between loses none.
 
 use core::{
     arch::asm,
@@ -165,7 +178,7 @@ impl PerCpu {
     ///
     /// # Safety
     /// 1. The guard of this CPU is held.
-    /// 2. If the value is dropped, nobody else drops the guard.
+    /// 2. If the value is dropped, nothing else drops the guard.
     #[inline(always)]
     pub(crate) unsafe fn held(&self) -> HitGuard<'_> {
         HitGuard { cpu: self }

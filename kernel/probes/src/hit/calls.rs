@@ -1,4 +1,22 @@
 //! Return probes: borrowing a return address, and the way back of a call.
+//!
+//! At the entry an instance keeps the true return address, and the return slot gets the
+//! trampoline's. At the return the instance of that slot says where to go. The instances of a task
+//! are a list, newest first; those of one call, of several kretprobes, are neighbours and have one
+//! slot.
+//!
+//! A call may never return: its frame is jumped over or unwound. Its instance is found when the
+//! task next enters or leaves a probed call at a slot above it on the same stack. It is given back
+//! then and counted.
+//!
+//! # Memory ordering
+//! Only the task's own CPU changes its list, in strict nesting. A stack walk may read it at any
+//! moment, in an NMI or from another CPU. So an instance is filled in before it is on the list
+//! (Release), and the return slot changes after that: who finds the trampoline finds the instance.
+//!
+//! # Contexts
+//! Interrupts off at the entry. At the return as the function had them, with the guard held, so
+//! that the CPU switches no task.
 
 use core::{
     marker::PhantomData,
@@ -104,7 +122,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// The newest instance of the call whose return slot is at `slot`. It is then at the head of
-    /// the list, and its siblings are behind it. None if there is none.
+    /// the list, and its siblings are after it. None if there is none.
     #[inline(always)]
     fn newest_of<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
@@ -153,7 +171,7 @@ impl<P: Platform> Hits<P> {
         }
     }
 
-    /// Looks for the call whose return slot is at `slot` behind newer ones.
+    /// Looks among the older calls for the one whose return slot is at `slot`.
     #[cold]
     fn bring_to_front<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
         self.drop_abandoned(cell, slot);

@@ -1,4 +1,13 @@
 //! Which instructions may be probed, and what sort of replacement each needs.
+//!
+//! All but a few instructions run anywhere, at most with another displacement
+//! ([`Class::Ordinary`]). The other classes say what else a replacement has to do. An instruction
+//! is refused in three cases: no copy of it can have the same effect; the probes themselves would
+//! not survive it, for example because it changes the GS base; or processors disagree about what it
+//! does.
+//!
+//! The answer depends on the decoded operation. Only `sti` is judged by its neighbour as well,
+//! because the instruction after it may rely on interrupts staying off.
 
 use iced_x86::{Code, OpKind, Register};
 
@@ -104,8 +113,8 @@ impl Class {
 
 /// Says whether `insn` may be probed, and which kind of care its replacement needs.
 ///
-/// `behind` is the function's original code behind it. Only `sti` needs that. `sti` is refused if
-/// no instruction is behind it, or one that relies on the interrupt shadow of one instruction, as
+/// `behind` is the function's original code after it. Only `sti` needs that. `sti` is refused if
+/// no instruction is after it, or one that relies on the interrupt shadow of one instruction, as
 /// in `sti; hlt`.
 ///
 /// # Errors
@@ -120,7 +129,7 @@ pub fn classify(insn: &Insn, behind: &[u8]) -> Result<Class, Refusal> {
     Ok(class)
 }
 
-/// Instructions that idle and exit paths put behind an `sti` so that no interrupt comes between.
+/// Instructions that idle and exit paths put after an `sti` so that no interrupt comes between.
 fn relies_on_shadow(insn: &Insn) -> bool {
     match Class::of(insn) {
         Ok(class) => {

@@ -1,4 +1,15 @@
 //! One decoded instruction and its original bytes.
+//!
+//! The decoder crate knows operations and operands. This file adds what replacing an instruction
+//! needs besides: the exact bytes, which prefixes there are, also useless ones, and where a
+//! displacement relative to the instruction pointer is.
+//!
+//! Two encodings get an answer of their own. The decoder does not know APX, so it is refused by
+//! name instead of being taken for something else. `ud2` with a hypervisor's signature is a prefix
+//! of the next instruction, five bytes long.
+//!
+//! Decoding looks at no byte after the instruction but for that signature, so code may end where
+//! the instruction does.
 
 use core::fmt;
 
@@ -295,7 +306,7 @@ impl Insn {
         matches!(self.code(), Code::Wrmsr | Code::Wrmsrns | Code::Wrmsrlist)
     }
 
-    /// How many bytes of arguments a near return discards behind the return address. 0 for all
+    /// How many bytes of arguments a near return discards after the return address. 0 for all
     /// else.
     pub fn discarded_arguments(&self) -> u16 {
         match self.opcode_bytes() {

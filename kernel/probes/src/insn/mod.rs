@@ -23,11 +23,12 @@
 //! allocate nothing. The functions that a hit needs ([`Translation::position`],
 //! [`StepCopy::finish`], [`FlagsOp::apply`]) do not decode.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod boundary;
 mod classify;
 mod decode;
+mod encoding;
 mod entry;
 pub mod flags;
 mod rebase;
@@ -40,11 +41,13 @@ mod translate;
 pub use boundary::{BoundaryError, BoundaryWalk, Instructions, landing_pad_len};
 pub use classify::{Class, classify};
 pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
+pub use encoding::JUMP_BYTES;
+pub(crate) use encoding::{INT3, JUMP, jump};
 pub use entry::EntryFacts;
 pub(crate) use entry::{MAX_DISPLACED, pushed_register};
 pub use flags::{FlagsOp, OperandSize};
 pub use refusal::Refusal;
-pub use region::{FunctionCode, JUMP_BYTES, Obstacle, Region};
+pub use region::{FunctionCode, Obstacle, Region};
 pub use sequence::{Position, ResumeIp};
 pub use step::{StepCopy, StepProgress, step_copy};
 pub use translate::{Block, Ending, SLOT_BYTES, SavedFlagsOperand, Translation, translate};

@@ -1,4 +1,10 @@
 //! Why an instruction may not be probed, one reason per entry, with its errno and the way out.
+//!
+//! Each reason has a name for statistics (the survey of a whole kernel counts by it), the errno
+//! that a registration fails with, and a sentence for the person who wanted the probe. The sentence
+//! says what is the matter, and where a probe can be put instead.
+//!
+//! The errnos are written here and not taken from a kernel's: this crate knows no kernel.
 
 use core::fmt;
 
@@ -19,7 +25,7 @@ pub enum Refusal {
     SoftwareInterrupt,
     /// `ud0`, `ud1`, `ud2`.
     Undefined,
-    /// `ud2` with a hypervisor's signature behind it.
+    /// `ud2` with a hypervisor's signature after it.
     ForcedEmulation,
     /// `mov ss, r/m`: holds off debug traps until after the next instruction.
     StackSegmentLoad,

@@ -20,8 +20,8 @@
 //! REGISTRY-4. The first byte of an instruction is written in two rounds with a synchronisation
 //!     after each. An emulator may keep a translation of the old byte that it made while the first
 //!     store was on its way. It is gone after the second round. A processor needs the first round
-//!     only. Bytes behind a breakpoint need one round, because nobody translates them. Where a
-//!     breakpoint has replaced a jump, theirs is the second round of the breakpoint, because a
+//!     only. Bytes after a breakpoint need one round, because no translation of them is made. Where
+//!     a breakpoint has replaced a jump, theirs is the second round of the breakpoint, because a
 //!     translation of the jump covers these bytes, too.
 //! REGISTRY-5. A batch pays once for its grace period. It pays for these rounds once for each 4,096
 //!     of its sites.
@@ -29,32 +29,29 @@
 //! # Contexts
 //! All calls may sleep, except those that say otherwise. From an atomic context they are refused.
 
-use alloc::{alloc::alloc, boxed::Box};
-use core::{
-    alloc::Layout,
-    mem::offset_of,
-    ops::{Deref, Range},
-    ptr::null_mut,
-    sync::atomic::{AtomicPtr, Ordering::Relaxed},
-};
+use core::{ops::Range, sync::atomic::Ordering::Relaxed};
 
-use lock_api::{MappedMutexGuard, Mutex, MutexGuard};
-
+mod displaceable;
 pub(crate) mod historic;
 mod in_flight;
 mod list;
+mod memory;
 mod operation;
 pub mod optimize;
+mod optimizer;
 mod owned;
 mod pool;
+mod replacement;
 mod sites;
 mod slots;
+mod state;
 mod target;
 mod templates;
 mod text;
 
-use owned::Deferred;
 pub use owned::{Owner, Registered};
+use state::State;
+pub use state::{Host, Probes};
 
 pub use crate::data::{
     method::{ReturnMethod, StepMethod},
@@ -62,21 +59,12 @@ pub use crate::data::{
 };
 use crate::{
     data::{
-        address_table::Fill,
-        counters::FreeCounters,
-        kprobe::{Kind, Kprobe, flags},
+        kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
-        no_grace::NoGrace,
         site::{self, Site},
-        trap_ip::TrapIp,
     },
     error::ProbeError,
-    hit::Hits,
-    insn::{self},
-    platform::Platform,
-    registry::{
-        historic::Historic, in_flight::InFlight, optimize::Optimizer, pool::Pool, slots::FreeSlots,
-    },
+    insn,
 };
 
 /// A registered probe, as lists show it.
@@ -106,98 +94,6 @@ impl<'a> Listed<'a> {
             misses,
             armed: site.armed.load(Relaxed),
         }
-    }
-}
-
-/// A kernel that has its probes in a static.
-pub trait Host: Platform {
-    /// The probes of this kernel.
-    fn probes() -> &'static Probes<Self>;
-}
-
-/// The probes of one kernel: what hits read, to which it dereferences, and what changes that.
-#[repr(C)]
-pub struct Probes<P: Platform> {
-    hits: Hits<P>,
-    historic: Historic,
-    /// Handles that were dropped where nobody may wait: a stack of them.
-    deferred: AtomicPtr<Deferred>,
-    /// Made at the first use. Until then the registry, table and all, is zero and takes no room in
-    /// the program's file.
-    state: Mutex<P::RawMutex, Option<Box<State>>>,
-}
-
-impl<P: Platform> Deref for Probes<P> {
-    type Target = Hits<P>;
-
-    #[inline(always)]
-    fn deref(&self) -> &Hits<P> {
-        &self.hits
-    }
-}
-
-/// The state that the lock protects.
-pub(crate) struct State {
-    ready: bool,
-    /// The number of possible CPUs.
-    pub(crate) cpus: usize,
-    /// The global knob.
-    pub(crate) enabled: bool,
-    step: StepMethod,
-    returns: ReturnMethod,
-    pub(crate) fill: Fill,
-    pub(crate) slots: FreeSlots,
-    pub(crate) optimizer: Optimizer,
-    sites: Pool<Site>,
-    pub(crate) counters: FreeCounters,
-    in_flight: InFlight,
-    /// Of the abandoned calls, how many the log has told of.
-    told_abandoned: u64,
-}
-
-// SAFETY: what its lists lead to is memory of the registry; nothing in it belongs to a thread.
-unsafe impl Send for State {}
-
-impl State {
-    const fn new() -> Self {
-        Self {
-            ready: false,
-            cpus: 0,
-            enabled: true,
-            step: StepMethod::Translate,
-            returns: ReturnMethod::Asm,
-            fill: Fill::new(),
-            slots: FreeSlots::new(),
-            optimizer: Optimizer::new(),
-            sites: Pool::new(),
-            counters: FreeCounters::new(),
-            in_flight: InFlight::new(),
-            told_abandoned: 0,
-        }
-    }
-}
-
-impl<P: Platform> Default for Probes<P> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<P: Platform> Probes<P> {
-    /// No probes; [`Probes::init`] makes it ready.
-    pub const fn new() -> Self {
-        Self {
-            hits: Hits::new(),
-            historic: Historic::new(),
-            deferred: AtomicPtr::new(null_mut()),
-            state: Mutex::new(None),
-        }
-    }
-
-    /// Where the entries of the address table are, from the start of the registry.
-    #[doc(hidden)]
-    pub const fn table_offset() -> usize {
-        offset_of!(Self, hits) + Hits::<P>::table_offset()
     }
 }
 
@@ -319,7 +215,7 @@ impl<P: Host> Probes<P> {
         let _state = self.state();
         self.table.iter().for_each(|site| {
             site.probes()
-                .filter(|probe| probe.kind != Kind::Trampoline)
+                .filter(|probe| probe.kind != ProbeKind::Trampoline)
                 .for_each(|probe| visit(Listed::new(site, probe)));
         });
     }
@@ -366,47 +262,5 @@ impl<P: Host> Probes<P> {
                 site.choose_stubs(&P::entry_points());
             }
         });
-    }
-
-    /// The site at `addr`. The lock is held, and the caller frees no site that it still uses.
-    pub(crate) fn site_at(&self, addr: u64) -> Option<&Site> {
-        // SAFETY: sites are freed under the lock alone, by the caller's operation.
-        let grace = unsafe { NoGrace::assume() };
-        self.table.find(TrapIp::of(addr), grace)
-    }
-
-    /// Takes the lock.
-    pub(crate) fn state(&self) -> MappedMutexGuard<'_, P::RawMutex, State> {
-        MutexGuard::map(self.state.lock(), |state| {
-            &mut **state.get_or_insert_with(|| Box::new(State::new()))
-        })
-    }
-
-    /// Takes the lock and does what others had to leave undone.
-    pub(crate) fn lock(&self) -> Result<MappedMutexGuard<'_, P::RawMutex, State>, ProbeError> {
-        if !P::can_sleep() {
-            return Err(ProbeError::AtomicContext);
-        }
-        self.run_deferred();
-        let mut state = self.state();
-        state.in_flight.free_returned();
-        Ok(state)
-    }
-}
-
-/// A box, or an error where `Box::new` would end the kernel.
-pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, ProbeError> {
-    let layout = Layout::new::<T>();
-    debug_assert!(layout.size() != 0);
-    // SAFETY: the layout is not empty.
-    let memory: *mut T = unsafe { alloc(layout) }.cast();
-    if memory.is_null() {
-        return Err(ProbeError::OutOfMemory);
-    }
-    // SAFETY: fresh memory of the right layout, from the global allocator that `Box` gives it back
-    // to.
-    unsafe {
-        memory.write(value);
-        Ok(Box::from_raw(memory))
     }
 }

@@ -8,7 +8,7 @@ use core::{
     ptr::{NonNull, null_mut},
     sync::atomic::{
         AtomicPtr,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        Ordering::{Relaxed, Release, SeqCst},
         fence,
     },
 };
@@ -16,7 +16,10 @@ use core::{
 use crate::{
     data::{kprobe::flags, probe::Probe},
     error::ProbeError,
-    registry::{Host, Probes, try_box},
+    registry::{
+        memory::try_box,
+        state::{Deferred, Host, Probes},
+    },
 };
 
 impl<P: Host> Probes<P> {
@@ -45,17 +48,6 @@ impl<P: Host> Probes<P> {
                 drop(unsafe { O::from_raw(probe) });
                 Err(error)
             }
-        }
-    }
-
-    pub(super) fn run_deferred(&self) {
-        let mut at = self.deferred.swap(null_mut(), Acquire);
-        while !at.is_null() {
-            // SAFETY: a handle that was dropped has left its node to us.
-            let node = unsafe { Box::from_raw(at) };
-            at = node.next.load(Relaxed);
-            // SAFETY: the node's handle is gone, and nobody else finishes it.
-            unsafe { (node.finish)(node.owner) };
         }
     }
 }
@@ -116,13 +108,6 @@ unsafe impl<P: Host, O: Owner + Send> Send for Registered<P, O> {}
 // SAFETY: a shared handle gives shared access to the probe only.
 unsafe impl<P: Host, O: Owner + Sync> Sync for Registered<P, O> {}
 
-/// A handle that was dropped in an atomic context.
-pub(super) struct Deferred {
-    next: AtomicPtr<Deferred>,
-    owner: *mut (),
-    finish: unsafe fn(*mut ()),
-}
-
 impl<P: Host, O: Owner> Deref for Registered<P, O> {
     type Target = O::Probe;
     fn deref(&self) -> &O::Probe {
@@ -175,7 +160,7 @@ unsafe fn finish<P: Host, O: Owner>(probe: *mut ()) {
     // SAFETY: alive until `from_raw` below.
     let removed = P::probes().unregister_all(&[unsafe { &*probe }]);
     if removed.is_ok() {
-        // SAFETY: nobody reaches it any more, and the handle is gone.
+        // SAFETY: nothing reaches it any more, and the handle is gone.
         drop(unsafe { O::from_raw(probe) });
     }
 }

@@ -1,4 +1,21 @@
 //! Making a detour from a template.
+//!
+//! ```text
+//!   start   a copy of the template, its holes filled in     or the probed address, and the call
+//!           (site, kretprobe, distances)                    of an action
+//!   block   the displaced instructions, translated or unchanged, and a jump after the last
+//! ```
+//!
+//! A template is assembly that is linked into the kernel. Its holes are found by decoding it once:
+//! calls and jumps that leave it, and 64-bit marks where addresses go. A kretprobe that is alone at
+//! a function's entry has templates of its own, which do less.
+//!
+//! [`Detour::build`] leaves the code in a [`Draft`], whose memory serves one detour after the
+//! other. None of it is where a CPU executes: the caller writes it there.
+//!
+//! # Contexts
+//! Under the registry's lock. If memory is short, or the code does not fit or reach, there is no
+//! detour and the breakpoint stays.
 
 use alloc::vec::Vec;
 use core::{
@@ -9,15 +26,15 @@ use core::{
 
 use crate::{
     data::{
-        action::Action,
+        action::{ADDRESS_BEFORE_RETURN, Action},
         detour::{BlockPositions, DETOUR_BYTES, Detour},
         entry_points::{EntryPoints, KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template},
         kretprobe::KretprobeCore,
         position::PackedPosition,
         site::Site,
     },
-    insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region},
-    registry::optimize::{Displaceable, Displaced, jump},
+    insn::{self, Block, Ending, EntryFacts, Instructions, JUMP_BYTES, Region, jump},
+    registry::displaceable::{Displaceable, Displaced},
 };
 
 /// The most holes of a template.
@@ -178,8 +195,9 @@ impl Template {
     }
 }
 
-/// Where the call of an action is, in bytes from the start of its detour.
-const ACTION_ENTER: usize = 8;
+/// Where the call of an action is, in bytes from the start of its detour. The probed address is
+/// before it.
+const ACTION_ENTER: usize = ADDRESS_BEFORE_RETURN - JUMP_BYTES;
 
 /// Puts the beginning of a detour for `action`, to be written to `start`, into `code`, which is
 /// empty and has room. None if the action is out of reach.
@@ -196,7 +214,7 @@ fn call(
     };
     code.extend_from_slice(&site.addr().to_le_bytes());
     code.push(0xe8);
-    let end = start + ACTION_ENTER as u64 + 5;
+    let end = start + ADDRESS_BEFORE_RETURN as u64;
     let distance = i32::try_from(routine.wrapping_sub(end) as i64).ok()?;
     code.extend_from_slice(&distance.to_le_bytes());
     Some(())
@@ -370,7 +388,7 @@ mod tests {
             let displaced = &bytes[..facts.displaced_len()];
             assert_eq!(displaced.len(), bytes.len() - 1);
             let region = function.region(&[], PROBED).unwrap().unwrap();
-            // Behind something else, as each block is.
+            // After something else, as each block is.
             let (mut translated, mut unchanged) = (vec![0xcc; 13], vec![0xcc; 13]);
             let blocks = [
                 append_translated(&mut translated, &region, &site, START).unwrap(),

@@ -30,7 +30,7 @@ fn translated(text: &str, ending: Ending) -> Translation {
 }
 
 /// Compares code with a template in which `@x` stands for the 32-bit distance to an address from
-/// behind that field, and `=x` for its low 32 bits.
+/// after that field, and `=x` for its low 32 bits.
 fn assert_code(code: &[u8], template: &str, names: &[(&str, u64)]) {
     let mut expected = Vec::new();
     for word in template.split_whitespace() {

@@ -394,7 +394,8 @@ fn each_address_in_a_slot_is_told_with_the_slots_start() {
     PROBES.unregister(probe).unwrap();
 }
 
-// A jump is longer than a short function. It takes padding behind the function, which nobody owns.
+// A jump is longer than a short function. It takes padding after the function, which no symbol
+// owns.
 #[test]
 fn a_jump_may_take_the_padding_behind_a_function() {
     let _machine = boot();

@@ -419,7 +419,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                     assert_eq!(noted, [100 + u64::from(PROTECTION)]);
                 } else if [NON_CANONICAL, HALFWAY].contains(&target) {
                     // Processors fault before such a branch is complete, so a slot runs no post
-                    // handler. QEMU faults behind it; a single step ends there before.
+                    // handler. QEMU faults after it; a single step ends there before.
                     let is_told = noted.is_empty() || noted == when_complete;
                     assert!(is_told, "{noted:?}: {branch:x?} to {target:#x}");
                 } else {

@@ -48,7 +48,7 @@ fn each_method_costs_its_interruptions() {
 }
 
 /// `trap4`: the handlers run at the breakpoint; where the call came from is forgotten, and the way
-/// there taken, when the no-op behind it has been stepped. Both traps by hand, to look in between.
+/// there taken, when the no-op after it has been stepped. Both traps by hand, to look in between.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_call_by_trap4_goes_home_behind_the_step() {

@@ -243,7 +243,7 @@ fn an_interrupt_during_a_return_handler_misses_its_probes() {
     PROBES.unregister(inner).unwrap();
 }
 
-/// The stops of a debugger that steps through code: the address behind each instruction.
+/// The stops of a debugger that steps through code: the address after each instruction.
 static STEPS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 fn debugger(regs: &mut PtRegs, vector: u8) -> bool {

@@ -128,7 +128,7 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     }
 }
 
-// The breakpoint stays in the text until then, and a hit of it finds nobody to serve. A post
+// The breakpoint stays in the text until then, and a hit of it finds no probe to serve. A post
 // handler keeps it from becoming a jump.
 #[test]
 fn hits_of_a_breakpoint_whose_probe_was_dropped_in_a_handler_are_stale() {

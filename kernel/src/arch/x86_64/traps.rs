@@ -1,7 +1,21 @@
 //! The handlers that the entry stubs call for exceptions and interrupts.
 //!
+//! ```text
+//!   exception of ring 0 ─► the probes ─► a fix-up of the kernel ─► a hook of the tests ─► the end
+//!   exception of ring 3 ─► memory that is brought in, or a signal that ends the task
+//!   interrupt ─► handle_irq ─► acknowledged ─► perhaps another task
+//!   NMI ─► on top of no other NMI; the rest of a hit is put aside meanwhile
+//! ```
+//!
+//! What runs before the probes are asked must not be probed: a hit there would need itself. These
+//! are the functions whose names begin with `enter_`, and `do_breakpoint` and `do_debug`. The
+//! functions that they leave the rest to (`do_exception`, `do_page_fault`, `do_nmi`) may be probed
+//! from their first instruction.
+//!
+//! # Contexts
 //! All functions here run with interrupts off on entry. An exception of user code is handled as
-//! task context, with interrupts on: it may sleep and it may kill the task.
+//! task context, with interrupts on: it may sleep and it may kill the task. A switch to another
+//! task comes last in an interrupt, when no lock is held.
 
 use super::{
     PtRegs, apic,
@@ -13,8 +27,8 @@ use crate::{
     console::{self, Interruption},
     mm::{fault, kernel_stack, paging::USER_END},
     panic, pr_err, pr_warn,
-    probes::{PROBES, hooks},
-    task::{self, exit::exit_if_requested, scheduler, sleep},
+    probes::{PROBES, hooks, preempt_at_breakpoint},
+    task::{self, exit::exit_if_requested, scheduler, sleepers},
     terminal, test_runner, trace,
 };
 use core::{
@@ -204,7 +218,7 @@ pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     apic::end_of_interrupt();
     drop(in_interrupt);
     drop(interruption);
-    scheduler::preempt_on_interrupt_exit(regs);
+    preempt_at_breakpoint::on_interrupt_exit(regs);
 }
 
 /// The work of an interrupt, without the switch to another task that may follow it. A function of
@@ -252,7 +266,7 @@ fn spare_interrupt(regs: &mut PtRegs) -> bool {
 #[inline(never)]
 pub extern "C" fn timer_interrupt(regs: &mut PtRegs) {
     test_runner::tick(regs);
-    sleep::tick();
+    sleepers::tick();
     scheduler::tick();
     terminal::tick();
     // An idle CPU prints when the interrupt is over.

@@ -30,7 +30,7 @@ use core::{
 };
 
 use trace_interface::{Frame, Script};
-use trace_wire::{Control, Header, MapPart, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
+use trace_wire::{Control, Header, MapPart, MemoryPlace, OPTIONS_FILE, Options, SCRIPT_FILE};
 
 use super::{
     Outlet, Refusal, Session,
@@ -158,7 +158,7 @@ fn read() -> Option<(Vec<u8>, Vec<u8>)> {
 /// The reader's task.
 fn read_trace(script: Vec<u8>, options: &str) {
     let options = Options::parse(options);
-    // SAFETY: one task of this kind is started, and nobody else uses COM2.
+    // SAFETY: one task of this kind is started, and nothing else uses COM2.
     let mut line = unsafe { Line::new() };
     let mut outcome = OVER;
     if !line.port.works() {
@@ -264,7 +264,7 @@ struct Line {
 
 impl Line {
     /// # Safety
-    /// Nobody else uses COM2 while the value exists.
+    /// Nothing else uses COM2 while the value exists.
     unsafe fn new() -> Self {
         // SAFETY: by the contract.
         let (mut port, input) = unsafe { (SerialPort::com2(), SerialInput::com2()) };
@@ -281,7 +281,7 @@ impl Line {
     /// Has the host read the answers from memory, and the rings if the script has them. If there is
     /// no memory to spare, all stays as it is.
     fn share_memory(&mut self, script: &Script) {
-        use trace_interface::script::MapKind;
+        use bpf::MapKind;
         let Some(outbox) = Outbox::new() else {
             return;
         };
@@ -291,7 +291,7 @@ impl Line {
         if script.maps.iter().any(|map| map.kind == MapKind::Ring) && buffer::ready().is_ok() {
             buffer::share(|start, bytes| {
                 if let Some(extents) = extents(start, bytes) {
-                    self.tell(&Place::Ring(extents));
+                    self.tell(&MemoryPlace::Ring(extents));
                 }
             });
         }
@@ -307,7 +307,7 @@ impl Line {
         };
         session.for_each_map_part(|map, part| {
             if let Some(extents) = extents(part.address, part.layout.bytes()) {
-                self.tell(&Place::Map(MapPart {
+                self.tell(&MemoryPlace::Map(MapPart {
                     map,
                     cpu: part.cpu as u32,
                     layout: part.layout.encode(),
@@ -319,7 +319,7 @@ impl Line {
     }
 
     /// Sends where something is, through the port.
-    fn tell(&mut self, place: &Place) {
+    fn tell(&mut self, place: &MemoryPlace) {
         let message = place.encode();
         if let Some(header) = Header::of(&message) {
             self.write_to_port(&header.encode());

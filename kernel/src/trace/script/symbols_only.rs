@@ -125,7 +125,7 @@ impl Kernel for SymbolsOnly {
         for symbol in symbols::functions() {
             let path = symbol.to_string();
             let end = last_segments(&path, segments(name)).unwrap_or(&path);
-            let Some(far) = kallsyms::distance(name, end, most) else {
+            let Some(far) = names::distance(name, end, most) else {
                 continue;
             };
             if near.iter().all(|(_, other)| other != end) {

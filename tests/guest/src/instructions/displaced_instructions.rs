@@ -27,7 +27,7 @@ use kernel::{
         Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, Registered, ReturnMethod,
         StepMethod, register, register_kprobes, survey, unregister_kprobes,
     },
-    symbols::{self, Address, Kind},
+    symbols::{self, Address, SymbolKind},
     task,
 };
 use x86_64::instructions::interrupts::{self, without_interrupts};
@@ -99,7 +99,7 @@ impl Read {
 fn reads() -> Vec<Read> {
     let mut reads = Vec::new();
     let mut end = 0;
-    for symbol in symbols::functions().filter(|symbol| symbol.kind == Kind::Text) {
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text) {
         if symbol.start < end {
             // Another name for what was there already.
             continue;

@@ -4,7 +4,7 @@ use alloc::{format, string::ToString};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kernel::{
     backtrace::unwind,
-    symbols::{self, Address, Kind, LookupError, Symbol},
+    symbols::{self, Address, LookupError, Symbol, SymbolKind},
 };
 
 /// The functions that users of probes look for, under the names that they look for.
@@ -60,7 +60,7 @@ fn functions_are_found_by_their_demangled_names() {
 fn functions_that_users_probe_are_there_and_exported() {
     for name in USUAL_NAMES {
         let symbol = symbols::lookup_name(name).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(symbol.kind, Kind::Text, "{name}");
+        assert_eq!(symbol.kind, SymbolKind::Text, "{name}");
         assert!(symbol.exported && symbol.size > 0, "{symbol:?}");
     }
 }
@@ -78,15 +78,21 @@ fn unknown_name_offers_the_nearest() {
 #[guest_test]
 fn kinds_of_memory_are_told_apart() {
     let kind_of = |address: u64| symbols::lookup_addr(address).map(|symbol| symbol.kind);
-    assert_eq!(kind_of(finds as *const () as u64), Some(Kind::Text));
+    assert_eq!(kind_of(finds as *const () as u64), Some(SymbolKind::Text));
     static ZERO: AtomicU64 = AtomicU64::new(0);
     static ONE: AtomicU64 = AtomicU64::new(1);
     assert_eq!(ZERO.load(Relaxed) + ONE.load(Relaxed), 1);
-    assert_eq!(kind_of((&raw const ZERO).addr() as u64), Some(Kind::Bss));
-    assert_eq!(kind_of((&raw const ONE).addr() as u64), Some(Kind::Data));
+    assert_eq!(
+        kind_of((&raw const ZERO).addr() as u64),
+        Some(SymbolKind::Bss)
+    );
+    assert_eq!(
+        kind_of((&raw const ONE).addr() as u64),
+        Some(SymbolKind::Data)
+    );
     assert_eq!(
         symbols::lookup_name("kernel::kmain").unwrap().kind,
-        Kind::Init
+        SymbolKind::Init
     );
 }
 
@@ -108,7 +114,7 @@ fn addresses_print_as_symbol_offset_and_size() {
 #[guest_test]
 fn every_function_has_call_frame_information() {
     let mut missing = 0;
-    for symbol in symbols::functions().filter(|symbol| symbol.kind == Kind::Text) {
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text) {
         let name = symbol.to_string();
         if name.starts_with("guest_tests") || name.starts_with("form_") || name.ends_with("_end") {
             continue;

@@ -4,7 +4,7 @@ use alloc::string::ToString;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use kernel::{
     errno::Errno,
-    module::{self, State},
+    module::{self, ModuleState},
 };
 
 kernel::module! {
@@ -39,7 +39,7 @@ fn exit() {
     EXITS.fetch_add(1, SeqCst);
 }
 
-fn state() -> State {
+fn state() -> ModuleState {
     module::list()
         .iter()
         .find(|module| module.name() == "tested_module")
@@ -50,7 +50,7 @@ fn state() -> State {
 /// Loads with `args`, expects a refusal, and returns its number and text.
 fn refusal(args: &str) -> (Errno, alloc::string::String) {
     let error = module::load("tested_module", args).expect_err(args);
-    assert_eq!(state(), State::Unloaded, "after {args}");
+    assert_eq!(state(), ModuleState::Unloaded, "after {args}");
     (error.errno(), error.to_string())
 }
 
@@ -59,14 +59,17 @@ fn module_is_loaded_and_unloaded() {
     let (counted, exits) = (COUNT.load(SeqCst), EXITS.load(SeqCst));
     module::load("tested_module", "times=3").unwrap();
     assert_eq!(COUNT.load(SeqCst), counted + 3);
-    assert_eq!(state(), State::Live);
+    assert_eq!(state(), ModuleState::Live);
     assert!(
         module::loaded()
             .iter()
             .any(|module| module.name() == "tested_module")
     );
     module::unload("tested_module").unwrap();
-    assert_eq!((state(), EXITS.load(SeqCst)), (State::Unloaded, exits + 1));
+    assert_eq!(
+        (state(), EXITS.load(SeqCst)),
+        (ModuleState::Unloaded, exits + 1)
+    );
 }
 
 #[guest_test]

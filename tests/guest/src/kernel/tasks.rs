@@ -493,7 +493,7 @@ fn interrupted_task_leaves_its_wait() {
     let result = Arc::new(SpinLock::new(None));
     let put = result.clone();
     let thread = spawn(move || *put.lock() = Some(QUEUE.wait_interruptible(|| false)));
-    while thread.state() != task::State::Sleeping {
+    while thread.state() != task::TaskState::Sleeping {
         sleep_ns(NSEC_PER_MSEC);
     }
     scheduler::interrupt(&thread);

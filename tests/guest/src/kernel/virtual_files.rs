@@ -251,8 +251,8 @@ fn wait_for_sleep(task: &TaskRef, ready: impl Fn() -> bool) {
         // Before the state: a task that is ready may have slept for another reason until then.
         let ready = ready();
         match task.state() {
-            task::State::Sleeping if ready => return,
-            task::State::Dead => panic!("{task} has ended and does not wait"),
+            task::TaskState::Sleeping if ready => return,
+            task::TaskState::Dead => panic!("{task} has ended and does not wait"),
             _ => task::schedule(),
         }
     }
@@ -436,7 +436,7 @@ fn open_files_outlive_their_directory() {
     assert_eq!(read(&by_alias).as_deref(), Ok("there\n"));
     let entries = fs::entries(&NodeRef::root(), DIRECTORY.as_bytes()).expect("it is there");
     let kinds = entries.iter().map(|(_, attributes)| attributes.kind);
-    assert!(kinds.eq([fs::Kind::Directory; 2]));
+    assert!(kinds.eq([fs::FileKind::Directory; 2]));
     assert_eq!(fs::uninstall_all(path("event").as_bytes()), Ok(()));
     assert_eq!(read(&by_alias), Err(Errno::ENOENT));
     assert_eq!(drops.load(SeqCst), 5);

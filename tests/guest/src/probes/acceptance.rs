@@ -10,7 +10,7 @@ use kernel::{
         survey::{self, Survey},
         unregister_kprobes,
     },
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// Functions that users of kprobes look for, by their names: none of them is on a hit's own way.
@@ -84,7 +84,7 @@ fn registration_judges_as_the_survey_does() {
     let mut used = 0;
     let mut seen = 0_usize;
     let mut count = 0;
-    for symbol in symbols::functions().filter(|symbol| symbol.kind == Kind::Text) {
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text) {
         for judged in survey::function(&symbol).unwrap() {
             seen += 1;
             if !seen.is_multiple_of(16) {

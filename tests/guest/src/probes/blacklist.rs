@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 use kernel::{
     mm::init_text,
     probes::{HAS_CLONE, Kprobe, ProbeError, register, survey},
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// An instruction and whether it may not be probed whatever it is, because of where it is.
@@ -43,7 +43,7 @@ fn instructions(symbol: &Symbol<'_>) -> Vec<Placed> {
 /// All functions of the kernel that are mapped; tests hold instructions that no kernel has.
 fn functions() -> impl Iterator<Item = Symbol<'static>> {
     symbols::functions()
-        .filter(|symbol| symbol.kind == Kind::Text || !init_text::is_freed())
+        .filter(|symbol| symbol.kind == SymbolKind::Text || !init_text::is_freed())
         .filter(is_of_the_kernel)
 }
 

@@ -538,7 +538,7 @@ fn code_that_allows_no_jump_keeps_the_breakpoint() {
 #[guest_test]
 fn the_facts_that_came_with_the_kernel_are_those_that_decoding_finds() {
     let (mut known, mut all) = (0, 0);
-    for symbol in symbols::functions().filter(|symbol| symbol.kind == symbols::Kind::Text) {
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == symbols::SymbolKind::Text) {
         let range = symbol.start..symbol.start + symbol.size;
         let facts = EntryFacts::from_bits(symbol.note);
         let found = if uaccess::may_fault_in(range.clone()) {

@@ -19,7 +19,7 @@ use kernel::{
         Kprobe, PreVerdict, PtRegs, register, register_kprobe, register_kprobes, survey,
         unregister_kprobe, unregister_kprobes,
     },
-    symbols::{self, Kind},
+    symbols::{self, SymbolKind},
     task::kthread::spawn_kthread_on,
 };
 use probes::asm::layout;
@@ -99,7 +99,7 @@ fn leak(probe: Kprobe) -> &'static Kprobe {
 /// that may be probed there.
 fn probe_all(mut wanted: impl FnMut(&str) -> bool) -> Vec<&'static Kprobe> {
     let mut probes = Vec::new();
-    for symbol in symbols::functions().filter(|symbol| symbol.kind == Kind::Text) {
+    for symbol in symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text) {
         if !wanted(&format!("{symbol}")) {
             continue;
         }
@@ -259,7 +259,7 @@ fn a_hit_whose_place_in_the_table_is_taken_is_found() {
         .collect();
     // Function entries will do: about 30 have the index of one of the many places.
     let (first, (function, n)) = symbols::functions()
-        .filter(|symbol| symbol.kind == Kind::Text)
+        .filter(|symbol| symbol.kind == SymbolKind::Text)
         .filter_map(|symbol| Some((symbol.start, *by_index.get(&index(symbol.start))?)))
         .filter(|(start, (function, n))| *start != place(*function, *n))
         .find_map(|(start, at)| {

@@ -7,7 +7,9 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
+use bpf::{
+    AluOp, Builder, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8, context::Register,
+};
 use kernel::{
     mm::kernel_stack::KernelStack,
     probes::{Kprobe, Kretprobe, PreVerdict, PtRegs, register},
@@ -28,7 +30,7 @@ extern "C" fn traced_target(a: u64, b: u64) -> u64 {
 
 /// A program on `traced_target`.
 fn attach(build: impl FnOnce(&mut Builder) -> MapIndex) -> (AttachedProbe, MapIndex) {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let map = build(&mut b);
     b.exit(0);
     let program = Program::load(b.finish().unwrap()).unwrap();
@@ -334,14 +336,14 @@ fn records_come_out_as_they_were_written() {
 
 #[guest_test]
 fn entry_and_return_of_a_call_share_data() {
-    let mut entry = Builder::new(Kind::Entry { data: 16 });
+    let mut entry = Builder::new(ProgramKind::Entry { data: 16 });
     entry.map(MapDef::counters("sums", 2));
     entry
         .load_register(R6, Register::Di)
         .call(Helper::EntryData)
         .store(R0, 8, B8, R6)
         .exit(0);
-    let mut on_return = Builder::new(Kind::Return { data: 16 });
+    let mut on_return = Builder::new(ProgramKind::Return { data: 16 });
     let sums = on_return.map(MapDef::counters("sums", 2));
     on_return
         .load_register(R6, Register::Ax)
@@ -369,7 +371,7 @@ fn entry_and_return_of_a_call_share_data() {
 
 #[guest_test]
 fn a_program_that_is_refused_says_why() {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     // A store to kernel memory.
     b.load_register(R2, Register::Di)
         .store(R2, 0, B8, 1)
@@ -383,13 +385,13 @@ fn a_program_that_is_refused_says_why() {
         "{refusal}"
     );
 
-    let mut b = Builder::new(Kind::Return { data: 0 });
+    let mut b = Builder::new(ProgramKind::Return { data: 0 });
     b.exit(0);
     let program = Program::load(b.finish().unwrap()).unwrap();
     let wrong = AttachedProbe::new(program, Kprobe::new().symbol("traced_target"));
     assert!(matches!(
         wrong,
-        Err(LoadError::Kind(Kind::Return { data: 0 }))
+        Err(LoadError::Kind(ProgramKind::Return { data: 0 }))
     ));
 }
 

@@ -7,7 +7,7 @@ use abi::open;
 use kernel::{
     arch::smp,
     fs,
-    task::{State, WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
+    task::{TaskState, WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
     trace::buffer,
 };
@@ -81,7 +81,7 @@ fn the_scheduler_is_seen_at_work() {
             WAITING.wait_until(|| DONE.load(Relaxed));
         })
         .unwrap();
-        while thread.state() != State::Sleeping {
+        while thread.state() != TaskState::Sleeping {
             sleep_ns(NSEC_PER_MSEC);
         }
         DONE.store(true, Relaxed);

@@ -30,7 +30,7 @@ use core::{
 };
 
 use bpf::context::Register;
-use bpf::{AluOp, Builder, Kind, MapDef, MapIndex, Reg::*, Size::B8};
+use bpf::{AluOp, Builder, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8};
 use kernel::{
     arch::smp,
     probes::Kprobe,
@@ -59,7 +59,7 @@ fn address_of(name: &str) -> u64 {
 
 /// A program that writes the argument of the function and its complement to the ring.
 fn recorder() -> Shared<Program> {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", 2));
     assert_eq!(counts, COUNTS);
     let ring = b.map(MapDef::ring("records"));

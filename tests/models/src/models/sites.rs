@@ -102,7 +102,7 @@ impl World {
             probe.kprobe.next.load(Relaxed);
             probe.kprobe.flags();
             probe.kprobe.addr();
-            probe.kprobe.serve.store(OTHER, Relaxed);
+            probe.kprobe.routine.store(OTHER, Relaxed);
             probe.kprobe.chain.store(OTHER, Relaxed);
             probe.kprobe.stub.store(OTHER, Relaxed);
         }
@@ -151,7 +151,7 @@ impl World {
             KPROBE => run(first),
             CHAIN | FAR_CHAIN => {
                 for probe in first.and_older() {
-                    match probe.serve.load(Relaxed) {
+                    match probe.routine.load(Relaxed) {
                         NOTHING => {}
                         KPROBE => run(probe),
                         routine => panic!("routine {routine}"),

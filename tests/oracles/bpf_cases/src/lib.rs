@@ -1,8 +1,8 @@
 //! BPF programs to test with: random ones, each with the machine to run it in, and the public
 //! [`vectors`] of the instruction set.
 //!
-//! The tests of the verifier and of the compiler use the same cases. A case is told by its seed, so
-//! that what one test finds can be repeated in another one.
+//! The tests of the verifier and of the compiler use the same cases. A case is known by its seed,
+//! so that what one test finds can be repeated in another one.
 //!
 //! ```text
 //!   seed ─► writer    a program that keeps track of what registers and stack hold, so most of what
@@ -16,8 +16,9 @@
 //! its refusals.
 //!
 //! # Contexts
-//! Pure functions.
+//! All functions are pure.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
@@ -29,7 +30,8 @@ mod writer;
 
 use core::fmt;
 
-use bpf::{Program, interpreter::TestMachine};
+use bpf::Program;
+use bpf_interpreter::TestMachine;
 pub use instruction_cases::Random;
 pub use vectors::{Vector, vectors};
 pub use world::{KERNEL, KERNEL_BYTES, USER, USER_BYTES};

@@ -1,4 +1,4 @@
-//! The public test vectors of the instruction set, from `vectors.txt`, which tells its form.
+//! The public test vectors of the instruction set, from `vectors.txt`, which describes its form.
 
 use alloc::vec::Vec;
 

@@ -2,16 +2,14 @@
 
 use alloc::vec::Vec;
 
-use bpf::{
-    Program,
-    interpreter::{Space, TestMachine},
-};
+use bpf::Program;
+use bpf_interpreter::{Space, TestMachine};
 use instruction_cases::Random;
 
-/// Where memory of the kernel is mapped. Before and behind it is nothing.
+/// Where memory of the kernel is mapped. Nothing is mapped before and after it.
 pub const KERNEL: u64 = 0xffff_8000_0010_0000;
 pub const KERNEL_BYTES: u64 = 512;
-/// Where memory of the task is mapped. Before and behind it is nothing.
+/// Where memory of the task is mapped. Nothing is mapped before and after it.
 pub const USER: u64 = 0x5000_0000;
 pub const USER_BYTES: u64 = 256;
 

@@ -45,7 +45,7 @@ fn is_counted(instruction: &Instruction) -> bool {
     instruction.code().is_loop() || instruction.code().is_loopcc()
 }
 
-/// A breakpoint near the code, before it or well behind it.
+/// A breakpoint near the code, before it or well after it.
 fn near_target(random: &mut Random, ground: &Ground<'_>) -> u64 {
     let before = ground.at - ground.own.start;
     if random.one_in(2) && before > 0 {
@@ -56,7 +56,7 @@ fn near_target(random: &mut Random, ground: &Ground<'_>) -> u64 {
 }
 
 impl Ground<'_> {
-    /// Bytes, from the instruction under test on, for code and for what the test puts behind it.
+    /// Bytes, from the instruction under test on, for code and for what the test puts after it.
     pub const ROOM: u64 = Code::MAX_BYTES as u64 + 8;
 }
 

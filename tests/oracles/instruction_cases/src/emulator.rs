@@ -1,4 +1,4 @@
-//! Instructions that QEMU 7.2 executes otherwise than the manual says.
+//! Instructions that QEMU 7.2 executes differently from the manual.
 //!
 //! The result of such an instruction depends on more than its operands, or its length is not that
 //! of the bytes. So its executions cannot be compared. Real kernels do not contain such
@@ -27,7 +27,7 @@ pub(crate) fn errs(instruction: &Instruction, code: &[u8]) -> bool {
     }
 }
 
-/// A REX prefix with another prefix behind it, which makes it void (Intel SDM vol. 2A, 2.2.1). The
+/// A REX prefix with another prefix after it, which makes it void (Intel SDM vol. 2A, 2.2.1). The
 /// emulator heeds it.
 fn has_rex_before_prefix(code: &[u8]) -> bool {
     let is_rex = |byte: u8| byte & 0xf0 == 0x40;

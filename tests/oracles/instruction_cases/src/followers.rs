@@ -1,4 +1,4 @@
-//! Instructions behind the one under test: short, and harmless from any state. A jump in place of
+//! Instructions after the one under test: short, and harmless from any state. A jump in place of
 //! the first instruction displaces them, too.
 
 use crate::{Case, Ground, RSP, Random, Unpredictable};

@@ -21,7 +21,7 @@ pub struct Ground<'a> {
     pub fs_base: u64,
     /// Base of GS.
     pub gs_base: u64,
-    /// Some addresses that are not mapped, with nothing mapped in the megabyte behind each.
+    /// Some addresses that are not mapped, with nothing mapped in the megabyte after each.
     pub holes: &'a [u64],
     /// Whether anything is mapped at an address.
     pub is_mapped: &'a dyn Fn(u64) -> bool,
@@ -36,7 +36,7 @@ pub enum Place {
     Inside,
     /// Nothing at all, or at one of its ends: an access faults.
     Hole,
-    /// Something of others.
+    /// Memory of others.
     Elsewhere,
 }
 
@@ -75,7 +75,7 @@ impl Ground<'_> {
         }
     }
 
-    /// An address at which nothing is.
+    /// An address at which nothing is mapped.
     pub(crate) fn hole(&self, random: &mut Random) -> u64 {
         random.of(self.holes) + random.below(1 << 20)
     }
@@ -96,7 +96,7 @@ impl Ground<'_> {
         if !self.ring0 {
             return flags | IF;
         }
-        // IF, TF, IOPL, NT, AC and ID, each in one of so many cases.
+        // IF, TF, IOPL, NT, AC and ID, each in one of that many cases.
         let others = [
             (9, 2),
             (8, 32),

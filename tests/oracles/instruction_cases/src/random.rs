@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of `seed`. An even seed and the odd one behind it are the same.
+    /// The numbers of `seed`. An even seed and the odd one after it are the same.
     pub fn new(seed: u64) -> Self {
         Self(seed | 1)
     }

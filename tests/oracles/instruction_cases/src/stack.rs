@@ -1,5 +1,5 @@
-//! The stack pointer. An instruction may set it only to a place where there is a stack, or it
-//! faults before.
+//! The stack pointer. An instruction may set it only to a place where there is a stack, or it must
+//! fault before that.
 
 use iced_x86::{Code as C, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -76,7 +76,7 @@ pub(crate) fn fit(case: &mut Case, random: &mut Random, ground: &Ground<'_>) -> 
                 .contains(&address)
                 .then_some(())
         }
-        // Of the stack pointer and itself.
+        // An operation on the stack pointer and itself.
         Mnemonic::Add | Mnemonic::Sub | Mnemonic::And
             if number(instruction.op1_register()) == Some(RSP) =>
         {
@@ -113,7 +113,7 @@ pub(crate) fn fit(case: &mut Case, random: &mut Random, ground: &Ground<'_>) -> 
     }
 }
 
-/// Has operand `operand`, a 64-bit register or memory, be `value`.
+/// Makes operand `operand`, a 64-bit register or memory, be `value`.
 fn give(case: &mut Case, ground: &Ground<'_>, operand: u32, value: u64) -> Option<()> {
     match case.instruction.op_kind(operand) {
         OpKind::Register => {

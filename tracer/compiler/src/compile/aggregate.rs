@@ -3,6 +3,10 @@
 use alloc::{boxed::Box, format, vec::Vec};
 
 use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size};
+use trace_interface::{
+    shape::Shape,
+    view::{Class, Scale},
+};
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, ExpressionKind, Map as MapName, Span},
@@ -15,10 +19,7 @@ use super::{
 };
 use crate::{
     asm::Place,
-    histogram::Scale,
     number::{Key, Number, Stores, Test},
-    presentation::Class,
-    shape::Shape,
 };
 
 /// The most bytes of a key, and of a value of a hash.

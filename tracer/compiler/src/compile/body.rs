@@ -8,7 +8,11 @@ use alloc::{
 };
 
 use bpf::{Condition, Helper, Reg};
-use trace_interface::symbols::{Enum, Type};
+use trace_interface::{
+    shape::Shape,
+    symbols::{Enum, Type},
+    view::Class,
+};
 use trace_language::{
     Diagnostic,
     tree::{
@@ -27,8 +31,6 @@ use super::{
 use crate::{
     asm::{Asm, Label, Place},
     number::{Number, Test},
-    presentation::Class,
-    shape::Shape,
 };
 
 /// The kind of place that a program runs at.

@@ -5,7 +5,9 @@ use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 use bpf::{AluOp, Condition, Helper, MOST_RECORD_BYTES, Reg, context::ARGUMENTS};
 use trace_interface::{
     script::{RECORD_TYPE, Request},
+    shape::Shape,
     symbols::Register,
+    view::{Class, HEADER, Part, Record, VALUES},
 };
 use trace_language::{
     Diagnostic,
@@ -19,10 +21,8 @@ use super::{
 };
 use crate::{
     asm::Place,
-    format::{self as conversions, Part},
+    format as conversions,
     number::{Number, Space, Stores, Test},
-    presentation::{Class, HEADER, Record, VALUES},
-    shape::Shape,
 };
 
 /// The words that are always there.

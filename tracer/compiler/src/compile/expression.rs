@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 
 use bpf::{AluOp, Condition};
-use trace_interface::symbols::TypeId;
+use trace_interface::{shape::Shape, symbols::TypeId, view::Class};
 use trace_language::{
     Diagnostic,
     tree::{
@@ -20,8 +20,6 @@ use super::{
 use crate::{
     asm::Place,
     number::{Key, Number, Space, Test},
-    presentation::Class,
-    shape::Shape,
 };
 
 /// The kind of a number.

@@ -25,10 +25,12 @@ mod store;
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
 use core::cell::RefCell;
 
-use bpf::{Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, MapKind, verifier};
+use bpf::{Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, MapKind, ProgramKind, verifier};
 use trace_interface::{
-    script::{self, Attachment, Kind, Program, Request, Script},
+    script::{self, Attachment, Program, Request, Script},
+    shape::Shape,
     symbols::{Kernel, Type, TypeId},
+    view::{Class, Loops, MapView, Record, View},
 };
 use trace_language::{
     Diagnostic,
@@ -37,10 +39,6 @@ use trace_language::{
 
 use self::body::{Body, Parts, Shared, Site, SiteKind};
 pub use self::sources::events;
-use crate::{
-    presentation::{Class, Loops, MapView, Presentation, Record},
-    shape::{Context, Shape},
-};
 
 /// How a script is compiled.
 #[derive(Clone, Debug)]
@@ -79,10 +77,11 @@ impl Default for Options {
     }
 }
 
-/// A script, and how its answers are shown.
+/// A compiled text.
 pub struct Compiled {
     pub script: Script,
-    pub presentation: Presentation,
+    /// How its answers are read.
+    pub view: View,
     /// By attachment: where it comes from. A probe may have several attachments.
     pub origins: Vec<Origin>,
 }
@@ -779,14 +778,12 @@ impl<'a> Compiler<'a> {
         let count = parts.len();
         for (number, part) in parts.into_iter().enumerate() {
             let is_last = number + 1 == count;
-            let (kind, bpf_kind) = match group.site {
+            let kind = match group.site {
                 SiteKind::SessionEntry | SiteKind::Return if is_last => {
-                    (Kind::Return { data }, bpf::Kind::Return { data })
+                    ProgramKind::Return { data }
                 }
-                SiteKind::SessionEntry | SiteKind::Return => {
-                    (Kind::Entry { data }, bpf::Kind::Entry { data })
-                }
-                _ => (Kind::Probe, bpf::Kind::Probe),
+                SiteKind::SessionEntry | SiteKind::Return => ProgramKind::Entry { data },
+                _ => ProgramKind::Probe,
             };
             let maps = part.asm.maps.clone();
             if !part.asm.stack_fits() {
@@ -835,7 +832,7 @@ impl<'a> Compiler<'a> {
             };
             let code = bpf::wire::encode(&insns);
             let program = bpf::Program {
-                kind: bpf_kind,
+                kind,
                 insns,
                 maps: defs,
             };
@@ -1020,20 +1017,7 @@ impl<'a> Compiler<'a> {
                     "use fewer or shorter keys, or a field of the value",
                 )]);
             }
-            maps.push(script::Map {
-                name: def.name.into_owned(),
-                kind: match def.kind {
-                    MapKind::Array => script::MapKind::Array,
-                    MapKind::PerCpuArray => script::MapKind::PerCpuArray,
-                    MapKind::Hash => script::MapKind::Hash,
-                    MapKind::PerCpuHash => script::MapKind::PerCpuHash,
-                    MapKind::Stacks => script::MapKind::Stacks,
-                    MapKind::Ring => script::MapKind::Ring,
-                },
-                key_size: def.key_size,
-                value_size: def.value_size,
-                entries: def.entries,
-            });
+            maps.push(def);
             views.push(MapView {
                 name: map.name.as_ref().map(|name| format!("@{name}")),
                 class: map.class.clone().unwrap_or(Class::Count),
@@ -1057,18 +1041,15 @@ impl<'a> Compiler<'a> {
                 probes,
                 requests: self.requests,
             },
-            presentation: Presentation::new(
-                views,
-                self.records,
-                Loops {
+            view: View {
+                maps: views,
+                records: self.records,
+                loops: Loops {
                     counters: counters.map(|number| number as u32),
                     loops: self.loops,
                 },
-                Context {
-                    probes: self.probes,
-                    ..Context::default()
-                },
-            ),
+                probes: self.probes,
+            },
             origins: self.origins,
         })
     }

@@ -1,6 +1,12 @@
 //! Names in messages.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use ::names::distance;
 
 /// "did you mean `a` or `b`?", or nothing.
 pub(super) fn did_you_mean(names: &[String]) -> String {
@@ -9,19 +15,14 @@ pub(super) fn did_you_mean(names: &[String]) -> String {
         .take(3)
         .map(|name| format!("`{name}`"))
         .collect();
-    match &names[..] {
-        [] => String::new(),
-        [name] => format!("did you mean {name}?"),
-        [first @ .., last] => format!("did you mean {} or {last}?", first.join(", ")),
-    }
+    ::names::did_you_mean(&names).to_string()
 }
 
 /// The names that are nearest to one: those with few letters changed, and no other ones with fewer.
 pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
     let most = name.chars().count() / 3 + 1;
     let mut found: Vec<(usize, &str)> = names
-        .map(|other| (distance(name, other), other))
-        .filter(|(distance, _)| *distance <= most)
+        .filter_map(|other| Some((distance(name, other, most)?, other)))
         .collect();
     found.sort_unstable();
     found.dedup();
@@ -32,21 +33,6 @@ pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> V
         .take(3)
         .map(|(_, name)| name.into())
         .collect()
-}
-
-/// How many letters are changed, left out or put in (Levenshtein's distance).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (line, letter) in a.chars().enumerate() {
-        let mut diagonal = line;
-        row[0] = line + 1;
-        for (column, other) in b.chars().enumerate() {
-            let changed = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 /// A duration as probes write it: `s:1`, `ms:100`, `us:5`, `ns:7`.

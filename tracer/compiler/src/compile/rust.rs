@@ -3,9 +3,12 @@
 use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 
 use bpf::{AluOp, Condition, Reg};
-use trace_interface::symbols::{
-    Enum, Expression, Field, Moment, Operation, Place as ProbedPlace, Register, Source, Struct,
-    Tag, Type, TypeId, Unavailable, Variable, Variant,
+use trace_interface::{
+    shape::Shape,
+    symbols::{
+        Enum, Expression, Field, Moment, Operation, Place as ProbedPlace, Register, Source, Struct,
+        Tag, Type, TypeId, Unavailable, Variable, Variant,
+    },
 };
 use trace_language::{
     Diagnostic,
@@ -20,7 +23,6 @@ use super::{
 use crate::{
     asm::{Place, step},
     number::{Number, Space, Test},
-    shape::Shape,
 };
 
 /// How deep values inside of values are stored.

@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 use bpf::{AluOp, Condition, Helper, Reg};
+use trace_interface::shape::Shape;
 use trace_language::{Diagnostic, tree::Span};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
 use crate::{
     asm::{Asm, Label, Place},
     number::{Number, Space, Stores, Test},
-    shape::Shape,
 };
 
 /// Bytes of a task's name.
@@ -716,72 +716,6 @@ impl Body<'_, '_> {
             place = place.at(shape.bytes());
         }
         Ok(first)
-    }
-}
-
-impl Shape {
-    /// The same with less of a text or of bytes, so that a key has room for more than one.
-    pub(crate) fn for_key(self) -> Self {
-        const MOST: u32 = 40;
-        match self {
-            Self::Text(bytes) => Self::Text(bytes.min(MOST + 8)),
-            Self::Counted(most) => Self::Counted(most.min(MOST)),
-            Self::Bytes(most) => Self::Bytes(most.min(MOST)),
-            other => other,
-        }
-    }
-
-    /// Whether some of its bytes are not stored for all values.
-    pub(crate) fn varies(&self) -> bool {
-        match self {
-            Self::Counted(_)
-            | Self::Bytes(_)
-            | Self::List { .. }
-            | Self::Enum { .. }
-            | Self::Maybe(_) => true,
-            Self::Array { of, .. } => of.varies(),
-            Self::Tuple(items) | Self::Items { items, .. } => items.iter().any(Self::varies),
-            Self::Struct { fields, .. } => fields.iter().any(|(_, shape)| shape.varies()),
-            _ => false,
-        }
-    }
-
-    /// Makes it one that takes values of both shapes. Whether that goes, and whether it changed.
-    pub(crate) fn merge(&mut self, other: &Self) -> Option<bool> {
-        if self == other {
-            return Some(false);
-        }
-        match (&mut *self, other) {
-            (Self::Text(a), Self::Text(b)) => {
-                let changed = *b > *a;
-                *a = (*a).max(*b);
-                Some(changed)
-            }
-            (Self::Counted(_), Self::Text(_)) => Some(false),
-            (Self::Text(_), Self::Counted(_)) => {
-                *self = other.clone();
-                Some(true)
-            }
-            (Self::Unsigned(8) | Self::Signed(8), Self::Unsigned(8) | Self::Signed(8))
-            | (Self::Address, Self::Unsigned(8) | Self::Signed(8)) => Some(false),
-            (Self::Unsigned(8) | Self::Signed(8), Self::Address) => {
-                *self = other.clone();
-                Some(true)
-            }
-            (Self::Unsigned(8) | Self::Signed(8) | Self::Address, Self::Flag) => Some(false),
-            (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Address) => {
-                *self = other.clone();
-                Some(true)
-            }
-            (Self::Tuple(a), Self::Tuple(b)) if a.len() == b.len() => {
-                let mut changed = false;
-                for (a, b) in a.iter_mut().zip(b) {
-                    changed |= a.merge(b)?;
-                }
-                Some(changed)
-            }
-            _ => None,
-        }
     }
 }
 

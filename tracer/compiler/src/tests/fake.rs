@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use bpf::{
-    Kind, MapDef, MapIndex, MapKind,
-    interpreter::{Space, TestMachine, run},
-};
+use bpf::{MapIndex, MapKind, ProgramKind};
+use bpf_interpreter::{Space, TestMachine, run};
 use trace_interface::{
     Frame,
     frame::{Books, Entry},
@@ -17,7 +15,9 @@ use trace_interface::{
 };
 use trace_language::parse;
 
-use crate::{Compiled, Options, Presentation, Symbol, Symbolize, compile};
+use trace_answers::{Presentation, Symbol, Symbolize};
+
+use crate::{Compiled, Options, compile};
 
 pub(super) const WRITE: u64 = 0xffff_8000_0000_1000;
 pub(super) const READ: u64 = 0xffff_8000_0000_2000;
@@ -665,36 +665,12 @@ pub(super) struct World {
     pub(super) faults: u64,
 }
 
-fn kind_of(kind: script::MapKind) -> MapKind {
-    match kind {
-        script::MapKind::Array => MapKind::Array,
-        script::MapKind::PerCpuArray => MapKind::PerCpuArray,
-        script::MapKind::Hash => MapKind::Hash,
-        script::MapKind::PerCpuHash => MapKind::PerCpuHash,
-        script::MapKind::Stacks => MapKind::Stacks,
-        script::MapKind::Ring => MapKind::Ring,
-    }
-}
-
 /// The program as the kernel sees it.
 pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
     let program = &script.programs[number as usize];
-    let def = |map: &u32| {
-        let map = &script.maps[*map as usize];
-        MapDef {
-            name: map.name.clone().into(),
-            kind: kind_of(map.kind),
-            key_size: map.key_size,
-            value_size: map.value_size,
-            entries: map.entries,
-        }
-    };
+    let def = |map: &u32| script.maps[*map as usize].clone();
     bpf::Program {
-        kind: match program.kind {
-            script::Kind::Probe => Kind::Probe,
-            script::Kind::Entry { data } => Kind::Entry { data },
-            script::Kind::Return { data } => Kind::Return { data },
-        },
+        kind: program.kind,
         insns: bpf::wire::decode(&program.code).unwrap(),
         maps: program.maps.iter().map(def).collect(),
     }
@@ -706,17 +682,13 @@ impl World {
     }
 
     pub(super) fn of(compiled: Compiled) -> Self {
-        let Compiled {
-            script,
-            presentation,
-            ..
-        } = compiled;
+        let Compiled { script, view, .. } = compiled;
         // As the host gets it.
         let script = Script::decode(&script.encode()).unwrap();
         let count = script.maps.len();
         let mut world = Self {
             script,
-            presentation,
+            presentation: Presentation::new(view),
             fake: Fake::new(),
             out: String::new(),
             memory: Vec::new(),
@@ -787,13 +759,13 @@ impl World {
             }
             machine.set_stacks(index, &self.stacks[*map as usize]);
         }
-        if matches!(program.kind, Kind::Return { .. }) {
+        if matches!(program.kind, ProgramKind::Return { .. }) {
             machine.entry_data = self.entry_data.clone().into();
         }
         let result = run(&program, &mut machine, 100_000).unwrap_or_else(|objection| {
             panic!("{objection}");
         });
-        if matches!(program.kind, Kind::Entry { .. }) {
+        if matches!(program.kind, ProgramKind::Entry { .. }) {
             self.entry_data = machine.entry_data.to_vec();
         }
         self.faults += machine.faults;
@@ -911,7 +883,7 @@ impl World {
         for map in 0..self.script.maps.len() as u32 {
             let has_keys = !matches!(
                 self.script.maps[map as usize].kind,
-                script::MapKind::Ring | script::MapKind::Stacks
+                MapKind::Ring | MapKind::Stacks
             );
             if has_keys {
                 self.send_map(map);

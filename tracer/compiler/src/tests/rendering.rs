@@ -327,9 +327,9 @@ fn maps_are_shown_meanwhile_and_the_end_is_as_if_they_were_not() {
         (number("@a"), vec![entry(0, &[0; 4], 3)]),
     ];
     let mut out = String::new();
-    let presentation = &compiled.presentation;
+    let presentation = trace_answers::Presentation::new(compiled.view);
     presentation
-        .live(&live.into(), &crate::NoSymbols, &mut out)
+        .live(&live.into(), &trace_answers::NoSymbols, &mut out)
         .unwrap();
     assert_eq!(out, "@a: 3\n@b[7]: 3\n\n");
     assert_eq!(presentation.maps().count(), 0);

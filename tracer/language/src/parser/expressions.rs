@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// An expression, and how many levels it has. Chains as `a + b + c` grow to the left without a
+/// An expression, and how many levels it has. Chains such as `a + b + c` grow to the left without a
 /// recursion here, but whoever walks the tree recurses.
 struct Tall {
     expression: Expression,
@@ -506,8 +506,8 @@ impl Parser<'_> {
     }
 }
 
-/// How long the path is that a text begins with. Between angle brackets all is taken that types
-/// have.
+/// The length of the path that a text begins with. Between angle brackets it includes all that
+/// types have.
 fn path_length(text: &str) -> usize {
     let mut brackets = 0_usize;
     let mut parentheses = 0_usize;
@@ -535,7 +535,7 @@ fn path_length(text: &str) -> usize {
     }
 }
 
-/// A path with a blank behind each comma, and between words.
+/// A path with a blank after each comma, and between words.
 fn tidy(path: &str) -> String {
     let mut tidy = String::new();
     let mut letters = path.chars().peekable();

@@ -23,7 +23,7 @@ const KINDS: [&str; 10] = [
     "begin",
     "end",
 ];
-/// Words that bpftrace has and this tracer has not, with the way out.
+/// Words that bpftrace has and this tracer does not have, with the way out.
 const ABSENT: [(&[&str], &str); 13] = [
     (
         &["fentry", "kfunc", "f"],
@@ -78,7 +78,7 @@ impl Probe {
 }
 
 impl Parser<'_> {
-    /// At least one.
+    /// Reads probes, at least one.
     pub(super) fn probes(&mut self) -> Parsed<Vec<Probe>> {
         let mut probes: Vec<Probe> = Vec::new();
         loop {
@@ -333,7 +333,7 @@ impl Parser<'_> {
         Ok(ProbeKind::Line { file, line })
     }
 
-    /// `:UNIT:NUMBER`, or `:NUMBER` with a unit of time behind the digits.
+    /// `:UNIT:NUMBER`, or `:NUMBER` with a unit of time after the digits.
     fn period(&mut self, provider: &Name, form: &str) -> Parsed<u64> {
         const SECOND: u64 = 1_000_000_000;
         let is_in = |letter: char| letter == '$' || lexer::is_word(letter);
@@ -383,8 +383,8 @@ fn is_event(letter: char) -> bool {
     lexer::is_word(letter) || "*?-.$".contains(letter)
 }
 
-/// How long the pattern of a function is that a text begins with: letters of paths, `*` and `?`,
-/// all between angle brackets, and the names that the compiler makes, as `{closure#0}`.
+/// The length of the pattern of a function that a text begins with: letters of paths, `*` and `?`,
+/// all between angle brackets, and the names that the compiler makes, such as `{closure#0}`.
 fn pattern_length(text: &str) -> usize {
     let mut length = 0;
     while let Some(next) = text[length..].chars().next() {
@@ -413,7 +413,7 @@ pub(crate) fn is_plain_pattern(text: &str) -> bool {
     pattern_length(text) == text.len() && !text.split('$').skip(1).any(is_argument)
 }
 
-/// How long the part is that begins with an opening bracket and ends with its closing one, if all
+/// The length of the part that begins with an opening bracket and ends with its closing one, if all
 /// between them is allowed.
 fn closed(text: &str, open: char, close: char, is_in: fn(char) -> bool) -> Option<usize> {
     let mut depth = 0_usize;

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Parser<'_> {
-    /// `{ … }`. Mistakes in it are told, and what follows them is read.
+    /// `{ … }`. Mistakes in it are reported, and what follows them is read.
     pub(super) fn block(&mut self) -> Parsed<Block> {
         let open = self.expect("{", "statements stand in a block: `{ … }`")?;
         self.nested(|parser| Ok(parser.statements(open)))
@@ -100,7 +100,7 @@ impl Parser<'_> {
             _ => (self.assignment()?, false),
         };
         let span = self.taken(start);
-        // That the text ends is told with the block that does not.
+        // The end of the text is reported with the block that has no end.
         let ends = ends_with_block
             || self.accept(";")?
             || matches!(self.peek()?, Token::Sign("}") | Token::End);

@@ -10,7 +10,7 @@
 //!
 //! If the host shares the machine's memory ([`Options::memory`]), the messages go through an
 //! [`outbox`] there, and the serial port has only two kinds of messages: where things are in memory
-//! ([`Place`]), and empty ones, which say that there is something new in the outbox.
+//! ([`MemoryPlace`]), and empty ones, which say that there is something new in the outbox.
 //!
 //! # Invariants
 //! WIRE-1. A message is its header and as many bytes as the header says. The header has a sum of
@@ -18,9 +18,10 @@
 //!     stops: it cannot know where the next message begins.
 //!
 //! # Contexts
-//! Any. Only [`Reader`] and [`Place`] allocate.
+//! Everything works in any context. Only [`Reader`] and [`MemoryPlace`] allocate.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
@@ -30,7 +31,7 @@ mod place;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use place::{Extent, MapPart, Place};
+pub use place::{Extent, MapPart, MemoryPlace};
 
 /// The script's bytes.
 pub const SCRIPT_FILE: &str = "opt/trace/script";
@@ -51,7 +52,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// As it is sent.
+    /// The byte as it is sent.
     pub const fn byte(self) -> u8 {
         match self {
             Self::End => b'E',
@@ -67,10 +68,10 @@ impl Control {
     }
 }
 
-/// In front of each message.
+/// The header in front of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of the message, without the header.
+    /// The number of bytes of the message, without the header.
     pub bytes: u32,
     /// The [`crc32`] of these bytes.
     pub sum: u32,
@@ -89,7 +90,7 @@ impl Header {
         })
     }
 
-    /// As it is sent.
+    /// The header as it is sent.
     pub fn encode(self) -> [u8; Self::BYTES] {
         let [a, b, c, d] = self.bytes.to_le_bytes();
         let [e, f, g, h] = self.sum.to_le_bytes();
@@ -210,34 +211,34 @@ impl Reader {
         Ok(Some(message))
     }
 
-    /// How many bytes of a message have come whose rest has not.
+    /// How many bytes of an incomplete message have come.
     pub fn pending(&self) -> usize {
         self.bytes.len() - self.taken
     }
 }
 
-/// The work of a traced kernel meanwhile.
+/// What a traced kernel does during a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
     /// The program that runs in ring 3 and its arguments, divided by blanks. None: the default one.
     pub run: Option<&'a str>,
-    /// The trace ends after so many nanoseconds. None: with the program.
+    /// The trace ends after this many nanoseconds. None: it ends with the program.
     pub nanoseconds: Option<u64>,
     /// The host reads the machine's memory.
     pub memory: bool,
     /// KiB of each CPU's ring. None: as it is.
     pub ring_kib: Option<u32>,
-    /// The rings overwrite their oldest records. Nobody reads them in the machine, so no record is
+    /// The rings overwrite their oldest records. No code in the machine reads them, so no record is
     /// sent and no request is served.
     pub overwrite: bool,
     /// The machine shows that each of its CPUs gets on: [`outbox::FED`].
     pub watchdog: bool,
-    /// The host reads the script's maps in memory while it runs ([`Place::Map`]).
+    /// The host reads the script's maps in memory while it runs ([`MemoryPlace::Map`]).
     pub maps: bool,
 }
 
 impl<'a> Options<'a> {
-    /// From the text of [`OPTIONS_FILE`]. Lines with other keys are ignored.
+    /// Reads the text of [`OPTIONS_FILE`]. Lines with other keys are ignored.
     pub fn parse(text: &'a str) -> Self {
         let mut options = Self::default();
         for line in text.lines() {
@@ -257,7 +258,8 @@ impl<'a> Options<'a> {
 }
 
 impl fmt::Display for Options<'_> {
-    /// As [`Options::parse`] reads it. A line break in `run` would end it, so it becomes a blank.
+    /// Writes the options as [`Options::parse`] reads them. A line break in `run` would end it, so
+    /// it becomes a blank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(run) = self.run {
             f.write_str("run=")?;

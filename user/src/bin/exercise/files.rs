@@ -1,4 +1,8 @@
-//! Files, directories and descriptors.
+//! Exercises about files, directories and descriptors.
+//!
+//! Each makes the calls in an order that leaves no doubt about the answer, and compares: numbers of
+//! descriptors, errnos, positions, contents. They work below `/tmp` and remove what they have made.
+//! Those with arguments are told by a guest test which file to use.
 
 use core::ffi::CStr;
 use user::{

@@ -1,4 +1,8 @@
-//! Processes: fork, exec, wait, exit, kill, and sleeping.
+//! Exercises about processes: fork, exec, wait, exit, kill, and sleeping.
+//!
+//! A parent waits for each child that it has made and checks how it ended, so a check that fails in
+//! a child fails the exercise. Where an order between processes matters, they watch each other by
+//! calls (`getppid`, `stat`, `kill` with signal 0) and give their CPU away meanwhile.
 
 use user::{
     Args,

@@ -1,6 +1,7 @@
 //! Which registers a path from an instruction may still read.
 //!
-//! States are compared by these only: two paths that differ in what nobody reads are the same path.
+//! States are compared by these only, because two paths that differ only in what no instruction
+//! reads are the same path.
 
 use alloc::{collections::TryReserveError, vec::Vec};
 
@@ -54,7 +55,7 @@ fn reads_and_writes(insn: &Insn) -> (u16, u16) {
     }
 }
 
-/// For each instruction the registers that it or a later one may read. Its jumps lead into it.
+/// The registers that each instruction or a later one may read. No jump leads out of `insns`.
 pub(super) fn live(insns: &[Insn]) -> Result<Vec<u16>, TryReserveError> {
     let always = bit(Reg::R10);
     let mut live = Vec::new();

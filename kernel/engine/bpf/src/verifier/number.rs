@@ -111,7 +111,7 @@ impl Bits {
         Self::new(self.value ^ other.value, self.unknown | other.unknown)
     }
 
-    /// The low bits of a product are known as far as the factors' are: behind the zeros that both
+    /// The low bits of a product are known as far as the factors' are: above the zeros that both
     /// end with, as many as the shorter run of known bits has.
     fn mul(self, other: Self) -> Self {
         let zeros = |bits: Self| bits.most().trailing_zeros();
@@ -277,8 +277,8 @@ impl Number {
         self.bits.most() & (step - 1) == 0
     }
 
-    /// Carries what bounds and bits tell to each other. Nothing, if they contradict each other: the
-    /// set is empty.
+    /// Carries what bounds and bits tell to each other. `None` if they contradict each other,
+    /// because the set is empty then.
     fn settled(mut self) -> Option<Self> {
         // Bits may shorten bounds, and these may make more bits known: the second turn brings what
         // the first began with the bits that were known before it.
@@ -308,7 +308,7 @@ impl Number {
         Some(self)
     }
 
-    /// The members of both, or a little more. Nothing, if there are none.
+    /// The members of both, or a little more. `None` if there are none.
     pub(super) fn meet(self, other: Self) -> Option<Self> {
         Self {
             least: self.least.max(other.least),
@@ -326,7 +326,7 @@ impl Number {
         self.meet(other).unwrap_or(self)
     }
 
-    /// The members that are at most `most`. Nothing, if there are none.
+    /// The members that are at most `most`. `None` if there are none.
     pub(super) fn at_most(self, most: u64) -> Option<Self> {
         self.meet(Self::between(0, most))
     }
@@ -383,7 +383,7 @@ impl Number {
         self.meet(Self::with_bits(Bits::new(0, !bits)))
     }
 
-    /// Without that number, if it is at an end.
+    /// The set without that number, if it is at an end.
     pub(super) fn without(self, number: u64) -> Option<Self> {
         if self.known() == Some(number) {
             return None;
@@ -579,7 +579,7 @@ impl Number {
         low
     }
 
-    /// With zeros for the bits that `mask` has not.
+    /// The set with zeros for the bits that are not in `mask`.
     pub(super) fn masked(self, mask: u64) -> Self {
         self.and(Self::constant(mask))
     }
@@ -594,7 +594,7 @@ impl Number {
         self.shift_right(Self::constant(first.into())).low(bits)
     }
 
-    /// Moved up by `count` bits, below 64.
+    /// The set moved up by `count` bits, below 64.
     pub(super) fn moved(self, count: u32) -> Self {
         self.shift_left(Self::constant(count.into()))
     }
@@ -655,7 +655,7 @@ impl Number {
         }
     }
 
-    /// Of a count only the low `count_bits` matter.
+    /// Applies `op`. Only the low `count_bits` of a count matter.
     fn operate(self, op: AluOp, other: Self, count_bits: u32) -> Self {
         match op {
             AluOp::Mov => other,

@@ -88,16 +88,16 @@ pub enum Cause {
     },
     /// `r10` would be written.
     FramePointer,
-    /// A sign extension of so many bits does not exist.
+    /// A sign extension of that many bits does not exist.
     ExtendedBits {
         width: Width,
         found: u8,
     },
-    /// A reordering of so many bits does not exist.
+    /// A reordering of that many bits does not exist.
     SwappedBits {
         found: u8,
     },
-    /// An atomic operation on so many bytes does not exist.
+    /// An atomic operation on that many bytes does not exist.
     AtomicBytes {
         found: u32,
     },

@@ -5,7 +5,8 @@
 //! S2. Values with the same site (see [`Value::ValueOrNull`]) in one state are the same pointer.
 //!
 //! # Running out
-//! A stack's slots are taken as a program uses them. No memory for them is an error, never a panic.
+//! Slots of the stack are allocated as a program uses them. If there is no memory for one, that is
+//! an error and never a panic.
 
 use alloc::{collections::TryReserveError, vec::Vec};
 use core::fmt;
@@ -209,7 +210,7 @@ fn parts(offset: i64, bytes: u32) -> impl Iterator<Item = Part> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct State {
     regs: [Value; 11],
-    /// From `r10` downwards; those behind the end were never written.
+    /// The slots from `r10` downwards; those past the end were never written.
     slots: Vec<Slot>,
     /// The call that reserved the record.
     pub(super) record: Option<u16>,
@@ -220,7 +221,7 @@ pub(super) struct State {
 pub(super) struct NotWritten(pub(super) i64);
 
 impl State {
-    /// As a program finds it.
+    /// The state that a program finds.
     pub(super) fn at_entry() -> Self {
         let mut regs = [Value::Unset; 11];
         regs[1] = Value::Context;
@@ -363,7 +364,8 @@ impl State {
         }
     }
 
-    /// The call at `site` is made: what it gave before is another pointer than what it gives now.
+    /// The call at `site` is made: the pointer that it gave before is not the one that it gives
+    /// now.
     pub(super) fn forget_site(&mut self, site: u16) {
         self.for_each(|value| {
             if let Value::ValueOrNull { site: known, .. } = value

@@ -1,8 +1,8 @@
 //! The walk over all paths of a program.
 //!
-//! It goes along one path to its end, then back to the last branch with a way not gone yet. Where
-//! jumps lead to, it keeps the state: a later path that arrives there with nothing new, and finds
-//! that the walk from there has ended, need not be walked again.
+//! It goes along one path to its end, then back to the last branch with a way not gone yet. It
+//! keeps the state at each target of a jump. A later path that arrives there with nothing new,
+//! after the walk from there has ended, need not be walked again.
 //!
 //! ```text
 //!   entry ──► node ──► node ──► exit        A node is a kept state. It is open until all paths
@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! W1. A path ends at a node only if the node is closed. An open one is on the way that led here,
-//!     so that its paths would end by going round, which is no end.
+//!     so its paths would go round and never end.
 //! W2. The steps from the entry to a node and those that remain from it are at most [`MOST_PATH`]
 //!     on every path.
 //! W3. `bytes` counts all kept and waiting states and all nodes, and is at most
@@ -29,7 +29,7 @@ use crate::{Cost, Fact, Insn, Program};
 
 /// The most states that are kept for one instruction. Each arrival is compared with them.
 const MOST_KEPT: usize = 128;
-/// So many comparisons of states count as a step of the walk.
+/// How many comparisons of states count as a step of the walk.
 const COMPARISONS_OF_STEP: u32 = 16;
 
 /// A place on a path whose state was kept.
@@ -67,7 +67,7 @@ struct Walk<'a> {
     program: &'a Program,
     stepper: Stepper<'a>,
     live: Vec<u16>,
-    /// For each instruction that a jump leads to: what is known of paths that came there.
+    /// What is known of the paths that came to each instruction that a jump leads to.
     kept: Vec<Option<Vec<Kept>>>,
     nodes: Vec<Node>,
     /// Ways not gone yet.
@@ -260,8 +260,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A path has come to where a jump leads. Whether it ends here, because all that it can do is
-    /// known.
+    /// A path has come to where a jump leads. Returns whether it ends here, because all that it can
+    /// do is known.
     fn arrive(&mut self, path: &mut Path) -> Result<bool, Cause> {
         path.state.keep(self.live[path.at]);
         let Some(kept) = &mut self.kept[path.at] else {
@@ -342,7 +342,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A way from that node has ended after so many steps.
+    /// A way from the node `last` has ended after `steps` steps.
     fn ended(&mut self, mut last: Option<u32>, mut steps: u32) {
         while let Some(number) = last {
             let node = &mut self.nodes[number as usize];

@@ -1,10 +1,8 @@
 //! The helpers, with pointers to the memory that the machine code uses.
 
-use bpf::{
-    Helper, MOST_RECORD_BYTES, MapIndex, MapKind, errno,
-    interpreter::{Environment, Object, Space},
-};
+use bpf::{Helper, MOST_RECORD_BYTES, MapIndex, MapKind, errno};
 use bpf_compiler::Sample;
+use bpf_interpreter::{Environment, Object, Space};
 
 use super::{DIRECTION, HANDLES, WORLD, World};
 

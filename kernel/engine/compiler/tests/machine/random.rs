@@ -1,11 +1,11 @@
 //! Random programs that the verifier takes: straight lines and forward jumps over everything that
 //! the instruction set has, with all registers in use.
 
-use bpf::interpreter::{Space, TestMachine};
 use bpf::{
-    AluOp, AtomicOp, Condition, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program,
-    Reg, Size, Swap, Target, Width, context::Register,
+    AluOp, AtomicOp, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program,
+    ProgramKind, Reg, Size, Swap, Target, Width, context::Register,
 };
+use bpf_interpreter::{Space, TestMachine};
 
 /// Numbers by xorshift.
 pub struct Random(u64);
@@ -311,7 +311,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     let end = insns.len();
     let length = end - begin;
     for i in begin..end {
-        // Not over the definitions behind a call.
+        // Not over the definitions after a call.
         let target = i + 1 + random.below((length / 3 + 1) as u64) as usize;
         let mut target = target.min(end);
         while insns[i + 1..target]
@@ -357,7 +357,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     }
     insns.push(Insn::Exit);
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps,
     }

@@ -1,5 +1,5 @@
-//! A limit on the time that a program takes to be compiled and run. The process ends when it is
-//! over, because machine code that goes round for ever cannot be left.
+//! A limit on the time that a program takes to be compiled and run. The process ends when the time
+//! is over, because machine code that loops for ever cannot be left.
 
 use std::{
     process,
@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Far more than a program takes, also on a busy machine: it is a millisecond.
+/// Far more than the millisecond that a program takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often the thread looks that watches. A message to it for each program would cost more than
-/// the program.
+/// How often the watching thread looks. A message to it for each program would cost more than the
+/// program.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Counts the beginnings and the ends. It is odd while a program runs.

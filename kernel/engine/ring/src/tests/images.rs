@@ -75,7 +75,7 @@ fn bytes_that_are_no_ring_are_refused_with_a_reason() {
 }
 
 proptest! {
-    /// Every record that the image shows was written so, and what is missing was counted.
+    /// Every record that the image shows was written like that, and what is missing was counted.
     #[test]
     fn an_image_of_a_running_machine_shows_no_torn_record(
         pages in 1..4usize,

@@ -16,7 +16,7 @@ pub(crate) type Interrupt = (usize, Rc<dyn Fn()>);
 
 #[derive(Default)]
 struct Plan {
-    /// By depth. A handler runs once.
+    /// The interrupts by depth. A handler runs once.
     interrupts: Vec<Option<Interrupt>>,
     depth: usize,
 }

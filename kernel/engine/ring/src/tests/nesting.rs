@@ -16,13 +16,13 @@ const MAX: usize = crate::layout::MAX_PAYLOAD;
 /// Things that happen together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// So many records of this length, by the ring's own CPU.
+    /// This many records of this length, by the ring's own CPU.
     Write(usize, usize),
     /// The same; every second one, from the first on, is discarded.
     Doubt(usize, usize),
-    /// So many events are taken out.
+    /// This many events are taken out.
     Consume(usize),
-    /// All is shown.
+    /// Everything is shown.
     Show,
     Reset,
 }

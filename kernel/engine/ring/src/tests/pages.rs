@@ -142,7 +142,7 @@ fn a_cursor_that_is_overtaken_says_how_many_it_lost() {
         other => Err(other),
     };
     assert_eq!(record(world.look(&mut cursor)), Ok(0));
-    // Of those that go, it has seen 0.
+    // It has seen record 0 of those that go.
     world.write_many(4, half);
     assert_eq!(world.look(&mut cursor), Some(Event::Lost(3)));
     assert_eq!(record(world.look(&mut cursor)), Ok(4));

@@ -1,4 +1,4 @@
-//! Exchanges of two rings at each access of those who write, read and exchange, and writers at each
+//! Exchanges of two rings at each access of writers, readers and exchanges, and writers at each
 //! access of an exchange.
 
 use core::{
@@ -28,7 +28,7 @@ struct Pair {
     discarded: Cell<u64>,
     dropped: Cell<u64>,
     read: RefCell<BTreeSet<u64>>,
-    /// Behind the rings.
+    /// The memory of the rings.
     _memory: [Memory; 2],
 }
 
@@ -43,15 +43,15 @@ enum Look {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// So many records, by the rings' own CPU.
+    /// This many records, by the rings' own CPU.
     Write(usize, Look),
     /// A record that is given up, and one that is not.
     Doubt,
-    /// By any CPU.
+    /// An exchange by any CPU.
     Exchange,
-    /// Not on top of a writer.
+    /// A quiet moment, not on top of a writer.
     Quiet,
-    /// So many records are taken out of the live ring.
+    /// This many records are taken out of the live ring.
     Consume(usize),
     /// The live ring is cleared.
     Clear,

@@ -1,14 +1,14 @@
-//! Makes instructions of filters.
+//! Compiles filters to instructions.
 //!
 //! The instructions run before a record is reserved, so a value is fetched for the filter alone,
 //! and the event's own fetching stays as it is. They go to a label if the hit is to be dropped and
 //! fall through if it is to be kept. An `&&` or `||` stops at the first part that decides.
 //!
-//! A string is copied to the stack, because only there it cannot change between two looks and
-//! because user memory cannot be reached otherwise. A pattern without a search reads no more of it
-//! than it needs. A pattern with a search is laid out as straight code for each position, because
-//! addresses on the stack are constants: `*abc*` takes about 750 instructions, of which a hit runs
-//! three for each byte of its string.
+//! A string is copied to the stack, because elsewhere it may change between two looks and because
+//! user memory cannot be reached otherwise. A pattern without a search reads no more of it than it
+//! needs. A pattern with a search is laid out as straight code for each position, because addresses
+//! on the stack are constants: `*abc*` takes about 750 instructions, of which a hit runs three for
+//! each byte of its string.
 //!
 //! A field that the test before has loaded is not loaded again. [`Emitter::held`] is what the
 //! value register holds on all paths to the next instruction.
@@ -69,8 +69,7 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
-/// A filter that cannot be compiled. A filter that is too long is told by
-/// [`Builder::finish`] instead.
+/// A filter that cannot be compiled. [`Builder::finish`] reports a filter that is too long instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompileError {
     /// A field has no value yet.
@@ -177,7 +176,7 @@ struct Emitter<'a, 'b, 'l> {
     frame: Frame,
     load: &'b mut Load<'l>,
     held: Held<'a>,
-    /// For labels that are not placed yet: what is held on the paths to them.
+    /// What is held on the paths to labels that are not placed yet.
     waiting: Vec<(Label, Held<'a>)>,
 }
 
@@ -390,7 +389,7 @@ impl<'a> Emitter<'a, '_, '_> {
         let done = self.builder.label();
         let outcome = |result: bool| if result == jump_if { target } else { done };
         let (matched, failed, unread) = (outcome(!negated), outcome(negated), outcome(false));
-        // Whatever path leads on, the value register is unknown behind a string.
+        // Whatever path leads on, the value register is unknown after a string.
         let held = mem::replace(&mut self.held, Held::Field(None));
         let size = match loaded {
             Loaded::Number => return Err(CompileError::Mismatch),
@@ -490,8 +489,8 @@ fn bytes_to_read(pattern: &Pattern) -> i16 {
     }
 }
 
-/// A pattern without a star, with a NUL at its end, and more of them up to a multiple of 8: fewer
-/// comparisons do, because what is behind a string on the stack is zero.
+/// A pattern without a star, with a NUL at its end, and more of them up to a multiple of 8. This
+/// saves comparisons, because what comes after a string on the stack is zero.
 fn with_nuls(pieces: &[Piece]) -> Result<Vec<Piece>, OutOfMemory> {
     let nuls = core::iter::repeat_n(&Piece::Byte(0), bytes_with_nuls(pieces) - pieces.len());
     collected(pieces.iter().chain(nuls).cloned())
@@ -570,7 +569,7 @@ impl Text<'_> {
         let (mut least, positions) = (first.len(), self.most() - needed + 1);
         needed -= first.len();
         // For each position where the next part may begin: the code that looks for it there. A part
-        // that is found leads to the code of the next part at the position behind it, and the last
+        // that is found leads to the code of the next part at the position after it, and the last
         // part to the end.
         let mut here = self.labels(positions)?;
         for part in parts {

@@ -7,10 +7,8 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{
-    Builder, Kind, Program, Reg, Size,
-    interpreter::{self, Space, TestMachine},
-};
+use bpf::{Builder, Program, ProgramKind, Reg, Size};
+use bpf_interpreter::{Space, TestMachine};
 use proptest::prelude::*;
 
 use super::{
@@ -30,7 +28,7 @@ const FRAME: Frame = Frame {
 };
 
 fn compile(filter: &Filter) -> Program {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     let mut load = |builder: &mut Builder, field: &Field, dst| {
         // Loads may use these registers.
@@ -113,7 +111,7 @@ impl Sample {
         machine.comm[..self.comm.len()].copy_from_slice(&self.comm);
         machine.cpu = self.cpu;
         machine.pid_tgid = 7 << 32 | u64::from(self.pid);
-        interpreter::run(program, &mut machine, 100_000).unwrap() == 1
+        bpf_interpreter::run(program, &mut machine, 100_000).unwrap() == 1
     }
 }
 
@@ -296,7 +294,7 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
     let loads = |text| {
         let mut count = 0;
         let filter = Filter::parse(text, &fields(), &Open).unwrap();
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         filter
             .compile(&mut builder, FRAME, reject, &mut |builder, _, dst| {
@@ -310,14 +308,14 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
     assert_eq!(loads("u8 > 1 && u8 < 9"), 1);
     assert_eq!(loads("(u8 == 1 || u8 == 2) && u8 != 3"), 1);
     assert_eq!(loads("u8 == 1 && u16 == 2 && u8 == 3"), 3);
-    // Behind the first part `u8` is held on one path and `u16` on the other.
+    // After the first part `u8` is held on one path and `u16` on the other.
     assert_eq!(loads("(u8 == 1 || u16 == 2) && u8 == 3"), 3);
 }
 
 #[test]
 fn filters_take_few_instructions() {
     let insns = |text| {
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         parse(text)
             .compile(&mut builder, FRAME, reject, &mut |builder, field, dst| {
@@ -349,7 +347,7 @@ fn parse(text: &str) -> Filter {
 
 #[test]
 fn values_that_are_not_there_yet_are_told() {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     let error = LoadError("the flags are known when the record is reserved");
     let result =
@@ -364,7 +362,7 @@ fn values_that_are_not_there_yet_are_told() {
 #[test]
 fn constant_strings_are_decided_when_compiling() {
     for (text, kept) in [("name ~ \"a*\"", true), ("name != \"abc\"", false)] {
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         parse(text)
             .compile(&mut builder, FRAME, reject, &mut |_, _, _| {
@@ -373,7 +371,7 @@ fn constant_strings_are_decided_when_compiling() {
             .unwrap();
         builder.exit(1).place(reject).exit(0);
         let program = builder.finish().unwrap();
-        let result = interpreter::run(&program, &mut TestMachine::new(&program), 100);
+        let result = bpf_interpreter::run(&program, &mut TestMachine::new(&program), 100);
         assert_eq!(result, Ok(kept.into()), "{text}");
     }
 }
@@ -381,7 +379,7 @@ fn constant_strings_are_decided_when_compiling() {
 #[test]
 fn a_filter_that_needs_too_many_instructions_is_told() {
     let many = ["name ~ \"*abc*\""; 6].join(" && ");
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     parse(&many)
         .compile(&mut builder, FRAME, reject, &mut |builder, _, dst| {

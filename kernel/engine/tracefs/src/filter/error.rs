@@ -2,9 +2,11 @@
 //!
 //! The texts that Linux has too are Linux's, letter for letter
 //! (`kernel/trace/trace_events_filter.c`), and so are the columns, because tools compare them. A
-//! column inside a test counts from 1, one between tests from 0: so does Linux.
+//! column inside a test counts from 1, one between tests from 0, as in Linux.
 
 use core::{error::Error, fmt};
+
+use abi::errno;
 
 use crate::memory::OutOfMemory;
 
@@ -95,8 +97,8 @@ impl FilterError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self.reason {
-            FilterReason::OutOfMemory => 12,
-            _ => 22,
+            FilterReason::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 

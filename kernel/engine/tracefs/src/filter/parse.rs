@@ -70,7 +70,7 @@ fn check_quotes_and_parens(text: &[u8]) -> Result<(), FilterError> {
     }
 }
 
-/// The operators, those first that another begins.
+/// The operators. One that begins with another one comes before it.
 const OPERATORS: [(&[u8], Operator); 8] = [
     (b"~", Operator::Glob),
     (b"!=", Operator::Number(Comparison::NotEqual)),
@@ -98,12 +98,12 @@ struct Level {
     negated: bool,
     /// The parts before the last `||`.
     any: Vec<Expression>,
-    /// The parts behind it, joined by `&&`.
+    /// The parts after it, joined by `&&`.
     all: Vec<Expression>,
 }
 
 impl Level {
-    /// Joins the parts behind the last `||`.
+    /// Joins the parts after the last `||`.
     fn end_all(&mut self) -> Result<(), OutOfMemory> {
         let all = core::mem::take(&mut self.all);
         push_flat(

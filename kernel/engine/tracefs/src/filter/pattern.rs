@@ -74,7 +74,7 @@ impl Piece {
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// As it was written, without quotes.
+    /// The pattern as it was written, without quotes.
     source: Vec<u8>,
     pieces: Vec<Piece>,
     glob: bool,
@@ -86,7 +86,7 @@ impl Pattern {
     /// The most bytes of a string that a pattern searches.
     pub const MOST_SEARCHED: usize = 127;
 
-    /// Without pieces yet, but with room for as many as there may be.
+    /// A pattern without pieces yet, but with room for as many as there may be.
     fn empty(source: &[u8], glob: bool) -> Result<Self, OutOfMemory> {
         let mut pattern = Self {
             source: Vec::new(),
@@ -105,7 +105,7 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// Exactly `text`.
+    /// The pattern that matches exactly `text`.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -156,7 +156,7 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// As it was written, without quotes.
+    /// The pattern as it was written, without quotes.
     pub fn source(&self) -> &[u8] {
         &self.source
     }
@@ -202,7 +202,7 @@ impl Pattern {
             text
         };
         let (mut piece, mut at) = (0, 0);
-        // Where to go on if the pieces behind the last star do not match.
+        // Where to go on if the pieces after the last star do not match.
         let mut retry = None;
         loop {
             match (self.pieces.get(piece), text.get(at)) {
@@ -230,7 +230,7 @@ impl Pattern {
     }
 }
 
-/// The set behind a `[`, and the bytes behind its `]`.
+/// The set after a `[`, and the bytes after its `]`.
 fn set(source: &[u8]) -> Option<(ByteSet, &[u8])> {
     let (inverted, mut rest) = match source.split_first() {
         Some((b'!', rest)) => (true, rest),

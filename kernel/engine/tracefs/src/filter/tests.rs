@@ -300,7 +300,7 @@ fn refusals_name_reason_and_column_as_linux_does() {
         ("()", Reason::Meaningless, 1),
         ("!", Reason::Meaningless, 1),
         ("(u8 == 1 || )", Reason::Meaningless, 12),
-        // Inside a test they count from 1, and most stand behind the word that is wrong.
+        // Inside a test they count from 1, and most stand after the word that is wrong.
         ("none == 1", Reason::FieldNotFound, 5),
         ("u8 == 1 && none == 1", Reason::FieldNotFound, 16),
         ("== 1", Reason::FieldNotFound, 1),

@@ -1,4 +1,4 @@
-//! Makes instructions of histograms.
+//! Compiles histograms to instructions.
 //!
 //! A hit builds the packed key on the stack and adds to its entry:
 //!
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! All the stack that it uses lies in the 128 bytes that a filter has for strings, because the
-//! filter is through with them.
+//! filter has finished with them.
 
 use bpf::{
     AluOp, AtomicOp, Builder, Condition, Helper, Insn, Label, MapDef, MapIndex, Operand, Reg, Size,

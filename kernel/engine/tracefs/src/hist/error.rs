@@ -5,6 +5,8 @@
 
 use core::{error::Error, fmt};
 
+use abi::errno;
+
 use crate::{filter::FilterError, memory::OutOfMemory};
 
 /// The reason why a `hist` trigger is refused.
@@ -68,10 +70,10 @@ impl HistReason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NoneToContinueOrClear => 2,
-            Self::OutOfMemory => 12,
-            Self::Exists => 17,
-            _ => 22,
+            Self::NoneToContinueOrClear => errno::ENOENT,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::Exists => errno::EEXIST,
+            _ => errno::EINVAL,
         }
     }
 }
@@ -85,9 +87,9 @@ impl fmt::Display for HistReason {
 /// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistError {
-    /// Of the trigger. The column counts from 0, from the `h` of `hist:`.
+    /// A refusal of the trigger. The column counts from 0, from the `h` of `hist:`.
     Trigger { reason: HistReason, column: usize },
-    /// Of the filter behind `if`. Its column counts in the filter.
+    /// A refusal of the filter after `if`. Its column counts in the filter.
     Filter(FilterError),
 }
 

@@ -35,7 +35,7 @@ impl<'a> Word<'a> {
         })
     }
 
-    /// The parts before and behind the first `separator`.
+    /// The parts before and after the first `separator`.
     fn split_once(self, separator: char) -> Option<(Word<'a>, Word<'a>)> {
         let (before, behind) = self.text.split_once(separator)?;
         let column = self.column + before.len() + separator.len_utf8();
@@ -51,7 +51,7 @@ impl<'a> Word<'a> {
         ))
     }
 
-    /// The part behind `prefix`.
+    /// The part after `prefix`.
     fn strip_prefix(self, prefix: &str) -> Option<Word<'a>> {
         let text = self.text.strip_prefix(prefix)?;
         Some(Word {
@@ -61,7 +61,7 @@ impl<'a> Word<'a> {
     }
 }
 
-/// Splits the text of a trigger at an `if` that stands by itself. The filter begins behind it.
+/// Splits the text of a trigger at an `if` that stands by itself. The filter begins after it.
 pub(crate) fn split_filter(text: &str) -> (&str, Option<&str>) {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = text.as_bytes();
@@ -75,7 +75,7 @@ pub(crate) fn split_filter(text: &str) -> (&str, Option<&str>) {
 }
 
 impl Hist {
-    /// Reads the text behind `hist:`. The common fields need not be among `fields`.
+    /// Reads the text after `hist:`. The common fields need not be among `fields`.
     ///
     /// # Errors
     /// [`HistError`].
@@ -90,7 +90,7 @@ impl Hist {
         let Some(keys) = parts.keys else {
             return line.error(Reason::NoKeys);
         };
-        // In Linux's order, because the first error is the one that is told.
+        // In Linux's order, because the first error is the one that is reported.
         let mut values = Vec::new();
         for word in parts.values.iter().flat_map(|word| word.split(',')) {
             if word.text == "hitcount" {
@@ -208,11 +208,11 @@ fn direction(own: Modifier, modifier: Option<Word<'_>>) -> Result<bool, HistErro
     }
 }
 
-/// The parts of a line, not looked into.
+/// The parts of a line, not parsed yet.
 struct Parts<'a> {
     keys: Option<Word<'a>>,
     values: Option<Word<'a>>,
-    /// With its `sort=`.
+    /// The sort keys, with their `sort=`.
     sort: Option<Word<'a>>,
     size: u32,
     name: Option<&'a str>,
@@ -330,7 +330,7 @@ fn value(word: Word<'_>, fields: &[Field]) -> Result<Column, HistError> {
     }
 }
 
-/// The source of a key or value, and the text behind the first dot.
+/// The source of a key or value, and the text after the first dot.
 fn column<'a>(word: Word<'a>, fields: &[Field]) -> Result<(Source, Option<Word<'a>>), HistError> {
     let (name, modifier) = match word.split_once('.') {
         Some((name, modifier)) => (name, Some(modifier)),

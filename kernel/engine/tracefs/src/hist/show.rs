@@ -104,8 +104,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Adds an entry of the table of one CPU. A key may come more than once. Of an array
-    /// ([`Hist::is_log2_array`]) the key is the index.
+    /// Adds an entry of the table of one CPU. A key may come more than once. The key of an array
+    /// ([`Hist::is_log2_array`]) is the index.
     ///
     /// # Errors
     /// [`TableError`].

@@ -8,11 +8,8 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{
-    Builder, Kind, Program, Reg, Size,
-    context::Register,
-    interpreter::{self, Space, TestMachine},
-};
+use bpf::{Builder, Program, ProgramKind, Reg, Size, context::Register};
+use bpf_interpreter::{Space, TestMachine};
 use proptest::prelude::*;
 
 use super::*;
@@ -450,7 +447,7 @@ fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded<'static
 }
 
 fn compile(hist: &Hist) -> (Program, Maps) {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let maps = hist.add_maps(&mut builder, "hist").unwrap();
     builder.mov(Reg::R6, Reg::R1);
     let frame = Frame {
@@ -505,7 +502,7 @@ impl Sample {
                 machine.put(space, address + text.len() as u64, &[0]);
             }
         }
-        interpreter::run(program, machine, 10_000).unwrap();
+        bpf_interpreter::run(program, machine, 10_000).unwrap();
     }
 
     /// A key or value as the histogram groups it.
@@ -689,7 +686,7 @@ fn name_of_the_first_task_with_a_pid_stays() {
         machine.pid_tgid = 12;
         machine.comm = [0; 16];
         machine.comm[..5].copy_from_slice(&comm);
-        interpreter::run(&program, &mut machine, 1000).unwrap();
+        bpf_interpreter::run(&program, &mut machine, 1000).unwrap();
     }
     let mut out = String::new();
     table(&hist, &machine, maps)
@@ -723,7 +720,7 @@ fn stacks_are_keys_by_their_number() {
     let mut machine = TestMachine::new(&program);
     for stack in [[1, 2], [1, 3], [1, 2]] {
         machine.call_stack = stack.into();
-        interpreter::run(&program, &mut machine, 1000).unwrap();
+        bpf_interpreter::run(&program, &mut machine, 1000).unwrap();
     }
     assert_eq!(machine.stacks(maps.stacks.unwrap()), [[1, 2], [1, 3]]);
     let table = table(&hist, &machine, maps);
@@ -753,7 +750,7 @@ fn texts_share_the_key_and_are_shortened() {
 fn histograms_take_few_instructions() {
     let insns = |text| {
         let hist = parse(text).unwrap();
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let maps = hist.add_maps(&mut builder, "hist").unwrap();
         let frame = Frame {
             value: Reg::R7,

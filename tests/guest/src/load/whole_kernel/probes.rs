@@ -23,7 +23,7 @@ use kernel::{
         Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, Probe, PtRegs, jprobe,
         register_kretprobe, survey, unregister_kretprobe,
     },
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// The system calls that an exercise makes a known number of times, and that number in a round.
@@ -150,7 +150,7 @@ impl Everything {
         let mut instructions = 0;
         // Of the tests' code only the handlers: hits of their instructions are misses.
         let chosen = |symbol: &Symbol<'_>| {
-            symbol.kind == Kind::Text
+            symbol.kind == SymbolKind::Text
                 && (is_of_the_kernel(symbol) || symbol.name.contains("12whole_kernel"))
         };
         for symbol in symbols::functions().filter(chosen) {

@@ -9,7 +9,7 @@ use core::{
     },
 };
 
-use bpf::{AluOp, Builder, Condition, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{AluOp, Builder, Condition, MapDef, ProgramKind, Reg::*, Size::B8, context::Register};
 use kernel::{
     arch::{percpu, smp, traps},
     probes::PtRegs,
@@ -22,7 +22,8 @@ use kernel::{
         snapshot,
     },
 };
-use trace_compiler::{Options, Presentation, compile};
+use trace_answers::Presentation;
+use trace_compiler::{Options, compile};
 use trace_interface::Frame;
 
 use super::{Rings, Since, address_of, fired_target, number_in, recorder};
@@ -256,7 +257,7 @@ fn records_that_fill_the_page_of_an_interrupted_one_are_counted() {
 fn an_nmi_between_any_two_instructions_of_a_count_by_key_is_counted() {
     for jumps in [true, false] {
         let _jumps = Optimization::set(jumps);
-        let mut b = Builder::new(Kind::Probe);
+        let mut b = Builder::new(ProgramKind::Probe);
         let counts = b.map(MapDef::counters("counts", 2));
         let keys = b.map(MapDef::counters_by_key("keys", 8, 64));
         let end = b.label();
@@ -301,7 +302,7 @@ fn answers_of(program: &str) -> (String, Vec<u64>) {
     let tree = trace_language::parse(program).unwrap();
     let compiled = compile(&tree, &SymbolsOnly, &Options::default()).unwrap();
     let mut answers = Answers {
-        presentation: compiled.presentation,
+        presentation: Presentation::new(compiled.view),
         text: String::new(),
     };
     let session = Session::start(&compiled.script, How::default(), &mut answers).unwrap();

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use super::{Fire, Reader, Rings, Since, attached_recorder};
 use kernel::trace::{
     buffer::{self, Which},
-    helpers::TRACING_ON,
+    records::TRACING_ON,
     snapshot,
 };
 

@@ -3,7 +3,7 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 
-use bpf::{Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{Builder, Condition, Helper, MapDef, ProgramKind, Reg::*, Size::B8, context::Register};
 use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
@@ -25,7 +25,7 @@ use crate::tracing::trace_files::{append, clean_up, echo, path, read};
 
 /// A program with a map of each kind.
 fn source() -> bpf::Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", 70));
     let keys = b.map(MapDef::counters_by_key("keys", 8, 16));
     let ring = b.map(MapDef::ring("records"));
@@ -46,10 +46,10 @@ fn source() -> bpf::Program {
 }
 
 fn call_sources() -> (bpf::Program, bpf::Program) {
-    let mut entry = Builder::new(Kind::Entry { data: 8 });
+    let mut entry = Builder::new(ProgramKind::Entry { data: 8 });
     entry.map(MapDef::counters("counts", 1));
     entry.call(Helper::EntryData).store(R0, 0, B8, 1).exit(0);
-    let mut on_return = Builder::new(Kind::Return { data: 8 });
+    let mut on_return = Builder::new(ProgramKind::Return { data: 8 });
     let counts = on_return.map(MapDef::counters("counts", 1));
     on_return.add(counts, 0, 1).exit(0);
     (entry.finish().unwrap(), on_return.finish().unwrap())

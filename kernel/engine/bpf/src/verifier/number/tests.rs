@@ -92,7 +92,7 @@ proptest! {
         }
     }
 
-    /// Members for which a branch is taken are known behind it, and the others on the other way.
+    /// Members for which a branch is taken are known after it, and the others on the other way.
     #[test]
     fn branches_lose_no_member((a, a_members) in set(), (b, b_members) in set()) {
         for (x, y) in a_members.into_iter().flat_map(|x| b_members.map(|y| (x, y))) {

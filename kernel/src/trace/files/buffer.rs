@@ -1,0 +1,262 @@
+//! The files of the trace buffer: `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of
+//! one.
+//!
+//! A read of `trace` shows the records and leaves them; a read of `trace_pipe` takes them out. Text
+//! for which a read had no room, and a record for whose text there was no memory, wait in the open
+//! file ([`Taken`]), so neither is lost.
+//!
+//! # Contexts
+//! Task context, may sleep. A program that records cannot wake a task, so a reader that waits looks
+//! again at each tick.
+
+use alloc::{boxed::Box, format, vec::Vec};
+use core::{
+    fmt::Write,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use tracefs::memory::Text;
+
+use super::{
+    input::number,
+    paths::{READ, WRITE},
+};
+use crate::{
+    arch::percpu,
+    errno::Errno,
+    fs::{
+        How, Opened, Special, poll_for_data,
+        pseudo::{self, VirtualFile},
+    },
+    sync::Mutex,
+    time::ktime_get,
+    trace::{
+        buffer::{self, Item, Waiting},
+        output::{self, Printer},
+        records::{self, TRACING_ON},
+        shared::try_box,
+    },
+};
+
+/// `trace` and similar: pause recording while one of them is open.
+pub(super) static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);
+
+/// `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of one.
+pub(super) fn create(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
+    let trace = Trace { cpu };
+    pseudo::create_special(&format!("{directory}/trace"), READ | WRITE, trace)?;
+    let pipe = Pipe { cpu };
+    pseudo::create_special(&format!("{directory}/trace_pipe"), READ, pipe)?;
+    let snapshot = SnapshotFile { cpu };
+    pseudo::create(&format!("{directory}/snapshot"), READ | WRITE, snapshot)?;
+    match cpu {
+        Some(cpu) => pseudo::create(&format!("{directory}/stats"), READ, StatsFile { cpu }),
+        None => Ok(()),
+    }
+}
+
+/// The file `trace`. Opening it with truncation clears the buffer.
+struct Trace {
+    cpu: Option<usize>,
+}
+
+impl Special for Trace {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        let mut opened = try_box(OpenTrace {
+            cpu: self.cpu,
+            pauses: false,
+            text: pseudo::Snapshot::default(),
+        })?;
+        if how.truncate {
+            buffer::clear(self.cpu);
+        }
+        opened.pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
+        if opened.pauses {
+            records::pause();
+        }
+        Ok(opened)
+    }
+}
+
+struct OpenTrace {
+    cpu: Option<usize>,
+    pauses: bool,
+    text: pseudo::Snapshot,
+}
+
+impl Opened for OpenTrace {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.text
+            .read(at, buf, |out| Ok(output::show(self.cpu, out)?))
+    }
+
+    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        Ok(data.len())
+    }
+}
+
+impl Drop for OpenTrace {
+    fn drop(&mut self) {
+        if self.pauses {
+            records::resume();
+        }
+    }
+}
+
+/// The file `trace_pipe`: reads take records out, and wait for them. It ends if recording is off
+/// and something was read before.
+struct Pipe {
+    cpu: Option<usize>,
+}
+
+impl Special for Pipe {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        Ok(try_box(OpenPipe {
+            cpu: self.cpu,
+            nonblocking: how.nonblocking,
+            taken: Mutex::new(Taken {
+                text: Vec::new(),
+                waiting: Waiting::try_new()?,
+                has_read: false,
+            }),
+        })?)
+    }
+}
+
+struct OpenPipe {
+    cpu: Option<usize>,
+    nonblocking: bool,
+    taken: Mutex<Taken>,
+}
+
+/// Taken out of the rings, and not read yet: in this order.
+struct Taken {
+    /// The text for which a read had no room.
+    text: Vec<u8>,
+    /// A record for whose text there was no memory.
+    waiting: Waiting,
+    /// Whether a read has returned text.
+    has_read: bool,
+}
+
+impl OpenPipe {
+    /// Takes records out until their text fills `room` bytes or none is left.
+    ///
+    /// # Errors
+    /// ENOMEM. A record that was taken out waits for the next call.
+    fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
+        let Taken { text, waiting, .. } = taken;
+        let mut printer = Printer::of_now()?;
+        let mut line = Text::new();
+        let mut print = |item: &Item<'_>, text: &mut Vec<u8>| {
+            line.clear();
+            printer.print(item, &mut line)?;
+            text.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
+            text.extend_from_slice(line.as_bytes());
+            Ok(())
+        };
+        if let Some(item) = waiting.item() {
+            print(&item, text)?;
+            waiting.clear();
+        }
+        if text.len() >= room {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        buffer::consume_while(self.cpu, |item| {
+            result = print(&item, text);
+            if result.is_err() {
+                waiting.put(&item);
+            }
+            result.is_ok() && text.len() < room
+        })?;
+        result
+    }
+}
+
+impl Opened for OpenPipe {
+    fn read(&self, _at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let mut taken = self.taken.lock();
+        loop {
+            // Looked at first, so that all that was recorded until then is read.
+            let is_recording = TRACING_ON.load(Ordering::SeqCst);
+            self.fill(&mut taken, buf.len())?;
+            let text = &mut taken.text;
+            if !text.is_empty() || buf.is_empty() {
+                let len = buf.len().min(text.len());
+                buf[..len].copy_from_slice(&text[..len]);
+                text.drain(..len);
+                taken.has_read |= len > 0;
+                return Ok(len);
+            }
+            if self.nonblocking {
+                return Err(Errno::EAGAIN);
+            }
+            // A reader that has read nothing waits for recording to begin.
+            if taken.has_read && !is_recording {
+                return Ok(0);
+            }
+            // A program that records may not wake a task, so this looks again at the next tick.
+            let mut has_waited = false;
+            poll_for_data(|| core::mem::replace(&mut has_waited, true))?;
+        }
+    }
+
+    fn write(&self, _at: u64, _data: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
+    }
+}
+
+/// The file `snapshot`.
+struct SnapshotFile {
+    cpu: Option<usize>,
+}
+
+impl VirtualFile for SnapshotFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        Ok(output::show_snapshot(self.cpu, out)?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        match number::<u64>(data)? {
+            0 if self.cpu.is_some() => Err(Errno::EINVAL),
+            0 => buffer::free_snapshot(),
+            1 => buffer::take_snapshot(self.cpu),
+            _ => {
+                buffer::clear_snapshot(self.cpu);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The file `stats` of a CPU.
+struct StatsFile {
+    cpu: usize,
+}
+
+impl VirtualFile for StatsFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let stats = buffer::stats(self.cpu);
+        writeln!(out, "entries: {}", stats.unread)?;
+        writeln!(out, "overrun: {}", stats.overwritten)?;
+        writeln!(out, "commit overrun: {}", stats.nested)?;
+        writeln!(out, "bytes: {}", stats.unread_bytes)?;
+        let oldest = buffer::oldest(self.cpu)?.unwrap_or(0);
+        for (name, time_ns) in [("oldest event", oldest), ("now", ktime_get())] {
+            // Rounded, as in a line of `trace`.
+            let us = (time_ns + 500) / 1000;
+            let (s, us) = (us / 1_000_000, us % 1_000_000);
+            writeln!(out, "{name} ts: {s:5}.{us:06}")?;
+        }
+        writeln!(out, "dropped events: {}", stats.full + stats.too_long)?;
+        writeln!(out, "read events: {}", stats.read)?;
+        // Not a line of Linux: hits of this CPU since the boot that came while recording was off.
+        let off = percpu::of(self.cpu).records_off.load(Ordering::Relaxed);
+        Ok(writeln!(out, "events while off: {off}")?)
+    }
+
+    fn store(&self, _data: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+}

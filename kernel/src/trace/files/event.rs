@@ -1,0 +1,219 @@
+//! The files of an event and of a group of events.
+//!
+//! [`OF_EVENTS`] puts them into the tree when an event comes, and takes them away when it goes. An
+//! open file may outlive its event. It has the event's name and number, and says ENODEV when the
+//! list has no such event any more, also if another one has the name by now.
+//!
+//! # Contexts
+//! Task context, may sleep. Each use takes the lock of the list. [`OF_EVENTS`] is called under it.
+
+use alloc::string::String;
+use core::fmt::Write;
+
+use tracefs::{
+    filter::{self, FilterError},
+    memory::{copied, written},
+    trigger::{self, Command},
+};
+
+use super::{
+    input::{switch, text},
+    paths::{Path, READ, ROOTS, WRITE},
+};
+use crate::{
+    errno::Errno,
+    fs::{
+        self, How,
+        pseudo::{self, VirtualFile},
+    },
+    time::ktime_get,
+    trace::{
+        events::{EVENTS, Name, Watcher},
+        names::KernelSymbols,
+        shared::Shared,
+    },
+};
+
+/// Keeps the files of events as the list of events is.
+pub(super) const OF_EVENTS: Watcher = Watcher {
+    added: create,
+    removed: remove,
+};
+
+/// A file of an event.
+struct EventFile {
+    name: Shared<Name>,
+    /// The event's number. Another event may have the name later.
+    id: u16,
+    kind: EventFileKind,
+}
+
+#[derive(Clone, Copy)]
+enum EventFileKind {
+    Enable,
+    Filter,
+    Format,
+    Id,
+    Trigger,
+    Hist,
+    Profile,
+}
+
+const EVENT_FILES: [(&str, u32, EventFileKind); 7] = [
+    ("enable", READ | WRITE, EventFileKind::Enable),
+    ("filter", READ | WRITE, EventFileKind::Filter),
+    ("format", READ, EventFileKind::Format),
+    ("id", READ, EventFileKind::Id),
+    ("trigger", READ | WRITE, EventFileKind::Trigger),
+    ("hist", READ, EventFileKind::Hist),
+    ("profile", READ, EventFileKind::Profile),
+];
+
+impl VirtualFile for EventFile {
+    /// Histograms begin anew with `> trigger`. Other triggers stay.
+    fn open(&self, how: How) -> Result<(), Errno> {
+        match self.kind {
+            EventFileKind::Trigger if how.truncate => {
+                let mut events = EVENTS.lock();
+                events.numbered(&self.name, self.id)?.remove_histograms()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let mut events = EVENTS.lock();
+        let event = events.numbered(&self.name, self.id)?;
+        match self.kind {
+            EventFileKind::Enable => writeln!(out, "{}", event.enabled_text())?,
+            EventFileKind::Filter => match (&event.refused_filter, &event.filter) {
+                (Some(refused), _) => out.write_str(refused)?,
+                (None, Some(filter)) => writeln!(out, "{}", filter.text())?,
+                (None, None) => writeln!(out, "none")?,
+            },
+            EventFileKind::Format => event.layout.write_format(&self.name.1, event.id, out)?,
+            EventFileKind::Id => writeln!(out, "{}", event.id)?,
+            EventFileKind::Trigger if event.triggers.is_empty() => {
+                write!(out, "{}", trigger::Available(&Command::ALL))?;
+            }
+            EventFileKind::Trigger => event.show_triggers(out)?,
+            EventFileKind::Hist => event.show_histograms(out)?,
+            // Not a file of Linux, whose `kprobe_profile` has no column for what a filter rejects.
+            EventFileKind::Profile => {
+                let profile = event.profile();
+                writeln!(out, "hits: {}", profile.hits)?;
+                writeln!(out, "filtered: {}", profile.filtered)?;
+                writeln!(out, "unasked: {}", profile.unasked)?;
+                writeln!(out, "missed: {}", profile.misses)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        let mut events = EVENTS.lock();
+        let event = events.numbered(&self.name, self.id)?;
+        match self.kind {
+            EventFileKind::Enable => event.enable(switch(data)?),
+            EventFileKind::Filter => {
+                let text = text(data)?;
+                let request = filter::Request::parse(text, &event.layout.fields, &KernelSymbols);
+                let error = match request {
+                    Ok(request) => {
+                        let set = event.set_filter(match request {
+                            filter::Request::Clear => None,
+                            filter::Request::Set(filter) => Some(filter),
+                        });
+                        match set {
+                            Ok(()) => {
+                                event.refused_filter = None;
+                                return Ok(());
+                            }
+                            Err(Errno::EINVAL) => FilterError::TOO_LARGE,
+                            Err(errno) => return Err(errno),
+                        }
+                    }
+                    Err(error) => error,
+                };
+                event.refused_filter = written(&error.shown(text)).ok();
+                let (now, reason) = (ktime_get(), error.reason.text());
+                let location = FilterError::LOCATION;
+                (events.errors).add(now, location, &reason, &text, error.column);
+                Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL))
+            }
+            EventFileKind::Trigger => {
+                for line in text(data)?.lines().filter(|line| !line.trim().is_empty()) {
+                    events.set_trigger(&self.name, line)?;
+                }
+                Ok(())
+            }
+            EventFileKind::Format
+            | EventFileKind::Id
+            | EventFileKind::Hist
+            | EventFileKind::Profile => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// The file `enable` of a group.
+struct GroupFile {
+    group: String,
+}
+
+impl VirtualFile for GroupFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let enabled = EVENTS.lock().enabled(|(group, _)| *group == self.group);
+        Ok(writeln!(out, "{enabled}")?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        let enabled = switch(data)?;
+        EVENTS
+            .lock()
+            .enable(enabled, |(group, _)| *group == self.group)
+    }
+}
+
+/// Puts the files of an event into the tree; those of its group, too, if `with_group`. The list of
+/// events is locked.
+///
+/// # Errors
+/// ENOMEM; then none is there.
+fn create(name: &Name, id: u16, with_group: bool) -> Result<(), Errno> {
+    let result = create_files(name, id, with_group);
+    if result.is_err() {
+        remove(name, with_group);
+    }
+    result
+}
+
+fn create_files(name: &Name, id: u16, with_group: bool) -> Result<(), Errno> {
+    let own = |text: &str| copied(text).map_err(|_| Errno::ENOMEM);
+    let shared = Shared::try_new((own(&name.0)?, own(&name.1)?))?;
+    for root in ROOTS {
+        if with_group {
+            let path = Path::of(format_args!("{root}/events/{}/enable", name.0))?;
+            let group = own(&name.0)?;
+            pseudo::create(path.text(), READ | WRITE, GroupFile { group })?;
+        }
+        for (file, permissions, kind) in EVENT_FILES {
+            let path = Path::of(format_args!("{root}/events/{}/{}/{file}", name.0, name.1))?;
+            let name = shared.clone();
+            pseudo::create(path.text(), permissions, EventFile { name, id, kind })?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the files of an event away, and its group with them if `with_group`. It takes no memory.
+/// The list of events is locked. Files that are open stay so, and say ENODEV.
+fn remove(name: &Name, with_group: bool) {
+    for root in ROOTS {
+        let path = match with_group {
+            true => Path::of(format_args!("{root}/events/{}", name.0)),
+            false => Path::of(format_args!("{root}/events/{}/{}", name.0, name.1)),
+        };
+        // A file that is not there need not go.
+        let _ = path.and_then(|path| fs::uninstall_all(path.text().as_bytes()));
+    }
+}

@@ -1,0 +1,333 @@
+//! The files of tracing, below `/sys/kernel/tracing` and, the same, `/sys/kernel/debug/tracing`.
+//!
+//! ```text
+//!   README, available_events, available_filter_functions, available_tracers
+//!   kprobe_events, dynamic_events, kprobe_profile, error_log, set_event
+//!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
+//!   trace_options
+//!   options/{overwrite, pause-on-trace}
+//!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
+//!   events/enable, events/GROUP/enable
+//!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
+//! ```
+//!
+//! Names, formats and errnos are those of Linux. `docs/tracing.md` tells the differences.
+//!
+//! | file | content |
+//! |---|---|
+//! | this one | the files that are there once, as a table: [`FILES`], [`OPTIONS`] |
+//! | [`buffer`] | files of the trace buffer, of all CPUs and of each |
+//! | [`event`] | files of each event and group, which come and go with the event |
+//! | [`input`], [`paths`] | what is written, as values; where the files are |
+//!
+//! # Contexts
+//! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
+//! the open file's position.
+
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod event;
+mod input;
+mod paths;
+
+use alloc::format;
+use core::{fmt::Write, sync::atomic::Ordering};
+
+use tracefs::{definition::File, readme, trigger};
+
+use self::{
+    buffer::PAUSE_ON_TRACE,
+    input::{number, switch, text},
+    paths::{READ, ROOTS, WRITE},
+};
+use super::{
+    buffer as rings,
+    event::Event,
+    events::{EVENTS, Name},
+    names,
+    records::TRACING_ON,
+};
+use crate::{
+    arch::smp,
+    errno::Errno,
+    fs::{
+        How,
+        pseudo::{self, VirtualFile},
+    },
+};
+
+/// Name, permissions and functions of the files that are there once.
+static FILES: &[(&str, u32, Functions)] = &[
+    ("README", READ, Functions::shows(show_readme)),
+    (
+        "available_events",
+        READ,
+        Functions::shows(|out| show_names(|_| true, out)),
+    ),
+    (
+        "available_filter_functions",
+        READ,
+        Functions::shows(|out| names::functions(|name| Ok(writeln!(out, "{name}")?))),
+    ),
+    (
+        "available_tracers",
+        READ,
+        Functions::shows(|out| Ok(writeln!(out, "nop")?)),
+    ),
+    (
+        "current_tracer",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "nop")?)).stores(|data| only("nop", data)),
+    ),
+    (
+        "kprobe_events",
+        READ | WRITE,
+        Functions::shows(|out| EVENTS.lock().show(out))
+            .stores(|data| EVENTS.lock().obey(File::KprobeEvents, data))
+            .truncates(|| EVENTS.lock().clear())
+            .of_lines(),
+    ),
+    (
+        "dynamic_events",
+        READ | WRITE,
+        Functions::shows(|out| EVENTS.lock().show(out))
+            .stores(|data| EVENTS.lock().obey(File::DynamicEvents, data))
+            .truncates(|| EVENTS.lock().clear())
+            .of_lines(),
+    ),
+    (
+        "kprobe_profile",
+        READ,
+        Functions::shows(|out| EVENTS.lock().show_profile(out)),
+    ),
+    (
+        "error_log",
+        READ | WRITE,
+        Functions::shows(|out| Ok(write!(out, "{}", EVENTS.lock().errors)?))
+            .stores(|_| Ok(()))
+            .truncates(|| {
+                EVENTS.lock().errors.clear();
+                Ok(())
+            }),
+    ),
+    (
+        "set_event",
+        READ | WRITE,
+        Functions::shows(|out| show_names(Event::is_recorded, out))
+            .stores(set_event)
+            .truncates(|| EVENTS.lock().enable(false, |_| true))
+            .of_lines(),
+    ),
+    (
+        "tracing_on",
+        READ | WRITE,
+        Functions::shows(|out| {
+            let on = TRACING_ON.load(Ordering::Relaxed);
+            Ok(writeln!(out, "{}", u8::from(on))?)
+        })
+        .stores(|data| {
+            TRACING_ON.store(number::<u64>(data)? != 0, Ordering::Relaxed);
+            Ok(())
+        }),
+    ),
+    (
+        "buffer_size_kb",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", rings::size_kib())?))
+            .stores(|data| rings::set_size_kib(number(data)?)),
+    ),
+    (
+        "trace_clock",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "[local]")?)).stores(|data| only("local", data)),
+    ),
+    (
+        "trace_options",
+        READ | WRITE,
+        Functions::shows(show_options).stores(set_option),
+    ),
+    (
+        "events/enable",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", EVENTS.lock().enabled(|_| true))?))
+            .stores(|data| EVENTS.lock().enable(switch(data)?, |_| true)),
+    ),
+];
+
+/// An option of `trace_options`.
+struct TraceOption {
+    get: fn() -> bool,
+    set: fn(bool),
+}
+
+/// Their names, which are those of files in `options`, too.
+static OPTIONS: &[(&str, TraceOption)] = &[
+    (
+        "overwrite",
+        TraceOption {
+            get: rings::overwrites,
+            set: rings::set_overwrite,
+        },
+    ),
+    (
+        "pause-on-trace",
+        TraceOption {
+            get: || PAUSE_ON_TRACE.load(Ordering::Relaxed),
+            set: |on| PAUSE_ON_TRACE.store(on, Ordering::Relaxed),
+        },
+    ),
+];
+
+/// Puts the files into the tree, and lets those of each event follow. Once, at the end of the boot,
+/// before there are events.
+///
+/// # Errors
+/// ENOMEM.
+pub fn create() -> Result<(), Errno> {
+    for root in ROOTS {
+        for (name, permissions, file) in FILES {
+            pseudo::create(&format!("{root}/{name}"), *permissions, file)?;
+        }
+        for (name, option) in OPTIONS {
+            pseudo::create(&format!("{root}/options/{name}"), READ | WRITE, option)?;
+        }
+        buffer::create(root, None)?;
+        for cpu in 0..smp::possible_cpus() {
+            buffer::create(&format!("{root}/per_cpu/cpu{cpu}"), Some(cpu))?;
+        }
+    }
+    EVENTS.lock().watcher = Some(event::OF_EVENTS);
+    Ok(())
+}
+
+fn show_readme(out: &mut dyn Write) -> Result<(), Errno> {
+    out.write_str(readme::EVENTS)?;
+    Ok(out.write_str(trigger::README)?)
+}
+
+/// Writes the names of the events that `select` chooses.
+fn show_names(select: impl Fn(&Event) -> bool, out: &mut dyn Write) -> Result<(), Errno> {
+    for (name, _) in EVENTS.lock().iter().filter(|(_, event)| select(event)) {
+        writeln!(out, "{}:{}", name.0, name.1)?;
+    }
+    Ok(())
+}
+
+/// Takes the one word that there is to choose.
+fn only(known: &str, data: &[u8]) -> Result<(), Errno> {
+    match text(data)? == known {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
+    }
+}
+
+fn show_options(out: &mut dyn Write) -> Result<(), Errno> {
+    for (name, option) in OPTIONS {
+        let no = if (option.get)() { "" } else { "no" };
+        writeln!(out, "{no}{name}")?;
+    }
+    Ok(())
+}
+
+/// Turns an option on, or off with `no` before its name.
+fn set_option(data: &[u8]) -> Result<(), Errno> {
+    let word = text(data)?;
+    let (name, on) = match word.strip_prefix("no") {
+        Some(name) => (name, false),
+        None => (word, true),
+    };
+    let option = OPTIONS.iter().find(|(known, _)| *known == name);
+    (option.ok_or(Errno::EINVAL)?.1.set)(on);
+    Ok(())
+}
+
+/// Turns events on, or off after a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
+/// name of a group or an event.
+fn set_event(data: &[u8]) -> Result<(), Errno> {
+    for word in text(data)?.split_ascii_whitespace() {
+        let (word, enabled) = match word.strip_prefix('!') {
+            Some(word) => (word, false),
+            None => (word, true),
+        };
+        let is = |pattern: &str, name: &str| matches!(pattern, "" | "*") || pattern == name;
+        let select = |name: &Name| match word.split_once(':') {
+            Some((group, event)) => is(group, &name.0) && is(event, &name.1),
+            None => name.0 == word || name.1 == word,
+        };
+        let mut events = EVENTS.lock();
+        if !events.iter().any(|(name, _)| select(name)) {
+            return Err(Errno::EINVAL);
+        }
+        events.enable(enabled, select)?;
+    }
+    Ok(())
+}
+
+/// A file of functions.
+struct Functions {
+    show: fn(&mut dyn Write) -> Result<(), Errno>,
+    store: fn(&[u8]) -> Result<(), Errno>,
+    /// Content is to be dropped.
+    truncate: fn() -> Result<(), Errno>,
+    of_lines: bool,
+}
+
+impl Functions {
+    const fn shows(show: fn(&mut dyn Write) -> Result<(), Errno>) -> Self {
+        Self {
+            show,
+            store: |_| Err(Errno::EINVAL),
+            truncate: || Ok(()),
+            of_lines: false,
+        }
+    }
+
+    const fn stores(mut self, store: fn(&[u8]) -> Result<(), Errno>) -> Self {
+        self.store = store;
+        self
+    }
+
+    const fn truncates(mut self, truncate: fn() -> Result<(), Errno>) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    const fn of_lines(mut self) -> Self {
+        self.of_lines = true;
+        self
+    }
+}
+
+impl VirtualFile for &'static Functions {
+    fn open(&self, how: How) -> Result<(), Errno> {
+        if how.truncate {
+            (self.truncate)()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        (self.show)(out)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        (self.store)(data)
+    }
+
+    fn is_of_lines(&self) -> bool {
+        self.of_lines
+    }
+}
+
+impl VirtualFile for &'static TraceOption {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        Ok(writeln!(out, "{}", u8::from((self.get)()))?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        (self.set)(switch(data)?);
+        Ok(())
+    }
+}

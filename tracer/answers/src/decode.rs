@@ -1,0 +1,195 @@
+//! The values of bytes that a program stored.
+
+use alloc::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
+
+use trace_interface::shape::Shape;
+
+use crate::value::{UserStack, Value};
+
+/// The things that the reader knows beside the bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Context {
+    /// By map and number.
+    pub(crate) stacks: BTreeMap<(u32, u64), Rc<[u64]>>,
+    /// Of each name of a probe: the text, and whether a function's name follows.
+    pub(crate) probes: Vec<(Rc<str>, bool)>,
+    /// The time of day, in nanoseconds since 1970, at which the machine's clock was 0.
+    pub(crate) epoch_of_zero: i128,
+}
+
+/// The value of bytes that a program stored in a shape. Bytes that are missing count as zeros.
+pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .take(8)
+            .rev()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    let first = |most: usize| &bytes[..most.min(bytes.len())];
+    let behind = |from: usize| bytes.get(from..).unwrap_or(&[]);
+    let fields = |mut bytes: &[u8], fields: &[(Rc<str>, Shape)]| {
+        let field = |(name, shape): &(Rc<str>, Shape)| {
+            let value = decode(shape, bytes, context);
+            bytes = bytes.get(shape.bytes() as usize..).unwrap_or(&[]);
+            (name.clone(), value)
+        };
+        fields.iter().map(field).collect::<Vec<_>>()
+    };
+    match shape {
+        Shape::Unit => Value::Unit,
+        Shape::Unavailable => Value::Unavailable,
+        Shape::Unsigned(size) => Value::Unsigned(number(first((*size).into()))),
+        Shape::Signed(size) => {
+            let unused = 64 - 8 * u32::from(*size);
+            let number = number(first((*size).into()));
+            Value::Signed((number << unused).cast_signed() >> unused)
+        }
+        Shape::Boolean => Value::Boolean(number(first(1)) != 0),
+        Shape::Flag => Value::Boolean(number(first(8)) != 0),
+        Shape::Character => {
+            let code = number(first(4)) as u32;
+            match char::from_u32(code) {
+                Some(character) => Value::Character(character),
+                None => Value::Unsigned(code.into()),
+            }
+        }
+        Shape::Float(4) => Value::Float(f32::from_bits(number(first(4)) as u32).into()),
+        Shape::Float(8) => Value::Float(f64::from_bits(number(first(8)))),
+        Shape::Float(size) => Value::Bytes(first((*size).into()).to_vec()),
+        Shape::Address => Value::Address(number(first(8))),
+        Shape::Symbol { with_offset } => Value::Symbol {
+            address: number(first(8)),
+            with_offset: *with_offset,
+        },
+        Shape::Probe => {
+            let number = number(first(8));
+            let probe = context.probes.get((number >> 48) as usize);
+            let (prefix, has_name) = probe.cloned().unwrap_or_default();
+            Value::Probe {
+                prefix,
+                address: has_name.then_some(((number << 16).cast_signed() >> 16).cast_unsigned()),
+            }
+        }
+        // A negated errno is no number that a stack has.
+        Shape::Stack { map, is_user } => {
+            let stack = context.stacks.get(&(*map, number(first(8))));
+            match is_user {
+                false => Value::Stack(stack.cloned()),
+                true => Value::UserStack(stack.and_then(|words| user_stack(words))),
+            }
+        }
+        Shape::Time { format } => {
+            let at = context.epoch_of_zero + i128::from(number(first(8)));
+            Value::Text {
+                text: crate::time::format(format, at),
+                cut: false,
+            }
+        }
+        Shape::Text(size) => {
+            let bytes = first(*size as usize);
+            let end = bytes.iter().position(|byte| *byte == 0);
+            Value::Text {
+                text: lossy(&bytes[..end.unwrap_or(bytes.len())]),
+                cut: false,
+            }
+        }
+        Shape::Counted(most) => {
+            let length = number(first(8));
+            let stored = length.min((*most).into()) as usize;
+            let text = behind(8);
+            Value::Text {
+                text: lossy(&text[..stored.min(text.len())]),
+                cut: length > (*most).into(),
+            }
+        }
+        Shape::Bytes(most) => {
+            let stored = number(first(8)).min((*most).into()) as usize;
+            let bytes = behind(8);
+            Value::Bytes(bytes[..stored.min(bytes.len())].to_vec())
+        }
+        Shape::List { of, most } => {
+            let length = number(first(8));
+            let stored = length.min((*most).into()) as usize;
+            Value::List {
+                items: items(of, behind(8), stored, context),
+                cut: length > (*most).into(),
+            }
+        }
+        Shape::Array { of, stored, count } => Value::List {
+            items: items(of, bytes, *stored as usize, context),
+            cut: *count > (*stored).into(),
+        },
+        Shape::Tuple(items) | Shape::Items { items, .. } => {
+            let mut rest = bytes;
+            let item = |shape: &Shape| {
+                let value = decode(shape, rest, context);
+                rest = rest.get(shape.bytes() as usize..).unwrap_or(&[]);
+                value
+            };
+            let items = items.iter().map(item).collect();
+            match shape {
+                Shape::Items { cut, .. } => Value::List { items, cut: *cut },
+                _ => Value::Tuple(items),
+            }
+        }
+        Shape::Maybe(of) => match number(first(1)) {
+            0 => Value::Absent,
+            _ => decode(of, behind(1), context),
+        },
+        Shape::Struct { name, fields: of } => Value::Struct {
+            name: name.clone(),
+            fields: fields(bytes, of),
+        },
+        Shape::Choice {
+            name,
+            bytes,
+            variants,
+        } => {
+            let tag = number(first((*bytes).into()));
+            match variants.iter().find(|(known, _)| *known == tag) {
+                Some((_, variant)) => Value::Variant {
+                    of: name.clone(),
+                    name: variant.clone(),
+                    fields: Vec::new(),
+                },
+                None => Value::Unsigned(tag),
+            }
+        }
+        Shape::Enum { name, variants } => {
+            let tag = Shape::tag_bytes(variants.len()) as usize;
+            match variants.get(number(first(tag)) as usize) {
+                Some((variant, of)) => Value::Variant {
+                    of: name.clone(),
+                    name: variant.clone(),
+                    fields: fields(behind(tag), of),
+                },
+                None => Value::Bytes(bytes.to_vec()),
+            }
+        }
+    }
+}
+
+fn items(shape: &Shape, bytes: &[u8], count: usize, context: &Context) -> Vec<Value> {
+    let size = shape.bytes() as usize;
+    (0..count)
+        .map(|index| decode(shape, bytes.get(index * size..).unwrap_or(&[]), context))
+        .collect()
+}
+
+/// The frames of a program, and its name behind them.
+fn user_stack(words: &[u64]) -> Option<UserStack> {
+    let (addresses, name) = words.split_last_chunk::<2>()?;
+    let name = name.map(u64::to_le_bytes);
+    let name = name.as_flattened();
+    let end = name.iter().position(|byte| *byte == 0);
+    Some(UserStack {
+        program: lossy(&name[..end.unwrap_or(name.len())]).into(),
+        addresses: addresses.into(),
+    })
+}
+
+/// A text; bytes that are none become U+FFFD.
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,70 @@
+//! How conversions of `printf` show values.
+
+use alloc::string::String;
+use core::fmt::{self, Write};
+
+use trace_interface::view::{Conversion, Style};
+
+use crate::value::{Symbolize, Value};
+
+/// Writes a value as a conversion says.
+pub(crate) fn write(
+    conversion: &Conversion,
+    value: &Value,
+    symbols: &dyn Symbolize,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let number = value.number().unwrap_or(0);
+    // Two's complement of 64 bits, as C shows a signed number as an unsigned one.
+    let bits = number as u64;
+    let mut text = String::new();
+    match conversion.style {
+        _ if *value == Value::Absent => text.push('-'),
+        Style::Decimal => {
+            if conversion.plus && number >= 0 {
+                text.push('+');
+            }
+            write!(text, "{number}")?;
+        }
+        Style::Unsigned => write!(text, "{bits}")?,
+        Style::Hex { upper } => {
+            if conversion.alternate {
+                text.push_str("0x");
+            }
+            match upper {
+                false => write!(text, "{bits:x}")?,
+                true => write!(text, "{bits:X}")?,
+            }
+        }
+        Style::Octal => write!(text, "{bits:o}")?,
+        Style::Pointer => write!(text, "{bits:#x}")?,
+        Style::Character => {
+            let character = u32::try_from(bits).ok().and_then(char::from_u32);
+            text.push(character.unwrap_or(char::REPLACEMENT_CHARACTER));
+        }
+        Style::Natural => {
+            write!(text, "{}", value.shown(symbols))?;
+            if let Some((end, _)) = conversion
+                .precision
+                .and_then(|most| text.char_indices().nth(most))
+            {
+                text.truncate(end);
+            }
+        }
+    }
+    let missing = conversion.width.saturating_sub(text.chars().count());
+    let fill = |out: &mut dyn Write, letter| (0..missing).try_for_each(|_| out.write_char(letter));
+    let is_numeric = !matches!(conversion.style, Style::Natural | Style::Character);
+    if conversion.left {
+        out.write_str(&text)?;
+        fill(out, ' ')
+    } else if conversion.zeros && is_numeric {
+        let sign = usize::from(text.starts_with(['-', '+']));
+        out.write_str(&text[..sign])?;
+        fill(out, '0')?;
+        out.write_str(&text[sign..])
+    } else {
+        fill(out, ' ')?;
+        out.write_str(&text)
+    }
+}

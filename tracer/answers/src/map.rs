@@ -1,0 +1,167 @@
+//! The entries of a map: its keys and values, those of all CPUs together.
+//!
+//! A map has a part on each CPU, so the entries of one key come from several of them. They are added
+//! up or compared here, as the map's [`Class`] says. Nothing is locked: the bytes are a copy.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::fmt::{self, Write};
+
+use trace_interface::{
+    frame::Entry,
+    shape::Shape,
+    view::{Class, MapView},
+};
+
+use crate::{
+    decode::{Context, decode},
+    histogram,
+    value::{Symbolize, Value, order_of_lists},
+};
+
+/// The keys of an entry. None: the map has no keys.
+pub type Key = Vec<Value>;
+
+/// The entries of a map, added up over the CPUs, by value and then by key.
+pub(crate) fn entries(map: &MapView, entries: &[Entry], context: &Context) -> Vec<(Key, Value)> {
+    let bytes = key_bytes(map);
+    let mut grouped: BTreeMap<&[u8], Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        let key = entry.key.get(..bytes).unwrap_or(&entry.key);
+        grouped.entry(key).or_default().push(entry);
+    }
+    // The same call stack may have two numbers, so equal keys are put together as values.
+    let mut merged: Vec<(Key, Vec<&Entry>)> = Vec::new();
+    let has_stack = map.keys.iter().any(has_stack);
+    for (key, entries) in grouped {
+        let key = self::key(map, key, context);
+        match merged
+            .iter_mut()
+            .find(|(known, _)| has_stack && *known == key)
+        {
+            Some((_, known)) => known.extend(entries),
+            None => merged.push((key, entries)),
+        }
+    }
+    let mut values: Vec<(Key, Value)> = merged
+        .into_iter()
+        .filter_map(|(key, entries)| Some((key, value(map, &entries, context)?)))
+        .collect();
+    values.sort_by(|(key, value), (other_key, other)| {
+        value
+            .order(other)
+            .then_with(|| order_of_lists(key, other_key))
+    });
+    values
+}
+
+/// Whether a call stack is in a key.
+fn has_stack(shape: &Shape) -> bool {
+    match shape {
+        Shape::Stack { .. } => true,
+        Shape::Tuple(items) => items.iter().any(has_stack),
+        _ => false,
+    }
+}
+
+/// Bytes of the keys that the program wrote. Histograms have the bucket behind them.
+pub(crate) fn key_bytes(map: &MapView) -> usize {
+    map.keys.iter().map(|shape| shape.bytes() as usize).sum()
+}
+
+pub(crate) fn key(map: &MapView, mut bytes: &[u8], context: &Context) -> Key {
+    let part = |shape: &Shape| {
+        let value = decode(shape, bytes, context);
+        bytes = bytes.get(shape.bytes() as usize..).unwrap_or(&[]);
+        value
+    };
+    map.keys.iter().map(part).collect()
+}
+
+/// The value of a key, of the entries of all CPUs. None if nothing was counted.
+fn value(map: &MapView, entries: &[&Entry], context: &Context) -> Option<Value> {
+    let word = |entry: &Entry, number: usize| {
+        let bytes = entry.value.get(8 * number..).unwrap_or(&[]);
+        bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
+    };
+    let sum = |number| {
+        entries
+            .iter()
+            .fold(0_u64, |sum, entry| sum.wrapping_add(word(entry, number)))
+    };
+    let count = || Some(sum(0)).filter(|count| *count != 0);
+    let of_sign = |signed, number: u64| match signed {
+        true => i128::from(number.cast_signed()),
+        false => i128::from(number),
+    };
+    let number = |signed, number: u64| match signed {
+        true => Value::Signed(number.cast_signed()),
+        false => Value::Unsigned(number),
+    };
+    Some(match &map.class {
+        Class::Count => Value::Unsigned(count()?),
+        Class::Sum { signed } => {
+            count()?;
+            number(*signed, sum(1))
+        }
+        Class::Average { signed } => Value::Average {
+            count: count()?,
+            total: of_sign(*signed, sum(1)),
+        },
+        Class::Statistics { signed } => Value::Statistics {
+            count: count()?,
+            total: of_sign(*signed, sum(1)),
+        },
+        Class::Most { signed } | Class::Least { signed } => {
+            count()?;
+            let most = entries
+                .iter()
+                .filter(|entry| word(entry, 0) != 0)
+                .map(|entry| word(entry, 1))
+                .max()?;
+            let turned = match map.class {
+                Class::Least { .. } => !most,
+                _ => most,
+            };
+            number(*signed, if *signed { turned ^ 1 << 63 } else { turned })
+        }
+        Class::Histogram(scale) => {
+            let at = key_bytes(map);
+            let mut counts = BTreeMap::new();
+            for entry in entries {
+                let bucket = entry.key.get(at..).unwrap_or(&[]);
+                let bucket = bucket
+                    .iter()
+                    .rev()
+                    .fold(0, |number, byte| number << 8 | u32::from(*byte));
+                *counts.entry(bucket).or_insert(0) += word(entry, 0);
+            }
+            let rows = histogram::rows(*scale, |bucket| counts.get(&bucket).copied().unwrap_or(0));
+            Some(Value::Histogram(rows)).filter(|_| counts.values().any(|count| *count != 0))?
+        }
+        Class::Plain(shape) => decode(shape, &entries.first()?.value, context),
+    })
+}
+
+/// `@name[key, key]: value`.
+pub(crate) fn write_entry(
+    map: &MapView,
+    key: &[Value],
+    value: &Value,
+    symbols: &dyn Symbolize,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    out.write_str(map.name.as_deref().unwrap_or("@"))?;
+    if !key.is_empty() {
+        out.write_char('[')?;
+        for (index, part) in key.iter().enumerate() {
+            out.write_str(if index == 0 { "" } else { ", " })?;
+            write!(out, "{}", part.shown(symbols))?;
+        }
+        out.write_char(']')?;
+    }
+    match value {
+        Value::Histogram(_) => write!(out, ": \n{}", value.shown(symbols)),
+        Value::Stack(_) | Value::UserStack(_) => writeln!(out, ": {}", value.shown(symbols)),
+        _ => writeln!(out, ": {}", value.shown(symbols)),
+    }
+}

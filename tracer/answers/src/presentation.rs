@@ -1,0 +1,469 @@
+//! The answers, as text and as data.
+//!
+//! PRESENTATION-1. A map that a program asked to print is shown where its frame stands in the
+//!     stream. Each map that was sent without such a question is shown at the end.
+
+use alloc::{
+    collections::BTreeMap,
+    rc::Rc,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt::{self, Write};
+
+use trace_interface::{
+    frame::{Books, Entry, Frame},
+    shape::Shape,
+    view::{Class, HEADER, Part, Record, VALUES, View},
+};
+
+use crate::{
+    decode::{Context, decode},
+    format,
+    map::{self, Key},
+    value::{Symbolize, Value},
+};
+
+/// See the module's text. It is fed with all frames, in their order.
+#[derive(Debug, Default)]
+pub struct Presentation {
+    view: View,
+    /// By the numbers of loops: how often they were ended.
+    stopped: Vec<u64>,
+    context: Context,
+    /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
+    waiting: Vec<(u32, u64, u64, Option<Vec<u8>>)>,
+    latest: BTreeMap<u32, Vec<Entry>>,
+    clock: Option<Clock>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    tsc: u64,
+    tsc_hz: u64,
+}
+
+/// A record that a program has written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    pub cpu: u32,
+    /// The time stamp counter.
+    pub tsc: u64,
+    /// The task.
+    pub tid: u32,
+    /// Of `printf`: the text that it makes, without a newline at the end.
+    pub text: String,
+    /// The values that it shows.
+    pub values: Vec<Value>,
+}
+
+/// A frame, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Nothing to show.
+    Nothing,
+    /// All is attached, at so many places.
+    Started { places: u64 },
+    /// The kernel refuses the script.
+    Refused { program: Option<u32>, text: String },
+    /// A line that a program printed.
+    Record(Recorded),
+    /// A map that a program printed, or asked for otherwise.
+    Map { name: String },
+    /// The last one, with the status of `exit(STATUS)`, and what became of the hits.
+    Ended { status: i32, totals: Totals },
+}
+
+/// The hits of all attachments together: `hits = recorded + missed`. Records and values that found
+/// no room are in `lost`, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub hits: u64,
+    pub missed: u64,
+    pub lost: Vec<(String, u64)>,
+    pub bad_loads: u64,
+    /// Loops that were ended because they had too many turns, and how often.
+    pub stopped: Vec<(String, u64)>,
+}
+
+impl Totals {
+    fn of(books: &[Books], lost: &[(String, u64)], bad_loads: u64) -> Self {
+        Self {
+            stopped: Vec::new(),
+            hits: books.iter().map(|books| books.hits).sum(),
+            missed: books.iter().map(|books| books.missed).sum(),
+            lost: lost.to_vec(),
+            bad_loads,
+        }
+    }
+}
+
+/// `12 hits = 11 recorded + 1 missed; not written: 3 (no room in the ring); 2 loads found nothing`.
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recorded = self.hits.saturating_sub(self.missed);
+        let plural = |number: u64, word| match number {
+            1 => alloc::format!("1 {word}"),
+            _ => alloc::format!("{number} {word}s"),
+        };
+        write!(
+            f,
+            "{} = {recorded} recorded + {} missed",
+            plural(self.hits, "hit"),
+            self.missed
+        )?;
+        for (index, (reason, count)) in self.lost.iter().enumerate() {
+            let before = if index == 0 { "; not written: " } else { ", " };
+            write!(f, "{before}{count} ({reason})")?;
+        }
+        if self.bad_loads != 0 {
+            write!(f, "; {} found nothing", plural(self.bad_loads, "load"))?;
+        }
+        for (what, count) in &self.stopped {
+            write!(f, "; ended early: {what} ({})", plural(*count, "time"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Presentation {
+    /// Reads the answers of a script.
+    pub fn new(mut view: View) -> Self {
+        let context = Context {
+            probes: core::mem::take(&mut view.probes),
+            ..Context::default()
+        };
+        Self {
+            view,
+            context,
+            ..Self::default()
+        }
+    }
+
+    /// Shows a frame: writes the lines that it makes, if any, and tells what it was.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn frame(
+        &mut self,
+        frame: &Frame,
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> Result<Event, fmt::Error> {
+        match frame {
+            Frame::Started {
+                tsc_hz,
+                tsc,
+                epoch_nanoseconds,
+                places,
+                ..
+            } => {
+                let clock = Clock {
+                    tsc: *tsc,
+                    tsc_hz: (*tsc_hz).max(1),
+                };
+                self.clock = Some(clock);
+                let since_zero = nanoseconds(*tsc, clock.tsc_hz);
+                self.context.epoch_of_zero =
+                    i128::from(*epoch_nanoseconds) - i128::from(since_zero);
+                let places = places.iter().map(|places| u64::from(*places)).sum();
+                Ok(Event::Started { places })
+            }
+            Frame::Refused { program, text } => Ok(Event::Refused {
+                program: *program,
+                text: text.clone(),
+            }),
+            Frame::Record { cpu, tsc, bytes } => self.record(*cpu, *tsc, bytes, symbols, out),
+            Frame::Map { map, entries } => self.map(*map, entries, symbols, out),
+            Frame::Stack {
+                map,
+                number,
+                addresses,
+            } => {
+                let stack = Rc::from(&addresses[..]);
+                self.context.stacks.insert((*map, *number), stack);
+                Ok(Event::Nothing)
+            }
+            Frame::Comm { .. } => Ok(Event::Nothing),
+            Frame::Ended {
+                status,
+                books,
+                lost,
+                bad_loads,
+            } => {
+                for map in self.by_name() {
+                    if let Some(entries) = self.latest.get(&map) {
+                        self.write_map(map, entries, (0, 1), symbols, out)?;
+                    }
+                }
+                let mut totals = Totals::of(books, lost, *bad_loads);
+                let loops = self.view.loops.loops.iter().zip(&self.stopped);
+                totals.stopped = loops
+                    .filter(|(_, count)| **count != 0)
+                    .map(|((text, turns), count)| {
+                        (alloc::format!("{text} after {turns} turns"), *count)
+                    })
+                    .collect();
+                writeln!(out, "{totals}")?;
+                Ok(Event::Ended {
+                    status: *status,
+                    totals,
+                })
+            }
+        }
+    }
+
+    /// Shows maps as they are while the script runs, by name. Nothing is kept of them: what the
+    /// frames say stands. Their call stacks are those of the frames until now.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn live(
+        &self,
+        maps: &BTreeMap<u32, Vec<Entry>>,
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        for map in self.by_name() {
+            if let Some(entries) = maps.get(&map) {
+                self.write_map(map, entries, (0, 1), symbols, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of maps as they are while the script runs, by name and in the order of
+    /// [`Self::maps`]. See [`Self::live`].
+    pub fn live_maps(
+        &self,
+        maps: &BTreeMap<u32, Vec<Entry>>,
+    ) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
+        self.by_name().into_iter().filter_map(|map| {
+            let name = self.view.maps.get(map as usize)?.name.as_deref()?;
+            Some((name, self.entries(map, maps.get(&map)?)))
+        })
+    }
+
+    /// The maps as they were sent last, by name: the entries by value, the least one first.
+    pub fn maps(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
+        self.by_name().into_iter().filter_map(|map| {
+            let name = self.view.maps.get(map as usize)?.name.as_deref()?;
+            Some((name, self.entries(map, self.latest.get(&map)?)))
+        })
+    }
+
+    /// The names of all maps, whether or not they were sent.
+    pub fn map_names(&self) -> impl Iterator<Item = &str> {
+        self.view.maps.iter().filter_map(|map| map.name.as_deref())
+    }
+
+    /// Nanoseconds from the beginning of the script to a count of the time stamp counter.
+    pub fn nanoseconds_since_start(&self, tsc: u64) -> Option<i64> {
+        let clock = self.clock?;
+        let distance = i128::from(tsc) - i128::from(clock.tsc);
+        i64::try_from(distance * 1_000_000_000 / i128::from(clock.tsc_hz)).ok()
+    }
+
+    /// The numbers of maps with names, in the order of the names.
+    fn by_name(&self) -> Vec<u32> {
+        let named = (0..).zip(&self.view.maps);
+        let mut named: Vec<(&str, u32)> = named
+            .filter_map(|(number, map)| Some((map.name.as_deref()?, number)))
+            .collect();
+        named.sort_unstable();
+        named.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// The values of a record, at their offsets.
+    fn values(&self, places: &[(u32, Shape)], stored: &[u8]) -> Vec<Value> {
+        let value = |(offset, shape): &(u32, Shape)| {
+            let bytes = stored.get(*offset as usize..).unwrap_or(&[]);
+            decode(shape, bytes, &self.context)
+        };
+        places.iter().map(value).collect()
+    }
+
+    fn record(
+        &mut self,
+        cpu: u32,
+        tsc: u64,
+        bytes: &[u8],
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> Result<Event, fmt::Error> {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..)?.first_chunk()?;
+            Some(u32::from_le_bytes(*bytes))
+        };
+        let tid = word(4).unwrap_or(0);
+        let request = word(HEADER).unwrap_or(u32::MAX);
+        let stored = bytes.get(HEADER + VALUES..).unwrap_or(&[]);
+        let Some(record) = self.view.records.get(request as usize) else {
+            return Ok(Event::Nothing);
+        };
+        let (text, values) = match record {
+            Record::Silent | Record::Exit => return Ok(Event::Nothing),
+            Record::Map { map, top, divisor } => {
+                self.waiting.push((*map, *top, *divisor, None));
+                return Ok(Event::Nothing);
+            }
+            Record::Key { map } => {
+                self.waiting.push((*map, 0, 1, Some(stored.to_vec())));
+                return Ok(Event::Nothing);
+            }
+            Record::Line { parts, values } => {
+                let values = self.values(values, stored);
+                (line(parts, &values, symbols)?, values)
+            }
+            Record::Joined { between, values } => {
+                let mut values = self.values(values, stored);
+                values.retain(|value| *value != Value::Absent);
+                let texts = values.iter().map(|value| value.shown(symbols).to_string());
+                let texts: Vec<String> = texts.collect();
+                (alloc::format!("{}\n", texts.join(between)), values)
+            }
+            Record::Value(shape) => {
+                let value = decode(shape, stored, &self.context);
+                let text = alloc::format!("{}\n", value.shown(symbols));
+                (text, alloc::vec![value])
+            }
+            Record::Element { map, key, value } => {
+                let bytes = stored.get(*key as usize..).unwrap_or(&[]);
+                let value = decode(value, bytes, &self.context);
+                let mut text = String::new();
+                if let Some(map) = self.view.maps.get(*map as usize) {
+                    let key = map::key(map, stored, &self.context);
+                    map::write_entry(map, &key, &value, symbols, &mut text)?;
+                }
+                (text, alloc::vec![value])
+            }
+        };
+        out.write_str(&text)?;
+        Ok(Event::Record(Recorded {
+            cpu,
+            tsc,
+            tid,
+            text: text.trim_end_matches('\n').into(),
+            values,
+        }))
+    }
+
+    fn map(
+        &mut self,
+        map: u32,
+        entries: &[Entry],
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> Result<Event, fmt::Error> {
+        if self.view.loops.counters == Some(map) {
+            self.stopped = alloc::vec![0; self.view.loops.loops.len()];
+            for entry in entries {
+                let index = entry.key.first_chunk().copied().map(u32::from_le_bytes);
+                let count = entry.value.first_chunk().copied().map(u64::from_le_bytes);
+                let of_loop = index.and_then(|index| self.stopped.get_mut(index as usize));
+                if let (Some(of_loop), Some(count)) = (of_loop, count) {
+                    *of_loop = of_loop.saturating_add(count);
+                }
+            }
+        }
+        let Some(name) = self
+            .view
+            .maps
+            .get(map as usize)
+            .and_then(|map| map.name.clone())
+        else {
+            return Ok(Event::Nothing);
+        };
+        self.latest.insert(map, entries.to_vec());
+        let asked = self.waiting.iter().position(|(of, ..)| *of == map);
+        if let Some(asked) = asked {
+            let (_, top, divisor, key) = self.waiting.remove(asked);
+            match key {
+                None => self.write_map(map, entries, (top, divisor), symbols, out)?,
+                Some(key) => {
+                    let bytes = map::key_bytes(&self.view.maps[map as usize]);
+                    let of_key = |entry: &&Entry| {
+                        entry.key.get(..bytes).is_some_and(|of| key.starts_with(of))
+                    };
+                    let entries: Vec<Entry> = entries.iter().filter(of_key).cloned().collect();
+                    self.write_map(map, &entries, (0, 1), symbols, out)?;
+                }
+            }
+        }
+        Ok(Event::Map { name })
+    }
+
+    fn entries(&self, map: u32, entries: &[Entry]) -> Vec<(Key, Value)> {
+        let map = self.view.maps.get(map as usize);
+        map.map_or_else(Vec::new, |map| map::entries(map, entries, &self.context))
+    }
+
+    fn write_map(
+        &self,
+        map: u32,
+        entries: &[Entry],
+        (top, divisor): (u64, u64),
+        symbols: &dyn Symbolize,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        let values = self.entries(map, entries);
+        let Some(map) = self.view.maps.get(map as usize) else {
+            return Ok(());
+        };
+        let skipped = match usize::try_from(top) {
+            Ok(top @ 1..) => values.len().saturating_sub(top),
+            _ => 0,
+        };
+        for (key, value) in &values[skipped..] {
+            let divided = divide(value, divisor);
+            map::write_entry(map, key, divided.as_ref().unwrap_or(value), symbols, out)?;
+            if matches!(value, Value::Histogram(_)) {
+                out.write_char('\n')?;
+            }
+        }
+        let is_table = !map.keys.is_empty() && !matches!(map.class, Class::Histogram(_));
+        if is_table && values.len() > skipped {
+            out.write_char('\n')?;
+        }
+        Ok(())
+    }
+}
+
+/// The text of a line.
+fn line(parts: &[Part], values: &[Value], symbols: &dyn Symbolize) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    let mut values = values.iter();
+    for part in parts {
+        match part {
+            Part::Literal(literal) => text.push_str(literal),
+            Part::Value(conversion) => {
+                if let Some(value) = values.next() {
+                    format::write(conversion, value, symbols, &mut text)?;
+                }
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn divide(value: &Value, divisor: u64) -> Option<Value> {
+    if divisor <= 1 {
+        return None;
+    }
+    Some(match value {
+        Value::Unsigned(number) => Value::Unsigned(number / divisor),
+        Value::Signed(number) => match i64::try_from(divisor) {
+            Ok(divisor) => Value::Signed(number / divisor),
+            Err(_) => Value::Signed(0),
+        },
+        Value::Average { count, total } => Value::Unsigned(
+            u64::try_from(total / i128::from((*count).max(1)) / i128::from(divisor)).ok()?,
+        ),
+        _ => return None,
+    })
+}
+
+/// Nanoseconds of so many ticks.
+fn nanoseconds(ticks: u64, hz: u64) -> u64 {
+    (u128::from(ticks) * 1_000_000_000 / u128::from(hz.max(1))) as u64
+}

@@ -1,0 +1,225 @@
+//! How programs store values in keys, values and records.
+//!
+//! The layout is our own, not that of the traced kernel's memory: fields follow each other without
+//! gaps, an enum begins with the number of its variant, a text or a slice is its length and its
+//! first bytes. So equal values have equal bytes, and the reader needs no debug information.
+
+use alloc::{boxed::Box, rc::Rc, vec::Vec};
+
+/// Names and shapes, in the order of storage.
+pub type Fields = Vec<(Rc<str>, Shape)>;
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    Unit,
+    /// A part of a value that the compiler of the kernel left out. It has no bytes.
+    Unavailable,
+    Unsigned(u8),
+    Signed(u8),
+    Boolean,
+    /// The same in 8 bytes, as numbers are kept.
+    Flag,
+    Character,
+    Float(u8),
+    Address,
+    Symbol {
+        with_offset: bool,
+    },
+    /// The number of the probe's name in the upper 16 bits, the low 48 bits of the address.
+    Probe,
+    /// The number of a call stack in that map of the script, or a negated errno. A stack of a
+    /// program has the program's name in its last two words.
+    Stack {
+        map: u32,
+        is_user: bool,
+    },
+    /// Nanoseconds since the machine started, shown as this says.
+    Time {
+        format: Rc<str>,
+    },
+    /// A text that ends with a NUL; zeros fill it up.
+    Text(u32),
+    /// The length in 8 bytes, and the first bytes of a text; zeros fill it up.
+    Counted(u32),
+    /// The same for bytes that are no text.
+    Bytes(u32),
+    /// The length in 8 bytes, and the first elements; zeros fill it up.
+    List {
+        of: Box<Shape>,
+        most: u32,
+    },
+    /// The first elements of an array that has `count`.
+    Array {
+        of: Box<Shape>,
+        stored: u32,
+        count: u64,
+    },
+    /// The same, if the elements are stored differently, because parts of them are unavailable.
+    Items {
+        items: Vec<Shape>,
+        cut: bool,
+    },
+    Tuple(Vec<Shape>),
+    Struct {
+        name: Rc<str>,
+        fields: Fields,
+    },
+    /// 1 in a byte and the value, or zeros if there is none.
+    Maybe(Box<Shape>),
+    /// The tag of an enum whose variants hold nothing, as it is in memory.
+    Choice {
+        name: Rc<str>,
+        bytes: u8,
+        variants: Vec<(u64, Rc<str>)>,
+    },
+    /// The number of the variant, in 1 or 2 bytes, and its fields. Zeros fill it up.
+    Enum {
+        name: Rc<str>,
+        variants: Vec<(Rc<str>, Fields)>,
+    },
+}
+
+impl Shape {
+    pub fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Counted(_))
+    }
+
+    /// Whether conversions of numbers show it.
+    pub fn is_number(&self) -> bool {
+        match self {
+            Self::Unsigned(_)
+            | Self::Signed(_)
+            | Self::Boolean
+            | Self::Flag
+            | Self::Character
+            | Self::Address
+            | Self::Symbol { .. }
+            | Self::Time { .. } => true,
+            Self::Maybe(of) => of.is_number(),
+            _ => false,
+        }
+    }
+
+    /// Whether nothing is left of a value, because all its parts are unavailable.
+    pub fn is_lost(&self) -> bool {
+        let all = |fields: &Fields| {
+            let known = |shape: &Self| shape.bytes() > 0;
+            !fields.iter().any(|(_, shape)| known(shape))
+                && fields.iter().any(|(_, shape)| shape.is_lost())
+        };
+        match self {
+            Self::Unavailable => true,
+            Self::Items { items, .. } => items.iter().all(Self::is_lost),
+            Self::Struct { fields, .. } => all(fields),
+            Self::Maybe(of) => of.is_lost(),
+            _ => false,
+        }
+    }
+
+    /// Bytes of the number of a variant.
+    pub fn tag_bytes(variants: usize) -> u32 {
+        if variants > 256 { 2 } else { 1 }
+    }
+
+    pub fn bytes(&self) -> u32 {
+        let sum = |fields: &[(Rc<str>, Self)]| -> u32 {
+            fields
+                .iter()
+                .fold(0, |sum, (_, shape)| sum.saturating_add(shape.bytes()))
+        };
+        match self {
+            Self::Unit | Self::Unavailable => 0,
+            Self::Unsigned(bytes)
+            | Self::Signed(bytes)
+            | Self::Float(bytes)
+            | Self::Choice { bytes, .. } => (*bytes).into(),
+            Self::Boolean => 1,
+            Self::Character => 4,
+            Self::Flag
+            | Self::Address
+            | Self::Symbol { .. }
+            | Self::Probe
+            | Self::Stack { .. }
+            | Self::Time { .. } => 8,
+            Self::Text(bytes) => *bytes,
+            Self::Counted(most) | Self::Bytes(most) => most.saturating_add(8),
+            Self::List { of, most } => of.bytes().saturating_mul(*most).saturating_add(8),
+            Self::Array { of, stored, .. } => of.bytes().saturating_mul(*stored),
+            Self::Tuple(items) | Self::Items { items, .. } => items
+                .iter()
+                .fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
+            Self::Maybe(of) => of.bytes().saturating_add(1),
+            Self::Struct { fields, .. } => sum(fields),
+            Self::Enum { variants, .. } => {
+                let most = variants.iter().map(|(_, fields)| sum(fields)).max();
+                Self::tag_bytes(variants.len()).saturating_add(most.unwrap_or(0))
+            }
+        }
+    }
+
+    /// The same with less of a text or of bytes, so that a key has room for more than one.
+    pub fn for_key(self) -> Self {
+        const MOST: u32 = 40;
+        match self {
+            Self::Text(bytes) => Self::Text(bytes.min(MOST + 8)),
+            Self::Counted(most) => Self::Counted(most.min(MOST)),
+            Self::Bytes(most) => Self::Bytes(most.min(MOST)),
+            other => other,
+        }
+    }
+
+    /// Whether some of its bytes are not stored for all values.
+    pub fn varies(&self) -> bool {
+        match self {
+            Self::Counted(_)
+            | Self::Bytes(_)
+            | Self::List { .. }
+            | Self::Enum { .. }
+            | Self::Maybe(_) => true,
+            Self::Array { of, .. } => of.varies(),
+            Self::Tuple(items) | Self::Items { items, .. } => items.iter().any(Self::varies),
+            Self::Struct { fields, .. } => fields.iter().any(|(_, shape)| shape.varies()),
+            _ => false,
+        }
+    }
+
+    /// Makes it one that takes values of both shapes. Returns whether it changed; `None` if no
+    /// shape takes both.
+    pub fn merge(&mut self, other: &Self) -> Option<bool> {
+        if self == other {
+            return Some(false);
+        }
+        match (&mut *self, other) {
+            (Self::Text(a), Self::Text(b)) => {
+                let changed = *b > *a;
+                *a = (*a).max(*b);
+                Some(changed)
+            }
+            (Self::Counted(_), Self::Text(_)) => Some(false),
+            (Self::Text(_), Self::Counted(_)) => {
+                *self = other.clone();
+                Some(true)
+            }
+            (Self::Unsigned(8) | Self::Signed(8), Self::Unsigned(8) | Self::Signed(8))
+            | (Self::Address, Self::Unsigned(8) | Self::Signed(8)) => Some(false),
+            (Self::Unsigned(8) | Self::Signed(8), Self::Address) => {
+                *self = other.clone();
+                Some(true)
+            }
+            (Self::Unsigned(8) | Self::Signed(8) | Self::Address, Self::Flag) => Some(false),
+            (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Address) => {
+                *self = other.clone();
+                Some(true)
+            }
+            (Self::Tuple(a), Self::Tuple(b)) if a.len() == b.len() => {
+                let mut changed = false;
+                for (a, b) in a.iter_mut().zip(b) {
+                    changed |= a.merge(b)?;
+                }
+                Some(changed)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A guest that traces itself, from its start to its end.
+//!
+//! One thread has the guest, because a guest ends with the thread that has started it. That thread
+//! passes on the guest's log and its end. Another one reads the messages, and ends with the socket.
+//! Both write to one channel with a bound: when its reader is slow, the kernel waits. Whoever holds
+//! the [`Trace`] reads the channel and looks after the watchdog meanwhile.
+
+use std::{
+    io::{ErrorKind, Write},
+    net::{Ipv4Addr, Shutdown, TcpListener},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use boot::{
+    bochs,
+    children::Killer,
+    guest::{self, Guest},
+    image::Kernel,
+    prerequisites::Install,
+    qemu::Machine,
+};
+use trace_wire::{Control, OPTIONS_FILE, Options, SCRIPT_FILE};
+
+use crate::{
+    Event, LiveMap, Request, Transport,
+    messages::Messages,
+    shared::{Shared, memory_file},
+    watchdog::Watchdog,
+};
+
+/// How often a watchdog looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Events that are read ahead. When they are not taken, the kernel waits.
+const UNREAD_EVENTS: usize = 1024;
+
+/// A guest that traces itself; killed when dropped.
+#[derive(Debug)]
+pub struct Trace {
+    shared: Option<Arc<Shared>>,
+    watchdog: Option<Watchdog>,
+    events: Option<Receiver<Event>>,
+    /// None: the guest could not be started.
+    control: Option<UnixStream>,
+    killer: Option<Killer>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Trace {
+    /// Starts `machine`, whose kernel runs the request's script.
+    ///
+    /// # Errors
+    /// Fails if the means of talking to the guest cannot be had. A guest that cannot be started is
+    /// an [`Event::Failed`].
+    pub fn start(machine: &Machine, install: Install, request: &Request) -> Result<Self> {
+        let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
+        let script = memory_file(&request.script)?;
+        let options = memory_file(request.options().to_string().as_bytes())?;
+        let theirs = OwnedFd::from(theirs);
+        let mut machine = machine.clone();
+        let file = |name, fd: &OwnedFd| format!("name={name},file=/dev/fd/{}", fd.as_raw_fd());
+        machine.further.extend([
+            "-chardev".into(),
+            format!("socket,id=trace,fd={}", theirs.as_raw_fd()),
+            "-serial".into(),
+            "chardev:trace".into(),
+            "-fw_cfg".into(),
+            file(SCRIPT_FILE, &script),
+            "-fw_cfg".into(),
+            file(OPTIONS_FILE, &options),
+        ]);
+        machine
+            .inherited
+            .extend([script, options, theirs].map(Arc::new));
+        let shared = match request.transport {
+            Transport::Memory => Some(Arc::new(Shared::new(&mut machine)?)),
+            Transport::Serial => None,
+        };
+        let start = move || {
+            let guest = Guest::start(&machine, install);
+            // Our copy of the guest's end of the socket goes, so that its end is seen.
+            drop(machine);
+            guest
+        };
+        Ok(Self::of(request, shared, start, move |_, _| Ok(Some(ours))))
+    }
+
+    /// Starts Bochs, with the kernel and the CPUs, memory and command line of `machine`. Messages
+    /// come through the serial port, whatever the request says.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_in_bochs(
+        kernel: &Kernel,
+        machine: &Machine,
+        install: Install,
+        request: &Request,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .context("cannot listen on a TCP port")?;
+        let port = listener.local_addr().context("a TCP port has no number")?;
+        let options = Options {
+            memory: false,
+            watchdog: false,
+            maps: false,
+            ..request.options()
+        };
+        let options = options.to_string();
+        let files = [
+            (SCRIPT_FILE, &*request.script),
+            (OPTIONS_FILE, options.as_bytes()),
+        ];
+        let machine = bochs::Machine {
+            cpus: machine.cpus,
+            memory_mib: machine.memory_mib,
+            disk: kernel.bochs_image(&machine.cmdline, &files)?,
+            answers: Some(port.port()),
+        };
+        let start = move || Guest::start_in_bochs(&machine, install);
+        let connect =
+            move |guest: &mut Guest, sender: &SyncSender<Event>| accept(&listener, guest, sender);
+        Ok(Self::of(request, None, start, connect))
+    }
+
+    /// The trace of the guest that `start` starts. `connect` gives its serial port, or nothing if
+    /// the trace is not wanted any more.
+    fn of(
+        request: &Request,
+        shared: Option<Arc<Shared>>,
+        start: impl FnOnce() -> Result<Guest> + Send + 'static,
+        connect: impl FnOnce(&mut Guest, &SyncSender<Event>) -> Result<Option<UnixStream>>
+        + Send
+        + 'static,
+    ) -> Self {
+        let (sender, events) = sync_channel(UNREAD_EVENTS);
+        let (tell, started) = sync_channel(1);
+        let memory = shared.clone();
+        // This thread has the guest, because a guest ends with the thread that has started it.
+        let thread = thread::spawn(move || {
+            let connected = start().and_then(|mut guest| {
+                let Some(socket) = connect(&mut guest, &sender)? else {
+                    return Ok(None);
+                };
+                let control = socket.try_clone().context("cannot copy a socket")?;
+                let _ = tell.send((guest.killer(), control));
+                Ok(Some((guest, socket)))
+            });
+            // If the trace has been dropped, the guest is dropped, too, and so killed.
+            let _ = match connected {
+                Ok(Some((guest, socket))) => follow(guest, Messages::new(socket, memory), &sender),
+                Ok(None) => Ok(()),
+                Err(error) => sender.send(Event::Failed(error)).map_err(drop),
+            };
+        });
+        let (killer, control) = started.recv().ok().unzip();
+        Self {
+            shared,
+            watchdog: request.watchdog.map(Watchdog::new),
+            events: Some(events),
+            control,
+            killer,
+            thread: Some(thread),
+        }
+    }
+
+    /// Waits for the next event until `deadline`.
+    pub fn next(&mut self, deadline: Option<Instant>) -> Event {
+        let gone = || Event::Failed(anyhow::anyhow!("the guest has ended already"));
+        let Some(events) = &self.events else {
+            return gone();
+        };
+        loop {
+            let now = Instant::now();
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+            let look = self.watchdog.as_ref().map(|_| LOOK);
+            let wait = match (left, look) {
+                (Some(left), Some(look)) => Some(left.min(look)),
+                (left, look) => left.or(look),
+            };
+            let Some(wait) = wait else {
+                return events.recv().unwrap_or_else(|_| gone());
+            };
+            match events.recv_timeout(wait) {
+                Ok(event) => return event,
+                Err(RecvTimeoutError::Disconnected) => return gone(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let fed = self.shared.as_ref().and_then(|shared| shared.fed());
+            if let Some(watchdog) = &mut self.watchdog
+                && watchdog.barks(fed, Instant::now())
+            {
+                self.kill();
+                return Event::Hung;
+            }
+            if left.is_some_and(|left| left <= wait) {
+                return Event::Deadline;
+            }
+        }
+    }
+
+    /// Copies of the rings, by CPU, whole: for `trace_ring::image`. After [`Event::End`] they stand
+    /// still. Empty without shared memory, and if the script has no records.
+    pub fn rings(&self) -> Vec<Vec<u8>> {
+        let shared = self.shared.as_ref();
+        shared.map_or_else(Vec::new, |shared| shared.copy_rings())
+    }
+
+    /// The maps as they are now, while the guest runs and without its help. None: they are not
+    /// there yet, or not any more, or the request did not ask for them.
+    pub fn maps(&self) -> Option<Vec<LiveMap>> {
+        self.shared.as_ref()?.copy_maps()
+    }
+
+    /// Kills the guest.
+    pub fn kill(&self) {
+        if let Some(killer) = &self.killer {
+            killer.kill();
+        }
+    }
+
+    /// The right to kill the guest, for another thread. None: it could not be started.
+    pub fn killer(&self) -> Option<Killer> {
+        self.killer.clone()
+    }
+
+    /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends.
+    pub fn end(&self) {
+        self.ender().end();
+    }
+
+    /// The right to do that, for another thread, for example that of Ctrl-C.
+    pub fn ender(&self) -> Ender {
+        let control = self.control.as_ref();
+        Ender(control.and_then(|control| control.try_clone().ok()))
+    }
+}
+
+/// See [`Trace::ender`].
+#[derive(Debug)]
+pub struct Ender(Option<UnixStream>);
+
+impl Ender {
+    /// As [`Trace::end`].
+    pub fn end(&self) {
+        if let Some(mut control) = self.0.as_ref() {
+            // The only error is that the guest has ended.
+            let _ = control.write_all(&[Control::End.byte()]);
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // Threads that wait for room in the channel give up.
+        self.events = None;
+        if let Some(killer) = self.killer.take() {
+            killer.kill();
+        }
+        if let Some(control) = &self.control {
+            let _ = control.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The connection that a guest makes when it has its devices. None: the trace has been dropped.
+///
+/// # Errors
+/// Fails if the guest ends before.
+fn accept(
+    listener: &TcpListener,
+    guest: &mut Guest,
+    sender: &SyncSender<Event>,
+) -> Result<Option<UnixStream>> {
+    const BETWEEN: Duration = Duration::from_millis(20);
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => {
+                connection
+                    .set_nonblocking(false)
+                    .context("cannot wait for a connection's bytes")?;
+                // It is only read, written and shut down, which is the same for all sockets.
+                return Ok(Some(OwnedFd::from(connection).into()));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("cannot take a connection"),
+        }
+        match guest.next(Some(Instant::now() + BETWEEN))? {
+            guest::Event::Output(text) => {
+                if sender.send(Event::Log(text)).is_err() {
+                    return Ok(None);
+                }
+            }
+            guest::Event::End(end) => bail!("{end}, before it had a second serial port"),
+            guest::Event::Deadline => {}
+        }
+    }
+}
+
+/// Passes on what a guest says until it ends. An error: the trace has been
+/// dropped.
+fn follow(mut guest: Guest, messages: Messages, sender: &SyncSender<Event>) -> Result<(), ()> {
+    let copy = sender.clone();
+    let mut reader = Some(thread::spawn(move || messages.pass_on(&copy)));
+    loop {
+        let event = match guest.next(None) {
+            Ok(guest::Event::Output(text)) => Event::Log(text),
+            Ok(guest::Event::End(end)) => {
+                if let Some(reader) = reader.take() {
+                    // A panic there has been told.
+                    let _ = reader.join();
+                }
+                return sender.send(Event::End(end)).map_err(drop);
+            }
+            Ok(guest::Event::Deadline) => continue,
+            Err(error) => return sender.send(Event::Failed(error)).map_err(drop),
+        };
+        sender.send(event).map_err(drop)?;
+    }
+}
