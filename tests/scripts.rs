@@ -6,13 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use boot::{
-    firmware::Firmware,
-    guest::End,
-    image::Kernel,
-    prerequisites::Install,
-    qemu::Machine,
-};
+use boot::{firmware::Firmware, guest::End, image::Kernel, prerequisites::Install, qemu::Machine};
 use bpf::{
     AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
     context::Register,
