@@ -1,5 +1,9 @@
 //! Scripts of the tracer, built by hand, on a kernel that runs its workload: what the kernel
 //! answers, to the last count.
+//!
+//! The tracer's compiler is left out: programs, maps and requests are written one by one, also such
+//! as it would not make. The answers come by shared memory or by the serial port, from a kernel
+//! that ends well, that is stopped, or that dies.
 
 use std::{
     fs,

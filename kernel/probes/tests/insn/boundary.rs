@@ -1,4 +1,8 @@
 //! Where instructions start and end.
+//!
+//! A function is decoded from its start, because x86 code cannot be read backwards. So an address
+//! is an instruction's start, or lies inside one whose start can be named, or comes after bytes
+//! that are no instruction; and it depends on nothing outside the function.
 
 use probes::insn::{
     BoundaryError, BoundaryWalk, DecodeError, Insn, Instructions, decode, landing_pad_len,

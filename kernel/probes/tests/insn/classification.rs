@@ -1,4 +1,8 @@
 //! The instructions that are refused, with which errno, and those that are not.
+//!
+//! A refusal says what the instruction would do wrong from another address, and what to probe
+//! instead. The table lists, for each refusal and its errno, encodings that must get it. All else
+//! is accepted, and has the class by which its replacement is chosen.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,10 @@
 //! Executes one instruction in its place, through its replacements and by single steps, and
 //! compares.
+//!
+//! The instruction in its place is the truth. Its replacements and its single steps must leave the
+//! same registers, flags and memory, must end at the same address, and must fault where it faults.
+//! Flags that the processor leaves undefined are compared, too, because the same processor executes
+//! all.
 
 use iced_x86::{Decoder, DecoderOptions, Register};
 use probes::{

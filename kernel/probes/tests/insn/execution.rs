@@ -1,4 +1,8 @@
 //! Executes hand-picked instructions in place and by every replacement, in every layout of memory.
+//!
+//! A bench has the code, a slot, a stack and memory for operands, in each of four layouts: all
+//! below 2 GiB, in the upper half, and with the slot or the text out of reach of the other. The
+//! instructions are chosen so that each way to translate one is taken with each kind of operand.
 
 mod branches;
 mod prefixes;

@@ -1,4 +1,9 @@
 //! Properties of replacements at arbitrary addresses, by executing them symbolically.
+//!
+//! The other tests execute code where a process can have it. Here addresses are those of a kernel
+//! and of programs, anywhere in the address space, so the code is followed and not executed
+//! (`symbolic`). The forms are those whose replacement depends on where it is; random ones of all
+//! maps come on top.
 
 use instruction_cases::{
     Random,

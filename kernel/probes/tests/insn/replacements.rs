@@ -1,4 +1,8 @@
 //! The exact code of replacements, and what they say about themselves.
+//!
+//! Each template in the documentation of the translator is here with an example, byte for byte. For
+//! each byte of it the tests know the position that it stands for: that of the probed instruction
+//! until its effect is there, and the next one afterwards.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use probes::{

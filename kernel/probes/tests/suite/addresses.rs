@@ -1,4 +1,8 @@
 //! Which address a probe gets, and which addresses and instructions are refused.
+//!
+//! A probe is asked for by a symbol, an offset or an address, or by several of them. What is
+//! accepted is the start of an instruction in text that may be probed; a landing pad is stepped
+//! over. What is refused has changed nothing, and its error names what was found there.
 
 use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs};
 

@@ -1,4 +1,8 @@
 //! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
+//!
+//! Each test has a law that holds however CPUs run: hits and misses are the calls that were made,
+//! instances are as many as before, a result is the function's. CPUs call as fast as they can while
+//! another registers, switches and unregisters. `rounds` fits their number to the machine.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64,

@@ -1,4 +1,8 @@
 //! Faults: in the displaced instruction, and in handlers.
+//!
+//! A fault in the displaced instruction is the code's: it is told at the probed address, with the
+//! registers of that moment. A fault in a handler is the handler's, and only its own probe is
+//! asked. A fault handler may mend the cause, go on elsewhere, or leave the fault to the kernel.
 
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 

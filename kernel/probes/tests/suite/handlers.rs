@@ -1,4 +1,8 @@
 //! When handlers run, in which order, what they see and what they may change.
+//!
+//! Pre handlers run newest first before the instruction, post handlers after it. They find and may
+//! change the registers of the probed code, on an aligned stack with clean flags. A hit inside a
+//! handler runs no handler and is counted as missed at each enabled probe of its address.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,9 @@
 //! Kretprobes that ask for their own way back.
+//!
+//! A kretprobe may ask for a trampoline that is a breakpoint (`Trap3`), and for single steps with
+//! it (`Trap4`), as in 2005. The calls and the handlers are the same, and the interruptions are
+//! more: as many as each method promises. Whole runs of the suite with one method are separate
+//! programs.
 
 use probes::{
     EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,

@@ -1,4 +1,9 @@
 //! Interrupts, NMIs and debug traps at the worst of places.
+//!
+//! An interrupt waits until a handler is done, an NMI does not, and a debugger steps through
+//! everything that belongs to the code. So each of them may find a hit between any two
+//! instructions. It has to see a machine without probes, and the hit has to go on as if nothing had
+//! come.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,9 @@
 //! Jprobes: handlers that see a function's arguments.
+//!
+//! A jprobe's handler is called like the function, with its arguments and on its stack, and ends
+//! with `jprobe_return`. The function then runs as if the handler had not: its registers and the
+//! last words of its stack are put back. A handler that returns otherwise ends the machine, with a
+//! sentence.
 
 use core::{
     arch::{global_asm, naked_asm},

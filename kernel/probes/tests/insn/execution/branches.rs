@@ -1,4 +1,8 @@
 //! Jumps, calls and returns.
+//!
+//! What a branch leads to and what it leaves on the stack is the same out of line: for each
+//! condition with each combination of flags, each register, each form of memory operand, and with a
+//! stack or a target that is not there.
 
 use probes::insn::{decode, flags::bits};
 
