@@ -1,15 +1,15 @@
 //! The debug information of the kernel that users trace: each function that can be probed has a
 //! name, and values that tools for C do not find are there.
 
-use boot::image::Kernel as Image;
 use debug_info::DebugInfo;
+use tests::built;
 use trace_interface::{
     Kernel,
     symbols::{Moment, Place, Type},
 };
 
 fn kernel() -> DebugInfo {
-    DebugInfo::open(&Image::build("kernel").unwrap().debug_elf).unwrap()
+    DebugInfo::open(&built::kernel().debug_elf).unwrap()
 }
 
 #[test]

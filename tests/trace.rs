@@ -1,4 +1,8 @@
 //! `cargo run -- trace` from the text to the exit status, with exact counts of the known workload.
+//!
+//! The kernel is the one that users run, with debug information, and its workload makes a known
+//! number of calls. So an answer is compared as a whole, and so is a refusal: its place in the
+//! program, its words, and the exit status.
 
 use std::process::Command;
 

@@ -1,4 +1,8 @@
 //! Runs the command `trace`, and reads its answers.
+//!
+//! The program is built once in a run of this one, as `cargo run -- trace` builds it. A trace takes
+//! its share of the processors while its guest runs. [`Answers`] reads the JSON of a trace and
+//! holds it against the books: what was hit was counted, and nothing is lost.
 
 use std::{
     collections::BTreeMap,

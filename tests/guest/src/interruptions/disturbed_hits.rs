@@ -1,5 +1,9 @@
 //! Events in the middle of hits: faults, NMIs, nesting, lost ways back; in
 //! [`interrupts_in_slots`] interrupts of code in slots.
+//!
+//! Each test brings one event into a hit, in every kind of handler or in the displaced instruction,
+//! and knows what must be counted: a hit, a miss, or a stale breakpoint. The count law holds under
+//! NMIs, too: calls are hits and misses, and nothing else.
 
 mod interrupts_in_slots;
 

@@ -1,4 +1,8 @@
 //! The kernel's heap: what it gives out, and that what comes back is enough for the next time.
+//!
+//! What is freed goes together again: rounds of the same work need the memory of the first round
+//! and no more, and frames that the heap has no use for go back to programs, also while other CPUs
+//! take blocks.
 
 use crate::tools::numbered_targets::numbered_targets;
 use abi::WaitStatus;

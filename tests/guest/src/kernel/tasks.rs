@@ -1,4 +1,7 @@
 //! The scheduler and what sleeps by it.
+//!
+//! Tasks are switched at ticks and when they wait. Sleepers are woken in the order of their times,
+//! by the tick of a CPU that works or by the alarm of one that idles. An idle CPU takes no ticks.
 
 use crate::tools::jumps::{Optimization, byte_at};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};

@@ -1,5 +1,9 @@
 //! Virtual files that do more than show and obey: they act when they are opened, take whole lines,
 //! let readers wait, and go while they are open.
+//!
+//! Each test makes a file of its own: a list that is cleared by truncation, one that obeys line by
+//! line, a pipe whose readers sleep. What such a file holds lives as long as a descriptor of it is
+//! open, even if the file itself is gone.
 
 use abi::{WaitStatus, open, signal};
 use alloc::{

@@ -1,5 +1,9 @@
 //! Backtraces: the caller is right from every instruction, in every handler, and through borrowed
 //! return addresses.
+//!
+//! Tests of this file stop a task at every instruction of a call chain and compare the walk with
+//! the chain: by a probe, by an NMI, in handlers, in slots, detours and trampolines. A return
+//! address that a kretprobe has borrowed is shown as the true one.
 
 use crate::{platform::cpu, tools::nmi};
 use alloc::{

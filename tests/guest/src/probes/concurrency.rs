@@ -1,4 +1,13 @@
 //! Probes on several CPUs, in interrupts, under tasks that come and go.
+//!
+//! CPUs call a probed function as fast as they can while probes come and go. Whatever the order,
+//! hits and misses together are the calls during which the probe was there, and no call is lost.
+//! Tasks that are preempted, sleep, migrate or end inside a probed call give back what the call had
+//! taken.
+//!
+//! The suite has the same laws for CPUs alone (`concurrency` there). Here they hold with
+//! interrupts, a scheduler and the exit of tasks, and with text that is written while it is
+//! executed.
 
 use crate::platform::cpu;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};

@@ -1,4 +1,8 @@
 //! The return paths of 2005, and what they cost in interruptions.
+//!
+//! The kernel counts breakpoint and debug exceptions, so each form of a kretprobe shows what it
+//! costs: four interruptions, three, two or one for a call. Calls of all forms mix on all CPUs, and
+//! those in flight come home when the knob is turned or their probe has gone.
 
 use crate::probes::program_probes::kill_in_its_sleep;
 use alloc::{boxed::Box, vec::Vec};

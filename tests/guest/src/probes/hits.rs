@@ -1,4 +1,8 @@
 //! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
+//!
+//! A hit runs on the stack of whatever it interrupts. So the tests look at how much of it a hit
+//! takes, at breakpoints of programs, at the idle loop, at exceptions that the displaced
+//! instruction raises, and at memory that must never be writable where it is executed.
 
 use crate::{
     platform::suite::flags::{AC, CF, DF, DF_AND_AC, IF, MASKED, PLAIN, STATUS},

@@ -1,5 +1,9 @@
 //! Jump optimisation: which breakpoints become jumps, and when they become breakpoints again.
 //! [`detours`] has what they do then, [`under_fire`] the change under running CPUs.
+//!
+//! A breakpoint becomes a jump if the code under it allows that and nothing else needs it, and says
+//! `[OPTIMIZED]` then. A post handler, a jprobe or a neighbour under the jump brings it back before
+//! its own registration returns. The knob turns all of them at once.
 
 mod detours;
 mod under_fire;

@@ -1,4 +1,8 @@
 //! Return probes on what runs on behalf of user programs: made, loaded and killed.
+//!
+//! The kernel's functions run here for a program, and may never return to it: `execve` replaces it,
+//! a signal kills it in its sleep. Calls that were followed give their instances back all the same.
+//! A handler may read a program's memory, and brings no page in.
 
 use abi::{WaitStatus, signal};
 use alloc::boxed::Box;

@@ -1,5 +1,9 @@
 //! Cases that have gone wrong in other designs: probes on the functions that registering,
 //! allocating and logging use, and the cost of one hit among many probes.
+//!
+//! Registering, allocating and logging are done while each instruction that they use is probed. The
+//! cost of a hit does not grow with the number of probes, and a hit is found even if its place in
+//! the table is taken.
 
 use crate::tools::nmi;
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};

@@ -1,5 +1,9 @@
 //! The order in which a breakpoint becomes a jump and one again, seen by watchpoints on what is
 //! stored.
+//!
+//! A processor may fetch the bytes at any time, so the order matters: the breakpoint first, then
+//! the tail, then the first byte, with all CPUs synchronised in between. Watchpoints on the bytes
+//! and a probe on the synchronisation write that order down.
 
 use crate::{
     platform::cpu::{go_anywhere, stay_on},

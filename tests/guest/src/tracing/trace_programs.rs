@@ -1,4 +1,8 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
+//!
+//! Each test builds a program by hand, attaches it to a function of its own, calls that, and reads
+//! the program's map or ring. A program that loads from nowhere gets zero and is counted. What the
+//! verifier refuses is never attached, and the reason is told.
 
 use crate::platform::suite::flags::AC;
 use alloc::vec;

@@ -1,5 +1,9 @@
 //! Call stacks that programs take: of hits by jumps and by breakpoints, at entries, returns and in
 //! interrupts; and walks through programs.
+//!
+//! A map of stacks counts hits by the whole chain of callers. The chains are those of functions
+//! here, so each is known, with return probes on the way and across an interrupt. The fast walk by
+//! a table is compared with the exact one at each instruction.
 
 use alloc::{string::String, vec::Vec};
 use core::{

@@ -1,5 +1,9 @@
 //! The instance list of borrowed return addresses: free lists, tasks' cells, holders of
 //! unregistered kretprobes.
+//!
+//! Two CPUs take and give back instances while a kretprobe goes. An instance is on its free list,
+//! on a task's list or in one CPU's hands, and a holder is freed when all are back and no hit is
+//! under way.
 
 use core::{
     alloc::Layout,

@@ -1,5 +1,9 @@
 //! The changed functions: the assembly of the probes and of the kernel's entry, and the glue
 //! between the two.
+//!
+//! A part is a group of functions that belong together. With it come the guest tests that should
+//! notice a mistake in it. Functions and tests are named by the beginnings of their names, so a new
+//! one counts as soon as it is there; a name that nothing begins with is an error.
 
 /// Functions that belong together, and the guest tests that should notice mistakes in them.
 pub struct Part {

@@ -1,5 +1,9 @@
 //! Jumps are written and taken back while the code under them is executed, interrupted and
 //! preempted.
+//!
+//! The bytes under a jump are written while no CPU and no preempted task is in the middle of them.
+//! A handler that lingers in a detour keeps its memory. Calls are counted on the way, so that one
+//! that runs neither by breakpoint nor by jump shows.
 
 use super::{
     HITS, address, breakpoints, byte_at, count, is_jump, opt_fill, opt_recursion, opt_rust,

@@ -1,4 +1,8 @@
 //! Fetch arguments: each value in the record is the one that was there at the hit.
+//!
+//! An event is defined with arguments, one call is made, and the line of `trace` is compared:
+//! registers, the stack, memory by symbol and through pointers, types, arrays and strings. What
+//! cannot be read is zero or empty, and the record is there all the same.
 
 use super::*;
 use bpf::MOST_RECORD_BYTES;

@@ -1,4 +1,8 @@
 //! Rings that are too small, cleared, resized and turned off under fire.
+//!
+//! A writer numbers its records and never waits. Whatever is done to the rings meanwhile, the
+//! reader gets the numbers in order, each once, and the gaps are as large as the counts of lost
+//! records say.
 
 use core::sync::atomic::Ordering::SeqCst;
 

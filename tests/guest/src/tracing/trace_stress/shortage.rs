@@ -1,4 +1,8 @@
 //! Programs and events while memory is short: every allocation fails once, and nothing comes of it.
+//!
+//! The work is done again and again, and each time another allocation fails: the first, the second,
+//! and so on until none does. After each failure the state is compared with that before: memory,
+//! probes, files, and the log.
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
