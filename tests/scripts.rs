@@ -19,7 +19,7 @@ use object::{Object, ObjectSymbol};
 use tests::{Session, processors::for_guest};
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Map, MapKind, Program, ProgramKind, RECORD_TYPE, Request, VERSION},
 };
 use trace_ring::image::Image;
 
@@ -169,11 +169,11 @@ impl Writer {
     }
 
     /// A program whose maps are all those of the script so far, under the same numbers.
-    fn program(&mut self, kind: Kind, build: impl FnOnce(&mut Builder)) -> u32 {
+    fn program(&mut self, kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> u32 {
         let mut b = Builder::new(match kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
+            ProgramKind::Probe => bpf::Kind::Probe,
+            ProgramKind::Entry { data } => bpf::Kind::Entry { data },
+            ProgramKind::Return { data } => bpf::Kind::Return { data },
         });
         build(&mut b);
         b.exit(0);
@@ -217,12 +217,12 @@ fn mkdir_script(kernel: &Kernel) -> Script {
     let calls = w.map(MapDef::counters("calls", 1));
     let results = w.map(MapDef::histogram("results"));
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Si);
         b.add(MapIndex(calls as u16), 0, 1);
         record(b, ring, 0);
     });
-    let on_return = w.program(Kind::Return { data: 0 }, |b| {
+    let on_return = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R1, Register::Ax)
             .call(Helper::Log2)
             .mov(R2, R0)
@@ -299,11 +299,11 @@ fn interval_script() -> Script {
         kind: bpf::MapKind::Array,
         ..MapDef::counters("times", 1)
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 1);
         record(b, ring, 0);
     });
-    let interval = w.program(Kind::Probe, |b| {
+    let interval = w.program(ProgramKind::Probe, |b| {
         let (end, fifth) = (b.label(), b.label());
         b.store(R10, -8, Size::B8, 0)
             .load_map(R1, MapIndex(times as u16))
@@ -320,7 +320,7 @@ fn interval_script() -> Script {
         record(b, ring, 1);
         b.place(end);
     });
-    let end = w.program(Kind::Probe, |b| {
+    let end = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 99);
         record(b, ring, 0);
     });
@@ -411,7 +411,7 @@ fn a_script_with_one_bad_part_is_refused_as_a_whole() {
         .store(R2, 0, Size::B8, 1)
         .exit(0);
     script.programs.push(Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         code: bpf::wire::encode(&b.finish().unwrap().insns).unwrap(),
         maps: Vec::new(),
     });
@@ -445,7 +445,7 @@ fn requests_are_served_between_the_records() {
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let hash = w.map(MapDef::counters_by_key("hash", 8, 16));
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.store(R10, -8, Size::B8, 7)
             .load_map(R1, MapIndex(hash as u16))
             .mov(R2, R10)
@@ -482,7 +482,7 @@ const TICK: u64 = 4_000_000;
 #[test]
 fn a_profile_that_the_ticks_cannot_keep_is_refused() {
     let mut w = Writer::new();
-    let tick = w.program(Kind::Probe, |_| {});
+    let tick = w.program(ProgramKind::Probe, |_| {});
     w.script.attachments = vec![Attachment::Profile {
         program: tick,
         nanoseconds: TICK - 1,
@@ -512,7 +512,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
         value_size: 16,
         entries: 4,
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(counters as u16), 2, 5)
             .add(MapIndex(one as u16), 0, 6);
         for (at, word) in [(-24, 7), (-16, 8), (-8, 9)] {
@@ -526,7 +526,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
             .mov(R7, 0);
         record(b, ring, 0);
     });
-    let hit = w.program(Kind::Probe, |b| {
+    let hit = w.program(ProgramKind::Probe, |b| {
         b.call(Helper::Tsc)
             .store(R10, -24, Size::B8, R0)
             .store(R10, -16, Size::B8, R0)
@@ -607,21 +607,21 @@ fn sources_stacks_and_profiles() {
     });
     let ticks = w.map(MapDef::counters("ticks", 1));
     let early = w.map(MapDef::counters("early", 1));
-    let exits = w.program(Kind::Probe, |b| {
+    let exits = w.program(ProgramKind::Probe, |b| {
         b.load_map(R2, MapIndex(stacks as u16))
             .mov(R3, 0)
             .call(Helper::StackId)
             .mov(R7, R0);
         record(b, ring, 0);
     });
-    let results = w.program(Kind::Return { data: 0 }, |b| {
+    let results = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R7, Register::Ax);
         record(b, ring, 1);
     });
-    let tick = w.program(Kind::Probe, |b| {
+    let tick = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(ticks as u16), 0, 1);
     });
-    let never = w.program(Kind::Probe, |b| {
+    let never = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(early as u16), 0, 1);
     });
     w.script.requests = vec![Request::Forward; 2];
@@ -688,7 +688,7 @@ fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     );
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Ip);
         record(b, ring, 0);
     });

@@ -45,7 +45,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use trace_maps::image::Layout;
 use trace_wire::{
-    Control, Extent, MapPart, OPTIONS_FILE, Options, Place, Reader, SCRIPT_FILE, WireError,
+    Control, Extent, MapPart, MemoryPlace, OPTIONS_FILE, Options, Reader, SCRIPT_FILE, WireError,
     outbox::{FED, MAPS},
 };
 
@@ -665,15 +665,15 @@ impl Source {
                 has_news = true;
                 continue;
             }
-            match (Place::decode(message), &self.shared) {
-                (Some(Place::Outbox(extents)), Some(shared)) => {
+            match (MemoryPlace::decode(message), &self.shared) {
+                (Some(MemoryPlace::Outbox(extents)), Some(shared)) => {
                     if let Some(inbox) = Inbox::new(&shared.ram, extents) {
                         // There is one outbox; a second message about it changes nothing.
                         let _ = shared.inbox.set(inbox);
                     }
                 }
-                (Some(Place::Ring(extents)), Some(shared)) => shared.rings().push(extents),
-                (Some(Place::Map(part)), Some(shared)) => {
+                (Some(MemoryPlace::Ring(extents)), Some(shared)) => shared.rings().push(extents),
+                (Some(MemoryPlace::Map(part)), Some(shared)) => {
                     shared.map_places().extend(MapPlace::new(part));
                 }
                 (Some(_), None) => {}

@@ -52,7 +52,7 @@ use bpf::{
 use trace_interface::{
     Frame, Script,
     frame::Books,
-    script::{self, Attachment, CLOCK, Kind, RECORD_TYPE, Request},
+    script::{self, Attachment, CLOCK, ProgramKind, RECORD_TYPE, Request},
 };
 
 use self::attach::{Attached, Timer};
@@ -370,9 +370,9 @@ impl<'s> Loader<'s> {
             insns = counted(&insns, hits)?;
         }
         let kind = match program.kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
+            ProgramKind::Probe => bpf::Kind::Probe,
+            ProgramKind::Entry { data } => bpf::Kind::Entry { data },
+            ProgramKind::Return { data } => bpf::Kind::Return { data },
         };
         let program = bpf::Program { kind, insns, maps };
         let shared = |name: &str| {

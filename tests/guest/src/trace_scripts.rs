@@ -15,7 +15,7 @@ use kernel::{
 };
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Map, MapKind, Program, ProgramKind, RECORD_TYPE, Request, VERSION},
 };
 
 #[unsafe(no_mangle)]
@@ -47,11 +47,11 @@ fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32, entries: u32) 
 const COUNTS: u32 = 0;
 const RING: u32 = 1;
 
-fn program(kind: Kind, build: impl FnOnce(&mut Builder)) -> Program {
+fn program(kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> Program {
     let mut b = Builder::new(match kind {
-        Kind::Probe => bpf::Kind::Probe,
-        Kind::Entry { data } => bpf::Kind::Entry { data },
-        Kind::Return { data } => bpf::Kind::Return { data },
+        ProgramKind::Probe => bpf::Kind::Probe,
+        ProgramKind::Entry { data } => bpf::Kind::Entry { data },
+        ProgramKind::Return { data } => bpf::Kind::Return { data },
     });
     // Only their numbers count.
     b.map(MapDef::counters_by_key("counts", 8, 16));
@@ -78,7 +78,7 @@ fn count(b: &mut Builder) {
 /// Counts calls of the target by argument and by result, in one map, and records each call.
 fn script() -> Script {
     let target = symbols::lookup_name("scripted_target").unwrap().start;
-    let entry = program(Kind::Probe, |b| {
+    let entry = program(ProgramKind::Probe, |b| {
         b.load_register(R6, Register::Di);
         count(b);
         let full = b.label();
@@ -92,7 +92,7 @@ fn script() -> Script {
             .submit(R0)
             .place(full);
     });
-    let on_return = program(Kind::Return { data: 0 }, |b| {
+    let on_return = program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R6, Register::Ax);
         count(b);
     });

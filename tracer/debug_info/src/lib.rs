@@ -51,8 +51,8 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Expression, Function, Kernel, Moment, Piece, Place, Register, Source, Symbol, Symbolize, Type,
-    TypeId, Unavailable, Variable,
+    Expression, Function, Kernel, Moment, Piece, ProbePlace, Register, Source, Symbol, Symbolize,
+    Type, TypeId, Unavailable, Variable,
 };
 
 use crate::{
@@ -451,7 +451,7 @@ impl DebugInfo {
     }
 
     /// The scopes whose names are known at a place, the first one first.
-    fn visible<'a>(&self, known: &'a Known, row: FunctionRow, place: Place) -> Vec<&'a Scope> {
+    fn visible<'a>(&self, known: &'a Known, row: FunctionRow, place: ProbePlace) -> Vec<&'a Scope> {
         if place.moment == Moment::Return || place.address == row.address {
             // At the entry the arguments of the function itself are meant, even if a copy of
             // another one begins there, too.
@@ -473,7 +473,7 @@ impl DebugInfo {
         &self,
         known: &Known,
         row: FunctionRow,
-        place: Place,
+        place: ProbePlace,
         local: &Local,
         scope: &Scope,
     ) -> Result<Variable, Unavailable> {
@@ -762,7 +762,7 @@ impl Kernel for DebugInfo {
         })
     }
 
-    fn variables(&self, place: Place) -> Vec<String> {
+    fn variables(&self, place: ProbePlace) -> Vec<String> {
         let Ok((row, known)) = self.known(place.address) else {
             return Vec::new();
         };
@@ -782,7 +782,7 @@ impl Kernel for DebugInfo {
         names.into_iter().map(String::from).collect()
     }
 
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         let (row, known) = self.known(place.address)?;
         let scopes = self.visible(&known, row, place);
         // Of two with one name in a scope the later one hides the other.

@@ -65,7 +65,7 @@ pub enum MapKind {
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     /// In the form of [`bpf::wire`].
     pub code: Vec<u8>,
     /// Indices into [`Script::maps`], in the order of the program's own numbers.
@@ -74,7 +74,7 @@ pub struct Program {
 
 /// As [`bpf::Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum ProgramKind {
     Probe,
     Entry { data: u32 },
     Return { data: u32 },
@@ -83,7 +83,7 @@ pub enum Kind {
 /// Where and when programs run. Numbers are indices into [`Script::programs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attachment {
-    /// At each of these instructions, a program of [`Kind::Probe`].
+    /// At each of these instructions, a program of [`ProgramKind::Probe`].
     Probe { program: u32, addresses: Vec<u64> },
     /// At the entry and the return of calls of each of these functions.
     Call {
@@ -92,7 +92,7 @@ pub enum Attachment {
         functions: Vec<u64>,
     },
     /// At an event source of the kernel, by its name, for example `sched:sched_switch`: a program
-    /// of [`Kind::Probe`], with the registers of the probed place.
+    /// of [`ProgramKind::Probe`], with the registers of the probed place.
     Source { program: u32, name: String },
     /// Once, before anything is attached. Its context is all zero.
     Begin { program: u32 },

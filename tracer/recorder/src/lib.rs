@@ -29,8 +29,10 @@ use pictures::{Builder as Pictures, Timeline};
 use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
-    frame::Entry,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, Script, VERSION},
+    frame::MapEntry,
+    script::{
+        Attachment, Map, MapKind, Program, ProgramKind, RECORD_TYPE, Request, Script, VERSION,
+    },
 };
 use trace_ring::image::{Image, ImageError};
 
@@ -71,7 +73,7 @@ fn copy(b: &mut Builder, to: usize, from: i16) {
 }
 
 fn program(
-    kind: Kind,
+    kind: ProgramKind,
     mut b: Builder,
     build: impl FnOnce(&mut Builder),
 ) -> Result<Program, BuildError> {
@@ -92,7 +94,7 @@ fn program(
 pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
     const FUNC: i16 = -8;
     const NAME: i16 = FUNC - COMM_BYTES as i16;
-    let kind = Kind::Entry { data: 0 };
+    let kind = ProgramKind::Entry { data: 0 };
     let entry = program(kind, Builder::new(bpf::Kind::Entry { data: 0 }), |b| {
         const KEPT: [Reg; ARGUMENTS.len()] = [R7, R8, R9];
         for (reg, argument) in KEPT.into_iter().zip(ARGUMENTS) {
@@ -113,7 +115,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
             copy(b, COMM + 8, NAME + 8);
         });
     })?;
-    let kind = Kind::Return { data: 0 };
+    let kind = ProgramKind::Return { data: 0 };
     let on_return = program(kind, Builder::new(bpf::Kind::Return { data: 0 }), |b| {
         b.load_register(R6, Register::Ax)
             .call(Helper::FuncIp)
@@ -274,7 +276,7 @@ pub fn lines(
     let mut text = String::new();
     let mut pictures = Pictures::new();
     presentation.frame(started, symbols, &mut text)?;
-    let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
     for part in live {
         for (key, words) in &part.entries {
             match key.first_chunk() {
@@ -287,7 +289,7 @@ pub fn lines(
                     };
                     presentation.frame(&frame, symbols, &mut text)?;
                 }
-                _ => maps.entry(part.map).or_default().push(Entry {
+                _ => maps.entry(part.map).or_default().push(MapEntry {
                     cpu: part.cpu,
                     key: key.clone(),
                     value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
@@ -342,9 +344,9 @@ mod tests {
         let script = script(&[1, 2]).unwrap();
         for program in &script.programs {
             let kind = match program.kind {
-                Kind::Probe => bpf::Kind::Probe,
-                Kind::Entry { data } => bpf::Kind::Entry { data },
-                Kind::Return { data } => bpf::Kind::Return { data },
+                ProgramKind::Probe => bpf::Kind::Probe,
+                ProgramKind::Entry { data } => bpf::Kind::Entry { data },
+                ProgramKind::Return { data } => bpf::Kind::Return { data },
             };
             let program = bpf::Program {
                 kind,

@@ -23,13 +23,13 @@ use trace_answers::{Event, Presentation, Totals};
 use trace_compiler::{Compiled, Options as CompileOptions, Origin, compile};
 use trace_interface::{
     Frame, Kernel as _,
-    frame::Entry,
+    frame::MapEntry,
     script::{Attachment, OPTIONAL},
-    symbols::{Moment, Place},
+    symbols::{Moment, ProbePlace},
 };
 use trace_language::{
     Diagnostic, parse_with,
-    tree::{ProbeKind, Script},
+    tree::{ProbeKind, Tree},
 };
 
 use crate::{
@@ -313,7 +313,7 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8> 
 fn compile_all(
     options: &Options,
     source: &Source,
-    tree: &Script,
+    tree: &Tree,
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compile_options = CompileOptions::default();
@@ -444,7 +444,7 @@ impl Session<'_> {
             return Ok(());
         };
         let mut text = String::new();
-        let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+        let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
         for part in live {
             for (key, words) in part.entries {
                 match key.first_chunk() {
@@ -457,7 +457,7 @@ impl Session<'_> {
                         let shown = self.presentation.frame(&frame, self.symbols, &mut text);
                         shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
                     }
-                    _ => maps.entry(part.map).or_default().push(Entry {
+                    _ => maps.entry(part.map).or_default().push(MapEntry {
                         cpu: part.cpu,
                         key,
                         value: words.into_iter().flat_map(u64::to_le_bytes).collect(),
@@ -604,7 +604,7 @@ fn probes(
 const MOST_FUNCTIONS: usize = 256;
 
 /// The functions that a program probes.
-fn calls(tree: &Script, symbols: &DebugInfo) -> Vec<Call> {
+fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
     let mut functions = BTreeMap::new();
     for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
@@ -645,7 +645,7 @@ struct Call {
 impl Call {
     /// With all that is known of its values.
     fn new(address: u64, symbol: String, symbols: &DebugInfo) -> Self {
-        let place = Place {
+        let place = ProbePlace {
             address,
             moment: Moment::At,
         };
@@ -699,7 +699,7 @@ impl Call {
 const NOTHING: &str = "\"\"";
 
 /// Whether a program takes call stacks.
-fn names_stack(tree: &Script) -> bool {
+fn names_stack(tree: &Tree) -> bool {
     let text = tree.to_string();
     ["kstack", "ustack"].iter().any(|word| text.contains(word))
 }

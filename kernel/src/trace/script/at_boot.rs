@@ -30,7 +30,7 @@ use core::{
 };
 
 use trace_interface::{Frame, Script};
-use trace_wire::{Control, Header, MapPart, OPTIONS_FILE, Options, Place, SCRIPT_FILE};
+use trace_wire::{Control, Header, MapPart, MemoryPlace, OPTIONS_FILE, Options, SCRIPT_FILE};
 
 use super::{
     Outlet, Refusal, Session,
@@ -291,7 +291,7 @@ impl Line {
         if script.maps.iter().any(|map| map.kind == MapKind::Ring) && buffer::ready().is_ok() {
             buffer::share(|start, bytes| {
                 if let Some(extents) = extents(start, bytes) {
-                    self.tell(&Place::Ring(extents));
+                    self.tell(&MemoryPlace::Ring(extents));
                 }
             });
         }
@@ -307,7 +307,7 @@ impl Line {
         };
         session.for_each_map_part(|map, part| {
             if let Some(extents) = extents(part.address, part.layout.bytes()) {
-                self.tell(&Place::Map(MapPart {
+                self.tell(&MemoryPlace::Map(MapPart {
                     map,
                     cpu: part.cpu as u32,
                     layout: part.layout.encode(),
@@ -319,7 +319,7 @@ impl Line {
     }
 
     /// Sends where something is, through the port.
-    fn tell(&mut self, place: &Place) {
+    fn tell(&mut self, place: &MemoryPlace) {
         let message = place.encode();
         if let Some(header) = Header::of(&message) {
             self.write_to_port(&header.encode());

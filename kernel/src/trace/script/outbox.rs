@@ -17,7 +17,7 @@ use core::{
 };
 
 use trace_wire::{
-    Extent, Place,
+    Extent, MemoryPlace,
     outbox::{CAPACITY, FED, HEADER_BYTES, MAGIC, MAGIC_WORD, MAPS, READ, WRITTEN},
 };
 use x86_64::VirtAddr;
@@ -45,7 +45,7 @@ pub fn extents(start: u64, bytes: usize) -> Option<Vec<Extent>> {
         let page_end = (at | (PAGE_BYTES as u64 - 1)).saturating_add(1);
         let (physical, _) = paging::translate_kernel(VirtAddr::new(at))?;
         extents.try_reserve(1).ok()?;
-        Place::push(&mut extents, physical.as_u64(), page_end.min(end) - at);
+        MemoryPlace::push(&mut extents, physical.as_u64(), page_end.min(end) - at);
         at = page_end;
     }
     Some(extents)
@@ -66,9 +66,9 @@ impl Outbox {
     }
 
     /// Where it is.
-    pub fn place(self) -> Option<Place> {
+    pub fn place(self) -> Option<MemoryPlace> {
         let extents = extents(self.start.addr().get() as u64, HEADER_BYTES + DATA_BYTES)?;
-        Some(Place::Outbox(extents))
+        Some(MemoryPlace::Outbox(extents))
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {

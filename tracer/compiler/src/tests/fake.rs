@@ -8,11 +8,11 @@ use bpf::{
 };
 use trace_interface::{
     Frame,
-    frame::{Books, Entry},
+    frame::{Books, MapEntry},
     script::{self, Attachment, Request, Script},
     symbols::{
-        Enum, Expression, Field, Function, Kernel, Moment, Piece, Place, Register, Source, Struct,
-        Tag, Type, TypeId, Unavailable, Variable, Variant,
+        Enum, Expression, Field, Function, Kernel, Moment, Piece, ProbePlace, Register, Source,
+        Struct, Tag, Type, TypeId, Unavailable, Variable, Variant,
     },
 };
 use trace_language::parse;
@@ -525,13 +525,13 @@ impl Kernel for Fake {
         }
     }
 
-    fn variables(&self, place: Place) -> Vec<String> {
+    fn variables(&self, place: ProbePlace) -> Vec<String> {
         let names = self.variables.keys();
         let names = names.filter(|(address, _)| *address == place.address);
         names.map(|(_, name)| (*name).into()).collect()
     }
 
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         assert_eq!(place.moment, Moment::At);
         let mut known = self.variables.iter();
         match known.find(|((at, known), _)| *at == place.address && *known == name) {
@@ -693,9 +693,9 @@ pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
     };
     bpf::Program {
         kind: match program.kind {
-            script::Kind::Probe => Kind::Probe,
-            script::Kind::Entry { data } => Kind::Entry { data },
-            script::Kind::Return { data } => Kind::Return { data },
+            script::ProgramKind::Probe => Kind::Probe,
+            script::ProgramKind::Entry { data } => Kind::Entry { data },
+            script::ProgramKind::Return { data } => Kind::Return { data },
         },
         insns: bpf::wire::decode(&program.code).unwrap(),
         maps: program.maps.iter().map(def).collect(),
@@ -851,7 +851,7 @@ impl World {
 
     fn send_map(&mut self, map: u32) {
         let entries = self.maps[map as usize].iter();
-        let entries = entries.map(|((cpu, key), value)| Entry {
+        let entries = entries.map(|((cpu, key), value)| MapEntry {
             cpu: *cpu,
             key: key.clone(),
             value: value.clone(),

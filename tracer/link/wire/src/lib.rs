@@ -10,7 +10,7 @@
 //!
 //! If the host shares the machine's memory ([`Options::memory`]), the messages go through an
 //! [`outbox`] there, and the serial port has only two kinds of messages: where things are in memory
-//! ([`Place`]), and empty ones, which say that there is something new in the outbox.
+//! ([`MemoryPlace`]), and empty ones, which say that there is something new in the outbox.
 //!
 //! # Invariants
 //! WIRE-1. A message is its header and as many bytes as the header says. The header has a sum of
@@ -18,7 +18,7 @@
 //!     stops: it cannot know where the next message begins.
 //!
 //! # Contexts
-//! Any. Only [`Reader`] and [`Place`] allocate.
+//! Any. Only [`Reader`] and [`MemoryPlace`] allocate.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -30,7 +30,7 @@ mod place;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use place::{Extent, MapPart, Place};
+pub use place::{Extent, MapPart, MemoryPlace};
 
 /// The script's bytes.
 pub const SCRIPT_FILE: &str = "opt/trace/script";
@@ -232,7 +232,7 @@ pub struct Options<'a> {
     pub overwrite: bool,
     /// The machine shows that each of its CPUs gets on: [`outbox::FED`].
     pub watchdog: bool,
-    /// The host reads the script's maps in memory while it runs ([`Place::Map`]).
+    /// The host reads the script's maps in memory while it runs ([`MemoryPlace::Map`]).
     pub maps: bool,
 }
 

@@ -10,7 +10,7 @@
 //! OUTBOX-1. `READ <= WRITTEN <= READ + CAPACITY`. The writer alone raises WRITTEN, behind the
 //!     bytes (Release), and the reader alone raises READ, behind its copy of them. So no byte is
 //!     read before it is there, or written over before it was read.
-//! OUTBOX-2. While MAPS is 1, the places of maps that were told ([`crate::Place::Map`]) have them.
+//! OUTBOX-2. While MAPS is 1, the places of maps that were told ([`crate::MemoryPlace::Map`]) have them.
 //!     The writer sets it to 0 before it gives their memory back. A reader looks before and after
 //!     it has read: only if it found 1 both times, it has read maps.
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// The first bytes of a message that is a [`Place`]. No frame begins so.
+/// The first bytes of a message that is a [`MemoryPlace`]. No frame begins so.
 const OUTBOX: [u8; 8] = *b"outbox\0\0";
 const RING: [u8; 8] = *b"ring\0\0\0\0";
 const MAP: [u8; 8] = *b"map\0\0\0\0\0";
@@ -17,7 +17,7 @@ pub struct Extent {
 
 /// Where something is: its extents, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryPlace {
     /// The outbox, see [`crate::outbox`].
     Outbox(Vec<Extent>),
     /// The ring of a CPU, its header first. One message for each CPU, in their order.
@@ -37,7 +37,7 @@ pub struct MapPart {
     pub extents: Vec<Extent>,
 }
 
-impl Place {
+impl MemoryPlace {
     /// As it is sent.
     pub fn encode(&self) -> Vec<u8> {
         let (magic, extents) = match self {
@@ -110,21 +110,25 @@ mod tests {
     #[test]
     fn places_are_read_as_they_were_written() {
         let mut extents = Vec::new();
-        Place::push(&mut extents, 0x1000, 0x1000);
-        Place::push(&mut extents, 0x2000, 0x1000);
-        Place::push(&mut extents, 0x9000, 0x1000);
+        MemoryPlace::push(&mut extents, 0x1000, 0x1000);
+        MemoryPlace::push(&mut extents, 0x2000, 0x1000);
+        MemoryPlace::push(&mut extents, 0x9000, 0x1000);
         assert_eq!(extents.len(), 2);
-        let part = Place::Map(MapPart {
+        let part = MemoryPlace::Map(MapPart {
             map: 1,
             cpu: 2,
             layout: [3, 4, 5, 6],
             extents: extents.clone(),
         });
-        for place in [Place::Outbox(extents.clone()), Place::Ring(extents), part] {
-            assert_eq!(Place::decode(&place.encode()), Some(place));
+        for place in [
+            MemoryPlace::Outbox(extents.clone()),
+            MemoryPlace::Ring(extents),
+            part,
+        ] {
+            assert_eq!(MemoryPlace::decode(&place.encode()), Some(place));
         }
-        assert_eq!(Place::decode(b"map\0\0\0\0\0cut off"), None);
-        assert_eq!(Place::decode(b"another message"), None);
-        assert_eq!(Place::decode(b""), None);
+        assert_eq!(MemoryPlace::decode(b"map\0\0\0\0\0cut off"), None);
+        assert_eq!(MemoryPlace::decode(b"another message"), None);
+        assert_eq!(MemoryPlace::decode(b""), None);
     }
 }
