@@ -21,7 +21,7 @@ mod map;
 mod scalar;
 mod text;
 mod variable;
-mod words;
+pub(crate) mod words;
 
 use alloc::{rc::Rc, string::String, vec::Vec};
 

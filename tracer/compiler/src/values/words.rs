@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The words that are always there.
-const WORDS: [&str; 17] = [
+pub(crate) const WORDS: [&str; 17] = [
     "pid", "tid", "comm", "cpu", "nsecs", "elapsed", "func", "probe", "kstack", "ustack", "retval",
     "args", "arg0", "arg1", "arg2", "caller", "ip",
 ];
