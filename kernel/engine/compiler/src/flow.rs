@@ -12,6 +12,7 @@ use bpf::{
     AluOp, Argument, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size, Verified,
     Width, context::Register,
 };
+use fallible::try_vec;
 
 use crate::{Array, CompileError, Form, MapRuntime};
 
@@ -423,9 +424,7 @@ pub struct Flow {
 
 /// A vector of `len` times `value`.
 pub fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, CompileError> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(len)
-        .map_err(|_| CompileError::OutOfMemory)?;
+    let mut vec = try_vec(len)?;
     vec.resize(len, value);
     Ok(vec)
 }

@@ -1,4 +1,8 @@
 //! How many instructions a hit executes in the routine, with its `ret`.
+//!
+//! The code is decoded and followed along the path of the hit, so the numbers are exact and the
+//! same on every machine. A number that grows fails; one that shrinks is written down as the new
+//! bound.
 
 use bpf::{
     Builder, Condition, Helper, MapDef, Program, ProgramKind,

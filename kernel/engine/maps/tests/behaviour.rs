@@ -1,5 +1,8 @@
 //! The behaviour of maps, one operation after the other: the same as that of the standard library's
 //! collections.
+//!
+//! What is lost for lack of room is counted exactly. Compiled code finds arrays by their place, and
+//! its routines do what the functions of tasks do.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -12,8 +12,8 @@
 //! high half. The number 0 says that the string could not be read.
 //!
 //! # Invariants
-//! F1. Nothing outside the given bytes is read: a field beyond their end has no value.
-//! F2. A value is never invented: what is not in the record prints as `(fault)`.
+//! FIELD-1. Nothing outside the given bytes is read: a field beyond their end has no value.
+//! FIELD-2. A value is never invented: what is not in the record prints as `(fault)`.
 
 mod element;
 mod symbols;
@@ -23,14 +23,13 @@ mod tests;
 use alloc::borrow::Cow;
 use core::fmt::{self, Write};
 
+use fallible::{OutOfMemory, copied};
+
 pub(crate) use element::print_bytes;
 pub use element::{Element, FAULT, Width};
 pub use symbols::{LookupError, Named, NoSymbols, SymbolAt, Symbols, print_symbol};
 
-use crate::{
-    digits::Ascii,
-    memory::{OutOfMemory, copied},
-};
+use crate::digits::Ascii;
 use element::{located, string_at};
 
 /// The type of a field: one value, or an array of values.

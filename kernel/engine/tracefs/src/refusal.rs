@@ -6,6 +6,7 @@
 use core::{error::Error, fmt};
 
 use abi::errno;
+use fallible::OutOfMemory;
 
 /// The reason why a line is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -249,3 +250,20 @@ impl fmt::Display for Refusal {
 }
 
 impl Error for Refusal {}
+
+impl From<OutOfMemory> for Reason {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(_: OutOfMemory) -> Self {
+        Self::line(Reason::OutOfMemory)
+    }
+}
+
+/// The reason and the column if there is no memory for a part of a line.
+pub(crate) fn no_memory(_: OutOfMemory) -> (Reason, usize) {
+    (Reason::OutOfMemory, 0)
+}

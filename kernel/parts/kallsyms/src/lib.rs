@@ -42,7 +42,7 @@ use rustc_demangle::{Demangle, try_demangle};
 
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SymbolKind {
     /// Code.
     Text,
     /// Code that is freed at the end of the boot.
@@ -55,7 +55,7 @@ pub enum Kind {
     Bss,
 }
 
-impl Kind {
+impl SymbolKind {
     /// Whether it is executable.
     pub const fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::Init)
@@ -87,7 +87,7 @@ pub struct Symbol<'a> {
     /// Bytes from there that belong to it. 0: a label inside another symbol.
     pub size: u64,
     /// Where it lies.
-    pub kind: Kind,
+    pub kind: SymbolKind,
     /// Which other files can name it.
     pub binding: Binding,
     /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
@@ -134,10 +134,10 @@ impl<'a> Symbol<'a> {
     /// The letter that `nm` and `/proc/kallsyms` show: upper case for symbols that are not local.
     pub fn letter(&self) -> char {
         let letter = match self.kind {
-            Kind::Text | Kind::Init => 't',
-            Kind::Rodata => 'r',
-            Kind::Data => 'd',
-            Kind::Bss => 'b',
+            SymbolKind::Text | SymbolKind::Init => 't',
+            SymbolKind::Rodata => 'r',
+            SymbolKind::Data => 'd',
+            SymbolKind::Bss => 'b',
         };
         match self.binding {
             Binding::Local => letter,
@@ -277,7 +277,7 @@ struct Entry {
     size: u32,
     name: u32,
     name_len: u16,
-    kind: Kind,
+    kind: SymbolKind,
     binding: Binding,
     exported: bool,
     note: u16,
@@ -357,11 +357,11 @@ impl<'a> Table<'a> {
                 name: symbol.st_name,
                 name_len,
                 kind: match (executable, writable) {
-                    (true, _) if section_name.starts_with(".init") => Kind::Init,
-                    (true, _) => Kind::Text,
-                    (false, true) if section.sh_type == abi::SHT_NOBITS => Kind::Bss,
-                    (false, true) => Kind::Data,
-                    (false, false) => Kind::Rodata,
+                    (true, _) if section_name.starts_with(".init") => SymbolKind::Init,
+                    (true, _) => SymbolKind::Text,
+                    (false, true) if section.sh_type == abi::SHT_NOBITS => SymbolKind::Bss,
+                    (false, true) => SymbolKind::Data,
+                    (false, false) => SymbolKind::Rodata,
                 },
                 binding,
                 exported: binding != Binding::Local && !is_mangled(name),

@@ -3,6 +3,7 @@
 use core::{error, fmt};
 
 use abi::errno;
+use fallible::OutOfMemory;
 
 /// A refusal. Nothing in the tree has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ impl Error {
             Self::NameTooLong => errno::ENAMETOOLONG,
             Self::NotEmpty => errno::ENOTEMPTY,
         }
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
     }
 }
 

@@ -1,8 +1,8 @@
-//! Where instructions start and end.
+//! Where instructions start and end: lengths, the starts in a function, and what is none.
 //!
-//! A function is decoded from its start, because x86 code cannot be read backwards. So an address
-//! is an instruction's start, or lies inside one whose start can be named, or comes after bytes
-//! that are no instruction; and it depends on nothing outside the function.
+//! Bytes are written by hand and hold what the manuals leave open to a decoder: 15 bytes and 16,
+//! code that ends in the middle, encodings that are not known, a prefix of a hypervisor. A walk
+//! that goes on from its last answer is compared with a search from the function's start.
 
 use probes::insn::{
     BoundaryError, BoundaryWalk, DecodeError, Insn, Instructions, decode, landing_pad_len,

@@ -1,8 +1,8 @@
 //! The instructions that are refused, with which errno, and those that are not.
 //!
-//! A refusal says what the instruction would do wrong from another address, and what to probe
-//! instead. The table lists, for each refusal and its errno, encodings that must get it. All else
-//! is accepted, and has the class by which its replacement is chosen.
+//! Each reason to refuse has the encodings that it is for, and neighbours that differ in one field
+//! and may be probed. Its sentence is compared word by word here, so that no reason can give
+//! another's advice.
 
 use std::collections::BTreeSet;
 

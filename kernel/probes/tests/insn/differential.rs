@@ -1,10 +1,10 @@
 //! Executes one instruction in its place, through its replacements and by single steps, and
 //! compares.
 //!
-//! The instruction in its place is the truth. Its replacements and its single steps must leave the
-//! same registers, flags and memory, must end at the same address, and must fault where it faults.
-//! Flags that the processor leaves undefined are compared, too, because the same processor executes
-//! all.
+//! The processor is the judge: what the replacement does must be what the instruction does where it
+//! stands. Registers, flags, memory, where it goes on and how it faults are compared, but not the
+//! stack below RSP, which a replacement may use. [`compare`] tells the first difference, [`check`]
+//! panics.
 
 use iced_x86::{Decoder, DecoderOptions, Register};
 use probes::{

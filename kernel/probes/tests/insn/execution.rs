@@ -1,8 +1,9 @@
 //! Executes hand-picked instructions in place and by every replacement, in every layout of memory.
 //!
-//! A bench has the code, a slot, a stack and memory for operands, in each of four layouts: all
-//! below 2 GiB, in the upper half, and with the slot or the text out of reach of the other. The
-//! instructions are chosen so that each way to translate one is taken with each kind of operand.
+//! They are one of each kind that could go wrong: operands relative to the instruction pointer,
+//! stack words, flags, strings that fault halfway, vector instructions whose opcode byte is a
+//! branch's. The layouts put code and slots near each other and far, in an upper half and in a
+//! lower one. Vector tests say so where the processor lacks a feature.
 
 mod branches;
 mod prefixes;

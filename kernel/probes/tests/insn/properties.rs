@@ -1,9 +1,8 @@
 //! Properties of replacements at arbitrary addresses, by executing them symbolically.
 //!
-//! The other tests execute code where a process can have it. Here addresses are those of a kernel
-//! and of programs, anywhere in the address space, so the code is followed and not executed
-//! (`symbolic`). The forms are those whose replacement depends on where it is; random ones of all
-//! maps come on top.
+//! Forms, operands and addresses are drawn at random, and a failure is shrunk. In the kernel's 2
+//! GiB each form keeps its meaning in a slot; anywhere else it does so with literals. No
+//! instruction is executed by the processor, so any address will do.
 
 use instruction_cases::{
     Random,

@@ -1,8 +1,8 @@
 //! Actions: code in place of handlers, in the form that fits the way of each hit.
 //!
-//! An action has one piece of code for a jump, one for a jump that keeps flags, and one for a
-//! breakpoint, and it may share its address with handlers. Here each piece counts for itself, so
-//! that a test sees which one ran; what actions do is the subject of the tests of the engine.
+//! The forms here are assembly that counts its runs, and spoils all that its contract lets it
+//! spoil. So a stub or a detour that relied on more is found out by the probed code's registers and
+//! flags.
 
 use core::{
     arch::naked_asm,

@@ -1,8 +1,8 @@
 //! Which address a probe gets, and which addresses and instructions are refused.
 //!
-//! A probe is asked for by a symbol, an offset or an address, or by several of them. What is
-//! accepted is the start of an instruction in text that may be probed; a landing pad is stepped
-//! over. What is refused has changed nothing, and its error names what was found there.
+//! A place can be given as a symbol, an address and an offset; whatever leads into no text, into
+//! the middle of an instruction, or to one that cannot run elsewhere is an error with its own name.
+//! Every byte of some functions is tried, also while others of them are probed.
 
 use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs};
 

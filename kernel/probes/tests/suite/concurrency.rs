@@ -1,8 +1,9 @@
 //! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
 //!
-//! Each test has a law that holds however CPUs run: hits and misses are the calls that were made,
-//! instances are as many as before, a result is the function's. CPUs call as fast as they can while
-//! another registers, switches and unregisters. `rounds` fits their number to the machine.
+//! The law of all these tests is the count law: each call is a hit or a miss of each probe that is
+//! registered and enabled then. Some CPUs call while others register, arm, unregister and free.
+//! Memory of a probe that has been unregistered is overwritten at once, so a late hit would be led
+//! astray.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64,

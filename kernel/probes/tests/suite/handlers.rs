@@ -1,8 +1,8 @@
 //! When handlers run, in which order, what they see and what they may change.
 //!
-//! Pre handlers run newest first before the instruction, post handlers after it. They find and may
-//! change the registers of the probed code, on an aligned stack with clean flags. A hit inside a
-//! handler runs no handler and is counted as missed at each enabled probe of its address.
+//! Pre handlers see the registers before the instruction, post handlers those after it, both newest
+//! first. Changes of registers are taken, the ip only where the verdict says so. A hit inside a
+//! handler is a miss of every enabled probe there, and executes.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,9 +1,9 @@
-//! Kretprobes that ask for their own way back.
+//! Kretprobes that ask for their own way back: by two breakpoints, by one, or by the assembly.
 //!
-//! A kretprobe may ask for a trampoline that is a breakpoint (`Trap3`), and for single steps with
-//! it (`Trap4`), as in 2005. The calls and the handlers are the same, and the interruptions are
-//! more: as many as each method promises. Whole runs of the suite with one method are separate
-//! programs.
+//! Handlers cannot tell the methods apart, so each does here what the others do, at its own price
+//! in
+//! #BP and #DB. The calls of one task may come back by different methods. The trampolines' own probes
+//! are in no list.
 
 use probes::{
     EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,

@@ -1,9 +1,8 @@
 //! Interrupts, NMIs and debug traps at the worst of places.
 //!
-//! An interrupt waits until a handler is done, an NMI does not, and a debugger steps through
-//! everything that belongs to the code. So each of them may find a hit between any two
-//! instructions. It has to see a machine without probes, and the hit has to go on as if nothing had
-//! come.
+//! An NMI that itself hits probes is sent between any two instructions of a hit: in a stub, a slot,
+//! a trampoline. An interrupt waits for the hit that is under way. A debugger that steps sees the
+//! probed code alone. Afterwards results are right, and the counts exact.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,9 +1,8 @@
 //! Jprobes: handlers that see a function's arguments.
 //!
-//! A jprobe's handler is called like the function, with its arguments and on its stack, and ends
-//! with `jprobe_return`. The function then runs as if the handler had not: its registers and the
-//! last words of its stack are put back. A handler that returns otherwise ends the machine, with a
-//! sentence.
+//! A handler is a function like the probed one, runs in its place and under the guard, and must
+//! leave no trace: registers and the stack's next words are as they were when the function begins.
+//! Handlers in assembly spoil all that they can. One that does not end as it must is found out.
 
 use core::{
     arch::{global_asm, naked_asm},

@@ -1,8 +1,8 @@
 //! Probes that a handle owns.
 //!
-//! A handle unregisters its probe when it is dropped, and frees it when no hit can be in it any
-//! more. In a handler neither can be done at once, so the probe leaves the text later and its hits
-//! are stale until then. A forgotten handle leaves its probe where it is.
+//! Dropping the handle unregisters the probe and gives its memory back. A handle may also be
+//! dropped where that cannot be waited for, in a handler or in another thread: then the probe is
+//! silent at once, and goes with the next call that may wait.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,8 +1,8 @@
 //! Which of several mistakes is told, and what else a refusal says.
 //!
-//! Mistakes are looked for in a fixed order, and the first one is told: so a message does not
-//! depend on what else is wrong. Memory is asked for last. A refusal that repeats is logged once,
-//! and calls from a context that cannot wait change nothing.
+//! A registration with two mistakes tells the one that is looked for first, and mistakes before a
+//! want of memory. Contexts in which nothing can be changed are tried with every call that changes
+//! something.
 
 #[cfg(target_os = "linux")]
 use probes::platform::{Symbol, Text};

@@ -1,8 +1,8 @@
 //! How probes come, go and are switched, alone and in batches, and that a refusal changes nothing.
 //!
-//! Text is armed exactly while an enabled probe is there, whatever comes and goes beside it. A
-//! probe that comes back has no past. A batch is done as a whole or not at all, with one wait. The
-//! knob takes all probes out of the text and leaves them registered.
+//! After each step the text is compared with what it has to be: a breakpoint or jump exactly while
+//! an enabled probe is there and the knob is on. A probe that was refused or unregistered can be
+//! registered again, and comes back without its past.
 
 use probes::{Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs, kprobe::flags};
 

@@ -1,9 +1,9 @@
 //! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way
 //! home.
 //!
-//! A call that is followed takes an instance with data of its own, and the return address becomes
-//! that of the trampoline. Calls beyond the instances are counted as missed. The caller gets the
-//! result and all registers as the function left them, or as a handler changed them.
+//! Functions recurse, call each other in the tail and return by several instructions, with fewer
+//! instances than calls. A call that is not followed is counted, and returns all the same. All
+//! registers but those that a handler changes survive the way back.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

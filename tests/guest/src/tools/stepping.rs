@@ -17,7 +17,8 @@
 //! of interrupts are not, as their gates clear TF.
 //!
 //! # Invariants
-//! S1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a time.
+//! STEPPING-1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a
+//!     time.
 
 use crate::platform::suite::flags::TF;
 use ::probes::Platform;
@@ -49,7 +50,7 @@ type Gates = [[u8; 16]; 256];
 #[repr(align(16))]
 struct Table(UnsafeCell<Gates>);
 
-// SAFETY: written while no CPU uses it, by S1.
+// SAFETY: written while no CPU uses it, by STEPPING-1.
 unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(UnsafeCell::new([[0; 16]; 256]));
@@ -79,7 +80,8 @@ pub fn step_through_tasks(call: extern "C" fn(), at_each: AtEach, afterwards: im
         let usual = sidt();
         assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
         AT_EACH.store(at_each as *mut (), SeqCst);
-        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by S1.
+        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by
+        // STEPPING-1.
         let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
         to.copy_from_slice(from);
         set_entry(to, vector::DEBUG, step_debug as *const ());

@@ -1,4 +1,8 @@
 //! Calls of helpers: the reference of what each one does.
+//!
+//! Arguments are checked against [`Helper::arguments`](bpf::Helper::arguments) first, and memory
+//! that a helper reads is copied. Then the helper does its work on the environment. `r1` to `r5`
+//! are lost in each call.
 
 use alloc::vec::Vec;
 

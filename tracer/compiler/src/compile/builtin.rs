@@ -86,8 +86,8 @@ pub(super) fn arguments(count: usize) -> String {
 fn register(name: &str) -> Option<Register> {
     let name = name.trim_start_matches('%');
     let known = Register::ALL.into_iter().find(|register| {
-        let known = format!("{register:?}").to_lowercase();
-        known == name || (known.len() == 2 && name.strip_prefix('r') == Some(&known))
+        let known = register.name();
+        known == name || (known.len() == 2 && name.strip_prefix('r') == Some(known))
     });
     known.or(match name {
         "rflags" | "eflags" => Some(Register::Flags),

@@ -1,4 +1,7 @@
 //! Arguments of helpers, and records.
+//!
+//! Each argument of each kind has programs that give something else, and the refusal's text. A
+//! record is accessed inside, and given back once on every path.
 
 use super::*;
 

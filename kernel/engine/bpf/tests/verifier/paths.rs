@@ -1,4 +1,7 @@
 //! Facts that hold on all paths, and how long a walk may be.
+//!
+//! Loops and branches multiply paths. The walk has limits on steps and memory, and forgets
+//! differences that nothing reads; programs at these limits and beyond are here.
 
 use super::*;
 

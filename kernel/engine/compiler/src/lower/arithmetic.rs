@@ -5,8 +5,9 @@
 //! signed division, at which the machine traps, have the results of RFC 9669.
 
 use bpf::{AluOp, Condition, Operand, Reg, Swap, Width};
+use fallible::push;
 
-use super::{After, Lower, Place, bytes_of, push};
+use super::{After, Lower, Place, bytes_of};
 use crate::{
     CompileError,
     asm::{self, Bytes, Cc, Gpr, GprSet, Op, Rm, Shift, Src},

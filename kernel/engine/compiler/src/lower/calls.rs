@@ -4,8 +4,9 @@
 //! For the rest a C function is called, or a [`Routine`] that changes fewer registers.
 
 use bpf::{Condition, Helper, Insn, Operand, ProgramKind, Reg, Width, context::Register};
+use fallible::push;
 
-use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, push, routine};
+use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, routine};
 use crate::{
     Array, Calls, CompileError, Form, Given, PerCpu, Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},

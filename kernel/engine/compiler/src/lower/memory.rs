@@ -5,8 +5,9 @@
 //! memory that is there, as the verifier has found out.
 
 use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
+use fallible::push;
 
-use super::{FUNCTION, Lower, Place, Refused, push, size_of_access};
+use super::{FUNCTION, Lower, Place, Refused, size_of_access};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form,
     asm::{self, Bytes, Cc, Gpr, Mem, Op, Rm, Src},

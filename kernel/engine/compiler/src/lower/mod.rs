@@ -25,6 +25,7 @@ use core::cell::Cell;
 use bpf::{
     Condition, Helper, Insn, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register,
 };
+use fallible::push;
 
 use crate::{
     Code, CompileError, Depth, Form, Machine, Relocation, Routine,
@@ -351,12 +352,6 @@ const fn size_of_access(size: Size) -> Bytes {
     }
 }
 
-fn push<T>(vec: &mut Vec<T>, item: T) -> Result<(), CompileError> {
-    vec.try_reserve(1).map_err(|_| CompileError::OutOfMemory)?;
-    vec.push(item);
-    Ok(())
-}
-
 impl Lower<'_> {
     /// The registers that the calls of the heavy level change.
     fn calls_change(&self) -> GprSet {
@@ -418,7 +413,7 @@ impl Lower<'_> {
         loop {
             if self.placed[at][self.level].is_some() {
                 let hole = self.asm.jmp();
-                return push(&mut self.holes, (hole, at, self.level));
+                return Ok(push(&mut self.holes, (hole, at, self.level))?);
             }
             self.placed[at][self.level] = Some(self.asm.here());
             if self.level == LIGHT && self.env.is_call_out(at) {

@@ -1,5 +1,8 @@
 //! Random programs that the verifier takes: straight lines and forward jumps over everything that
 //! the instruction set has, with all registers in use.
+//!
+//! Unlike those of `bpf_cases`, they strain the assignment of registers: many numbers are live at
+//! once, and shifts, divisions and calls want registers of their own.
 
 use bpf::{
     AluOp, AtomicOp, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program,

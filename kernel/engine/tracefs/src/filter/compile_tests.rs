@@ -1,4 +1,7 @@
 //! Compiled filters against [`Filter::matches`], executed by the interpreter of programs.
+//!
+//! Random filters on random records must decide alike. How many instructions a filter takes, and
+//! which loads it saves, is pinned.
 
 use alloc::{
     format,

@@ -6,9 +6,9 @@
 
 use core::{error::Error, fmt};
 
-use abi::errno;
+use fallible::OutOfMemory;
 
-use crate::memory::OutOfMemory;
+use abi::errno;
 
 /// The reason why a filter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,9 +5,11 @@
 
 use core::{error::Error, fmt};
 
+use fallible::OutOfMemory;
+
 use abi::errno;
 
-use crate::{filter::FilterError, memory::OutOfMemory};
+use crate::filter::FilterError;
 
 /// The reason why a `hist` trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

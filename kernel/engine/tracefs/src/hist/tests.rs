@@ -1,4 +1,7 @@
 //! Tests of the language, the program and the text of histograms.
+//!
+//! A histogram is read from its line, compiled, run by the interpreter on records, and shown from
+//! the maps that this leaves. The text is compared with what Linux shows.
 
 use alloc::{
     collections::BTreeMap,
