@@ -289,7 +289,7 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                     (exact.ip(), exact.sp(), exact.interrupted),
                     "{address:#x}, interrupted: {interrupted}, rbp + {bp}"
                 );
-                // Behind a pop, compilers still say that the register is on the stack. No function
+                // After a pop, compilers still say that the register is on the stack. No function
                 // that waits for a call is there, so the exact step believes it then.
                 let exact_bp = exact.registers[register::BP];
                 let is_popped =

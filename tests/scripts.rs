@@ -340,7 +340,7 @@ fn an_interval_ends_the_script_and_the_program() {
 fn a_limit_and_the_host_end_the_script_and_the_program() {
     let kernel = kernel();
     let mut script = interval_script();
-    // Nobody asks for the end.
+    // The end is not asked for.
     script.requests[1] = Request::Forward;
     let limited = TraceRequest {
         script: script.encode(),

@@ -140,7 +140,7 @@ impl Answers {
         answers
     }
 
-    /// The lines that were printed and begin so, each as its words behind that, divided by one
+    /// The lines that were printed and begin so, each as its words after that, divided by one
     /// blank.
     pub fn lines(&self, begin: &str) -> Vec<String> {
         let squeezed = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");

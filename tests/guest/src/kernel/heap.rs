@@ -145,7 +145,7 @@ fn frames_that_the_heap_does_not_use_go_to_programs() {
     assert_eq!(run(), Ok(WaitStatus::exited(0)));
     assert!(Usage::now().heap_mapped < full.heap_mapped, "{full}");
 
-    // Stacks find room, too, although nobody has asked for the programs' share. The threads hold
+    // Stacks find room, too, although none has asked for the programs' share. The threads hold
     // more than the heap leaves to others at its largest.
     drop(take_all());
     let go = Arc::new((WaitQueue::new(), AtomicBool::new(false)));

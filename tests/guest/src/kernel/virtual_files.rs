@@ -303,7 +303,7 @@ fn a_read_waits(is_polled: bool) {
     command.wait_released();
     assert_eq!(*command_read.lock(), Some(Err(Errno::EINTR)));
     assert!(terminal::Command::is_interrupted());
-    // Until the next command begins, the word is still set. It is for nobody.
+    // Until the next command begins, the word is still set. It is meant for no one.
     let (late, late_read) = reader(&path, false);
     assert_eq!(*other_read.lock(), None);
     pipe.put(8);
@@ -344,7 +344,7 @@ fn a_read_waits_for_data_until_the_reader_is_stopped() {
     a_read_waits(false);
 }
 
-/// The same where nobody may wake the reader.
+/// The same where nothing may wake the reader.
 #[guest_test]
 fn a_read_that_asks_at_each_tick_waits_as_well() {
     a_read_waits(true);

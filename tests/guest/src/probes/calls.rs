@@ -341,7 +341,7 @@ fn see_ledger(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
 }
 
 /// A kprobe at the entry that is younger than the return probe runs before it, and finds the
-/// caller in the return slot; an older one runs behind it, and finds the trampoline.
+/// caller in the return slot; an older one runs after it, and finds the trampoline.
 #[guest_test]
 fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
     let kprobe = || register(Box::new(Kprobe::new().symbol("innermost").pre(see_slot))).unwrap();

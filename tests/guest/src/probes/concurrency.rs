@@ -81,7 +81,7 @@ global_asm!(
 const JUMP_BYTES: u64 = 2;
 
 unsafe extern "C" {
-    /// Returns its argument, once the instruction pointer is moved behind the first instruction.
+    /// Returns its argument, once the instruction pointer is moved past the first instruction.
     safe fn jump_to_itself(value: u64) -> u64;
 }
 
@@ -606,7 +606,7 @@ fn tasks_without_instances_leave_nothing_behind() {
     ))
     .unwrap();
     let stale = PROBES.stale_instances();
-    // A task is known by where its `Task` lies, which nobody else gets as long as that is kept.
+    // A task is known by where its `Task` lies, which no other task gets as long as that is kept.
     let tasks: Vec<_> = (0..TASK_CELLS + 100)
         .map(|_| {
             let task = spawn(|| _ = CALLED.fetch_add(1, SeqCst));

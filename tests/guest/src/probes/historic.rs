@@ -341,7 +341,7 @@ fn the_command_line_selects_three_interruptions() {
     drop(probe);
 }
 
-/// A return that nobody knows of ends a kernel task, here as with the assembly.
+/// An unknown return ends a kernel task, here as with the assembly.
 #[guest_test(should_panic = "kretprobe BUG!: Processing kretprobe")]
 fn a_return_that_nobody_knows_is_told() {
     static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);

@@ -68,7 +68,7 @@ fn place(function: usize, instruction: usize) -> u64 {
 
 /// Where the address table looks first for a probe at `addr`.
 fn index(addr: u64) -> u32 {
-    // A trap's frame points behind the breakpoint.
+    // A trap's frame points after the breakpoint.
     (addr as u32 + 1).wrapping_mul(layout::MULTIPLIER) >> layout::SHIFT
 }
 

@@ -155,7 +155,7 @@ pub(super) fn cells() {
     for task in [first, second, third] {
         table.claim(task).expect("room");
     }
-    // Touches the cell behind theirs.
+    // Touches the cell after theirs.
     assert!(table.find(none).is_none());
     table.release(first);
     table.release(third);
@@ -194,7 +194,7 @@ pub(super) fn flushed() {
         gone: AtomicBool::new(false),
     });
     let cell = world.table.claim(task).expect("room");
-    // Touches the cell behind its own.
+    // Touches the cell after its own.
     assert!(world.table.find(neighbour).is_none());
     world.gone.load(Relaxed);
     let instance = world.calls.take().expect("one");

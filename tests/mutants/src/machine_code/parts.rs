@@ -12,7 +12,7 @@ pub struct Part {
     pub functions: &'static [&'static str],
     /// Beginnings of the tests' names.
     pub tests: &'static [&'static str],
-    /// Whether copies of the functions are executed, so that nobody knows which tests do it.
+    /// Whether copies of the functions are executed, so that it is unknown which tests do it.
     pub copied: bool,
 }
 

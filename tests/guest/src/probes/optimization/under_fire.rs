@@ -311,7 +311,7 @@ fn no_jump_is_written_under_a_running_cpu() {
             if STOP.load(SeqCst) {
                 break;
             }
-            // It stays where it is, so there is nobody to wait for but the CPU.
+            // It stays where it is, so only the CPU is waited for.
             percpu::preempt_disable();
             fill(buffer.as_mut_ptr(), round as u8, buffer.len());
             percpu::preempt_enable();

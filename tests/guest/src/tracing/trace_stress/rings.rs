@@ -55,7 +55,7 @@ fn a_full_ring_that_stops_counts_what_it_drops() {
     assert_eq!((totals.unread, totals.off, totals.overwritten), (0, 0, 0));
     assert!(totals.dropped > 0, "the reader was fast enough");
     assert_eq!(reader.read, totals.read);
-    // Drops behind the last page that was begun are not told yet.
+    // Drops after the last page that was begun are not told yet.
     assert!(reader.lost <= totals.dropped, "{} told", reader.lost);
 }
 
