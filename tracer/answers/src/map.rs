@@ -1,7 +1,7 @@
 //! The entries of a map: its keys and values, those of all CPUs together.
 //!
-//! A map has a part on each CPU, so the entries of one key come from several of them. They are added
-//! up or compared here, as the map's [`Class`] says. Nothing is locked: the bytes are a copy.
+//! A map has a part on each CPU, so the entries of one key come from several of them. They are
+//! added up or compared here, as the map's [`Class`] says. Nothing is locked: the bytes are a copy.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};

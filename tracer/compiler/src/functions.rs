@@ -1,9 +1,9 @@
 //! The functions of the language: their names, how they are called, and what they are for.
 //!
-//! This is the one list of them. The refusal of a wrong call, the names that are near to one that is
-//! unknown, and the table in the document come from it. What a function does is in a table beside
-//! its kind: `values::builtin` for those that give values, `program::effects` for those that do
-//! something, `program::assign` for those that are assigned to maps.
+//! This is the one list of them. The refusal of a wrong call, the names that are near to one that
+//! is unknown, and the table in the document come from it. What a function does is in a table
+//! beside its kind: `values::builtin` for those that give values, `program::effects` for those that
+//! do something, `program::assign` for those that are assigned to maps.
 //!
 //! FUNCTIONS-1. Each function has an implementation in the table of its role, and no table has
 //!     another one.

@@ -1,9 +1,9 @@
-//! The calls that pictures show: the clauses that `--perfetto` and `--html` add to a program, so that
-//! each call of a function that it probes is recorded with its arguments and its result.
+//! The calls that pictures show: the clauses that `--perfetto` and `--html` add to a program, so
+//! that each call of a function that it probes is recorded with its arguments and its result.
 //!
-//! The clauses stand after the program's own text, in the same language. A function whose values the
-//! compiler refuses says less and less, until its clause compiles or is left out. So the additions
-//! never refuse the user's program.
+//! The clauses stand after the program's own text, in the same language. A function whose values
+//! the compiler refuses says less and less, until its clause compiles or is left out. So the
+//! additions never refuse the user's program.
 
 use std::collections::BTreeMap;
 

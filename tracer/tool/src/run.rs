@@ -1,9 +1,9 @@
 //! A guest that runs the script: its answers are shown as they come, until it ends.
 //!
 //! Frames of the kernel become text or JSON on standard output, and material for the pictures. The
-//! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C and
-//! the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A second
-//! Ctrl-C, or a guest that does not answer, ends all.
+//! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C
+//! and the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A
+//! second Ctrl-C, or a guest that does not answer, ends all.
 
 use std::{
     collections::BTreeMap,

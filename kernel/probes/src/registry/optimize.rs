@@ -16,8 +16,8 @@
 //! - the knobs are on.
 //!
 //! Every operation of the registry asks this again, for the sites that it touches and for those
-//! whose jump would cover them ([`Optimizer::touch`]). Before text is written it asks for the jumps that
-//! must go. After it, for the breakpoints that may become jumps.
+//! whose jump would cover them ([`Optimizer::touch`]). Before text is written it asks for the jumps
+//! that must go. After it, for the breakpoints that may become jumps.
 //!
 //! # Nothing under the jump
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,

@@ -1,7 +1,7 @@
 //! Instructions that calculate numbers and decide conditions.
 //!
-//! A number comes into `r0`, and `r1` to `r5` are lost. A number of two parts keeps the first in the
-//! stack while the second is calculated, unless that takes one register only.
+//! A number comes into `r0`, and `r1` to `r5` are lost. A number of two parts keeps the first in
+//! the stack while the second is calculated, unless that takes one register only.
 
 use bpf::{AluOp, Condition, Helper, Insn, Reg, USER_STACK, Width};
 

@@ -1,7 +1,7 @@
 //! The instructions of a program, with what its values are.
 //!
-//! [`Code`] is what calculates and stores: the value of an expression comes from [`Values`], and goes
-//! into registers and memory through [`Asm`]. Each file beside this one has the methods of one
+//! [`Code`] is what calculates and stores: the value of an expression comes from [`Values`], and
+//! goes into registers and memory through [`Asm`]. Each file beside this one has the methods of one
 //! subject; statements are above it, in [`super::Program`].
 //!
 //! CODE-1. An expression is evaluated by [`Code::value`] and its kin only, which make the copies

@@ -1,7 +1,7 @@
 //! Instructions that change maps: add, count in buckets, compare, delete.
 //!
-//! Several CPUs and their interrupts change a map at once, so each change is one atomic operation, or
-//! is tried again.
+//! Several CPUs and their interrupts change a map at once, so each change is one atomic operation,
+//! or is tried again.
 
 use alloc::format;
 

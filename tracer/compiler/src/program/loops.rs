@@ -3,8 +3,8 @@
 //! A program must end. A loop whose end the text does not tell has a number of turns at most
 //! ([`Site::turns`]), and one that wants more is ended and counted.
 //!
-//! LOOPS-1. The verifier knows the count of turns, and no other path to it than the loop's own. After
-//!     the loop the count is forgotten.
+//! LOOPS-1. The verifier knows the count of turns, and no other path to it than the loop's own.
+//!     After the loop the count is forgotten.
 
 use alloc::{format, string::String, vec::Vec};
 

@@ -1,6 +1,7 @@
 //! Instructions that read memory of the kernel and of programs: texts, pointers, bytes.
 //!
-//! MEMORY-2. No byte after the length that was asked for is read, because its page may not be there.
+//! MEMORY-2. No byte after the length that was asked for is read, because its page may not be
+//!     there.
 
 use alloc::{boxed::Box, vec::Vec};
 

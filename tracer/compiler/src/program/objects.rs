@@ -55,7 +55,8 @@ impl Code<'_, '_> {
         stored
     }
 
-    /// Stores a value as [`Types::shape_of`](crate::types::Types::shape_of) says. `to` is zero before.
+    /// Stores a value as [`Types::shape_of`](crate::types::Types::shape_of) says. `to` is zero
+    /// before.
     fn store_object(&mut self, object: &Object, to: Place, depth: u32, span: Span) -> Lowered<()> {
         let missing = object.gaps();
         if depth > MOST_DEPTH

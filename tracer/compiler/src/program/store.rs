@@ -1,7 +1,7 @@
 //! Instructions that store values, in the shapes that keys, maps and records have.
 //!
-//! Bytes of a shape that a value does not have are zero, so equal values have equal bytes. Where the
-//! ways through a program differ in what they store, the stack is filled first, and numbers are
+//! Bytes of a shape that a value does not have are zero, so equal values have equal bytes. Where
+//! the ways through a program differ in what they store, the stack is filled first, and numbers are
 //! hidden from the verifier ([`crate::asm`]).
 
 use alloc::vec::Vec;

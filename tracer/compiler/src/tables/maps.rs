@@ -1,7 +1,7 @@
 //! The maps of a script: what their keys and values are, as far as the text has told until now.
 //!
-//! TABLES-1. What is known of a map only grows: a shape takes more values, a kind fewer promises. So
-//!     going through the text again comes to an end.
+//! TABLES-1. What is known of a map only grows: a shape takes more values, a kind fewer promises.
+//!     So going through the text again comes to an end.
 
 use alloc::{format, string::String, vec::Vec};
 

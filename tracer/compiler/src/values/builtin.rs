@@ -1,6 +1,7 @@
 //! The functions that give values: one function of the compiler for each of the language.
 //!
-//! All have one signature, and [`GIVEN`] names them. How they are called is in [`crate::functions`].
+//! All have one signature, and [`GIVEN`] names them. How they are called is in
+//! [`crate::functions`].
 
 use alloc::{boxed::Box, format, rc::Rc};
 

@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Values<'_, '_> {
-    /// A value in the stack, where the program puts it first. It stays there, because it may be used
-    /// at any time.
+    /// A value in the stack, where the program puts it first. It stays there, because it may be
+    /// used at any time.
     pub(crate) fn copied(&mut self, of: Copied, shape: Shape, span: Span) -> Val {
         let to = self.memory.take_for_good(shape.bytes());
         self.copies.push(Copy {
