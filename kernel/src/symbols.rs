@@ -5,26 +5,18 @@
 
 pub use kallsyms::{Candidates, LookupError, Symbol, SymbolKind};
 
-use bootloader_api::BootInfo;
 use core::fmt;
 use kallsyms::Table;
 use spin::Once;
-use x86_64::PhysAddr;
-
-use crate::mm::phys_map;
 
 /// The file.
 static FILE: Once<&'static [u8]> = Once::new();
 static TABLE: Once<Table<'static>> = Once::new();
 
-/// Reads the table. Needs the heap.
+/// Reads the table from the kernel's ELF file. Needs the heap.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
-pub fn init(info: &BootInfo) {
-    let at = phys_map::phys_to_virt(PhysAddr::new(info.kernel_addr));
-    // SAFETY: the loader has left the file there, in memory that is never handed out as usable.
-    let file: &'static [u8] =
-        unsafe { core::slice::from_raw_parts(at.as_ptr(), info.kernel_len as usize) };
+pub fn init(file: &'static [u8]) {
     FILE.call_once(|| file);
     match Table::read(file) {
         Ok(table) => {

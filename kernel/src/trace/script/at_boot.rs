@@ -39,7 +39,7 @@ use super::{
 use crate::{
     arch::smp,
     fw_cfg::FwCfg,
-    initramfs, pr_err,
+    pr_err,
     serial::{SerialInput, SerialPort},
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
@@ -83,9 +83,13 @@ pub struct Trace {
     refused: bool,
 }
 
-/// Starts the trace that the host asks for. None: it asks for none.
-pub fn start() -> Option<Trace> {
-    let (script, options) = read()?;
+/// Finds a file of the initramfs by its path.
+pub type FindFile = fn(&str) -> Option<&'static [u8]>;
+
+/// Starts the trace that the host asks for. None: it asks for none. `find` serves machines without
+/// fw_cfg.
+pub fn start(find: FindFile) -> Option<Trace> {
+    let (script, options) = read(find)?;
     let options = String::from_utf8_lossy(&options).into_owned();
     let parsed = Options::parse(&options);
     let run = parsed.run.map(String::from);
@@ -136,11 +140,11 @@ impl Trace {
 }
 
 /// The script and the options.
-fn read() -> Option<(Vec<u8>, Vec<u8>)> {
+fn read(find: FindFile) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut device = FwCfg::open();
     let mut contents = |name| {
         let Some(device) = &mut device else {
-            let file = initramfs::find(initramfs::archive(), name)?;
+            let file = find(name)?;
             let mut bytes = try_vec(file.len()).ok()?;
             bytes.extend_from_slice(file);
             return Some(bytes);
