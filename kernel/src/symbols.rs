@@ -3,7 +3,7 @@
 //! They are read once in the boot and never changed, so every context may ask. Before that there
 //! are no symbols.
 
-pub use kallsyms::{Candidates, Kind as SymbolKind, LookupError, Symbol};
+pub use kallsyms::{Candidates, LookupError, Symbol, SymbolKind};
 
 use core::fmt;
 use kallsyms::Table;

@@ -30,7 +30,7 @@ pub mod pseudo;
 pub use blocking::{poll_for_data, wait_for_data};
 pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
-pub use ramfs::{Attributes, Kind as FileKind};
+pub use ramfs::{Attributes, FileKind};
 
 use crate::{
     errno::Errno,

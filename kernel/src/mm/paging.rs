@@ -185,8 +185,7 @@ pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfM
 /// Loads a root table on this CPU.
 ///
 /// # Safety
-/// 1. `root` has the kernel's upper half (PAGING-2), and stays alive until another one is loaded
-///    here.
+/// 1. `root` has the kernel's upper half (PAGING-2), and stays alive until another is loaded here.
 pub(crate) unsafe fn load_root(root: PhysAddr) {
     // SAFETY: by (1) all that runs stays mapped.
     unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };

@@ -27,13 +27,13 @@ use core::{
 };
 
 use bpf::{Condition, Helper, Label, Reg, Size, verifier::verify};
+use fallible::{copied, written};
 use trace_maps::Map;
 use tracefs::{
     compile::{self, EventProgram},
     definition::Definition,
     filter::Filter,
     hist::{self, Hist},
-    memory::{copied, written},
     record::Layout,
     trigger::{Action, Trigger},
 };

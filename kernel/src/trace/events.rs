@@ -13,6 +13,7 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
+use fallible::{copied, push, written};
 use tracefs::{
     commands::{Commands, Words},
     compile::compile,
@@ -23,7 +24,6 @@ use tracefs::{
     filter::FilterError,
     hist::{HistError, HistReason},
     line::stack,
-    memory::{copied, push, written},
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger, TriggerError},

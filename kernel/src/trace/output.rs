@@ -8,10 +8,8 @@
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use tracefs::{
-    line::{self, Origin, stack},
-    memory::{Text, written},
-};
+use fallible::{Text, written};
+use tracefs::line::{self, Origin, stack};
 
 use super::{
     buffer::{self, Item, Which},

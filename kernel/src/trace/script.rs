@@ -156,10 +156,7 @@ impl Session {
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take()?;
         let loader = Loader::new(script)?;
-        let has_ring = script
-            .maps
-            .iter()
-            .any(|map| map.kind == script::MapKind::Ring);
+        let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);
         let mut session = Self {
             attached: try_vec(script.attachments.len())?,
             timers: try_vec(script.attachments.len())?,

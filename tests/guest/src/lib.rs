@@ -22,11 +22,11 @@
 //!   harness         the list of the tests, the runner, the tests of both
 //! ```
 //! A test's name is its path below the folder: `hits::a_mirror_is_seen`, not `probes::hits::…`. So
-//! a file may move, and no two of them have the same name. The test runs in task context, in the kernel
-//! thread `kernel_init`, after a complete boot. It passes if it returns and fails by panicking. As
-//! a panic ends the kernel, a test that passes leaves things as it found them: probes unregistered,
-//! threads ended. `cargo test handler_order` runs it; `cargo test handler_order -- --nocapture`
-//! shows the guest's log too.
+//! a file may move, and no two of them have the same name. The test runs in task context, in the
+//! kernel thread `kernel_init`, after a complete boot. It passes if it returns and fails by
+//! panicking. As a panic ends the kernel, a test that passes leaves things as it found them: probes
+//! unregistered, threads ended. `cargo test handler_order` runs it; `cargo test handler_order --
+//! --nocapture` shows the guest's log too.
 //!
 //! The attribute takes options, in any order:
 //!

@@ -156,8 +156,5 @@ impl DebugInfo {
 
 /// The help for a name that is not there.
 pub fn did_you_mean(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        names => format!("did you mean {}?", names.join(" or ")),
-    }
+    ::names::did_you_mean(names).to_string()
 }

@@ -1,9 +1,9 @@
-//! The calls that pictures show: the clauses that `--perfetto` and `--html` add to a program, so that
-//! each call of a function that it probes is recorded with its arguments and its result.
+//! The calls that pictures show: the clauses that `--perfetto` and `--html` add to a program, so
+//! that each call of a function that it probes is recorded with its arguments and its result.
 //!
-//! The clauses stand after the program's own text, in the same language. A function whose values the
-//! compiler refuses says less and less, until its clause compiles or is left out. So the additions
-//! never refuse the user's program.
+//! The clauses stand after the program's own text, in the same language. A function whose values
+//! the compiler refuses says less and less, until its clause compiles or is left out. So the
+//! additions never refuse the user's program.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use trace_compiler::{Compiled, Options as CompileOptions, Origin, compile};
 use trace_interface::{
     Kernel as _,
     script::{Attachment, OPTIONAL},
-    symbols::{Moment, Place},
+    symbols::{Moment, ProbePlace},
 };
 use trace_language::{
     Diagnostic, parse_with,
-    tree::{ProbeKind, Script},
+    tree::{ProbeKind, Tree},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 pub fn compile_with_calls(
     options: &Options,
     source: &Source,
-    tree: &Script,
+    tree: &Tree,
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compile_options = CompileOptions::default();
@@ -96,7 +96,7 @@ const MOST_FUNCTIONS: usize = 256;
 const NOTHING: &str = "\"\"";
 
 /// The functions that a program probes.
-fn calls(tree: &Script, symbols: &DebugInfo) -> Vec<Call> {
+fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
     let mut functions = BTreeMap::new();
     for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
@@ -137,7 +137,7 @@ struct Call {
 impl Call {
     /// With all that is known of its values.
     fn new(address: u64, symbol: String, symbols: &DebugInfo) -> Self {
-        let place = Place {
+        let place = ProbePlace {
             address,
             moment: Moment::At,
         };

@@ -1,9 +1,9 @@
 //! A guest that runs the script: its answers are shown as they come, until it ends.
 //!
 //! Frames of the kernel become text or JSON on standard output, and material for the pictures. The
-//! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C and
-//! the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A second
-//! Ctrl-C, or a guest that does not answer, ends all.
+//! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C
+//! and the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A
+//! second Ctrl-C, or a guest that does not answer, ends all.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use boot::{children, guest::End, image::Kernel, progress::say};
 use debug_info::DebugInfo;
 use trace_answers::{Event, Presentation, Totals};
-use trace_interface::{Frame, Script, frame::Entry};
+use trace_interface::{Frame, Script, frame::MapEntry};
 use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 
 use crate::{
@@ -224,7 +224,7 @@ impl Session<'_> {
             return Ok(());
         };
         let mut text = String::new();
-        let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+        let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
         for part in live {
             for (key, words) in part.entries {
                 match key.first_chunk() {
@@ -237,7 +237,7 @@ impl Session<'_> {
                         let shown = self.presentation.frame(&frame, self.symbols, &mut text);
                         shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
                     }
-                    _ => maps.entry(part.map).or_default().push(Entry {
+                    _ => maps.entry(part.map).or_default().push(MapEntry {
                         cpu: part.cpu,
                         key,
                         value: words.into_iter().flat_map(u64::to_le_bytes).collect(),

@@ -9,9 +9,10 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    AluOp, Argument, Helper, Insn, Kind, MapIndex, Memory, Operand, Reg, Size, Verified, Width,
-    context::Register,
+    AluOp, Argument, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size, Verified,
+    Width, context::Register,
 };
+use fallible::try_vec;
 
 use crate::{Array, CompileError, Form, MapRuntime};
 
@@ -89,7 +90,7 @@ impl Env<'_> {
         &self.verified.program().insns
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProgramKind {
         self.verified.program().kind
     }
 
@@ -364,7 +365,7 @@ impl Env<'_> {
                 }),
             },
             Insn::Exit => match (self.form, self.kind()) {
-                (Form::Handler, Kind::Entry { .. }) => none.with(Reg::R0),
+                (Form::Handler, ProgramKind::Entry { .. }) => none.with(Reg::R0),
                 _ => none,
             },
         }
@@ -423,9 +424,7 @@ pub struct Flow {
 
 /// A vector of `len` times `value`.
 pub fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, CompileError> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(len)
-        .map_err(|_| CompileError::OutOfMemory)?;
+    let mut vec = try_vec(len)?;
     vec.resize(len, value);
     Ok(vec)
 }

@@ -1,4 +1,8 @@
 //! The handle, and the write side.
+//!
+//! A writer reserves room by an exchange of a word that only its own CPU changes, fills the room,
+//! and commits. A writer that interrupts it finishes first, so no writer waits. Readers see a
+//! record when `committed` has passed it (W2 and W3 of the crate's text).
 
 use core::{
     marker::PhantomData,

@@ -38,15 +38,16 @@ use crate::{
     filter::{self, Filter, Frame},
     hist::Hist,
     line::flags,
-    memory::{OutOfMemory, push},
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
 use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, Kind, Label, MOST_RECORD_BYTES, MapDef,
-    MapIndex, Program, Reg, STACK_BYTES, Size, context::Register,
+    AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
+    Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
+
+use fallible::{OutOfMemory, push};
 
 /// The map that counts the hits that are to be recorded: one counter for each CPU.
 pub const HITS: MapIndex = MapIndex(0);
@@ -200,8 +201,8 @@ impl<'a> EventProgram<'a> {
     ) -> Result<Self, CompileError> {
         let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
-            EventKind::Probe => Kind::Probe,
-            EventKind::Return => Kind::Return {
+            EventKind::Probe => ProgramKind::Probe,
+            EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
             },
         };
@@ -314,7 +315,7 @@ impl<'a> EventProgram<'a> {
         let entry = match data {
             0 => None,
             data => {
-                let mut builder = Builder::new(Kind::Entry { data });
+                let mut builder = Builder::new(ProgramKind::Entry { data });
                 self.values.begin(&mut builder);
                 self.values.keep(&mut builder);
                 builder.exit(0);

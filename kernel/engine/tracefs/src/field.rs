@@ -23,14 +23,13 @@ mod tests;
 use alloc::borrow::Cow;
 use core::fmt::{self, Write};
 
+use fallible::{OutOfMemory, copied};
+
 pub(crate) use element::print_bytes;
 pub use element::{Element, FAULT, Width};
 pub use symbols::{LookupError, Named, NoSymbols, SymbolAt, Symbols, print_symbol};
 
-use crate::{
-    digits::Ascii,
-    memory::{OutOfMemory, copied},
-};
+use crate::digits::Ascii;
 use element::{located, string_at};
 
 /// The type of a field: one value, or an array of values.

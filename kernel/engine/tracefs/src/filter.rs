@@ -32,7 +32,7 @@ mod error;
 mod parse;
 mod pattern;
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
 pub(crate) use compile::{COMM_BYTES, load_number};
@@ -40,10 +40,7 @@ pub use compile::{CompileError, Frame, Load, LoadError, Loaded};
 pub use error::{FilterError, FilterReason};
 pub use pattern::{ByteSet, Pattern, Piece};
 
-use crate::{
-    field::{Element, Field, FieldKind, Width},
-    memory::Boxed,
-};
+use crate::field::{Element, Field, FieldKind, Width};
 
 /// The thing that a test looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,7 +265,7 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Test(Test),
-    Not(Boxed<Expression>),
+    Not(Box<Expression>),
     And(Vec<Expression>),
     Or(Vec<Expression>),
 }

@@ -15,14 +15,15 @@ use crate::{
     fetch::{Argument, Fetch, Site, ValueType},
     field::{Element, Field, FieldKind, LookupError, Symbols, Width},
     filter::{LoadError, Loaded},
-    memory::OutOfMemory,
     record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
 };
 use alloc::vec::Vec;
+
 use bpf::{
     AluOp, Builder, Helper, Reg, Size,
     context::{ARGUMENTS, Register},
 };
+use fallible::OutOfMemory;
 
 /// See the module's text.
 pub struct Values<'a> {

@@ -51,5 +51,5 @@ mod tests;
 mod tree;
 
 pub use error::Error;
-pub use node::{Access, Attributes, Kind, NodeId};
-pub use tree::{Entry, Install, MAX_FILE_BYTES, Tree};
+pub use node::{Access, Attributes, FileKind, NodeId};
+pub use tree::{DirEntry, Install, MAX_FILE_BYTES, Tree};

@@ -38,7 +38,7 @@ pub enum Access {
 
 /// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     Directory,
     Regular,
     Special,
@@ -48,7 +48,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub id: NodeId,
-    pub kind: Kind,
+    pub kind: FileKind,
     /// File type and permission bits, as in `st_mode`.
     pub mode: u32,
     pub links: u64,
@@ -136,11 +136,11 @@ impl<S> Node<S> {
         Ok(())
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileKind {
         match self.content {
-            Content::Directory(_) => Kind::Directory,
-            Content::Regular(_) => Kind::Regular,
-            Content::Special(_) | Content::Alias(_) => Kind::Special,
+            Content::Directory(_) => FileKind::Directory,
+            Content::Regular(_) => FileKind::Regular,
+            Content::Special(_) | Content::Alias(_) => FileKind::Special,
         }
     }
 

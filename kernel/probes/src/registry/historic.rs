@@ -53,6 +53,7 @@ use crate::{
         memory::try_box,
         state::{Host, Probes, State},
         target::Function,
+        text::write_breakpoints,
     },
 };
 
@@ -118,7 +119,7 @@ impl<P: Host> Probes<P> {
         site.link(kprobe, &P::entry_points());
         self.table.insert(&mut state.fill, site);
         site.to_write.store(true, Relaxed);
-        self.write_text(core::iter::once(site));
+        write_breakpoints::<P>(core::iter::once(site));
         Ok(addr)
     }
 }

@@ -41,6 +41,7 @@ pub mod optimize;
 mod optimizer;
 mod owned;
 mod pool;
+mod replacement;
 mod sites;
 mod slots;
 mod state;
@@ -49,6 +50,7 @@ mod templates;
 mod text;
 
 pub use owned::{Owner, Registered};
+use state::State;
 pub use state::{Host, Probes};
 
 pub use crate::data::{
@@ -231,6 +233,19 @@ impl<P: Host> Probes<P> {
     /// [`ProbeError::AtomicContext`].
     pub fn reap(&self) -> Result<usize, ProbeError> {
         Ok(self.lock()?.in_flight.free_returned())
+    }
+
+    /// Tells of calls that were abandoned since this was last done: their frames matched no return.
+    /// The hit that finds one out cannot print.
+    fn log_abandoned_calls(&self, state: &mut State) {
+        let all = self.stale_instances();
+        let new = all - core::mem::replace(&mut state.told_abandoned, all);
+        if new > 0 {
+            P::log(format_args!(
+                "kretprobe: {new} calls were left without a return, by a jump or an unwinding; \
+                 their instances were given back"
+            ));
+        }
     }
 
     /// The text `range` is about to be unmapped for good: its probes are gone and it is never

@@ -40,6 +40,7 @@ use crate::{
         sites::maxactive,
         state::{Host, Probes, State},
         target::Function,
+        text::write_breakpoints,
     },
 };
 
@@ -127,7 +128,7 @@ impl<P: Host> Probes<P> {
         probes: &[&T],
     ) -> List<Site> {
         let mut around = List::new();
-        self.existing_sites(probes, |site| self.touch(optimizer, &mut around, site));
+        self.existing_sites(probes, |site| optimizer.touch(self, &mut around, site));
         around
     }
 
@@ -156,7 +157,7 @@ impl<P: Host> Probes<P> {
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, sites.clone());
         let coming = self.make_detours(&mut state.optimizer, enabled, sites.clone());
-        self.write_text(sites);
+        write_breakpoints::<P>(sites);
         self.install_jumps(coming);
         self.free_detours_after_grace(&mut state.optimizer);
     }
@@ -232,7 +233,7 @@ impl<P: Host> Probes<P> {
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
-        self.touch(&state.optimizer, touched, site);
+        state.optimizer.touch(self, touched, site);
         Ok(())
     }
 
@@ -255,21 +256,21 @@ impl<P: Host> Probes<P> {
         // 2. The text is as it was, and new hits do not find the empty sites.
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, touched.iter());
-        self.write_text(touched.iter());
+        write_breakpoints::<P>(touched.iter());
         for site in touched.iter().filter(|site| site.is_empty()) {
             self.table.remove(&mut state.fill, site);
         }
         // 3. Hits that had found them are over.
         P::synchronize_hits();
         // 4. Their memory is free, and breakpoints beside them may become jumps.
-        log_abandoned_calls(self, state);
+        self.log_abandoned_calls(state);
         self.free_detours(&mut state.optimizer);
         probes
             .iter()
-            .for_each(|probe| release(state, *probe, removal));
+            .for_each(|probe| Self::release(state, *probe, removal));
         self.optimize(&mut state.optimizer, enabled, touched.iter());
         state.in_flight.free_returned();
-        free_unused(self, state, touched);
+        self.free_unused(state, touched);
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
@@ -286,7 +287,7 @@ impl<P: Host> Probes<P> {
                 continue;
             };
             site.unlink(kprobe, &entry);
-            self.touch(optimizer, &mut touched, site);
+            optimizer.touch(self, &mut touched, site);
             site.to_write
                 .store(site.armed.load(Relaxed) && !site.wants_arming(), Relaxed);
             if !site.has_post() {
@@ -302,6 +303,48 @@ impl<P: Host> Probes<P> {
             }
         }
         touched
+    }
+
+    /// Gives back the memory of one probe, and makes it ready to be registered again. A grace
+    /// period is over since it was unlinked.
+    fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
+        if let Some(core) = registered_kretprobe(probe) {
+            let holder = core.holder.swap(null_mut(), Relaxed);
+            if let Some(holder) = NonNull::new(holder) {
+                // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
+                unsafe { state.in_flight.push(holder) };
+            }
+        }
+        let kprobe = probe.kprobe();
+        if let Some(counter) = kprobe.hits.stop() {
+            state.counters.give_back(counter);
+        }
+        kprobe.next.store(null_mut(), Relaxed);
+        if kprobe.is_registered() {
+            match removal {
+                // A probe that is registered again starts as it did at first.
+                Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
+                Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
+            }
+        }
+        kprobe.site.store(null_mut(), Release);
+    }
+
+    /// Frees the sites that have no probe left, and the post slots that nothing needs any more.
+    fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
+        while let Some(site) = touched.pop() {
+            // SAFETY: registered sites are live.
+            let this = unsafe { site.as_ref() };
+            if this.is_empty() {
+                // SAFETY: out of the table since before the grace period, and handed out once.
+                unsafe { self.free_site(state, site) };
+            } else {
+                let slot = this.retired_post_slot.swap(0, Relaxed);
+                if slot != 0 {
+                    self.slots.free(&mut state.slots, slot);
+                }
+            }
+        }
     }
 
     pub(super) fn set_disabled(&self, kprobe: &Kprobe, disabled: bool) -> Result<(), ProbeError> {
@@ -323,7 +366,7 @@ impl<P: Host> Probes<P> {
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
         let mut touched = List::new();
-        self.touch(&state.optimizer, &mut touched, site);
+        state.optimizer.touch(self, &mut touched, site);
         self.rewrite(&mut state, touched.iter());
         touched.clear();
         Ok(())
@@ -334,60 +377,5 @@ fn registered_kretprobe<T: Probe + ?Sized>(probe: &T) -> Option<&KretprobeCore> 
     match probe.container() {
         Container::Kretprobe(core) if probe.kprobe().is_registered() => Some(core),
         _ => None,
-    }
-}
-
-/// Gives back the memory of one probe, and makes it ready to be registered again. A grace
-/// period is over since it was unlinked.
-fn release<T: Probe + ?Sized>(state: &mut State, probe: &T, removal: Removal) {
-    if let Some(core) = registered_kretprobe(probe) {
-        let holder = core.holder.swap(null_mut(), Relaxed);
-        if let Some(holder) = NonNull::new(holder) {
-            // SAFETY: taken from its kretprobe, cleared above, and the grace period is over.
-            unsafe { state.in_flight.push(holder) };
-        }
-    }
-    let kprobe = probe.kprobe();
-    if let Some(counter) = kprobe.hits.stop() {
-        state.counters.give_back(counter);
-    }
-    kprobe.next.store(null_mut(), Relaxed);
-    if kprobe.is_registered() {
-        match removal {
-            // A probe that is registered again starts as it did at first.
-            Removal::Unregister => kprobe.flags.store(kprobe.first_flags(), Relaxed),
-            Removal::Rollback => kprobe.addr.store(kprobe.given.load(Relaxed), Relaxed),
-        }
-    }
-    kprobe.site.store(null_mut(), Release);
-}
-
-/// Tells of calls that were abandoned since this was last done: their frames matched no return.
-/// The hit that finds one out cannot print.
-fn log_abandoned_calls<P: Host>(probes: &Probes<P>, state: &mut State) {
-    let all = probes.stale_instances();
-    let new = all - core::mem::replace(&mut state.told_abandoned, all);
-    if new > 0 {
-        P::log(format_args!(
-            "kretprobe: {new} calls were left without a return, by a jump or an unwinding; \
-             their instances were given back"
-        ));
-    }
-}
-
-/// Frees the sites that have no probe left, and the post slots that nothing needs any more.
-fn free_unused<P: Host>(probes: &Probes<P>, state: &mut State, mut touched: List<Site>) {
-    while let Some(site) = touched.pop() {
-        // SAFETY: registered sites are live.
-        let this = unsafe { site.as_ref() };
-        if this.is_empty() {
-            // SAFETY: out of the table since before the grace period, and handed out once.
-            unsafe { probes.free_site(state, site) };
-        } else {
-            let slot = this.retired_post_slot.swap(0, Relaxed);
-            if slot != 0 {
-                probes.slots.free(&mut state.slots, slot);
-            }
-        }
     }
 }

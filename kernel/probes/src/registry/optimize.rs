@@ -10,14 +10,14 @@
 //!
 //! A jump takes five bytes where a breakpoint takes one. So a site is optimised only if all of this
 //! holds:
-//! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`]);
+//! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`](crate::Platform));
 //! - a probe of it is enabled, none has a post handler, none is a jprobe;
 //! - no enabled probe lies under the jump;
 //! - the knobs are on.
 //!
 //! Every operation of the registry asks this again, for the sites that it touches and for those
-//! whose jump would cover them (`Probes::touch`). Before text is written it asks for the jumps that
-//! must go. After it, for the breakpoints that may become jumps.
+//! whose jump would cover them ([`Optimizer::touch`]). Before text is written it asks for the jumps
+//! that must go. After it, for the breakpoints that may become jumps.
 //!
 //! # Nothing under the jump
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
@@ -67,7 +67,7 @@ use crate::{
         list::List,
         optimizer::Optimizer,
         state::{Host, Probes},
-        text::text,
+        text::{Pristine, text},
     },
 };
 
@@ -98,6 +98,44 @@ impl fmt::Display for NoJump {
             }
             Self::Code(obstacle) => obstacle.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory to look at the code"),
+        }
+    }
+}
+
+impl Optimizer {
+    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
+    /// the global knob.
+    #[inline]
+    fn may_jump<P: Host>(&self, probes: &Probes<P>, enabled: bool, site: &Site) -> bool {
+        self.on
+            && enabled
+            && site.wants_arming()
+            && !site.obstacle.load(Relaxed)
+            && !site.keeps_breakpoint.load(Relaxed)
+            && site.step.is_none()
+            && !site.probes().any(needs_breakpoint)
+            && site
+                .detour()
+                .is_none_or(|detour| is_for_its_probes(detour, site))
+            && !(1..JUMP_BYTES as u64).any(|after| {
+                probes
+                    .site_at(site.addr() + after)
+                    .is_some_and(Site::wants_arming)
+            })
+    }
+
+    /// Adds `site` to the sites that the operation under way touches, and those whose jumps would
+    /// cover it.
+    #[inline]
+    pub(super) fn touch<P: Host>(&self, probes: &Probes<P>, touched: &mut List<Site>, site: &Site) {
+        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
+        let mut push = |site: &Site| unsafe { touched.push(NonNull::from(site)) };
+        push(site);
+        // While the knob is off there is no jump, and none comes.
+        if self.on {
+            (1..JUMP_BYTES as u64)
+                .filter_map(|before| probes.site_at(site.addr() - before))
+                .for_each(push);
         }
     }
 }
@@ -139,7 +177,7 @@ impl<P: Host> Probes<P> {
     /// work all the same, but each hit costs more.
     pub(crate) fn log_missing_jumps(&self, optimizer: &Optimizer, enabled: bool) {
         let is_missing = |site: &&Site| {
-            site.detour.load(Relaxed).is_null() && self.may_jump(optimizer, enabled, site)
+            site.detour.load(Relaxed).is_null() && optimizer.may_jump(self, enabled, site)
         };
         let missing = self.table.iter().filter(is_missing).count();
         if missing > 0 {
@@ -153,41 +191,6 @@ impl<P: Host> Probes<P> {
     /// How many probed addresses have a detour.
     pub fn detours_in_use(&self) -> usize {
         self.state().optimizer.free.used()
-    }
-
-    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
-    /// the global knob.
-    #[inline]
-    fn may_jump(&self, optimizer: &Optimizer, enabled: bool, site: &Site) -> bool {
-        optimizer.on
-            && enabled
-            && site.wants_arming()
-            && !site.obstacle.load(Relaxed)
-            && !site.keeps_breakpoint.load(Relaxed)
-            && site.step.is_none()
-            && !site.probes().any(needs_breakpoint)
-            && site
-                .detour()
-                .is_none_or(|detour| is_for_its_probes(detour, site))
-            && !(1..JUMP_BYTES as u64).any(|behind| {
-                self.site_at(site.addr() + behind)
-                    .is_some_and(Site::wants_arming)
-            })
-    }
-
-    /// Adds `site` to the sites that the operation under way touches, and those whose jumps would
-    /// cover it.
-    #[inline]
-    pub(crate) fn touch(&self, optimizer: &Optimizer, touched: &mut List<Site>, site: &Site) {
-        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
-        let mut push = |site: &Site| unsafe { touched.push(NonNull::from(site)) };
-        push(site);
-        // While the knob is off there is no jump, and none comes.
-        if optimizer.on {
-            (1..JUMP_BYTES as u64)
-                .filter_map(|before| self.site_at(site.addr() - before))
-                .for_each(push);
-        }
     }
 
     /// Turns the jumps at `sites` that must not stay into breakpoints. When it returns, no CPU
@@ -206,7 +209,7 @@ impl<P: Host> Probes<P> {
             let Some(detour) = NonNull::new(site.detour.load(Relaxed)) else {
                 continue;
             };
-            if self.may_jump(optimizer, enabled, site) {
+            if optimizer.may_jump(self, enabled, site) {
                 continue;
             }
             let list = if site.gone.load(Relaxed) {
@@ -267,7 +270,7 @@ impl<P: Host> Probes<P> {
             site.mark_optimized(has);
             if !has
                 && site.armed.load(Relaxed) != site.to_write.load(Relaxed)
-                && self.may_jump(optimizer, enabled, site)
+                && optimizer.may_jump(self, enabled, site)
                 && candidates.try_reserve(1).is_ok()
             {
                 candidates.push(site);
@@ -316,7 +319,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Makes and writes the detour of `site`, if the code there allows one. `function` as in
-    /// [`Probes::displaceable`].
+    /// [`Pristine::displaceable`].
     fn make_detour(
         &self,
         optimizer: &mut Optimizer,
@@ -324,9 +327,9 @@ impl<P: Host> Probes<P> {
         function: &mut Option<FunctionCode>,
     ) -> Option<NonNull<Detour>> {
         let code = if site.entry.are_known() {
-            known_displaceable(self, site)
+            Pristine(self).known_displaceable(site)
         } else {
-            match self.displaceable(site.addr(), function) {
+            match Pristine(self).displaceable(site.addr(), function) {
                 Ok(mut code) => {
                     // Only an action asks. Elsewhere than at an entry the direction flag may be
                     // set, which an action that calls clears.
@@ -368,9 +371,33 @@ impl<P: Host> Probes<P> {
     /// [`NoJump`].
     pub fn allows_jump(&self, addr: u64) -> Result<(), NoJump> {
         let _state = self.state();
-        self.displaceable(addr, &mut None).map(drop)
+        Pristine(self).displaceable(addr, &mut None).map(drop)
     }
 
+    /// Frees the detours that were taken out of use, if there are any, after a grace period for
+    /// them alone.
+    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
+        if !optimizer.retired.is_empty() {
+            P::synchronize_hits();
+            self.free_detours(optimizer);
+        }
+    }
+
+    /// Frees the detours that were taken out of use before the grace period that has just ended.
+    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
+        while let Some(detour) = optimizer.retired.pop() {
+            // SAFETY: live until it is given back, below.
+            let start = unsafe { detour.as_ref() }.start;
+            // After that nothing finds it by an address any more.
+            self.detours.free(&mut optimizer.free, start);
+            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
+            unsafe { optimizer.memory.give_back(detour) };
+        }
+    }
+}
+
+/// What a jump may displace.
+impl<P: Host> Pristine<'_, P> {
     /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last,
     /// and becomes this one. Under the registry's lock.
     fn displaceable(
@@ -381,12 +408,12 @@ impl<P: Host> Probes<P> {
         let contains = |code: &FunctionCode| addr.wrapping_sub(code.start()) < code.len();
         let code = match decoded.take() {
             Some(code) if contains(&code) => code,
-            _ => code_around(self, addr)?,
+            _ => self.code_around(addr)?,
         };
         let code = decoded.insert(code);
         let function = code.start()..code.start() + code.len();
         let behind = if addr + JUMP_BYTES as u64 > function.end {
-            self.pristine(function.end..function.end + unowned_behind::<P>(function.end))
+            self.copy(function.end..function.end + unowned_after::<P>(function.end))
                 .map_err(|_| NoJump::OutOfMemory)?
         } else {
             Vec::new()
@@ -409,25 +436,43 @@ impl<P: Host> Probes<P> {
         })
     }
 
-    /// Frees the detours that were taken out of use, if there are any, after a grace period for
-    /// them alone.
-    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
-        if !optimizer.retired.is_empty() {
-            P::synchronize_hits();
-            self.free_detours(optimizer);
+    /// The code of the function around `addr` as it is without probes, if jumps may be written
+    /// there.
+    fn code_around(&self, addr: u64) -> Result<FunctionCode, NoJump> {
+        let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
+        let function = symbol.start..symbol.start + symbol.size;
+        if symbol.text != Text::Kernel {
+            return Err(NoJump::NotForGood);
         }
+        if P::may_fault(function.clone()) {
+            return Err(NoJump::MayFault);
+        }
+        let bytes = self.copy(function).map_err(|_| NoJump::OutOfMemory)?;
+        Ok(FunctionCode::new(bytes, symbol.start))
     }
 
-    /// Frees the detours that were taken out of use before the grace period that has just ended.
-    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
-        while let Some(detour) = optimizer.retired.pop() {
-            // SAFETY: live until it is given back, below.
-            let start = unsafe { detour.as_ref() }.start;
-            // After that nothing finds it by an address any more.
-            self.detours.free(&mut optimizer.free, start);
-            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
-            unsafe { optimizer.memory.give_back(detour) };
+    /// The code that a jump displaces at `site`, an entry of which facts are known. None: no jump
+    /// may be there.
+    fn known_displaceable(&self, site: &Site) -> Option<Displaceable> {
+        let facts = site.entry;
+        let len = facts.displaced_len();
+        // SAFETY: part of a symbol, under the registry's lock.
+        let text = unsafe { text(site.addr(), len) };
+        let mut bytes = [0; MAX_DISPLACED];
+        bytes[..len].copy_from_slice(text);
+        // A breakpoint may be at each instruction, also one that its probes do not want any more
+        // and that is about to go. A jump is not there: it is a breakpoint again by now.
+        for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
+            if let Some(site) = self.0.site_at(site.addr() + behind as u64) {
+                bytes[behind] = site.opcode();
+            }
         }
+        (len > 0).then(|| Displaceable {
+            original: array::from_fn(|at| bytes[at]),
+            insns: Displaced::Plain(bytes, facts),
+            at_entry: true,
+            flags_are_dead: facts.flags_are_dead(),
+        })
     }
 }
 
@@ -457,50 +502,11 @@ fn write_tails<P: Platform>(
 
 /// How many bytes after `end`, where a function ends, belong to no symbol: at most as many as
 /// a jump can use, and on the function's last page.
-fn unowned_behind<P: Platform>(end: u64) -> u64 {
+fn unowned_after<P: Platform>(end: u64) -> u64 {
     let page = |at: u64| at >> 12;
     (end..end + JUMP_BYTES as u64 - 1)
         .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
         .count() as u64
-}
-
-/// The code of the function around `addr` as it is without probes, if jumps may be written
-/// there.
-fn code_around<P: Host>(probes: &Probes<P>, addr: u64) -> Result<FunctionCode, NoJump> {
-    let symbol = P::symbol_at(addr).ok_or(NoJump::NotForGood)?;
-    let function = symbol.start..symbol.start + symbol.size;
-    if symbol.text != Text::Kernel {
-        return Err(NoJump::NotForGood);
-    }
-    if P::may_fault(function.clone()) {
-        return Err(NoJump::MayFault);
-    }
-    let bytes = probes.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
-    Ok(FunctionCode::new(bytes, symbol.start))
-}
-
-/// The code that a jump displaces at `site`, an entry of which facts are known. None: no jump
-/// may be there.
-fn known_displaceable<P: Host>(probes: &Probes<P>, site: &Site) -> Option<Displaceable> {
-    let facts = site.entry;
-    let len = facts.displaced_len();
-    // SAFETY: part of a symbol, under the registry's lock.
-    let text = unsafe { text(site.addr(), len) };
-    let mut bytes = [0; MAX_DISPLACED];
-    bytes[..len].copy_from_slice(text);
-    // A breakpoint may be at each instruction, also one that its probes do not want any more
-    // and that is about to go. A jump is not there: it is a breakpoint again by now.
-    for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
-        if let Some(site) = probes.site_at(site.addr() + behind as u64) {
-            bytes[behind] = site.opcode();
-        }
-    }
-    (len > 0).then(|| Displaceable {
-        original: array::from_fn(|at| bytes[at]),
-        insns: Displaced::Plain(bytes, facts),
-        at_entry: true,
-        flags_are_dead: facts.flags_are_dead(),
-    })
 }
 
 /// Whether `detour`, which is that of `site`, still serves its probes.

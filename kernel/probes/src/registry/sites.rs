@@ -25,23 +25,18 @@ use crate::{
         instance::{Holder, RETIRED, TaskCell},
         kretprobe::KretprobeCore,
         method::StepMethod,
-        per_cpu::PerCpu,
         position::Positions,
         probe::{Container, Probe},
         site::{Emulated, Site},
         trap_ip::TrapIp,
     },
     error::ProbeError,
-    hit::slots::SlotPool,
-    insn::{
-        self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
-        jump, pushed_register, step_copy, translate,
-    },
+    insn::{Class, Ending, FlagsOp, Insn, Refusal, pushed_register, step_copy, translate},
     platform::Platform,
     pt_regs::REGISTER_OFFSETS,
     registry::{
         memory::try_box,
-        slots::FreeSlots,
+        replacement::{fitting, plain_slot, post_ending},
         state::{Host, Probes, State},
         target::{Target, TargetInsn},
     },
@@ -63,10 +58,8 @@ impl<P: Host> Probes<P> {
         let site = unsafe { place.as_mut() };
         site.entry = target.entry;
         let filled = match target.insn {
-            TargetInsn::Decoded(insn, class) => {
-                self.slots.fill(&mut state.slots, site, insn, class, step)
-            }
-            TargetInsn::Plain(bytes) => self.slots.fill_plain(&mut state.slots, site, bytes),
+            TargetInsn::Decoded(insn, class) => self.fill_site(state, site, insn, class, step),
+            TargetInsn::Plain(bytes) => self.fill_plain_site(state, site, bytes),
         };
         match filled {
             Ok(()) => Ok(place),
@@ -76,6 +69,66 @@ impl<P: Host> Probes<P> {
                 Err(error)
             }
         }
+    }
+
+    /// Fills a site for `insn`. On an error the slots that it has are those that were taken.
+    fn fill_site(
+        &self,
+        state: &mut State,
+        site: &mut Site,
+        insn: &Insn,
+        class: Class,
+        step: StepMethod,
+    ) -> Result<(), ProbeError> {
+        let addr = insn.ip();
+        let refused = |refusal| ProbeError::Instruction { addr, refusal };
+        site.set_bytes(insn.bytes());
+        site.pushed = place_of(insn.pushed_register());
+        site.emulated = match class {
+            Class::Flags(FlagsOp::Push(_)) => None,
+            Class::Flags(op) => Some(Emulated::Flags(op)),
+            Class::Return => Some(Emulated::Return(insn.discarded_arguments())),
+            _ => None,
+        };
+        site.slot = self.slots.take(&mut state.slots)?;
+        site.run.store(site.slot, Relaxed);
+        let translation = translate(insn, site.slot, Ending::Resume);
+        let code = fitting::<P>(&translation).map_err(refused)?;
+        site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
+        self.slots.write(site.slot, site, code.code());
+        // A step that ends on another CPU's data would not end: a slot needs none.
+        if step == StepMethod::TrapFlag && !insn.writes_msr() {
+            let slot = self.slots.take(&mut state.slots)?;
+            let copy = step_copy(insn, slot).map_err(refused);
+            let boxed = copy.and_then(|copy| try_box((slot, copy)));
+            let written = boxed.map(|step| {
+                self.slots.write(slot, site, step.1.code());
+                site.step = Some(step);
+            });
+            if written.is_err() {
+                self.slots.free(&mut state.slots, slot);
+            }
+            written?;
+        }
+        Ok(())
+    }
+
+    /// The same for an instruction of these bytes, to be executed unchanged and translated: what
+    /// [`translate`] makes of it, without decoding.
+    fn fill_plain_site(
+        &self,
+        state: &mut State,
+        site: &mut Site,
+        bytes: &[u8],
+    ) -> Result<(), ProbeError> {
+        site.set_bytes(bytes);
+        site.pushed = place_of(pushed_register(bytes));
+        site.slot = self.slots.take(&mut state.slots)?;
+        site.run.store(site.slot, Relaxed);
+        site.slot_positions = Positions::of_plain(site.len);
+        let (code, len) = plain_slot(bytes, site.slot, site.next_ip());
+        self.slots.write(site.slot, site, &code[..len]);
+        Ok(())
     }
 
     /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns
@@ -94,7 +147,7 @@ impl<P: Host> Probes<P> {
         let prepared = holder.and_then(|holder| {
             if probe.kprobe().post_handler.is_some()
                 && site.step.is_none()
-                && let Err(error) = self.slots.make_post_slot(&mut state.slots, site)
+                && let Err(error) = self.make_post_slot(state, site)
             {
                 // Only kretprobes have a holder, and they have no post handler.
                 debug_assert!(holder.is_null());
@@ -109,6 +162,47 @@ impl<P: Host> Probes<P> {
                 Err(error)
             }
         }
+    }
+
+    /// Makes `site` ready for a post handler, if it is not yet.
+    fn make_post_slot(&self, state: &mut State, site: &Site) -> Result<(), ProbeError> {
+        if site.emulated.is_some() {
+            site.emulate.store(true, Relaxed);
+        } else if site.post_slot.load(Relaxed) == 0
+            && let Some(insn) = site.insn()
+        {
+            if insn.writes_msr() {
+                let (addr, refusal) = (site.addr(), Refusal::MsrWrite);
+                return Err(ProbeError::Instruction { addr, refusal });
+            }
+            let slot = self.slots.take(&mut state.slots)?;
+            if let Err(error) = self.fill_post_slot(site, &insn, slot) {
+                self.slots.free(&mut state.slots, slot);
+                return Err(error);
+            }
+            if site.armed.load(Relaxed) {
+                // Hits can enter the new code as soon as it is stored, and no CPU may have fetched
+                // the bytes that were there before.
+                P::synchronize_cores();
+            }
+            site.post_slot.store(slot, Release);
+        }
+        Ok(())
+    }
+
+    fn fill_post_slot(&self, site: &Site, insn: &Insn, slot: u64) -> Result<(), ProbeError> {
+        let refused = |refusal| ProbeError::Instruction {
+            addr: insn.ip(),
+            refusal,
+        };
+        let translation = translate(insn, slot, post_ending::<P>());
+        let code = fitting::<P>(&translation).map_err(refused)?;
+        if site.post_positions.load(Relaxed).is_null() {
+            let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
+            site.post_positions.store(Box::into_raw(positions), Release);
+        }
+        self.slots.write(slot, site, code.code());
+        Ok(())
     }
 
     /// Gives back a site and its slots.
@@ -135,131 +229,7 @@ impl<P: Host> Probes<P> {
     }
 }
 
-impl<P: Platform> SlotPool<P, Site> {
-    /// Fills a site for `insn`. On an error the slots that it has are those that were taken.
-    fn fill(
-        &self,
-        free: &mut FreeSlots,
-        site: &mut Site,
-        insn: &Insn,
-        class: Class,
-        step: StepMethod,
-    ) -> Result<(), ProbeError> {
-        let addr = insn.ip();
-        let refused = |refusal| ProbeError::Instruction { addr, refusal };
-        site.set_bytes(insn.bytes());
-        site.pushed = place_of(insn.pushed_register());
-        site.emulated = match class {
-            Class::Flags(FlagsOp::Push(_)) => None,
-            Class::Flags(op) => Some(Emulated::Flags(op)),
-            Class::Return => Some(Emulated::Return(insn.discarded_arguments())),
-            _ => None,
-        };
-        site.slot = self.take(free)?;
-        site.run.store(site.slot, Relaxed);
-        let translation = translate(insn, site.slot, Ending::Resume);
-        let code = Self::fitting(&translation).map_err(refused)?;
-        site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
-        self.write(site.slot, site, code.code());
-        // A step that ends on another CPU's data would not end: a slot needs none.
-        if step == StepMethod::TrapFlag && !insn.writes_msr() {
-            let slot = self.take(free)?;
-            let copy = step_copy(insn, slot).map_err(refused);
-            let boxed = copy.and_then(|copy| try_box((slot, copy)));
-            let written = boxed.map(|step| {
-                self.write(slot, site, step.1.code());
-                site.step = Some(step);
-            });
-            if written.is_err() {
-                self.free(free, slot);
-            }
-            written?;
-        }
-        Ok(())
-    }
-
-    /// The same for an instruction of these bytes, to be executed unchanged and translated: what
-    /// [`translate`] makes of it, without decoding.
-    fn fill_plain(
-        &self,
-        free: &mut FreeSlots,
-        site: &mut Site,
-        bytes: &[u8],
-    ) -> Result<(), ProbeError> {
-        site.set_bytes(bytes);
-        site.pushed = place_of(pushed_register(bytes));
-        site.slot = self.take(free)?;
-        site.run.store(site.slot, Relaxed);
-        site.slot_positions = Positions::of_plain(site.len);
-        let (code, len) = plain_slot(bytes, site.slot, site.next_ip());
-        self.write(site.slot, site, &code[..len]);
-        Ok(())
-    }
-
-    /// How the replacement of an instruction ends where a post handler waits.
-    pub(super) fn post_ending() -> Ending {
-        Ending::Post {
-            stub: P::entry_points().post_stub,
-            saved_flags: Some(SavedFlagsOperand {
-                gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
-            }),
-        }
-    }
-
-    /// The replacement, if it fits into a slot. With prefixes, and an address in a literal, it may
-    /// not. By reference, because a replacement is large and each move of it is a copy.
-    pub(super) fn fitting(
-        translation: &Result<insn::Translation, Refusal>,
-    ) -> Result<&insn::Translation, Refusal> {
-        match translation {
-            Ok(code) if code.code().len() <= P::SLOT_BYTES => Ok(code),
-            Ok(_) => Err(Refusal::NoRoom),
-            Err(refusal) => Err(*refusal),
-        }
-    }
-
-    /// Makes `site` ready for a post handler, if it is not yet.
-    fn make_post_slot(&self, free: &mut FreeSlots, site: &Site) -> Result<(), ProbeError> {
-        if site.emulated.is_some() {
-            site.emulate.store(true, Relaxed);
-        } else if site.post_slot.load(Relaxed) == 0
-            && let Some(insn) = site.insn()
-        {
-            if insn.writes_msr() {
-                let (addr, refusal) = (site.addr(), Refusal::MsrWrite);
-                return Err(ProbeError::Instruction { addr, refusal });
-            }
-            let slot = self.take(free)?;
-            if let Err(error) = self.fill_post_slot(site, &insn, slot) {
-                self.free(free, slot);
-                return Err(error);
-            }
-            if site.armed.load(Relaxed) {
-                // Hits can enter the new code as soon as it is stored, and no CPU may have fetched
-                // the bytes that were there before.
-                P::synchronize_cores();
-            }
-            site.post_slot.store(slot, Release);
-        }
-        Ok(())
-    }
-
-    fn fill_post_slot(&self, site: &Site, insn: &Insn, slot: u64) -> Result<(), ProbeError> {
-        let refused = |refusal| ProbeError::Instruction {
-            addr: insn.ip(),
-            refusal,
-        };
-        let translation = translate(insn, slot, Self::post_ending());
-        let code = Self::fitting(&translation).map_err(refused)?;
-        if site.post_positions.load(Relaxed).is_null() {
-            let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
-            site.post_positions.store(Box::into_raw(positions), Release);
-        }
-        self.write(slot, site, code.code());
-        Ok(())
-    }
-}
-
+/// The holder of a kretprobe, with its instances.
 fn make_holder<P: Platform>(
     state: &mut State,
     core: &KretprobeCore,
@@ -295,52 +265,4 @@ pub(super) fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
 fn place_of(register: Option<usize>) -> i16 {
     // At most 168.
     register.map_or(-1, |register| REGISTER_OFFSETS[register] as i16)
-}
-
-/// The code of a slot at `slot` for an instruction of these bytes that is executed unchanged, and
-/// its length.
-fn plain_slot(bytes: &[u8], slot: u64, next_ip: u64) -> ([u8; MAX_INSN_BYTES + JUMP_BYTES], usize) {
-    let mut code = [0; MAX_INSN_BYTES + JUMP_BYTES];
-    let (len, end) = (bytes.len(), bytes.len() + JUMP_BYTES);
-    code[..len].copy_from_slice(bytes);
-    code[len..end].copy_from_slice(&jump(slot + len as u64, next_ip));
-    (code, end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::insn::decode;
-
-    const PROBED: u64 = 0xffff_ffff_8001_2340;
-    const SLOT: u64 = 0xffff_ffff_a000_0040;
-
-    /// Also where each part of the slot leads, and the register that is pushed.
-    #[test]
-    fn a_plain_instruction_gets_the_slot_that_its_translation_would_be() {
-        let plain: [&[u8]; 7] = [
-            &[0x55],
-            &[0x41, 0x57],
-            &[0x48, 0x89, 0xe5],
-            &[0x48, 0x83, 0xec, 0x18],
-            &[0x48, 0x81, 0xec, 0x98, 1, 0, 0],
-            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],
-            // mov qword ptr fs:[rax + rcx + 0x1000], 1, with prefixes of no use
-            &[
-                0x64, 0x64, 0x64, 0x48, 0xc7, 0x84, 0x08, 0, 0x10, 0, 0, 1, 0, 0, 0,
-            ],
-        ];
-        for bytes in plain {
-            let insn = decode(bytes, PROBED).unwrap();
-            let translation = translate(&insn, SLOT, Ending::Resume).unwrap();
-            let (code, len) = plain_slot(bytes, SLOT, insn.next_ip());
-            assert_eq!(&code[..len], translation.code(), "{insn:?}");
-            let positions = Positions::<4>::of(&translation).unwrap();
-            let plain = Positions::<4>::of_plain(bytes.len() as u8);
-            for offset in 0..len {
-                assert_eq!(plain.at(offset), positions.at(offset), "{insn:?} {offset}");
-            }
-            assert_eq!(pushed_register(bytes), insn.pushed_register(), "{insn:?}");
-        }
-    }
 }

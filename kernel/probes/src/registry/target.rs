@@ -23,18 +23,17 @@ use crate::{
         kretprobe::KretprobeCore,
         method::StepMethod,
         probe::{Container, Probe},
-        site::Site,
     },
     error::{MAX_INSTANCE_DATA, ProbeError},
-    hit::slots::SlotPool,
     insn::{
         self, BoundaryError, BoundaryWalk, Class, Ending, EntryFacts, Insn, MAX_INSN_BYTES,
         translate,
     },
     platform::{Platform, Symbol, Text},
     registry::{
+        replacement::{fitting, post_ending},
         state::{Host, Probes, State},
-        text::text,
+        text::{Pristine, text},
     },
 };
 
@@ -106,7 +105,7 @@ impl<P: Host> Probes<P> {
     /// Where a probe of the function's entry goes.
     pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
         let known = symbol.known_entry();
-        known.unwrap_or_else(|| symbol.start + self.landing_pad_len_of(symbol) as u64)
+        known.unwrap_or_else(|| symbol.start + Pristine(self).landing_pad_len(symbol) as u64)
     }
 
     /// The further checks for jprobes and kretprobes.
@@ -199,7 +198,7 @@ impl<P: Host> Probes<P> {
         if known < needed {
             // Twice as many, so that ascending targets do not read all bytes again and again.
             let end = *start + needed.max(2 * known).min(*size);
-            self.read_pristine(*start..end, bytes)?;
+            Pristine(self).read(*start..end, bytes)?;
         }
         let insn = walk
             .find(bytes, *start, addr)
@@ -235,8 +234,8 @@ impl<P: Host> Probes<P> {
         insn::classify(insn, behind).map_err(refused)?;
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
-        for ending in [Ending::Resume, SlotPool::<P, Site>::post_ending()] {
-            SlotPool::<P, Site>::fitting(&translate(insn, slot, ending)).map_err(refused)?;
+        for ending in [Ending::Resume, post_ending::<P>()] {
+            fitting::<P>(&translate(insn, slot, ending)).map_err(refused)?;
         }
         Ok(())
     }

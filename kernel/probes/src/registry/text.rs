@@ -6,7 +6,7 @@ use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 use crate::{
     data::site::Site,
     error::ProbeError,
-    insn::{INT3, JUMP, JUMP_BYTES, landing_pad_len},
+    insn::{self, INT3, JUMP, JUMP_BYTES},
     platform::{Platform, Symbol, Text},
     registry::state::{Host, Probes},
 };
@@ -16,93 +16,31 @@ use crate::{
 /// the work.
 const WRITTEN_AT_ONCE: usize = 4096;
 
-impl<P: Host> Probes<P> {
-    /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
-    /// CPU sees the new text.
-    pub(crate) fn write_text<'a>(&self, mut sites: impl Iterator<Item = &'a Site> + Clone) {
-        let is_marked = |site: &&Site| site.to_write.load(Relaxed);
-        while sites.clone().next().is_some() {
-            let mut any = false;
-            for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
-                any = true;
+/// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
+/// CPU sees the new text.
+pub(super) fn write_breakpoints<'a, P: Platform>(
+    mut sites: impl Iterator<Item = &'a Site> + Clone,
+) {
+    let is_marked = |site: &&Site| site.to_write.load(Relaxed);
+    while sites.clone().next().is_some() {
+        let mut any = false;
+        for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
+            any = true;
+            flip::<P>(site);
+        }
+        if any {
+            P::synchronize_cores();
+        }
+        for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
+            if is_marked(&site) {
                 flip::<P>(site);
-            }
-            if any {
-                P::synchronize_cores();
-            }
-            for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
-                if is_marked(&site) {
-                    flip::<P>(site);
-                    site.armed.store(!site.armed.load(Relaxed), Relaxed);
-                    site.to_write.store(false, Relaxed);
-                }
-            }
-            if any {
-                P::synchronize_cores();
+                site.armed.store(!site.armed.load(Relaxed), Relaxed);
+                site.to_write.store(false, Relaxed);
             }
         }
-    }
-
-    /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
-    /// sleep.
-    ///
-    /// # Errors
-    /// [`ProbeError::NoSymbolAt`] where there is no kernel text; [`ProbeError::OutOfMemory`].
-    pub fn original_text(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
-        // Locked, so that no text is freed and no site disappears while it is read.
-        let _state = self.state();
-        let addr = range.start;
-        match P::symbol_at(addr) {
-            Some(symbol)
-                if matches!(symbol.text, Text::Kernel | Text::Init)
-                    && range.end <= symbol.start + symbol.size =>
-            {
-                self.pristine(range)
-            }
-            _ => Err(ProbeError::NoSymbolAt { addr }),
+        if any {
+            P::synchronize_cores();
         }
-    }
-
-    /// A copy of `range`, part of a symbol, as it is without probes.
-    ///
-    /// # Errors
-    /// [`ProbeError::OutOfMemory`].
-    pub(crate) fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
-        let mut bytes = Vec::new();
-        self.read_pristine(range, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Makes `bytes` a copy of `range`, part of a symbol, as it is without probes. Under the
-    /// registry's lock.
-    ///
-    /// # Errors
-    /// [`ProbeError::OutOfMemory`]; `bytes` are as before.
-    pub(super) fn read_pristine(
-        &self,
-        range: Range<u64>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), ProbeError> {
-        // SAFETY: part of a symbol, under the lock.
-        let text = unsafe { text(range.start, (range.end - range.start) as usize) };
-        bytes
-            .try_reserve_exact(text.len().saturating_sub(bytes.len()))
-            .map_err(|_| ProbeError::OutOfMemory)?;
-        bytes.clear();
-        bytes.extend_from_slice(text);
-        undo_probes(self, bytes, range.start);
-        Ok(())
-    }
-
-    /// The length of the landing pad of the function `symbol`. Under the registry's lock.
-    pub(super) fn landing_pad_len_of(&self, symbol: &Symbol) -> usize {
-        // SAFETY: part of the symbol, under the lock.
-        let text = unsafe { text(symbol.start, symbol.size.min(4) as usize) };
-        let mut pad = [0; 4];
-        let pad = &mut pad[..text.len()];
-        pad.copy_from_slice(text);
-        undo_probes(self, pad, symbol.start);
-        landing_pad_len(pad)
     }
 }
 
@@ -120,6 +58,28 @@ fn flip<P: Platform>(site: &Site) {
     unsafe { P::write_text(site.addr(), byte) };
 }
 
+impl<P: Host> Probes<P> {
+    /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
+    /// sleep.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSymbolAt`] where there is no kernel text; [`ProbeError::OutOfMemory`].
+    pub fn original_text(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+        // Locked, so that no text is freed and no site disappears while it is read.
+        let _state = self.state();
+        let addr = range.start;
+        match P::symbol_at(addr) {
+            Some(symbol)
+                if matches!(symbol.text, Text::Kernel | Text::Init)
+                    && range.end <= symbol.start + symbol.size =>
+            {
+                Pristine(self).copy(range)
+            }
+            _ => Err(ProbeError::NoSymbolAt { addr }),
+        }
+    }
+}
+
 /// Text as it is.
 ///
 /// # Safety
@@ -131,37 +91,80 @@ pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(start as *const u8, len) }
 }
 
-/// Replaces in `bytes`, read at `start`, what probes have replaced.
-fn undo_probes<P: Host>(probes: &Probes<P>, bytes: &mut [u8], start: u64) {
-    for_each(INT3, bytes, |bytes, at| {
-        if let Some(site) = probes.site_at(start + at as u64)
-            && site.armed.load(Relaxed)
-        {
-            bytes[at] = site.opcode();
-        }
-    });
-    if probes.detour_count.load(Relaxed) == 0 {
-        return;
-    }
-    for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
-        undo_jump(probes, bytes, start, addr);
-    }
-    for_each(JUMP, bytes, |bytes, at| {
-        undo_jump(probes, bytes, start, start + at as u64);
-    });
-}
+/// Text as it is without probes. Its methods run under the registry's lock.
+pub(super) struct Pristine<'a, P: Host>(pub(super) &'a Probes<P>);
 
-/// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
-fn undo_jump<P: Host>(probes: &Probes<P>, bytes: &mut [u8], start: u64, addr: u64) {
-    let Some(detour) = probes.site_at(addr).and_then(Site::detour) else {
-        return;
-    };
-    if !detour.installed.load(Relaxed) {
-        return;
+impl<P: Host> Pristine<'_, P> {
+    /// A copy of `range`, part of a symbol, as it is without probes.
+    ///
+    /// # Errors
+    /// [`ProbeError::OutOfMemory`].
+    pub(super) fn copy(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+        let mut bytes = Vec::new();
+        self.read(range, &mut bytes)?;
+        Ok(bytes)
     }
-    for (at, original) in (addr..).zip(detour.original) {
-        if let Some(byte) = (at.checked_sub(start)).and_then(|at| bytes.get_mut(at as usize)) {
-            *byte = original;
+
+    /// Makes `bytes` a copy of `range`, part of a symbol, as it is without probes. Under the
+    /// registry's lock.
+    ///
+    /// # Errors
+    /// [`ProbeError::OutOfMemory`]; `bytes` are as before.
+    pub(super) fn read(&self, range: Range<u64>, bytes: &mut Vec<u8>) -> Result<(), ProbeError> {
+        // SAFETY: part of a symbol, under the lock.
+        let text = unsafe { text(range.start, (range.end - range.start) as usize) };
+        bytes
+            .try_reserve_exact(text.len().saturating_sub(bytes.len()))
+            .map_err(|_| ProbeError::OutOfMemory)?;
+        bytes.clear();
+        bytes.extend_from_slice(text);
+        self.undo_probes(bytes, range.start);
+        Ok(())
+    }
+
+    /// The length of the landing pad of the function `symbol`. Under the registry's lock.
+    pub(super) fn landing_pad_len(&self, symbol: &Symbol) -> usize {
+        // SAFETY: part of the symbol, under the lock.
+        let text = unsafe { text(symbol.start, symbol.size.min(4) as usize) };
+        let mut pad = [0; 4];
+        let pad = &mut pad[..text.len()];
+        pad.copy_from_slice(text);
+        self.undo_probes(pad, symbol.start);
+        insn::landing_pad_len(pad)
+    }
+
+    /// Replaces in `bytes`, read at `start`, what probes have replaced.
+    fn undo_probes(&self, bytes: &mut [u8], start: u64) {
+        for_each(INT3, bytes, |bytes, at| {
+            if let Some(site) = self.0.site_at(start + at as u64)
+                && site.armed.load(Relaxed)
+            {
+                bytes[at] = site.opcode();
+            }
+        });
+        if self.0.detour_count.load(Relaxed) == 0 {
+            return;
+        }
+        for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
+            self.undo_jump(bytes, start, addr);
+        }
+        for_each(JUMP, bytes, |bytes, at| {
+            self.undo_jump(bytes, start, start + at as u64);
+        });
+    }
+
+    /// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
+    fn undo_jump(&self, bytes: &mut [u8], start: u64, addr: u64) {
+        let Some(detour) = self.0.site_at(addr).and_then(Site::detour) else {
+            return;
+        };
+        if !detour.installed.load(Relaxed) {
+            return;
+        }
+        for (at, original) in (addr..).zip(detour.original) {
+            if let Some(byte) = (at.checked_sub(start)).and_then(|at| bytes.get_mut(at as usize)) {
+                *byte = original;
+            }
         }
     }
 }

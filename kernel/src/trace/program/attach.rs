@@ -14,7 +14,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use bpf::Kind;
+use bpf::ProgramKind;
 use probes::{Action, CallAction, Probe};
 
 use super::{error::LoadError, load::Program};
@@ -240,13 +240,13 @@ fn call_action(
     on_return: &Program,
 ) -> Result<CallAction, LoadError> {
     let kind = on_return.source().kind;
-    let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+    let (ProgramKind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
         return Err(LoadError::Kind(kind));
     };
     if let Some(entry) = entry {
         match entry.source().kind {
-            Kind::Entry { data: shared } if shared == data => {}
-            Kind::Entry { data: shared } => {
+            ProgramKind::Entry { data: shared } if shared == data => {}
+            ProgramKind::Entry { data: shared } => {
                 return Err(LoadError::Shared {
                     entry: shared,
                     on_return: data,

@@ -285,7 +285,7 @@ impl Line {
     /// Has the host read the answers from memory, and the rings if the script has them. If there is
     /// no memory to spare, all stays as it is.
     fn share_memory(&mut self, script: &Script) {
-        use trace_interface::script::MapKind;
+        use bpf::MapKind;
         let Some(outbox) = Outbox::new() else {
             return;
         };

@@ -7,7 +7,7 @@
 //! ```text
 //!   #DB ─► step_debug       asks the test, as an interrupt between these two instructions would,
 //!                           and goes on with TF set
-//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nobody were stepping; sets it again;
+//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nothing stepped; sets it again;
 //!                           kprobe_breakpoint
 //! ```
 //!
@@ -159,7 +159,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
         return;
     }
     let last = LAST.swap(regs.ip, SeqCst);
-    // The probes' own single step ends behind the copy, which lies in a slot.
+    // The probes' own single step ends after the copy, which lies in a slot.
     if PROBES.is_stepping() && Kernel::slots().contains(&last) {
         hooks::on_debug(regs);
     }
@@ -174,7 +174,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
     IS_ASKED.store(false, SeqCst);
     regs.flags |= TF;
     // SAFETY: what the interrupted code is about to execute, and the words of its stack that it is
-    // about to pop. A slot is readable, and no instruction that can be executed ends behind what is
+    // about to pop. A slot is readable, and no instruction that can be executed ends after what is
     // mapped.
     unsafe {
         let code = regs.ip as *const u8;

@@ -1,4 +1,8 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
+//!
+//! Each test builds a program by hand, attaches it to a function of its own, calls that, and reads
+//! the program's map or ring. A program that loads from nowhere gets zero and is counted. What the
+//! verifier refuses is never attached, and the reason is told.
 
 use crate::platform::suite::flags::AC;
 use alloc::vec;
@@ -7,7 +11,9 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bpf::{AluOp, Builder, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
+use bpf::{
+    AluOp, Builder, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8, context::Register,
+};
 use kernel::{
     mm::kernel_stack::KernelStack,
     probes::{Kprobe, Kretprobe, PreVerdict, PtRegs, register},
@@ -28,7 +34,7 @@ extern "C" fn traced_target(a: u64, b: u64) -> u64 {
 
 /// A program on `traced_target`.
 fn attach(build: impl FnOnce(&mut Builder) -> MapIndex) -> (AttachedProbe, MapIndex) {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let map = build(&mut b);
     b.exit(0);
     let program = Program::load(b.finish().unwrap()).unwrap();
@@ -132,7 +138,7 @@ fn a_load_of_nothing_gives_zero_and_is_counted() {
     assert_eq!(probe.program().counter(sums, 1), 5);
 }
 
-/// A buffer is often a key, so no byte of it may be left as it was. Behind it nothing changes.
+/// A buffer is often a key, so no byte of it may be left as it was. After it nothing changes.
 #[guest_test]
 fn a_read_that_fails_fills_its_buffer_with_zeros() {
     const SIZE: i32 = 19;
@@ -173,7 +179,7 @@ fn a_read_that_fails_fills_its_buffer_with_zeros() {
     }
 }
 
-/// A text that does not fit is shortened, and what lies behind it need not be there.
+/// A text that does not fit is shortened, and what lies after it need not be there.
 #[guest_test]
 fn a_text_is_read_as_far_as_it_fits() {
     const PLACES: [i16; 3] = [-24, -16, -8];
@@ -235,7 +241,7 @@ fn a_text_is_read_as_far_as_it_fits() {
 }
 
 /// A read of a program's memory permits that for as long as it takes, also if it fails. Handlers
-/// of the same hit show it: one of them runs behind the action.
+/// of the same hit show it: one of them runs after the action.
 #[guest_test]
 fn a_read_of_user_memory_permits_no_further_one() {
     static RUNS: AtomicU64 = AtomicU64::new(0);
@@ -334,14 +340,14 @@ fn records_come_out_as_they_were_written() {
 
 #[guest_test]
 fn entry_and_return_of_a_call_share_data() {
-    let mut entry = Builder::new(Kind::Entry { data: 16 });
+    let mut entry = Builder::new(ProgramKind::Entry { data: 16 });
     entry.map(MapDef::counters("sums", 2));
     entry
         .load_register(R6, Register::Di)
         .call(Helper::EntryData)
         .store(R0, 8, B8, R6)
         .exit(0);
-    let mut on_return = Builder::new(Kind::Return { data: 16 });
+    let mut on_return = Builder::new(ProgramKind::Return { data: 16 });
     let sums = on_return.map(MapDef::counters("sums", 2));
     on_return
         .load_register(R6, Register::Ax)
@@ -369,7 +375,7 @@ fn entry_and_return_of_a_call_share_data() {
 
 #[guest_test]
 fn a_program_that_is_refused_says_why() {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     // A store to kernel memory.
     b.load_register(R2, Register::Di)
         .store(R2, 0, B8, 1)
@@ -383,13 +389,13 @@ fn a_program_that_is_refused_says_why() {
         "{refusal}"
     );
 
-    let mut b = Builder::new(Kind::Return { data: 0 });
+    let mut b = Builder::new(ProgramKind::Return { data: 0 });
     b.exit(0);
     let program = Program::load(b.finish().unwrap()).unwrap();
     let wrong = AttachedProbe::new(program, Kprobe::new().symbol("traced_target"));
     assert!(matches!(
         wrong,
-        Err(LoadError::Kind(Kind::Return { data: 0 }))
+        Err(LoadError::Kind(ProgramKind::Return { data: 0 }))
     ));
 }
 

@@ -1,9 +1,16 @@
 //! Scripts of the tracer in the kernel: loaded and attached as a whole or not at all.
+//!
+//! A script comes as maps, programs and places, as the tracer on the host sends it. If one part of
+//! it is refused, all others are taken back. While it runs no other one does, its programs share
+//! its maps, and afterwards the trace buffer is as it was.
 
 use alloc::{string::String, vec, vec::Vec};
 use core::hint::black_box;
 
-use bpf::{AluOp, Builder, Helper, MapDef, MapIndex, Reg::*, Size::B8, context::Register};
+use bpf::{
+    AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
+    context::Register,
+};
 use kernel::{
     mm::allocation_faults::with_room_for,
     probes::PROBES,
@@ -15,7 +22,7 @@ use kernel::{
 };
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
 };
 
 #[unsafe(no_mangle)]
@@ -34,8 +41,8 @@ impl Outlet for Kept {
     }
 }
 
-fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32, entries: u32) -> Map {
-    Map {
+fn map(name: &'static str, kind: MapKind, key_size: u32, value_size: u32, entries: u32) -> MapDef {
+    MapDef {
         name: name.into(),
         kind,
         key_size,
@@ -47,11 +54,11 @@ fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32, entries: u32) 
 const COUNTS: u32 = 0;
 const RING: u32 = 1;
 
-fn program(kind: Kind, build: impl FnOnce(&mut Builder)) -> Program {
+fn program(kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> Program {
     let mut b = Builder::new(match kind {
-        Kind::Probe => bpf::Kind::Probe,
-        Kind::Entry { data } => bpf::Kind::Entry { data },
-        Kind::Return { data } => bpf::Kind::Return { data },
+        ProgramKind::Probe => ProgramKind::Probe,
+        ProgramKind::Entry { data } => ProgramKind::Entry { data },
+        ProgramKind::Return { data } => ProgramKind::Return { data },
     });
     // Only their numbers count.
     b.map(MapDef::counters_by_key("counts", 8, 16));
@@ -78,7 +85,7 @@ fn count(b: &mut Builder) {
 /// Counts calls of the target by argument and by result, in one map, and records each call.
 fn script() -> Script {
     let target = symbols::lookup_name("scripted_target").unwrap().start;
-    let entry = program(Kind::Probe, |b| {
+    let entry = program(ProgramKind::Probe, |b| {
         b.load_register(R6, Register::Di);
         count(b);
         let full = b.label();
@@ -92,7 +99,7 @@ fn script() -> Script {
             .submit(R0)
             .place(full);
     });
-    let on_return = program(Kind::Return { data: 0 }, |b| {
+    let on_return = program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R6, Register::Ax);
         count(b);
     });

@@ -1,5 +1,9 @@
 //! Call stacks that programs take: of hits by jumps and by breakpoints, at entries, returns and in
 //! interrupts; and walks through programs.
+//!
+//! A map of stacks counts hits by the whole chain of callers. The chains are those of functions
+//! here, so each is known, with return probes on the way and across an interrupt. The fast walk by
+//! a table is compared with the exact one at each instruction.
 
 use alloc::{string::String, vec::Vec};
 use core::{
@@ -7,7 +11,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bpf::{Builder, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8};
+use bpf::{Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8};
 use bpf_compiler::Sample;
 use kernel::{
     arch::{percpu, smp, traps},
@@ -63,7 +67,7 @@ struct Maps {
 }
 
 /// Counts by call stack of at most `frames` frames, without the first `skip`.
-fn count_stacks(kind: Kind, frames: u32, skip: i32) -> (Shared<Program>, Maps) {
+fn count_stacks(kind: ProgramKind, frames: u32, skip: i32) -> (Shared<Program>, Maps) {
     let mut b = Builder::new(kind);
     let stacks = b.map(MapDef {
         name: "stacks".into(),
@@ -123,7 +127,7 @@ fn hits_are_counted_by_their_call_stack() {
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
         for offset in [0, 1, 4] {
-            let (program, maps) = count_stacks(Kind::Probe, 3, 0);
+            let (program, maps) = count_stacks(ProgramKind::Probe, 3, 0);
             let probe = Kprobe::new().symbol("stack_inner").offset(offset);
             let probe = AttachedProbe::new(program, probe).unwrap();
             for _ in 0..30 {
@@ -147,7 +151,7 @@ fn hits_are_counted_by_their_call_stack() {
 /// task.
 #[guest_test]
 fn the_last_frame_is_the_first_function_of_the_task() {
-    let (program, maps) = count_stacks(Kind::Probe, 127, 0);
+    let (program, maps) = count_stacks(ProgramKind::Probe, 127, 0);
     let probe = AttachedProbe::new(program, Kprobe::new().symbol("stack_inner")).unwrap();
     stack_outer(black_box(1));
     let all = counted(probe.program(), maps, 127);
@@ -165,7 +169,7 @@ fn the_last_frame_is_the_first_function_of_the_task() {
 
 #[guest_test]
 fn frames_are_skipped_and_cut_as_the_program_says() {
-    let (program, maps) = count_stacks(Kind::Probe, 1, 1);
+    let (program, maps) = count_stacks(ProgramKind::Probe, 1, 1);
     let probe = AttachedProbe::new(program, Kprobe::new().symbol("stack_inner")).unwrap();
     stack_outer(black_box(1));
     stack_aside(black_box(1));
@@ -175,7 +179,7 @@ fn frames_are_skipped_and_cut_as_the_program_says() {
     );
 
     // No stack is so deep.
-    let (program, maps) = count_stacks(Kind::Probe, 1, 255);
+    let (program, maps) = count_stacks(ProgramKind::Probe, 1, 255);
     let probe = AttachedProbe::new(program, Kprobe::new().symbol("stack_inner")).unwrap();
     stack_outer(black_box(1));
     const BAD_ADDRESS: i64 = -14;
@@ -201,7 +205,7 @@ fn calls_with_return_probes_are_seen_with_their_true_callers() {
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
         for frames in [2, 3] {
-            let (program, maps) = count_stacks(Kind::Probe, frames, 0);
+            let (program, maps) = count_stacks(ProgramKind::Probe, frames, 0);
             let probe = Kprobe::new().symbol("stack_inner").offset(4);
             let probe = AttachedProbe::new(program, probe).unwrap();
             for _ in 0..5 {
@@ -224,8 +228,8 @@ fn calls_with_return_probes_are_seen_with_their_true_callers() {
 fn programs_of_entry_and_return_see_the_callers() {
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
-        let (entry, of_entry) = count_stacks(Kind::Entry { data: 0 }, 3, 0);
-        let (on_return, of_return) = count_stacks(Kind::Return { data: 0 }, 2, 0);
+        let (entry, of_entry) = count_stacks(ProgramKind::Entry { data: 0 }, 3, 0);
+        let (on_return, of_return) = count_stacks(ProgramKind::Return { data: 0 }, 2, 0);
         let probe = Kretprobe::new().symbol("stack_inner");
         let call = AttachedCall::new(Some(entry.clone()), on_return, probe).unwrap();
         for _ in 0..7 {
@@ -269,7 +273,7 @@ fn a_walk_crosses_an_interrupt() {
     }
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
-        let (program, maps) = count_stacks(Kind::Probe, 127, 0);
+        let (program, maps) = count_stacks(ProgramKind::Probe, 127, 0);
         let probe = AttachedProbe::new(program, Kprobe::new().symbol("stack_in_nmi")).unwrap();
         traps::set_nmi_handler(Some(in_nmi));
         for _ in 0..20 {
@@ -391,17 +395,17 @@ fn step_through_actions(what: &str) {
 fn a_walk_leads_through_a_program_to_the_caller() {
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
-        // At the entry the stack is as at a call; behind a push it must be aligned.
+        // At the entry the stack is as at a call; after a push it must be aligned.
         for offset in [0, 1, 4] {
-            let (program, maps) = count_stacks(Kind::Probe, 8, 0);
+            let (program, maps) = count_stacks(ProgramKind::Probe, 8, 0);
             let probe = Kprobe::new().symbol("stack_inner").offset(offset);
             let probe = AttachedProbe::new(program, probe).unwrap();
             step_through_actions(&alloc::format!("optimized: {optimized}, offset {offset}"));
             let all = counted(probe.program(), maps, 2);
             expect(&all, &[("stack_inner stack_middle", 1)]);
         }
-        let (entry, _) = count_stacks(Kind::Entry { data: 8 }, 8, 0);
-        let (on_return, _) = count_stacks(Kind::Return { data: 8 }, 8, 0);
+        let (entry, _) = count_stacks(ProgramKind::Entry { data: 8 }, 8, 0);
+        let (on_return, _) = count_stacks(ProgramKind::Return { data: 8 }, 8, 0);
         let probe = Kretprobe::new().symbol("stack_inner");
         let _call = AttachedCall::new(Some(entry), on_return, probe).unwrap();
         step_through_actions(&alloc::format!("a call, optimized: {optimized}"));

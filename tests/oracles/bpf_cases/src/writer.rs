@@ -17,8 +17,8 @@ mod records;
 use alloc::{vec, vec::Vec};
 
 use bpf::{
-    AluOp, Condition, Insn, Kind, MapDef, MapKind, Operand, Program, Reg, Reg::*, STACK_BYTES,
-    Swap, Target, Width,
+    AluOp, Condition, Insn, MapDef, MapKind, Operand, Program, ProgramKind, Reg, Reg::*,
+    STACK_BYTES, Swap, Target, Width,
 };
 use instruction_cases::Random;
 
@@ -59,7 +59,7 @@ struct HeldRecord {
 struct Writer<'a> {
     random: &'a mut Random,
     insns: Vec<Insn>,
-    kind: Kind,
+    kind: ProgramKind,
     maps: Vec<MapDef>,
     state: State,
     /// Registers that are not written, and those that only get numbers: bit N is register N.
@@ -77,13 +77,13 @@ const SCRATCH: [Reg; 6] = [R0, R1, R2, R3, R4, R5];
 
 pub(crate) fn draw(random: &mut Random) -> Program {
     let kind = match random.below(4) {
-        0 => Kind::Entry {
+        0 => ProgramKind::Entry {
             data: 8 * (1 + random.below(4) as u32),
         },
-        1 => Kind::Return {
+        1 => ProgramKind::Return {
             data: 8 * random.below(4) as u32,
         },
-        _ => Kind::Probe,
+        _ => ProgramKind::Probe,
     };
     let most = random.of(&[5, 10, 20, 20, 40, 40, 80, 150]);
     let mut writer = Writer {

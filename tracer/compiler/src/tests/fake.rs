@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use bpf::{Kind, MapDef, MapIndex, MapKind};
+use bpf::{MapIndex, MapKind, ProgramKind};
 use bpf_interpreter::{Space, TestMachine, run};
 use trace_interface::{
     Frame,
-    frame::{Books, Entry},
+    frame::{Books, MapEntry},
     script::{self, Attachment, Request, Script},
     symbols::{
-        Enum, Expression, Field, Function, Kernel, Moment, Piece, Place, Register, Source, Struct,
-        Tag, Type, TypeId, Unavailable, Variable, Variant,
+        Enum, Expression, Field, Function, Kernel, Moment, Piece, ProbePlace, Register, Source,
+        Struct, Tag, Type, TypeId, Unavailable, Variable, Variant,
     },
 };
 use trace_language::parse;
@@ -523,13 +523,13 @@ impl Kernel for Fake {
         }
     }
 
-    fn variables(&self, place: Place) -> Vec<String> {
+    fn variables(&self, place: ProbePlace) -> Vec<String> {
         let names = self.variables.keys();
         let names = names.filter(|(address, _)| *address == place.address);
         names.map(|(_, name)| (*name).into()).collect()
     }
 
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         assert_eq!(place.moment, Moment::At);
         let mut known = self.variables.iter();
         match known.find(|((at, known), _)| *at == place.address && *known == name) {
@@ -665,36 +665,12 @@ pub(super) struct World {
     pub(super) faults: u64,
 }
 
-fn kind_of(kind: script::MapKind) -> MapKind {
-    match kind {
-        script::MapKind::Array => MapKind::Array,
-        script::MapKind::PerCpuArray => MapKind::PerCpuArray,
-        script::MapKind::Hash => MapKind::Hash,
-        script::MapKind::PerCpuHash => MapKind::PerCpuHash,
-        script::MapKind::Stacks => MapKind::Stacks,
-        script::MapKind::Ring => MapKind::Ring,
-    }
-}
-
 /// The program as the kernel sees it.
 pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
     let program = &script.programs[number as usize];
-    let def = |map: &u32| {
-        let map = &script.maps[*map as usize];
-        MapDef {
-            name: map.name.clone().into(),
-            kind: kind_of(map.kind),
-            key_size: map.key_size,
-            value_size: map.value_size,
-            entries: map.entries,
-        }
-    };
+    let def = |map: &u32| script.maps[*map as usize].clone();
     bpf::Program {
-        kind: match program.kind {
-            script::Kind::Probe => Kind::Probe,
-            script::Kind::Entry { data } => Kind::Entry { data },
-            script::Kind::Return { data } => Kind::Return { data },
-        },
+        kind: program.kind,
         insns: bpf::wire::decode(&program.code).unwrap(),
         maps: program.maps.iter().map(def).collect(),
     }
@@ -783,13 +759,13 @@ impl World {
             }
             machine.set_stacks(index, &self.stacks[*map as usize]);
         }
-        if matches!(program.kind, Kind::Return { .. }) {
+        if matches!(program.kind, ProgramKind::Return { .. }) {
             machine.entry_data = self.entry_data.clone().into();
         }
         let result = run(&program, &mut machine, 100_000).unwrap_or_else(|objection| {
             panic!("{objection}");
         });
-        if matches!(program.kind, Kind::Entry { .. }) {
+        if matches!(program.kind, ProgramKind::Entry { .. }) {
             self.entry_data = machine.entry_data.to_vec();
         }
         self.faults += machine.faults;
@@ -849,7 +825,7 @@ impl World {
 
     fn send_map(&mut self, map: u32) {
         let entries = self.maps[map as usize].iter();
-        let entries = entries.map(|((cpu, key), value)| Entry {
+        let entries = entries.map(|((cpu, key), value)| MapEntry {
             cpu: *cpu,
             key: key.clone(),
             value: value.clone(),
@@ -907,7 +883,7 @@ impl World {
         for map in 0..self.script.maps.len() as u32 {
             let has_keys = !matches!(
                 self.script.maps[map as usize].kind,
-                script::MapKind::Ring | script::MapKind::Stacks
+                MapKind::Ring | MapKind::Stacks
             );
             if has_keys {
                 self.send_map(map);

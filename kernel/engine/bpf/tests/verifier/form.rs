@@ -39,7 +39,7 @@ fn maps_and_entry_data_are_limited() {
         program,
     );
     let sharing = |data| {
-        built(Kind::Entry { data }, |b| {
+        built(ProgramKind::Entry { data }, |b| {
             b.exit(0);
         })
     };
@@ -94,7 +94,7 @@ fn instructions_are_well_formed_even_where_no_path_leads() {
         );
     }
     let extend = |width, bits| {
-        built(Kind::Probe, |b| {
+        built(ProgramKind::Probe, |b| {
             b.mov(R1, 5)
                 .push(Insn::SignExtend {
                     width,

@@ -1,4 +1,7 @@
 //! Arguments of helpers, and records.
+//!
+//! Each argument of each kind has programs that give something else, and the refusal's text. A
+//! record is accessed inside, and given back once on every path.
 
 use super::*;
 
@@ -200,15 +203,15 @@ fn helpers_belong_to_kinds_of_programs() {
     let entry_data = |b: &mut Builder| {
         b.call(Helper::EntryData).store(R0, 8, Size::B8, 1).exit(0);
     };
-    takes_in(Kind::Entry { data: 16 }, entry_data);
-    takes_in(Kind::Return { data: 16 }, entry_data);
+    takes_in(ProgramKind::Entry { data: 16 }, entry_data);
+    takes_in(ProgramKind::Return { data: 16 }, entry_data);
     refuses_in(
-        Kind::Return { data: 15 },
+        ProgramKind::Return { data: 15 },
         "insn 1, `*(u64 *)(r0 + 8) = 1`: expected bytes 0 to 14 of the entry data, found 8 to 15; \
          check the offset, or make it smaller",
         entry_data,
     );
-    for kind in [Kind::Probe, Kind::Entry { data: 0 }] {
+    for kind in [ProgramKind::Probe, ProgramKind::Entry { data: 0 }] {
         refuses_in(
             kind,
             "insn 0, `call entry_data`: expected a helper of this kind of program, found \
@@ -219,8 +222,8 @@ fn helpers_belong_to_kinds_of_programs() {
     let return_address = |b: &mut Builder| {
         b.call(Helper::ReturnAddress).exit(0);
     };
-    takes_in(Kind::Return { data: 0 }, return_address);
-    for kind in [Kind::Probe, Kind::Entry { data: 8 }] {
+    takes_in(ProgramKind::Return { data: 0 }, return_address);
+    for kind in [ProgramKind::Probe, ProgramKind::Entry { data: 8 }] {
         refuses_in(
             kind,
             "insn 0, `call return_address`: expected a helper of this kind of program, found \

@@ -9,22 +9,22 @@ mod registers;
 mod whole;
 
 use bpf::{
-    AluOp, AtomicOp, Builder, Condition, Helper, Insn, Kind, MOST_ENTRY_BYTES, MOST_INSNS,
-    MOST_MAPS, MapDef, MapIndex, MapKind, Memory, Operand, Program, Reg,
+    AluOp, AtomicOp, Builder, Condition, Helper, Insn, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS,
+    MapDef, MapIndex, MapKind, Memory, Operand, Program, ProgramKind, Reg,
     Reg::*,
     Size, Swap, Target, Verified, Width,
     context::Register,
     verifier::{Cause, MOST_PATH, Refusal, STEPS_OF_CALL, STEPS_OF_KERNEL_LOAD, verify},
 };
 
-fn built(kind: Kind, write: impl FnOnce(&mut Builder)) -> Program {
+fn built(kind: ProgramKind, write: impl FnOnce(&mut Builder)) -> Program {
     let mut b = Builder::new(kind);
     write(&mut b);
     b.finish().unwrap()
 }
 
 fn taken(write: impl FnOnce(&mut Builder)) -> Verified {
-    match verify(built(Kind::Probe, write)) {
+    match verify(built(ProgramKind::Probe, write)) {
         Ok(verified) => verified,
         Err(refusal) => panic!("refused: {refusal}"),
     }
@@ -48,7 +48,7 @@ const RING: MapIndex = MapIndex(2);
 const STACKS: MapIndex = MapIndex(3);
 const SMALL: MapIndex = MapIndex(4);
 
-fn with_maps(kind: Kind, write: impl FnOnce(&mut Builder)) -> Program {
+fn with_maps(kind: ProgramKind, write: impl FnOnce(&mut Builder)) -> Program {
     built(kind, |b| {
         let map = |kind, key_size, value_size| MapDef {
             name: "map".into(),
@@ -68,22 +68,22 @@ fn with_maps(kind: Kind, write: impl FnOnce(&mut Builder)) -> Program {
 
 #[track_caller]
 fn takes(write: impl FnOnce(&mut Builder)) -> Verified {
-    takes_in(Kind::Probe, write)
+    takes_in(ProgramKind::Probe, write)
 }
 
 #[track_caller]
-fn takes_in(kind: Kind, write: impl FnOnce(&mut Builder)) -> Verified {
+fn takes_in(kind: ProgramKind, write: impl FnOnce(&mut Builder)) -> Verified {
     verify(with_maps(kind, write)).unwrap_or_else(|refusal| panic!("refused: {refusal}"))
 }
 
 /// The refusal has this text.
 #[track_caller]
 fn refuses(text: &str, write: impl FnOnce(&mut Builder)) {
-    refuses_in(Kind::Probe, text, write);
+    refuses_in(ProgramKind::Probe, text, write);
 }
 
 #[track_caller]
-fn refuses_in(kind: Kind, text: &str, write: impl FnOnce(&mut Builder)) {
+fn refuses_in(kind: ProgramKind, text: &str, write: impl FnOnce(&mut Builder)) {
     refuses_program(text, with_maps(kind, write));
 }
 
@@ -97,7 +97,7 @@ fn refuses_program(text: &str, program: Program) {
 
 fn of_insns(insns: Vec<Insn>) -> Program {
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps: Vec::new(),
     }
@@ -105,7 +105,7 @@ fn of_insns(insns: Vec<Insn>) -> Program {
 
 /// `insn`, and an end.
 fn alone(insn: Insn) -> Program {
-    built(Kind::Probe, |b| {
+    built(ProgramKind::Probe, |b| {
         b.push(insn).exit(0);
     })
 }

@@ -1,4 +1,7 @@
 //! Facts that hold on all paths, and how long a walk may be.
+//!
+//! Loops and branches multiply paths. The walk has limits on steps and memory, and forgets
+//! differences that nothing reads; programs at these limits and beyond are here.
 
 use super::*;
 
@@ -118,13 +121,19 @@ fn paths_end_in_time() {
         b.call(Helper::Tsc);
     };
     takes(|b| turns(b, most_calls, call));
-    verify(with_maps(Kind::Probe, |b| turns(b, most_calls + 1, call))).unwrap_err();
+    verify(with_maps(ProgramKind::Probe, |b| {
+        turns(b, most_calls + 1, call)
+    }))
+    .unwrap_err();
     let most_loads = (i64::from(MOST_PATH) - 4) / i64::from(2 + STEPS_OF_KERNEL_LOAD);
     let load = |b: &mut Builder| {
         b.load(R3, R9, 0, Size::B8);
     };
     takes(|b| turns(b, most_loads, load));
-    verify(with_maps(Kind::Probe, |b| turns(b, most_loads + 1, load))).unwrap_err();
+    verify(with_maps(ProgramKind::Probe, |b| {
+        turns(b, most_loads + 1, load)
+    }))
+    .unwrap_err();
     refuses(
         "insn 1, `r6 = 1`: expected a loop to change something that ends it, found the same state \
          again; count its turns in a register or on the stack",

@@ -1,4 +1,7 @@
 //! Registers, the context and the stack.
+//!
+//! What is read was written before, wholly, on every path. The context is loaded register by
+//! register and never written. Pointers are kept on the stack only, in whole slots.
 
 use super::*;
 

@@ -3,9 +3,10 @@
 //! A count in an array, a lookup in one, the number of the CPU and the like are a few instructions.
 //! For the rest a C function is called, or a [`Routine`] that changes fewer registers.
 
-use bpf::{Condition, Helper, Insn, Kind, Operand, Reg, Width, context::Register};
+use bpf::{Condition, Helper, Insn, Operand, ProgramKind, Reg, Width, context::Register};
+use fallible::push;
 
-use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, push, routine};
+use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, routine};
 use crate::{
     Array, Calls, CompileError, Form, Given, PerCpu, Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},
@@ -47,7 +48,7 @@ impl Lower<'_> {
             }
             // FuncIp
             _ => match (self.env.form, self.env.kind()) {
-                (Form::Handler, Kind::Entry { .. } | Kind::Return { .. }) => {
+                (Form::Handler, ProgramKind::Entry { .. } | ProgramKind::Return { .. }) => {
                     let place = Place::Rm(self.argument(FUNCTION));
                     self.load(to, place);
                 }
@@ -378,8 +379,8 @@ impl Lower<'_> {
             return;
         }
         let place = match self.env.kind() {
-            Kind::Entry { .. } => self.place(Reg::R0),
-            Kind::Probe | Kind::Return { .. } => Place::Imm(0),
+            ProgramKind::Entry { .. } => self.place(Reg::R0),
+            ProgramKind::Probe | ProgramKind::Return { .. } => Place::Imm(0),
         };
         match place {
             Place::Imm(value) => self.asm.mov_imm(asm::RAX, u64::from(value != 0)),

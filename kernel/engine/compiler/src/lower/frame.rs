@@ -1,9 +1,11 @@
 //! The frame: which registers each level saves, building and leaving it, and what was written.
 //!
-//! [`Lower::plan`] takes from the last round what the code of each level writes. From each offset of
-//! the code on, [`Lower::note`] says where the return address is, for walks of the stack.
+//! [`Lower::plan`] takes from the last round what the code of each level writes. From each offset
+//! of the code on, [`Lower::note`] says where the return address is, for walks of the stack.
 
-use super::{ALL, CALLER_SAVED, CONTEXT, Frame, HEAVY, IN_FRAME, LIGHT, LevelFrame, Lower, push};
+use fallible::push;
+
+use super::{ALL, CALLER_SAVED, CONTEXT, Frame, HEAVY, IN_FRAME, LIGHT, LevelFrame, Lower};
 use crate::{
     Base, Depth, Form, Sample,
     asm::{self, Bytes, GprSet, Mem, Op, Rm, Src},

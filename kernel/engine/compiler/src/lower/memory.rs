@@ -1,12 +1,13 @@
 //! Loads, stores and atomic operations.
 //!
-//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows, and
-//! a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies in
-//! memory that is there, as the verifier has found out.
+//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows,
+//! and a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies
+//! in memory that is there, as the verifier has found out.
 
-use bpf::{AtomicOp, Kind, Memory, Operand, Reg, Size, Width, context::Register};
+use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
+use fallible::push;
 
-use super::{FUNCTION, Lower, Place, Refused, push, size_of_access};
+use super::{FUNCTION, Lower, Place, Refused, size_of_access};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form,
     asm::{self, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
@@ -107,16 +108,16 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Probe) => {
+            (Form::Handler, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Entry { .. }) => {
+            (Form::Handler, ProgramKind::Entry { .. }) => {
                 let place = Place::Rm(self.argument(FUNCTION));
                 self.load(to, place);
             }
-            (Form::Handler, Kind::Return { .. }) => {
+            (Form::Handler, ProgramKind::Return { .. }) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }

@@ -1,7 +1,7 @@
 //! The registers at a call of the code, and the driver that loads and stores all of them.
 //!
-//! The driver keeps its stack pointer in [`SAVED_SP`], loads every register from [`INPUT`], and stores
-//! every one to [`OUTPUT`] when the code has returned. A thunk of a helper leads to
+//! The driver keeps its stack pointer in [`SAVED_SP`], loads every register from [`INPUT`], and
+//! stores every one to [`OUTPUT`] when the code has returned. A thunk of a helper leads to
 //! `bpf_test_helper`, which leaves garbage in all registers that a C function may change.
 
 use super::*;
@@ -177,34 +177,19 @@ pub(super) fn check_kept(form: Form, before: &Registers, after: &Registers, code
 /// The registers at the call, and in `world` those of the probed code.
 pub(super) fn registers(
     form: Form,
-    kind: Kind,
+    kind: ProgramKind,
     world: &mut TestMachine,
     place: &Place,
 ) -> Registers {
-    const GPRS: [Register; 16] = [
-        Register::Ax,
-        Register::Cx,
-        Register::Dx,
-        Register::Bx,
-        Register::Sp,
-        Register::Bp,
-        Register::Si,
-        Register::Di,
-        Register::R8,
-        Register::R9,
-        Register::R10,
-        Register::R11,
-        Register::R12,
-        Register::R13,
-        Register::R14,
-        Register::R15,
-    ];
     let pattern = world.registers[Register::Flags as usize];
     let top = place.stack as u64 + STACK_BYTES as u64 - 0x800;
     // SAFETY: inside the stack's mapping.
     unsafe { (top as *mut u8).write_bytes(0xa5, 0x400) };
     let mut registers = Registers {
-        gpr: GPRS.map(|register| world.registers[register as usize]),
+        gpr: std::array::from_fn(|number| {
+            let register = Register::numbered(number as u8).expect("a general register");
+            world.registers[register as usize]
+        }),
         flags: pattern & STATUS | 0x202,
     };
     match form {
@@ -260,15 +245,15 @@ pub(super) fn registers(
         Form::Handler => {
             registers.gpr[SP] = top;
             let context = top + 0x100;
-            if kind == Kind::Probe {
+            if kind == ProgramKind::Probe {
                 world.func_ip = world.registers[Register::Ip as usize];
             }
-            if let Kind::Entry { .. } = kind {
+            if let ProgramKind::Entry { .. } = kind {
                 let ip = world.func_ip;
                 world.set_register(Register::Ip, ip);
             }
             for register in Register::ALL {
-                let behind = register == Register::Ip && kind == Kind::Probe;
+                let behind = register == Register::Ip && kind == ProgramKind::Probe;
                 let value = world.registers[register as usize].wrapping_add(u64::from(behind));
                 // SAFETY: inside the stack's mapping, and aligned.
                 unsafe { ((context + register.offset() as u64) as *mut u64).write(value) };

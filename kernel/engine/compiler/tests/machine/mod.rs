@@ -24,8 +24,8 @@ use std::{
 };
 
 use bpf::{
-    Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program, Reg, Size, Target, Verified,
-    context::Register,
+    Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program, ProgramKind, Reg, Size, Target,
+    Verified, context::Register,
 };
 use bpf_compiler::{
     Array, BreakpointFrame, Calls, Code, CompileError, Form, Given, Machine, MapRuntime, PerCpu,
@@ -184,7 +184,7 @@ pub fn run(
         errors: Vec::new(),
         sample: Sample {
             ip: match program.program().kind {
-                Kind::Entry { .. } => world.func_ip,
+                ProgramKind::Entry { .. } => world.func_ip,
                 _ => world.registers[Register::Ip as usize],
             },
             sp: world.registers[Register::Sp as usize],
@@ -196,7 +196,7 @@ pub fn run(
     };
     run.machine.addresses = Addresses::Real;
     // In a handler they are arguments.
-    if form == Form::Handler && program.program().kind != Kind::Probe {
+    if form == Form::Handler && program.program().kind != ProgramKind::Probe {
         registers.gpr[DX] = run.machine.entry_data.as_ptr() as u64;
     }
     let above = above_stack(&registers);
@@ -301,8 +301,8 @@ pub fn agree(
         return Ok(Outcome::Objected);
     }
     let forms = match program.program().kind {
-        Kind::Probe => forms,
-        Kind::Entry { .. } | Kind::Return { .. } => &[Form::Handler],
+        ProgramKind::Probe => forms,
+        ProgramKind::Entry { .. } | ProgramKind::Return { .. } => &[Form::Handler],
     };
     for &form in forms {
         compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;
@@ -313,8 +313,8 @@ pub fn agree(
         let mut differences = machine.differences(&world);
         if form == Form::Handler {
             let expected = match program.program().kind {
-                Kind::Entry { .. } => u8::from(result != 0),
-                Kind::Probe | Kind::Return { .. } => 0,
+                ProgramKind::Entry { .. } => u8::from(result != 0),
+                ProgramKind::Probe | ProgramKind::Return { .. } => 0,
             };
             if al != expected {
                 differences.push(format!("al {al}, expected {expected}"));

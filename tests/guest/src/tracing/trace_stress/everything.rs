@@ -8,7 +8,7 @@ use alloc::{boxed::Box, format, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::WaitStatus;
-use bpf::{Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8};
+use bpf::{Builder, Condition, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8};
 use kernel::{
     arch::{percpu, smp},
     pr_info,
@@ -41,7 +41,7 @@ const BY_PLACE: MapIndex = MapIndex(1);
 
 /// Counts all hits; and each place by itself, if there are so many at most.
 fn counter(places: Option<u32>) -> Shared<Program> {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", 2));
     let Some(places) = places else {
         b.add(counts, 0, 1).exit(0);

@@ -1,4 +1,8 @@
 //! NMIs and interrupts in the middle of an action and of a record.
+//!
+//! A hit is stepped through, and between any two instructions of its action another one comes, by
+//! an NMI or by an interrupt that wakes a reader. Both records are whole, and none is lost or
+//! counted twice; the same while the rings are exchanged.
 
 use alloc::{format, string::String, vec, vec::Vec};
 use core::{
@@ -9,7 +13,7 @@ use core::{
     },
 };
 
-use bpf::{AluOp, Builder, Condition, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{AluOp, Builder, Condition, MapDef, ProgramKind, Reg::*, Size::B8, context::Register};
 use kernel::{
     arch::{percpu, smp, traps},
     probes::PtRegs,
@@ -257,7 +261,7 @@ fn records_that_fill_the_page_of_an_interrupted_one_are_counted() {
 fn an_nmi_between_any_two_instructions_of_a_count_by_key_is_counted() {
     for jumps in [true, false] {
         let _jumps = Optimization::set(jumps);
-        let mut b = Builder::new(Kind::Probe);
+        let mut b = Builder::new(ProgramKind::Probe);
         let counts = b.map(MapDef::counters("counts", 2));
         let keys = b.map(MapDef::counters_by_key("keys", 8, 64));
         let end = b.label();

@@ -1,10 +1,16 @@
 //! Programs with bad loads at places where faults are dealt with, tasks are switched, memory is
 //! taken and lines are logged; and places where no program may be.
+//!
+//! A bad load in an action faults, and the fault is mended before anything that can be probed runs:
+//! so it may be at any place that a probe may have, that of the fault's own handler included. The
+//! places are found by the names of functions, and the books close there as elsewhere.
 
 use alloc::{format, vec::Vec};
 
 use abi::WaitStatus;
-use bpf::{AluOp, Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{
+    AluOp, Builder, Condition, Helper, MapDef, ProgramKind, Reg::*, Size::B8, context::Register,
+};
 use kernel::{
     errno::Errno,
     pr_info,
@@ -29,7 +35,7 @@ const COUNTERS: u32 = 3;
 
 /// A program that loads from nowhere, and from wherever the arguments of the place point.
 fn bad_loads() -> Shared<Program> {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", COUNTERS));
     let ring = b.map(MapDef::ring("records"));
     let (full, end) = (b.label(), b.label());
@@ -213,7 +219,7 @@ fn call_programs_at_dangerous_places() {
         let Ok(symbol) = symbols::lookup_name(name) else {
             continue;
         };
-        let mut b = Builder::new(Kind::Return { data: 8 });
+        let mut b = Builder::new(ProgramKind::Return { data: 8 });
         let counts = b.map(MapDef::counters("counts", 2));
         let kept = b.label();
         b.call(Helper::EntryData)
@@ -224,7 +230,7 @@ fn call_programs_at_dangerous_places() {
             .place(kept)
             .exit(0);
         let on_return = Program::load(b.finish().unwrap()).unwrap();
-        let mut b = Builder::new(Kind::Entry { data: 8 });
+        let mut b = Builder::new(ProgramKind::Entry { data: 8 });
         b.map(MapDef::counters("counts", 2));
         b.set(R6, 0x1234_5678_9abc_def0)
             .load(R6, R6, 0, B8)

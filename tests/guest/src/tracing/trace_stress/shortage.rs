@@ -1,9 +1,13 @@
 //! Programs and events while memory is short: every allocation fails once, and nothing comes of it.
+//!
+//! The work is done again and again, and each time another allocation fails: the first, the second,
+//! and so on until none does. After each failure the state is compared with that before: memory,
+//! probes, files, and the log.
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 
-use bpf::{Builder, Condition, Helper, Kind, MapDef, Reg::*, Size::B8, context::Register};
+use bpf::{Builder, Condition, Helper, MapDef, ProgramKind, Reg::*, Size::B8, context::Register};
 use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
@@ -25,7 +29,7 @@ use crate::tracing::trace_files::{append, clean_up, echo, path, read};
 
 /// A program with a map of each kind.
 fn source() -> bpf::Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", 70));
     let keys = b.map(MapDef::counters_by_key("keys", 8, 16));
     let ring = b.map(MapDef::ring("records"));
@@ -46,10 +50,10 @@ fn source() -> bpf::Program {
 }
 
 fn call_sources() -> (bpf::Program, bpf::Program) {
-    let mut entry = Builder::new(Kind::Entry { data: 8 });
+    let mut entry = Builder::new(ProgramKind::Entry { data: 8 });
     entry.map(MapDef::counters("counts", 1));
     entry.call(Helper::EntryData).store(R0, 0, B8, 1).exit(0);
-    let mut on_return = Builder::new(Kind::Return { data: 8 });
+    let mut on_return = Builder::new(ProgramKind::Return { data: 8 });
     let counts = on_return.map(MapDef::counters("counts", 1));
     on_return.add(counts, 0, 1).exit(0);
     (entry.finish().unwrap(), on_return.finish().unwrap())
@@ -221,7 +225,7 @@ fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
         });
         assert!(read.granted > 1, "{line}");
         let write = |text: &str| files[at].write_at(0, text.as_bytes()).map(drop);
-        // Behind the reading come programs, maps, places and, at last, jumps, which may be missing.
+        // After the reading come programs, maps, places and, at last, jumps, which may be missing.
         for room in 0.. {
             let outcome = with_room_for(room, || write(line));
             let of = format!("{line} with room for {room}");

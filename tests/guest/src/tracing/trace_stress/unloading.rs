@@ -1,4 +1,8 @@
 //! Programs that go while CPUs execute them, and while tasks will return through them.
+//!
+//! Code and maps of a program are freed a grace period after its last hit can have begun. Each
+//! program here has a number, which it stores; a number of one that has gone would show. Data of a
+//! call belongs to the program that began it, and is not seen by the next one.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::sync::atomic::{
@@ -7,7 +11,7 @@ use core::sync::atomic::{
 };
 
 use bpf::{
-    Builder, Condition, Helper, Kind, MapDef, MapIndex, Reg::*, Size::B8, context::Register,
+    Builder, Condition, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8, context::Register,
 };
 use kernel::{
     probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PtRegs, register},
@@ -25,7 +29,7 @@ const COUNTS: MapIndex = MapIndex(0);
 
 /// Counts hits, and `number` for each hit.
 fn numbered(number: i32) -> Shared<Program> {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let counts = b.map(MapDef::counters("counts", 2));
     b.add(counts, 0, 1).add(counts, 1, number).exit(0);
     Program::load(b.finish().unwrap()).unwrap()
@@ -80,7 +84,7 @@ fn programs_come_and_go_under_fire_by_breakpoints() {
 /// A program of a call: it counts, at the return, the data that the entry has kept. The entry keeps
 /// the argument if it is odd.
 fn call_programs() -> (Shared<Program>, Shared<Program>) {
-    let mut b = Builder::new(Kind::Return { data: 8 });
+    let mut b = Builder::new(ProgramKind::Return { data: 8 });
     let sums = b.map(MapDef::counters("sums", 2));
     b.call(Helper::EntryData)
         .load(R3, R0, 0, B8)
@@ -90,7 +94,7 @@ fn call_programs() -> (Shared<Program>, Shared<Program>) {
         .add(sums, 0, 1)
         .exit(0);
     let on_return = Program::load(b.finish().unwrap()).unwrap();
-    let mut b = Builder::new(Kind::Entry { data: 8 });
+    let mut b = Builder::new(ProgramKind::Entry { data: 8 });
     b.map(MapDef::counters("sums", 2));
     let even = b.label();
     b.load_register(R6, Register::Di)
@@ -131,11 +135,11 @@ fn data_of_a_killed_call_is_not_seen_by_the_next() {
         EntryVerdict::Decline
     }
     // Each entry keeps a word that is not zero.
-    let mut b = Builder::new(Kind::Return { data: 8 });
+    let mut b = Builder::new(ProgramKind::Return { data: 8 });
     b.map(MapDef::counters("counts", 2));
     b.exit(0);
     let on_return = Program::load(b.finish().unwrap()).unwrap();
-    let mut b = Builder::new(Kind::Entry { data: 8 });
+    let mut b = Builder::new(ProgramKind::Entry { data: 8 });
     let counts = b.map(MapDef::counters("counts", 2));
     let fresh = b.label();
     b.add(counts, 0, 1)

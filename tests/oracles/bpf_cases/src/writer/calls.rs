@@ -4,7 +4,7 @@
 //! compared before it is used.
 
 use bpf::{
-    AluOp, Condition, Helper, Insn, Kind, MapIndex, MapKind,
+    AluOp, Condition, Helper, Insn, MapIndex, MapKind, ProgramKind,
     Reg::{self, R0, R1, R2, R3, R4, R6, R10},
     STACK_BYTES, Size,
 };
@@ -47,7 +47,7 @@ impl Writer<'_> {
             Helper::Trigger,
         ]);
         match helper {
-            Helper::ReturnAddress if !matches!(self.kind, Kind::Return { .. }) => return,
+            Helper::ReturnAddress if !matches!(self.kind, ProgramKind::Return { .. }) => return,
             Helper::Log2 | Helper::Trigger => self.number_argument(R1),
             Helper::FuncIp => self.mov(R1, R6),
             Helper::StrLen | Helper::UserStrLen => {

@@ -1,14 +1,14 @@
 //! Calls of helpers: what their arguments must be, and what is known of their results.
 //!
-//! Arguments are checked in order, because the size of memory follows its pointer, and a key follows
-//! its map. Afterwards `r1` to `r5` are not set.
+//! Arguments are checked in order, because the size of memory follows its pointer, and a key
+//! follows its map. Afterwards `r1` to `r5` are not set.
 
 use super::{
     Stepper,
     values::{known, number},
 };
 use crate::{
-    Argument, Helper, Kind, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, Reg, Returns,
+    Argument, Helper, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind, Reg, Returns,
     verifier::{
         Cause, Expected,
         number::Number,
@@ -35,7 +35,7 @@ impl<'a> Stepper<'a> {
         let kind = self.program.kind;
         let is_here = match helper {
             Helper::EntryData => kind.shared_bytes() > 0,
-            Helper::ReturnAddress => matches!(kind, Kind::Return { .. }),
+            Helper::ReturnAddress => matches!(kind, ProgramKind::Return { .. }),
             _ => true,
         };
         if !is_here {

@@ -1,4 +1,8 @@
 //! Operands, arithmetic and comparisons: values from values.
+//!
+//! A pointer moves by numbers whose range is known and near, so no sum of distances overflows. It
+//! is compared with null only. Everything else needs two numbers, and what is known of the result
+//! is the business of [`Number`](crate::verifier::number::Number).
 
 use crate::{
     AluOp, Condition, Operand, Reg, Width,
