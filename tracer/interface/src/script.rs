@@ -63,8 +63,8 @@ pub enum Attachment {
         on_return: u32,
         functions: Vec<u64>,
     },
-    /// Runs a program of [`ProgramKind::Probe`] at an event source of the kernel, by its name, for example
-    /// `sched:sched_switch`, with the registers of the probed place.
+    /// Runs a program of [`ProgramKind::Probe`] at an event source of the kernel, by its name, for
+    /// example `sched:sched_switch`, with the registers of the probed place.
     Source { program: u32, name: String },
     /// Runs once, before anything is attached. Its context is all zero.
     Begin { program: u32 },

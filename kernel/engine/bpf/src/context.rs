@@ -33,7 +33,8 @@ pub enum Register {
     Ss,
 }
 
-/// Each register with its name and, if instructions name it, its number, in the order of the context.
+/// Each register with its name and, if instructions name it, its number. In the order of the
+/// context.
 const TABLE: [(Register, &str, Option<u8>); 21] = [
     (Register::R15, "r15", Some(15)),
     (Register::R14, "r14", Some(14)),

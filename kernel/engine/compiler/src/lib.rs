@@ -72,7 +72,8 @@ pub enum Form {
     /// Called as a C function `(_, context, shared data, function address, return address) -> u8`.
     /// The last three are for [`ProgramKind::Entry`] and [`ProgramKind::Return`], and the last only
     /// for a return. The context is laid out as [`bpf::context`] says, but for
-    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an entry returned another number than 0.
+    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an
+    /// entry returned another number than 0.
     Handler,
 }
 

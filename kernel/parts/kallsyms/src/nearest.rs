@@ -1,7 +1,7 @@
 //! Finds the names that a wrong name may have meant.
 //!
-//! Similarity is the edit distance of [`names::distance`]. A name without a path is compared with the last segments of paths, so `printk` finds
-//! `kernel::log::printk`.
+//! Similarity is the edit distance of [`names::distance`]. A name without a path is compared with
+//! the last segments of paths, so `printk` finds `kernel::log::printk`.
 
 use crate::{LookupError, Symbol, Table, try_collect};
 use alloc::vec::Vec;

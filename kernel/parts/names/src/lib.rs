@@ -3,8 +3,8 @@
 //! - [`distance`] and [`distance_with_swaps`] say how far two names are apart, so that the nearest
 //!   names can be offered for one that is not there.
 //! - [`did_you_mean`] and [`one_of`] show such offers.
-//! - [`glob`] is the pattern with `*` and `?` of the prompt, of programs and of options. Patterns of
-//!   event filters are Linux's, with sets and escapes, and stand in `tracefs`.
+//! - [`glob`] is the pattern with `*` and `?` of the prompt, of programs and of options. Patterns
+//!   of event filters are Linux's, with sets and escapes, and stand in `tracefs`.
 //!
 //! Nothing is copied and nothing is allocated, because names are also looked up where there is no
 //! memory.

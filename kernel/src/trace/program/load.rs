@@ -169,7 +169,8 @@ impl Program {
         names.zip(&self.maps)
     }
 
-    /// Runs it once, here and now, with these registers. False: it is none of [`ProgramKind::Probe`].
+    /// Runs it once, here and now, with these registers. False: it is none of
+    /// [`ProgramKind::Probe`].
     pub fn run(&self, regs: &PtRegs) -> bool {
         /// Stands for the probe; the code does not look at it.
         static NO_PROBE: Kprobe = Kprobe::new();

@@ -17,8 +17,8 @@
 //! R3. Nothing is written through a number, and nothing in the context.
 //! R4. A load through a number is a load of kernel memory, which the [`Environment`] answers.
 //! R5. A record is not touched after it was given back, and each one is given back before the end.
-//! R6. A helper gets what [`Helper::arguments`] says. A pointer is also good for a `Scalar`, because
-//!     it has a number.
+//! R6. A helper gets what [`Helper::arguments`] says. A pointer is also good for a `Scalar`,
+//!     because it has a number.
 //! R7. The program ends by [`Insn::Exit`] with `r0` set.
 //!
 //! # Memory

@@ -1,8 +1,8 @@
 //! Arithmetic, comparisons and branches.
 //!
-//! Shifts by a register, divisions and the like name `rax`, `rcx` or `rdx`. What a later instruction
-//! needs of these is kept in scratch registers meanwhile. Division by zero and the overflow of a
-//! signed division, at which the machine traps, have the results of RFC 9669.
+//! Shifts by a register, divisions and the like name `rax`, `rcx` or `rdx`. What a later
+//! instruction needs of these is kept in scratch registers meanwhile. Division by zero and the
+//! overflow of a signed division, at which the machine traps, have the results of RFC 9669.
 
 use bpf::{AluOp, Condition, Operand, Reg, Swap, Width};
 use fallible::push;

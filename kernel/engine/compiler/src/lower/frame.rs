@@ -1,7 +1,7 @@
 //! The frame: which registers each level saves, building and leaving it, and what was written.
 //!
-//! [`Lower::plan`] takes from the last round what the code of each level writes. From each offset of
-//! the code on, [`Lower::note`] says where the return address is, for walks of the stack.
+//! [`Lower::plan`] takes from the last round what the code of each level writes. From each offset
+//! of the code on, [`Lower::note`] says where the return address is, for walks of the stack.
 
 use fallible::push;
 

@@ -1,8 +1,8 @@
 //! Loads, stores and atomic operations.
 //!
-//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows, and
-//! a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies in
-//! memory that is there, as the verifier has found out.
+//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows,
+//! and a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies
+//! in memory that is there, as the verifier has found out.
 
 use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
 use fallible::push;

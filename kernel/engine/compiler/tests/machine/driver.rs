@@ -1,7 +1,7 @@
 //! The registers at a call of the code, and the driver that loads and stores all of them.
 //!
-//! The driver keeps its stack pointer in [`SAVED_SP`], loads every register from [`INPUT`], and stores
-//! every one to [`OUTPUT`] when the code has returned. A thunk of a helper leads to
+//! The driver keeps its stack pointer in [`SAVED_SP`], loads every register from [`INPUT`], and
+//! stores every one to [`OUTPUT`] when the code has returned. A thunk of a helper leads to
 //! `bpf_test_helper`, which leaves garbage in all registers that a C function may change.
 
 use super::*;

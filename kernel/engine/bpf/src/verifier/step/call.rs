@@ -1,7 +1,7 @@
 //! Calls of helpers: what their arguments must be, and what is known of their results.
 //!
-//! Arguments are checked in order, because the size of memory follows its pointer, and a key follows
-//! its map. Afterwards `r1` to `r5` are not set.
+//! Arguments are checked in order, because the size of memory follows its pointer, and a key
+//! follows its map. Afterwards `r1` to `r5` are not set.
 
 use super::{
     Stepper,
