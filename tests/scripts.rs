@@ -1,24 +1,22 @@
 //! Scripts of the tracer, built by hand, on a kernel that runs its workload: what the kernel
 //! answers, to the last count.
+//!
+//! The tracer's compiler is left out: programs, maps and requests are written one by one, also such
+//! as it would not make. The answers come by shared memory or by the serial port, from a kernel
+//! that ends well, that is stopped, or that dies.
 
 use std::{
     fs,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use boot::{
-    firmware::Firmware,
-    guest::End,
-    image::Kernel,
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
+use boot::{firmware::Firmware, guest::End, image::Kernel, prerequisites::Install, qemu::Machine};
 use bpf::{
     AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
     context::Register,
 };
 use object::{Object, ObjectSymbol};
-use tests::{Session, processors::for_guest};
+use tests::{Session, built::kernel, processors::for_guest};
 use trace_interface::{
     Frame, Script,
     script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
@@ -41,11 +39,6 @@ fn address(kernel: &Kernel, name: &str) -> u64 {
     let file = object::File::parse(&*bytes).unwrap();
     let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
     symbol.unwrap_or_else(|| panic!("no {name}")).address()
-}
-
-fn kernel() -> Kernel {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    Kernel::build("kernel").unwrap()
 }
 
 /// Runs `request`. `meanwhile` sees each frame, and may end the trace.
@@ -238,14 +231,14 @@ fn mkdir_script(kernel: &Kernel) -> Script {
 #[test]
 fn counts_results_and_records_of_a_function_are_exact_through_memory_and_port() {
     let kernel = kernel();
-    let script = mkdir_script(&kernel).encode();
+    let script = mkdir_script(kernel).encode();
     for transport in [Transport::Memory, Transport::Serial] {
         let request = TraceRequest {
             script: script.clone(),
             transport,
             ..TraceRequest::default()
         };
-        let run = run_request(&kernel, &request, "", |_, _| {});
+        let run = run_request(kernel, &request, "", |_, _| {});
         assert_eq!(run.end, End::Success, "{}", run.log);
         let Some(Frame::Started {
             places,
@@ -333,7 +326,7 @@ fn an_interval_ends_the_script_and_the_program() {
         run: Some(ENDLESS.into()),
         ..TraceRequest::default()
     };
-    let run = run_request(&kernel(), &request, "", |_, _| {});
+    let run = run_request(kernel(), &request, "", |_, _| {});
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.records(0), [1, 1, 2, 3, 4, 99]);
     assert_eq!(run.records(1), [5]);
@@ -347,7 +340,7 @@ fn an_interval_ends_the_script_and_the_program() {
 fn a_limit_and_the_host_end_the_script_and_the_program() {
     let kernel = kernel();
     let mut script = interval_script();
-    // Nobody asks for the end.
+    // The end is not asked for.
     script.requests[1] = Request::Forward;
     let limited = TraceRequest {
         script: script.encode(),
@@ -355,14 +348,14 @@ fn a_limit_and_the_host_end_the_script_and_the_program() {
         limit: Some(Duration::from_millis(100)),
         ..TraceRequest::default()
     };
-    let run = run_request(&kernel, &limited, "", |_, _| {});
+    let run = run_request(kernel, &limited, "", |_, _| {});
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.ended().0, 0);
     let unlimited = TraceRequest {
         limit: None,
         ..limited
     };
-    let run = run_request(&kernel, &unlimited, "", |trace, frame| {
+    let run = run_request(kernel, &unlimited, "", |trace, frame| {
         if matches!(frame, Frame::Record { .. }) {
             trace.end();
         }
@@ -394,7 +387,7 @@ fn a_trace_may_be_over_before_its_program_begins() {
 #[test]
 fn a_script_with_one_bad_part_is_refused_as_a_whole() {
     let kernel = kernel();
-    let mut script = mkdir_script(&kernel);
+    let mut script = mkdir_script(kernel);
     let mut b = Builder::new(ProgramKind::Probe);
     // A store to kernel memory.
     b.load_register(R2, Register::Di)
@@ -410,7 +403,7 @@ fn a_script_with_one_bad_part_is_refused_as_a_whole() {
         name: "sched:sched_switch".into(),
     });
     let refused = |script: &Script, text: &str| {
-        let run = run(&kernel, script);
+        let run = run(kernel, script);
         assert_eq!(run.end, End::Failure, "{}", run.log);
         match &run.frames[..] {
             [Frame::Refused { program, text: why }] => {
@@ -453,7 +446,7 @@ fn requests_are_served_between_the_records() {
         Request::Clear { map: hash },
     ];
     w.script.attachments = vec![Attachment::Begin { program: begin }];
-    let run = run(&kernel(), &w.script);
+    let run = run(kernel(), &w.script);
     let values = |frame: &Frame| match frame {
         Frame::Map { map, entries } if *map == hash => {
             let values = entries.iter().map(|entry| entry.value[0]);
@@ -477,7 +470,7 @@ fn a_profile_that_the_ticks_cannot_keep_is_refused() {
         program: tick,
         nanoseconds: TICK - 1,
     }];
-    let run = run(&kernel(), &w.script);
+    let run = run(kernel(), &w.script);
     let [Frame::Refused { program, text }] = &run.frames[..] else {
         panic!("{:?}", run.frames);
     };
@@ -534,7 +527,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
         Attachment::Begin { program: begin },
         Attachment::Probe {
             program: hit,
-            addresses: vec![address(&kernel, "timer_interrupt")],
+            addresses: vec![address(kernel, "timer_interrupt")],
         },
     ];
     let request = TraceRequest {
@@ -544,7 +537,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
         ..TraceRequest::default()
     };
     let mut seen = Vec::new();
-    let run = run_request(&kernel, &request, "", |trace, frame| {
+    let run = run_request(kernel, &request, "", |trace, frame| {
         if !matches!(frame, Frame::Record { .. }) {
             return;
         }
@@ -639,7 +632,7 @@ fn sources_stacks_and_profiles() {
             nanoseconds: u64::MAX,
         },
     ];
-    let run = run(&kernel, &w.script);
+    let run = run(kernel, &w.script);
     assert_eq!(run.end, End::Success, "{}", run.log);
     // The children and the workload.
     let exits = run.records(0);
@@ -650,7 +643,7 @@ fn sources_stacks_and_profiles() {
             Frame::Stack {
                 number, addresses, ..
             } => {
-                assert_eq!(addresses[0], address(&kernel, "do_exit"));
+                assert_eq!(addresses[0], address(kernel, "do_exit"));
                 assert!(addresses.len() > 1, "{addresses:x?}");
                 known.push(*number);
             }
@@ -672,10 +665,7 @@ fn sources_stacks_and_profiles() {
 #[test]
 fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     let kernel = kernel();
-    let (do_syscall, sys_mkdir) = (
-        address(&kernel, "do_syscall"),
-        address(&kernel, "sys_mkdir"),
-    );
+    let (do_syscall, sys_mkdir) = (address(kernel, "do_syscall"), address(kernel, "sys_mkdir"));
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let entry = w.program(ProgramKind::Probe, |b| {
@@ -696,7 +686,7 @@ fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     };
     for how in ["panic", "triple_fault", "hang"] {
         let cmdline = format!("modules=crash crash.how={how} crash.at=3");
-        let run = run_request(&kernel, &request, &cmdline, |_, _| {});
+        let run = run_request(kernel, &request, &cmdline, |_, _| {});
         assert_eq!(run.hung, how == "hang", "{}", run.log);
         match how {
             "panic" => assert_eq!(run.end, End::Failure, "{}", run.log),
@@ -743,14 +733,14 @@ fn comm(frame: &Frame) -> Option<&str> {
 fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let kernel = kernel();
     let names = ["do_syscall", "sys_mkdir", "sys_getpid", "do_fork"];
-    let addresses = names.map(|name| address(&kernel, name));
+    let addresses = names.map(|name| address(kernel, name));
     let request = TraceRequest {
         script: recorder::script(&addresses).unwrap().encode(),
         overwrite: true,
         ..TraceRequest::default()
     };
     let cmdline = "modules=crash crash.how=triple_fault crash.at=2";
-    let run = run_request(&kernel, &request, cmdline, |_, _| {});
+    let run = run_request(kernel, &request, cmdline, |_, _| {});
     assert_eq!(run.end, End::Reset, "{}", run.log);
     let Some(Frame::Started { tsc_hz, .. }) = run.frames.first() else {
         panic!("{:?}", run.frames);

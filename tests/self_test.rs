@@ -14,7 +14,7 @@ fn verdicts() -> BTreeMap<String, Verdict> {
         let name = test.name.strip_prefix(PREFIX)?;
         Some((name, test))
     });
-    // One guest waits for the host's time limit, and another test comes behind it. Another guest
+    // One guest waits for the host's time limit, and another test comes after it. Another guest
     // has all others.
     let (waiting, others): (Vec<_>, Vec<_>) =
         tests.partition(|(name, _)| ["e_hangs_without_interrupts", "i_passes"].contains(name));

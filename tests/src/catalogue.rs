@@ -72,7 +72,7 @@ pub struct BootOptions {
 }
 
 impl BootOptions {
-    /// Adds arguments to the command line, behind those that are there.
+    /// Adds arguments to the command line, after those that are there.
     pub(crate) fn append(&mut self, arguments: &str) {
         self.cmdline = format!("{} {arguments}", self.cmdline).trim().into();
     }

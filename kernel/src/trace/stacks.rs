@@ -14,7 +14,7 @@
 //! entered the kernel. It goes by frame pointers, with which the user programs are built.
 //!
 //! # Invariants
-//! WALK-1. A walk reads only from the stack pointer up to the end of the stack that it is in
+//! FRAMES-1. A walk reads only from the stack pointer up to the end of the stack that it is in
 //!     (FAST-2). Stacks are mapped to their end, so no read faults.
 //!
 //! # Contexts
@@ -278,7 +278,7 @@ impl Place {
     /// The walk began with the registers of interrupted code of this CPU, which waits.
     #[inline(always)]
     unsafe fn go_up_usual(&mut self, table: &FastTable) -> bool {
-        // SAFETY: see WALK-1.
+        // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
         !self.walker.interrupted && self.walker.step_usual(table, self.end, read)
     }
@@ -290,7 +290,7 @@ impl Place {
     /// The same as above, and `frame` may be written.
     #[inline(never)]
     unsafe fn go_up(&mut self, table: &FastTable, frame: *mut u64) -> bool {
-        // SAFETY: see WALK-1.
+        // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
         let mut found = self.walker.step(table, self.end, read);
         // SAFETY: by the contract.

@@ -4,7 +4,7 @@
 //! says what to do and how often.
 //!
 //! # Invariants
-//! TRIGGER-1. A slot is taken before a program has its number, and free again when no program has
+//! DEED-1. A slot is taken before a program has its number, and free again when no program has
 //!     it: after the grace period of its unregistration. So a hit never acts for another trigger.
 //!
 //! # Contexts and ordering
@@ -54,7 +54,7 @@ static SLOTS: [Slot; MOST] = [const {
     }
 }; MOST];
 
-/// A slot in use. Free again when it is dropped (TRIGGER-1).
+/// A slot in use. Free again when it is dropped (DEED-1).
 pub struct Taken(usize);
 
 impl Taken {

@@ -109,7 +109,7 @@ fn records(_: &Program, _: MapIndex) -> u64 {
     buffer::written()
 }
 
-/// Measures the requested rows. `suffix` stands behind the names: how hits come.
+/// Measures the requested rows. `suffix` stands after the names: how hits come.
 ///
 /// # Errors
 /// That of the first program or probe that is refused.

@@ -120,7 +120,7 @@ pub(crate) mod arch {
             [const { AtomicBool::new(false) }; super::percpu::MAX_CPUS];
 
         /// The handler of an interrupt sees all stores before the interrupt was sent: a message of
-        /// the local APIC is ordered behind stores (Intel SDM vol. 3A, 10.12.3 for the
+        /// the local APIC is ordered after stores (Intel SDM vol. 3A, 10.12.3 for the
         /// memory-mapped one).
         pub(crate) fn send_ipi(cpu: usize, _vector: u8) {
             PENDING[cpu].swap(true, Ordering::Release);

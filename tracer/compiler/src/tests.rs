@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod fake;
+mod functions;
 mod fuzz;
 mod loops;
 mod maps;

@@ -60,7 +60,7 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Place, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
+    Function, Kernel, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
 };
 
 use crate::{
@@ -251,11 +251,11 @@ impl Kernel for DebugInfo {
         self.find_line(file, line)
     }
 
-    fn variables(&self, place: Place) -> Vec<String> {
+    fn variables(&self, place: ProbePlace) -> Vec<String> {
         self.names_at(place)
     }
 
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         self.variable_at(place, name)
     }
 

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use trace_interface::symbols::{
-    Expression, Moment, Piece, Place, Source, TypeId, Unavailable, Variable,
+    Expression, Moment, Piece, ProbePlace, Source, TypeId, Unavailable, Variable,
 };
 
 use crate::{
@@ -30,7 +30,7 @@ impl DebugInfo {
         &self,
         known: &Known,
         row: FunctionRow,
-        place: Place,
+        place: ProbePlace,
         local: &Local,
         scope: &Scope,
     ) -> Result<Variable, Unavailable> {

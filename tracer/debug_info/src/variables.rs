@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use trace_interface::symbols::{Moment, Place, Unavailable, Variable};
+use trace_interface::symbols::{Moment, ProbePlace, Unavailable, Variable};
 
 use crate::{
     DebugInfo, Known,
@@ -18,7 +18,7 @@ use crate::{
 
 impl DebugInfo {
     /// The scopes whose names are known at a place, the first one first.
-    fn visible<'a>(&self, known: &'a Known, row: FunctionRow, place: Place) -> Vec<&'a Scope> {
+    fn visible<'a>(&self, known: &'a Known, row: FunctionRow, place: ProbePlace) -> Vec<&'a Scope> {
         if place.moment == Moment::Return || place.address == row.address {
             // At the entry the arguments of the function itself are meant, even if a copy of
             // another one begins there, too.
@@ -36,7 +36,7 @@ impl DebugInfo {
         scopes
     }
 
-    pub(crate) fn names_at(&self, place: Place) -> Vec<String> {
+    pub(crate) fn names_at(&self, place: ProbePlace) -> Vec<String> {
         let Ok((row, known)) = self.known(place.address) else {
             return Vec::new();
         };
@@ -56,7 +56,11 @@ impl DebugInfo {
         names.into_iter().map(String::from).collect()
     }
 
-    pub(crate) fn variable_at(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    pub(crate) fn variable_at(
+        &self,
+        place: ProbePlace,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
         let (row, known) = self.known(place.address)?;
         let scopes = self.visible(&known, row, place);
         // Of two with one name in a scope the later one hides the other.

@@ -6,7 +6,7 @@ use crate::{
     parser::is_plain_pattern,
     tree::{
         Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern, PatternKind,
-        Probe, ProbeKind, ReturnPart, Script, Statement, StatementKind, Target, TypeKind, TypeName,
+        Probe, ProbeKind, ReturnPart, Statement, StatementKind, Target, Tree, TypeKind, TypeName,
     },
 };
 
@@ -42,7 +42,7 @@ impl Display for Quoted<'_> {
     }
 }
 
-impl Display for Script {
+impl Display for Tree {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         list(f, &self.clauses, "\n")
     }

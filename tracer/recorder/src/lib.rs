@@ -28,7 +28,7 @@ use pictures::{Builder as Pictures, Timeline};
 use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
-    frame::Entry,
+    frame::MapEntry,
     script::{Attachment, Program, RECORD_TYPE, Request, Script, VERSION},
 };
 use trace_link::LiveMap;
@@ -263,7 +263,7 @@ pub fn lines(
     let mut text = String::new();
     let mut pictures = Pictures::new();
     presentation.frame(started, symbols, &mut text)?;
-    let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
     for part in live {
         for (key, words) in &part.entries {
             match key.first_chunk() {
@@ -276,7 +276,7 @@ pub fn lines(
                     };
                     presentation.frame(&frame, symbols, &mut text)?;
                 }
-                _ => maps.entry(part.map).or_default().push(Entry {
+                _ => maps.entry(part.map).or_default().push(MapEntry {
                     cpu: part.cpu,
                     key: key.clone(),
                     value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),

@@ -13,11 +13,11 @@ use trace_compiler::{Compiled, Options as CompileOptions, Origin, compile};
 use trace_interface::{
     Kernel as _,
     script::{Attachment, OPTIONAL},
-    symbols::{Moment, Place},
+    symbols::{Moment, ProbePlace},
 };
 use trace_language::{
     Diagnostic, parse_with,
-    tree::{ProbeKind, Script},
+    tree::{ProbeKind, Tree},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 pub fn compile_with_calls(
     options: &Options,
     source: &Source,
-    tree: &Script,
+    tree: &Tree,
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compile_options = CompileOptions::default();
@@ -96,7 +96,7 @@ const MOST_FUNCTIONS: usize = 256;
 const NOTHING: &str = "\"\"";
 
 /// The functions that a program probes.
-fn calls(tree: &Script, symbols: &DebugInfo) -> Vec<Call> {
+fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
     let mut functions = BTreeMap::new();
     for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
@@ -137,7 +137,7 @@ struct Call {
 impl Call {
     /// With all that is known of its values.
     fn new(address: u64, symbol: String, symbols: &DebugInfo) -> Self {
-        let place = Place {
+        let place = ProbePlace {
             address,
             moment: Moment::At,
         };

@@ -8,7 +8,7 @@ use boot::{image::Kernel, prerequisites};
 use debug_info::DebugInfo;
 use trace_answers::Presentation;
 use trace_interface::script;
-use trace_language::{Diagnostic, parse_with, tree::Script};
+use trace_language::{Diagnostic, parse_with, tree::Tree};
 
 use crate::{
     Failure, calls, expect::Condition, options::Options, report::report, source::Source,
@@ -17,7 +17,7 @@ use crate::{
 
 /// A program that has been read, with the conditions that it has to meet.
 pub struct Prepared {
-    tree: Script,
+    tree: Tree,
     pub conditions: Vec<Condition>,
 }
 
@@ -116,7 +116,7 @@ pub fn compile(
 }
 
 /// Whether a program takes call stacks.
-fn names_stack(tree: &Script) -> bool {
+fn names_stack(tree: &Tree) -> bool {
     let text = tree.to_string();
     ["kstack", "ustack"].iter().any(|word| text.contains(word))
 }

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use boot::{children, guest::End, image::Kernel, progress::say};
 use debug_info::DebugInfo;
 use trace_answers::{Event, Presentation, Totals};
-use trace_interface::{Frame, Script, frame::Entry};
+use trace_interface::{Frame, Script, frame::MapEntry};
 use trace_link::{Ender, Event as GuestEvent, Request, Trace};
 
 use crate::{
@@ -224,7 +224,7 @@ impl Session<'_> {
             return Ok(());
         };
         let mut text = String::new();
-        let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+        let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
         for part in live {
             for (key, words) in part.entries {
                 match key.first_chunk() {
@@ -237,7 +237,7 @@ impl Session<'_> {
                         let shown = self.presentation.frame(&frame, self.symbols, &mut text);
                         shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
                     }
-                    _ => maps.entry(part.map).or_default().push(Entry {
+                    _ => maps.entry(part.map).or_default().push(MapEntry {
                         cpu: part.cpu,
                         key,
                         value: words.into_iter().flat_map(u64::to_le_bytes).collect(),

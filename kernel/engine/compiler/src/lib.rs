@@ -24,11 +24,11 @@
 //! the rounds end.
 //!
 //! # Invariants
-//! C1. A register of the machine that the form keeps has, at `ret`, the content that it had at the
-//!     entry. The same holds for the flags.
-//! C2. All instructions that may fault are loads that [`mend()`] knows.
-//! C3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI, comes
-//!     before or after it.
+//! COMPILED-1. A register of the machine that the form keeps has, at `ret`, the content that it had
+//!     at the entry. The same holds for the flags.
+//! COMPILED-2. All instructions that may fault are loads that [`mend()`] knows.
+//! COMPILED-3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI,
+//!     comes before or after it.
 //!
 //! # Contexts
 //! [`compile`] runs in task context. It allocates, and returns an error if there is no memory.

@@ -10,10 +10,10 @@
 //! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address.
 //!
 //! # Invariants
-//! D1. The text that a definition prints parses to an equal definition, whatever was written
-//!     first: names that were left out are printed, offsets are decimal, and `%return` is printed
-//!     as `r`.
-//! D2. A refusal changes nothing: a definition is complete or not there.
+//! DEFINITION-1. The text that a definition prints parses to an equal definition, whatever was
+//!     written first: names that were left out are printed, offsets are decimal, and `%return` is
+//!     printed as `r`.
+//! DEFINITION-2. A refusal changes nothing: a definition is complete or not there.
 
 use crate::{
     commands::Words,

@@ -15,10 +15,10 @@
 //! recorded: the string at the address that is in the object ([`Symbols::name_offset`]).
 //!
 //! # Invariants
-//! A1. An argument keeps its text, and the text alone is printed. So what is printed parses to the
-//!     same argument.
-//! A2. A fetch that is parsed can be carried out: its symbols are there, it fits the place of the
-//!     probe, and its type fits the value.
+//! FETCH-1. An argument keeps its text, and the text alone is printed. So what is printed parses to
+//!     the same argument.
+//! FETCH-2. A fetch that is parsed can be carried out: its symbols are there, it fits the place of
+//!     the probe, and its type fits the value.
 
 use crate::{
     field::{Element, FieldKind, LookupError, Named, Symbols, Width},

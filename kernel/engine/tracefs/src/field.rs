@@ -12,8 +12,8 @@
 //! high half. The number 0 says that the string could not be read.
 //!
 //! # Invariants
-//! F1. Nothing outside the given bytes is read: a field beyond their end has no value.
-//! F2. A value is never invented: what is not in the record prints as `(fault)`.
+//! FIELD-1. Nothing outside the given bytes is read: a field beyond their end has no value.
+//! FIELD-2. A value is never invented: what is not in the record prints as `(fault)`.
 
 mod element;
 mod symbols;

@@ -17,8 +17,9 @@
 //! - A string that could not be read is neither equal to a pattern nor different from it.
 //!
 //! # Invariants
-//! E1. A filter nests at most [`Filter::MOST_PARENS`] deep, so recursion over it is bounded.
-//! E2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no `Not`.
+//! FILTER-1. A filter nests at most [`Filter::MOST_PARENS`] deep, so recursion over it is bounded.
+//! FILTER-2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no
+//!     `Not`.
 //!
 //! # Differences from Linux
 //! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has

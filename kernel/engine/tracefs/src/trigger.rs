@@ -13,12 +13,13 @@
 //! that is left, the program and its maps.
 //!
 //! # Rules
-//! G1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
+//! TRIGGER-1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
 //!     `traceoff` are one kind, and `enable_event` and `disable_event` of one event are one.
 //!     Histograms differ if [`Hist::is_same`] says no.
-//! G2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing happens
-//!     if there is none, because scripts take away what an opening for writing took already.
-//! G3. A line that the file shows can be written again, with `!` in front of it, too.
+//! TRIGGER-2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing
+//!     happens if there is none, because scripts take away what an opening for writing took
+//!     already.
+//! TRIGGER-3. A line that the file shows can be written again, with `!` in front of it, too.
 
 use alloc::{boxed::Box, string::String};
 use core::{error::Error, fmt};

@@ -4,11 +4,11 @@
 //! it is used.
 //!
 //! # Invariants
-//! P1. [`Values::CONTEXT`] is the context and [`Values::ENTRY_DATA`] the data of entry and return,
-//!     from [`Values::begin`] on. No instructions here write them.
-//! P2. Instructions here lose `r0` to `r5`, write the register that they are asked for, and the
-//!     stack at [`Values::SCRATCH`]. They change nothing else.
-//! P3. A load of memory that is not there gives 0, and the program goes on.
+//! VALUES-1. [`Values::CONTEXT`] is the context and [`Values::ENTRY_DATA`] the data of entry and
+//!     return, from [`Values::begin`] on. No instructions here write them.
+//! VALUES-2. Instructions here lose `r0` to `r5`, write the register that they are asked for, and
+//!     the stack at [`Values::SCRATCH`]. They change nothing else.
+//! VALUES-3. A load of memory that is not there gives 0, and the program goes on.
 
 use crate::{
     definition::{Definition, EventKind},

@@ -4,7 +4,7 @@ use crate::Error;
 use abi::mode;
 use alloc::{boxed::Box, vec::Vec};
 
-/// Names a node for the life of the tree (T1).
+/// Names a node for the life of the tree (RAMFS-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId {
     /// Rises with time. So it comes first, and decides the order.
@@ -100,10 +100,10 @@ impl Name {
 }
 
 pub(crate) struct Node<S> {
-    /// Its bytes never move (T6).
+    /// Its bytes never move (RAMFS-6).
     pub name: Name,
     pub parent: NodeId,
-    /// Its parent lists it (T2). Always true of the root.
+    /// Its parent lists it (RAMFS-2). Always true of the root.
     pub named: bool,
     pub users: usize,
     pub mode: u32,

@@ -65,7 +65,7 @@ fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
 pub struct Tree<S> {
     /// The slots by [`NodeId::slot`].
     slots: Vec<Slot<S>>,
-    /// The first free slot, and the first one with a file to be returned (T7).
+    /// The first free slot, and the first one with a file to be returned (RAMFS-7).
     free: Option<u32>,
     removed: Option<u32>,
     next_number: u64,
@@ -101,7 +101,7 @@ impl<S> Tree<S> {
     }
 
     /// The name that a node had in its directory, with a NUL after it; `/` for the root. Its bytes
-    /// stay where they are as long as the node is there (T6).
+    /// stay where they are as long as the node is there (RAMFS-6).
     pub fn name_with_nul(&self, id: NodeId) -> Result<&[u8], Error> {
         match id {
             NodeId::ROOT => Ok(b"/\0"),
@@ -145,7 +145,7 @@ impl<S> Tree<S> {
         node.permit(Access::Execute)?;
         match step {
             Step::Stay => Ok(from),
-            // The parent of a removed directory may be gone as well (T1).
+            // The parent of a removed directory may be gone as well (RAMFS-1).
             Step::Up => self.node(node.parent).map(|_| node.parent),
             Step::Down(name) => {
                 let at = self.position(directory, name);
@@ -209,7 +209,7 @@ impl<S> Tree<S> {
         content: Content<S>,
     ) -> Result<NodeId, Error> {
         if !self.node(parent)?.named {
-            return Err(Error::NotFound); // T4
+            return Err(Error::NotFound); // RAMFS-4
         }
         let node = Node {
             name: Name::new(name)?,
@@ -672,7 +672,7 @@ impl<S> Tree<S> {
         let node = self.node(id)?;
         let directory = node.directory()?;
         if !node.named {
-            return Ok(None); // T4
+            return Ok(None); // RAMFS-4
         }
         let (name, id): (&[u8], _) = match at {
             0 => (b".", id),

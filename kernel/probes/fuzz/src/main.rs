@@ -14,6 +14,7 @@
 //!
 //! `cargo test -p probes --test insn arbitrary_bytes` replays the corpus that is in the repository.
 #![no_main]
+#![forbid(unsafe_code)]
 
 #[path = "../../tests/insn/arbitrary_bytes.rs"]
 mod arbitrary_bytes;

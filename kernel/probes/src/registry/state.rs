@@ -4,9 +4,9 @@
 //! [`Probes::lock`] or [`Probes::state`], so whoever has one holds the lock.
 //!
 //! # Invariants
-//! STATE-1. A [`Probes`] is all zero until its first use, so it takes no room in the program's
+//! PROBES-1. A [`Probes`] is all zero until its first use, so it takes no room in the program's
 //!     file. The state is made then, on the heap.
-//! STATE-2. A handle that was dropped where waiting is not allowed is finished by the next
+//! PROBES-2. A handle that was dropped where waiting is not allowed is finished by the next
 //!     operation that may wait, before it takes the lock.
 //!
 //! # Contexts
@@ -183,7 +183,7 @@ impl<P: Host> Probes<P> {
         Ok(state)
     }
 
-    /// Finishes the handles that were dropped where waiting is not allowed (STATE-2).
+    /// Finishes the handles that were dropped where waiting is not allowed (PROBES-2).
     fn run_deferred(&self) {
         let mut at = self.deferred.swap(null_mut(), Acquire);
         while !at.is_null() {

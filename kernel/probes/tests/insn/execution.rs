@@ -1,4 +1,9 @@
 //! Executes hand-picked instructions in place and by every replacement, in every layout of memory.
+//!
+//! They are one of each kind that could go wrong: operands relative to the instruction pointer,
+//! stack words, flags, strings that fault halfway, vector instructions whose opcode byte is a
+//! branch's. The layouts put code and slots near each other and far, in an upper half and in a
+//! lower one. Vector tests say so where the processor lacks a feature.
 
 mod branches;
 mod prefixes;

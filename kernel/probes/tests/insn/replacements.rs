@@ -1,4 +1,8 @@
 //! The exact code of replacements, and what they say about themselves.
+//!
+//! The bytes are compared with templates, so that a change of code is seen as one. What a
+//! replacement tells of each of its positions is what a fault and a stack walk rely on: before the
+//! commit point the probed address, after it the address where the code goes on.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use probes::{

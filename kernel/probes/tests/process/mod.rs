@@ -352,7 +352,7 @@ pub fn say(message: fmt::Arguments<'_>) {
     println!("{message}");
 }
 
-/// The machine's last words about a breakpoint that nobody expects.
+/// The machine's last words about an unexpected breakpoint.
 pub const UNEXPECTED_BREAKPOINT: &str = "exception 3 that nobody expects";
 
 /// A function that may not be probed, and the reason.

@@ -1,4 +1,8 @@
 //! Actions: code in place of handlers, in the form that fits the way of each hit.
+//!
+//! The forms here are assembly that counts its runs, and spoils all that its contract lets it
+//! spoil. So a stub or a detour that relied on more is found out by the probed code's registers and
+//! flags.
 
 use core::{
     arch::naked_asm,

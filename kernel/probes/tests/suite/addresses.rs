@@ -1,4 +1,8 @@
 //! Which address a probe gets, and which addresses and instructions are refused.
+//!
+//! A place can be given as a symbol, an address and an offset; whatever leads into no text, into
+//! the middle of an instruction, or to one that cannot run elsewhere is an error with its own name.
+//! Every byte of some functions is tried, also while others of them are probed.
 
 use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs};
 

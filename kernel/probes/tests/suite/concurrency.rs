@@ -1,4 +1,9 @@
 //! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
+//!
+//! The law of all these tests is the count law: each call is a hit or a miss of each probe that is
+//! registered and enabled then. Some CPUs call while others register, arm, unregister and free.
+//! Memory of a probe that has been unregistered is overwritten at once, so a late hit would be led
+//! astray.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64,

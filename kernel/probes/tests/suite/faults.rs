@@ -1,4 +1,9 @@
 //! Faults: in the displaced instruction, and in handlers.
+//!
+//! A fault shows at the probed address, as without a probe, and goes to the fault handlers of that
+//! place's probes first. A fault in a handler goes to the handler's own probe alone. What none of
+//! them takes is the kernel's. Several addresses fault in different ways: not mapped, and not
+//! canonical.
 
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 

@@ -1,4 +1,8 @@
 //! When handlers run, in which order, what they see and what they may change.
+//!
+//! Pre handlers see the registers before the instruction, post handlers those after it, both newest
+//! first. Changes of registers are taken, the ip only where the verdict says so. A hit inside a
+//! handler is a miss of every enabled probe there, and executes.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

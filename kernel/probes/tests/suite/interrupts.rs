@@ -1,4 +1,8 @@
 //! Interrupts, NMIs and debug traps at the worst of places.
+//!
+//! An NMI that itself hits probes is sent between any two instructions of a hit: in a stub, a slot,
+//! a trampoline. An interrupt waits for the hit that is under way. A debugger that steps sees the
+//! probed code alone. Afterwards results are right, and the counts exact.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

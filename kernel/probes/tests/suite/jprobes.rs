@@ -1,4 +1,8 @@
 //! Jprobes: handlers that see a function's arguments.
+//!
+//! A handler is a function like the probed one, runs in its place and under the guard, and must
+//! leave no trace: registers and the stack's next words are as they were when the function begins.
+//! Handlers in assembly spoil all that they can. One that does not end as it must is found out.
 
 use core::{
     arch::{global_asm, naked_asm},

@@ -1,4 +1,8 @@
 //! Probes that a handle owns.
+//!
+//! Dropping the handle unregisters the probe and gives its memory back. A handle may also be
+//! dropped where that cannot be waited for, in a handler or in another thread: then the probe is
+//! silent at once, and goes with the next call that may wait.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,8 @@
 //! Which of several mistakes is told, and what else a refusal says.
+//!
+//! A registration with two mistakes tells the one that is looked for first, and mistakes before a
+//! want of memory. Contexts in which nothing can be changed are tried with every call that changes
+//! something.
 
 #[cfg(target_os = "linux")]
 use probes::platform::{Symbol, Text};

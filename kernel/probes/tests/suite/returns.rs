@@ -1,5 +1,9 @@
 //! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way
 //! home.
+//!
+//! Functions recurse, call each other in the tail and return by several instructions, with fewer
+//! instances than calls. A call that is not followed is counted, and returns all the same. All
+//! registers but those that a handler changes survive the way back.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -39,7 +39,7 @@ impl Method {
 
     /// Whether a case can be executed so, and leaves behind the same.
     pub fn suits(self, case: &Case) -> bool {
-        // Nobody finds a post handler by another GS base.
+        // No post handler is found by another GS base.
         let may_write_gs_base = matches!(
             case.instruction.mnemonic(),
             Mnemonic::Wrmsr | Mnemonic::Wrmsrns | Mnemonic::Wrmsrlist

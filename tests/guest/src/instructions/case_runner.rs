@@ -2,7 +2,7 @@
 //!
 //! The code lies in slots: functions of nothing but breakpoints, with symbols and call frame
 //! information of their own, so that it can be probed like any other. It ends by an exception, be
-//! it the breakpoint behind it or a fault, which neither a probe nor the kernel knows of:
+//! it the breakpoint after it or a fault, which neither a probe nor the kernel knows of:
 //! [`traps::set_exception_handler`] has [`end`] asked, which notes the registers and goes back to
 //! whoever started it.
 //!
@@ -56,7 +56,7 @@ pub fn landing() -> Range<u64> {
     start..start + LANDING_BYTES as u64
 }
 
-/// Places `code` at `at` in slot number `number`, between breakpoints. No probe is on it and nobody
+/// Places `code` at `at` in slot number `number`, between breakpoints. No probe is on it and no CPU
 /// executes it.
 pub fn write(number: usize, at: u64, code: &[u8]) {
     assert_eq!(
@@ -75,7 +75,7 @@ pub fn write(number: usize, at: u64, code: &[u8]) {
         if !part.is_empty() {
             let alias = paging::text_alias(VirtAddr::new(address));
             // SAFETY: the alias of live text is writable to the end of its page, and the caller
-            // says that nobody executes it.
+            // says that no CPU executes it.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), alias, part.len()) };
         }
     }

@@ -115,7 +115,7 @@ fn reads() -> Vec<Read> {
     reads
 }
 
-/// The stack pointer of the one that executes an instruction alone; 0: nobody does.
+/// The stack pointer of the one that executes an instruction alone; 0: none does.
 static STACK: AtomicU64 = AtomicU64::new(0);
 /// The effect of the instruction.
 static LEFT: kernel::sync::SpinLock<PtRegs> = kernel::sync::SpinLock::new(PtRegs::new());
@@ -124,7 +124,7 @@ unsafe extern "C" {
     static executed_alone: u8;
 }
 
-/// Goes to the instruction at `at`, behind which [`come_back`] leads back. `stack` is told the
+/// Goes to the instruction at `at`, after which [`come_back`] leads back. `stack` is told the
 /// stack pointer there.
 ///
 /// ```text

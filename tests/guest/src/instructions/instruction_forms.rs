@@ -21,7 +21,7 @@ use kernel::{
 /// Quad words of memory that forms may use, by rsi, rdi and rbx.
 const SCRATCH_WORDS: usize = 64;
 
-/// The state before a form and behind it.
+/// The state before a form and after it.
 #[repr(C, align(64))]
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct State {
@@ -144,7 +144,7 @@ struct Form {
 }
 
 /// Defines forms: a name, and the code before, of and after the instruction under test. `2` is its
-/// label, `3` the one behind it.
+/// label, `3` the one after it.
 macro_rules! forms {
     ($($name:literal: $before:literal, $insn:literal, $after:literal;)+) => {
         global_asm!(

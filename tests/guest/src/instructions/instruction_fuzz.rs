@@ -41,7 +41,7 @@ const WINDOW_BYTES: u64 = 8 * WORDS as u64;
 const FIRST_OFFSET: u64 = 20;
 /// So many cases that differ are enough.
 const MOST_FAILURES: usize = 12;
-/// A no-operation as long as a jump, behind the code of each case.
+/// A no-operation as long as a jump, after the code of each case.
 const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
 /// Writable memory where a displacement reaches it.
@@ -204,7 +204,7 @@ impl Fuzz {
         }
         for port in 0..4 {
             // As wide as an access may be: what an earlier case wrote there may be read by this
-            // one. SAFETY: nobody uses these ports, nor the memory access that they once belonged
+            // one. SAFETY: nothing uses these ports, nor the memory access that they once belonged
             // to.
             unsafe { PortWriteOnly::new(u16::from(HARMLESS_PORT) + port).write(0u8) };
         }
@@ -215,8 +215,8 @@ impl Fuzz {
         };
         let window = self.windows()[drawn.case.window].start as *mut [u64; WORDS];
         let stack = self.live_stack().start as *mut [u64; WORDS];
-        // SAFETY: windows and stack are memory of this test, mapped and aligned, that nobody refers
-        // to. A case keeps to them, and has the rest of its stack below the live part; see
+        // SAFETY: windows and stack are memory of this test, mapped and aligned. Nothing refers to
+        // them. A case keeps to them, and has the rest of its stack below the live part; see
         // `instruction_cases`.
         let (ending, memory) = unsafe {
             ptr::copy_nonoverlapping(&drawn.memory.window, window, 1);
@@ -314,7 +314,7 @@ impl Fuzz {
         }
         let is_alone = drawn.case.code.len() == drawn.case.first_len();
         let is_breakpoint = end.exception.vector == vector::BREAKPOINT;
-        // The trap behind the instruction itself; the one of a TF that it sets comes later.
+        // The trap after the instruction itself; the one of a TF that it sets comes later.
         let is_stepped = start.flags & TF != 0 && end.exception.vector == vector::DEBUG;
         if post_hits == 1 && (is_stepped || is_alone && is_breakpoint) {
             let next = drawn.case.instruction.next_ip();

@@ -125,7 +125,7 @@ fn note(regs: &mut PtRegs, exception: &Exception) -> bool {
     stop[1].store(regs.ip, Relaxed);
     stop[2].store(regs.flags, Relaxed);
     if exception.vector == vector::INVALID_OPCODE {
-        // Behind `ud2`.
+        // After `ud2`.
         regs.ip += 2;
     }
     true

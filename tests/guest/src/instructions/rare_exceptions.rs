@@ -60,7 +60,7 @@ fn skip(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
     FaultVerdict::Handled
 }
 
-/// Raises #UD with DF set. Returns the flags behind it.
+/// Raises #UD with DF set. Returns the flags after it.
 #[unsafe(naked)]
 extern "C" fn faults_backwards() -> u64 {
     naked_asm!(
@@ -147,7 +147,7 @@ fn with_an_absent_segment(work: &dyn Fn() -> u64) {
     });
 }
 
-/// The selector behind those of the kernel.
+/// The selector after those of the kernel.
 const ABSENT_SELECTOR: u16 = 0x38;
 
 /// Runs `work` with a division by zero pending in the x87 unit, which this kernel leaves off
@@ -157,7 +157,7 @@ fn with_a_pending_x87_error(work: &dyn Fn() -> u64) {
         let before = Cr0::read();
         // All errors are masked but a division by zero.
         let control = 0x037b_u16;
-        // SAFETY: nobody else uses the unit, and no task is switched meanwhile.
+        // SAFETY: nothing else uses the unit, and no task is switched meanwhile.
         unsafe {
             Cr0::write(before - Cr0Flags::EMULATE_COPROCESSOR);
             asm!(

@@ -37,7 +37,7 @@ extern "C" fn hit_in_a_handler(a: u64) -> u64 {
 }
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
-/// Debug exceptions that were nobody's.
+/// Debug exceptions that belonged to nothing.
 static STRAY: AtomicU64 = AtomicU64::new(0);
 
 fn nested(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {

@@ -149,7 +149,7 @@ fn note_fault(_: &Kprobe, regs: &mut PtRegs, vector: u8) -> FaultVerdict {
     FaultVerdict::Unhandled
 }
 
-/// Behind a write of the GS base no per-CPU data can be had. So nothing of a hit comes behind it,
+/// After a write of the GS base no per-CPU data can be had. So nothing of a hit comes after it,
 /// neither a step nor a post handler.
 #[guest_test]
 fn nothing_of_a_hit_comes_behind_a_write_of_the_gs_base() {
@@ -244,7 +244,7 @@ fn a_probed_locked_instruction_loses_no_update() {
 /// takes: from its handler on to its end it works on the same CPU's.
 #[guest_test(timeout = 120)]
 fn a_probed_instruction_works_on_one_cpus_data() {
-    // As much as there is behind the last CPU in use, and no more than takes a fraction of a tick.
+    // As much as there is after the last CPU in use, and no more than takes a fraction of a tick.
     let room = (percpu::MAX_CPUS - smp::online_cpus()) * size_of::<PerCpu>();
     let len = room.min(64_000);
     let probe = Kprobe::new()

@@ -67,7 +67,7 @@ extern "C" fn debugged_callee() {
 /// ```text
 ///   S       return address
 ///   S-0x08  padding          <- rsp at the call: 16-aligned
-///   S-0x10  flags, before the call and behind it
+///   S-0x10  flags, before the call and after it
 /// ```
 #[unsafe(naked)]
 extern "C" fn step_through(a: u64) -> u64 {
@@ -241,7 +241,7 @@ fn plain() -> Seen {
         .filter(|offset| *offset <= 20)
         .collect();
     assert_eq!(offsets, [0, 3, 7, 8, 9, 13, 18, 19, 20]);
-    // Those in the callee, and in the caller: at the return, and behind each of three instructions.
+    // Those in the callee, and in the caller: at the return, and after each of three instructions.
     assert_eq!(seen.stops.len(), 9 + 2 + 4);
     seen
 }
@@ -254,7 +254,7 @@ fn kprobe(offset: u32) -> Kprobe {
     Kprobe::new().symbol("debugged").offset(offset).pre(pre)
 }
 
-/// The trap behind an instruction with a post handler comes behind it, not behind the next one, and
+/// The trap after an instruction with a post handler comes after it, not after the next one, and
 /// when the handler has run.
 #[guest_test]
 fn a_post_handler_runs_before_the_trap_of_its_instruction() {

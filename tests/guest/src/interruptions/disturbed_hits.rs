@@ -1,5 +1,9 @@
 //! Events in the middle of hits: faults, NMIs, nesting, lost ways back; in
 //! [`interrupts_in_slots`] interrupts of code in slots.
+//!
+//! Each test brings one event into a hit, in every kind of handler or in the displaced instruction,
+//! and knows what must be counted: a hit, a miss, or a stale breakpoint. The count law holds under
+//! NMIs, too: calls are hits and misses, and nothing else.
 
 mod interrupts_in_slots;
 
@@ -309,7 +313,7 @@ fn reads_in_handlers_never_fault_for_good() {
     drop((copy, fault));
 }
 
-/// A fault in a handler that nobody handles: the report names the handler.
+/// A fault in a handler that is not handled: the report names the handler.
 #[guest_test(
     should_panic = "guest_tests::interruptions::disturbed_hits::a_wild_handler_is_named::reads_wildly+0x"
 )]
@@ -732,7 +736,7 @@ fn forge_returns_of(function: &'static str, method: ReturnMethod) -> Registered<
     register(Box::new(Kprobe::new().symbol(function).pre(forge_return))).unwrap()
 }
 
-/// How many lines of the log begin as that of a return which nobody knows.
+/// How many lines of the log begin as that of an unknown return.
 fn orphans_told() -> usize {
     log::history()
         .filter(|record| {

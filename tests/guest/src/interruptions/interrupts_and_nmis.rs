@@ -1,5 +1,9 @@
 //! Interrupts and NMIs leave what they come upon as it was: registers, flags, CR2, and hits of
 //! probes.
+//!
+//! A task fills its registers with known values and looks whether they stay, while interrupts or
+//! NMIs come as fast as they are handled. A breakpoint in an NMI's handler unmasks the next NMI, so
+//! storms of them are sent through a probed handler.
 
 use crate::tools::preserved_registers::{pop_preserved, push_preserved};
 use crate::{platform::suite::flags::DF, tools::nmi};

@@ -1,4 +1,8 @@
 //! The kernel's heap: what it gives out, and that what comes back is enough for the next time.
+//!
+//! What is freed goes together again: rounds of the same work need the memory of the first round
+//! and no more, and frames that the heap has no use for go back to programs, also while other CPUs
+//! take blocks.
 
 use crate::tools::numbered_targets::numbered_targets;
 use abi::WaitStatus;
@@ -141,7 +145,7 @@ fn frames_that_the_heap_does_not_use_go_to_programs() {
     assert_eq!(run(), Ok(WaitStatus::exited(0)));
     assert!(Usage::now().heap_mapped < full.heap_mapped, "{full}");
 
-    // Stacks find room, too, although nobody has asked for the programs' share. The threads hold
+    // Stacks find room, too, although none has asked for the programs' share. The threads hold
     // more than the heap leaves to others at its largest.
     drop(take_all());
     let go = Arc::new((WaitQueue::new(), AtomicBool::new(false)));

@@ -1,5 +1,9 @@
 //! The kernel log under writers on all CPUs, in NMIs and in probe handlers, and its own code
 //! probed.
+//!
+//! Messages are whole, and those of one writer are in their order, however many write. An NMI may
+//! log in the middle of a message. The code that logs and prints may be probed, and handlers there
+//! may log: they are heard.
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -188,7 +188,7 @@ fn a_program_gets_no_ports_by_its_saved_flags() {
 
 /// The frame of a program's system call, from a probe on `do_syscall`.
 fn frame_of(regs: &mut PtRegs) -> &mut PtRegs {
-    // SAFETY: the first argument of the probed function. Nobody else uses it while a handler runs.
+    // SAFETY: the first argument of the probed function. Nothing else uses it while a handler runs.
     unsafe { &mut *(regs.di as *mut PtRegs) }
 }
 
@@ -331,7 +331,7 @@ fn orphan_goes_to_init_and_leaves_no_zombie() {
 fn kill_reaches_programs_wherever_they_are() {
     let before = process::count();
     expect_success(&["kill"]);
-    // The child of a killed program goes on as an orphan, for ever if nobody ends it.
+    // The child of a killed program goes on as an orphan, for ever if it is not ended.
     for pid in process::pids() {
         process::kill(pid).expect("it runs");
     }

@@ -1,4 +1,7 @@
 //! The scheduler and what sleeps by it.
+//!
+//! Tasks are switched at ticks and when they wait. Sleepers are woken in the order of their times,
+//! by the tick of a CPU that works or by the alarm of one that idles. An idle CPU takes no ticks.
 
 use crate::tools::jumps::{Optimization, byte_at};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
@@ -233,7 +236,7 @@ fn a_task_that_has_run_again_is_preempted_nowhere() {
     let inside = move |ip: u64| (spins.start..spins.start + spins.size).contains(&ip);
     let spinner = spawn_on(1, || {
         spins_until(&GO_ON);
-        // Nobody preempts it somewhere else.
+        // It is not preempted somewhere else.
         interrupts::disable();
         AWAY.store(true, SeqCst);
         while !STOP.load(SeqCst) {
@@ -276,7 +279,7 @@ fn an_idle_task_that_was_preempted_is_found() {
         }
         PreVerdict::Execute
     }
-    // The idle loop calls it with interrupts off, and lets them in by the `hlt` behind.
+    // The idle loop calls it with interrupts off, and lets them in by the `hlt` after it.
     let rest = Kprobe::new()
         .symbol("kernel::console::idle_ends")
         .pre(rests);

@@ -39,7 +39,7 @@ fn with_pages(pages: u64, body: impl FnOnce(u64) + Send + 'static) {
     spawn_kthread("user memory", body).unwrap().wait_released();
 }
 
-/// Strings that end before the next page begins, behind it, and where nothing is behind them.
+/// Strings that end before the next page begins, after it, and where nothing is after them.
 #[guest_test]
 fn a_string_is_copied_up_to_its_end_or_its_limit() {
     with_pages(2, |start| {
@@ -68,7 +68,7 @@ fn a_string_is_copied_up_to_its_end_or_its_limit() {
     });
 }
 
-/// Where nobody may wait, no page is brought in, in either direction.
+/// Where waiting is not allowed, no page is brought in, in either direction.
 #[guest_test]
 fn a_copy_that_may_not_wait_brings_no_page_in() {
     with_pages(2, |start| {

@@ -1,5 +1,9 @@
 //! Virtual files that do more than show and obey: they act when they are opened, take whole lines,
 //! let readers wait, and go while they are open.
+//!
+//! Each test makes a file of its own: a list that is cleared by truncation, one that obeys line by
+//! line, a pipe whose readers sleep. What such a file holds lives as long as a descriptor of it is
+//! open, even if the file itself is gone.
 
 use abi::{WaitStatus, open, signal};
 use alloc::{
@@ -299,7 +303,7 @@ fn a_read_waits(is_polled: bool) {
     command.wait_released();
     assert_eq!(*command_read.lock(), Some(Err(Errno::EINTR)));
     assert!(terminal::Command::is_interrupted());
-    // Until the next command begins, the word is still set. It is for nobody.
+    // Until the next command begins, the word is still set. It is meant for no one.
     let (late, late_read) = reader(&path, false);
     assert_eq!(*other_read.lock(), None);
     pipe.put(8);
@@ -340,7 +344,7 @@ fn a_read_waits_for_data_until_the_reader_is_stopped() {
     a_read_waits(false);
 }
 
-/// The same where nobody may wake the reader.
+/// The same where nothing may wake the reader.
 #[guest_test]
 fn a_read_that_asks_at_each_tick_waits_as_well() {
     a_read_waits(true);

@@ -1,6 +1,6 @@
 //! Random operations on probes from four threads, each held against a model.
 //!
-//! Each thread owns three functions, which nobody else calls, and all kinds of probes on them. In
+//! Each thread owns three functions, which no other calls, and all kinds of probes on them. In
 //! an order drawn from a seed it registers, unregisters, enables and disables them, alone and in
 //! batches, calls the functions, turns the knob and the optimisation switch. A model keeps what
 //! each probe has to have counted by then and whether it is to be in the text; it is asked after
@@ -556,7 +556,7 @@ impl Worker {
             .sum()
     }
 
-    /// Off, a call that nobody sees, and on again.
+    /// Off, a call that no probe sees, and on again.
     fn turn_the_knob(&mut self, function: usize) {
         self.note(String::from("knob off"));
         let all: Vec<MutexGuard<'_, ()>> = CALLING.iter().map(|calling| calling.lock()).collect();
@@ -606,7 +606,7 @@ impl Worker {
         }
         let wrong = WRONG_RETURNS.load(SeqCst);
         self.expect(wrong == 0, || format!("{wrong} returns of another call"));
-        // Nobody turns the knob meanwhile.
+        // The knob stays as it is meanwhile.
         let calling = CALLING[self.thread].lock();
         self.check_text(function, true);
         drop(calling);

@@ -115,7 +115,7 @@ fn text() -> &'static [u8] {
         static __text_end: u8;
     }
     let (start, end) = (&raw const __text_start, &raw const __text_end);
-    // SAFETY: the linker puts the symbols around the text, which is mapped. Nobody writes it while
+    // SAFETY: the linker puts the symbols around the text, which is mapped. It is not written while
     // no probe is registered.
     unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }
 }

@@ -57,7 +57,7 @@ pub fn say(message: fmt::Arguments<'_>) {
     kernel::pr_info!("{message}");
 }
 
-/// The kernel's last words about a breakpoint that nobody expects.
+/// The kernel's last words about an unexpected breakpoint.
 pub const UNEXPECTED_BREAKPOINT: &str = "breakpoint, in task";
 
 /// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the

@@ -1,5 +1,9 @@
 //! Backtraces: the caller is right from every instruction, in every handler, and through borrowed
 //! return addresses.
+//!
+//! Tests of this file stop a task at every instruction of a call chain and compare the walk with
+//! the chain: by a probe, by an NMI, in handlers, in slots, detours and trampolines. A return
+//! address that a kretprobe has borrowed is shown as the true one.
 
 use crate::{platform::cpu, tools::nmi};
 use alloc::{
@@ -26,7 +30,7 @@ use kernel::{
     task::{kthread::spawn_kthread_on, sleep::sleep_ns},
 };
 
-/// Starts of the functions that the last walk met, innermost first; 0 behind the last.
+/// Starts of the functions that the last walk met, innermost first; 0 after the last.
 static CHAIN: SpinLock<[u64; 8]> = SpinLock::new([0; 8]);
 
 fn note(walk: backtrace::Walk) {
@@ -209,7 +213,7 @@ fn a_return_handler_sees_its_true_callers() {
     drop((inner, outer));
 }
 
-/// The trampoline itself is nobody's caller, and has no name in a printed trace.
+/// The trampoline itself calls nothing, and has no name in a printed trace.
 #[guest_test]
 fn the_trampoline_has_a_fixed_mark_in_a_printed_trace() {
     static TRACE: SpinLock<Option<backtrace::Trace>> = SpinLock::new(None);

@@ -1,4 +1,9 @@
 //! The blacklist from the other side: whatever a hit must not find in its way is refused.
+//!
+//! The kernel derives the list at boot by following calls from the ways of a hit. These tests
+//! decode the kernel's text themselves, look for what must not be probed by what its code does
+//! (switches of stacks, places that the boot patches, code that a hit reaches), and expect all of
+//! it to be refused.
 
 use crate::tools::own_code::is_of_the_kernel;
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};

@@ -341,7 +341,7 @@ fn see_ledger(call: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
 }
 
 /// A kprobe at the entry that is younger than the return probe runs before it, and finds the
-/// caller in the return slot; an older one runs behind it, and finds the trampoline.
+/// caller in the return slot; an older one runs after it, and finds the trampoline.
 #[guest_test]
 fn whether_the_return_slot_shows_the_trampoline_depends_on_the_age() {
     let kprobe = || register(Box::new(Kprobe::new().symbol("innermost").pre(see_slot))).unwrap();
@@ -406,36 +406,6 @@ fn return_probes_nest_along_a_call_chain() {
     assert_eq!(outermost(black_box(5)), 616);
     drop(probes);
     assert_eq!(seen(), [605, 615, 616]);
-}
-
-fn decline(_call: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict {
-    if regs.di == 11 {
-        EntryVerdict::Decline
-    } else {
-        EntryVerdict::Track
-    }
-}
-
-/// A call that the entry handler declines is not followed, and costs no instance.
-#[guest_test]
-fn a_declined_call_leaves_no_trace() {
-    let probe = register(Box::new(
-        Kretprobe::new()
-            .symbol("args_1")
-            .maxactive(1)
-            .entry(decline)
-            .handler(see_result),
-    ))
-    .unwrap();
-    seen();
-    for _ in 0..10 {
-        call(1);
-    }
-    assert_eq!(seen(), []);
-    args_1(black_box(5));
-    assert_eq!(seen(), [105]);
-    assert_eq!((probe.nmissed(), probe.hits()), (0, 1));
-    drop(probe);
 }
 
 /// Calls `left_or_returning`, `below` bytes deeper than where this was entered, an odd number of
@@ -617,52 +587,4 @@ fn changed_arguments_and_results_take_effect() {
     assert_eq!(call(1), 4242);
     drop(result);
     assert_eq!(call(1), 111);
-}
-
-static ORDER: AtomicU64 = AtomicU64::new(0);
-
-fn first(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
-    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 1, Ordering::Relaxed);
-    PreVerdict::Execute
-}
-
-fn second(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
-    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 2, Ordering::Relaxed);
-    PreVerdict::Execute
-}
-
-fn after_first(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
-    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 3, Ordering::Relaxed);
-}
-
-fn after_second(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
-    ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 4, Ordering::Relaxed);
-}
-
-jprobe! {
-    fn order_mirror(_a: u64) {
-        ORDER.store(ORDER.load(Ordering::Relaxed) * 10 + 5, Ordering::Relaxed);
-    }
-}
-
-/// At one address handlers run newest first, the post handlers too, and a jprobe last whatever its
-/// age.
-#[guest_test]
-fn handlers_run_newest_first_and_the_jprobe_last() {
-    let jprobe = register(Box::new(Jprobe::new().symbol("args_1").entry(order_mirror))).unwrap();
-    let old = register(Box::new(
-        Kprobe::new().symbol("args_1").pre(first).post(after_first),
-    ))
-    .unwrap();
-    let new = register(Box::new(
-        Kprobe::new()
-            .symbol("args_1")
-            .pre(second)
-            .post(after_second),
-    ))
-    .unwrap();
-    ORDER.store(0, Ordering::Relaxed);
-    assert_eq!(call(1), 111);
-    assert_eq!(ORDER.load(Ordering::Relaxed), 21_543);
-    drop((jprobe, old, new));
 }

@@ -1,4 +1,13 @@
 //! Probes on several CPUs, in interrupts, under tasks that come and go.
+//!
+//! CPUs call a probed function as fast as they can while probes come and go. Whatever the order,
+//! hits and misses together are the calls during which the probe was there, and no call is lost.
+//! Tasks that are preempted, sleep, migrate or end inside a probed call give back what the call had
+//! taken.
+//!
+//! The suite has the same laws for CPUs alone (`concurrency` there). Here they hold with
+//! interrupts, a scheduler and the exit of tasks, and with text that is written while it is
+//! executed.
 
 use crate::platform::cpu;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
@@ -72,7 +81,7 @@ global_asm!(
 const JUMP_BYTES: u64 = 2;
 
 unsafe extern "C" {
-    /// Returns its argument, once the instruction pointer is moved behind the first instruction.
+    /// Returns its argument, once the instruction pointer is moved past the first instruction.
     safe fn jump_to_itself(value: u64) -> u64;
 }
 
@@ -597,7 +606,7 @@ fn tasks_without_instances_leave_nothing_behind() {
     ))
     .unwrap();
     let stale = PROBES.stale_instances();
-    // A task is known by where its `Task` lies, which nobody else gets as long as that is kept.
+    // A task is known by where its `Task` lies, which no other task gets as long as that is kept.
     let tasks: Vec<_> = (0..TASK_CELLS + 100)
         .map(|_| {
             let task = spawn(|| _ = CALLED.fetch_add(1, SeqCst));

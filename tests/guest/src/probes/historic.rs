@@ -1,4 +1,8 @@
 //! The return paths of 2005, and what they cost in interruptions.
+//!
+//! The kernel counts breakpoint and debug exceptions, so each form of a kretprobe shows what it
+//! costs: four interruptions, three, two or one for a call. Calls of all forms mix on all CPUs, and
+//! those in flight come home when the knob is turned or their probe has gone.
 
 use crate::probes::program_probes::kill_in_its_sleep;
 use alloc::{boxed::Box, vec::Vec};
@@ -337,7 +341,7 @@ fn the_command_line_selects_three_interruptions() {
     drop(probe);
 }
 
-/// A return that nobody knows of ends a kernel task, here as with the assembly.
+/// An unknown return ends a kernel task, here as with the assembly.
 #[guest_test(should_panic = "kretprobe BUG!: Processing kretprobe")]
 fn a_return_that_nobody_knows_is_told() {
     static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,8 @@
 //! Hits where the kernel around them matters: rings, interrupts, exceptions, stacks, memory.
+//!
+//! A hit runs on the stack of whatever it interrupts. So the tests look at how much of it a hit
+//! takes, at breakpoints of programs, at the idle loop, at exceptions that the displaced
+//! instruction raises, and at memory that must never be writable where it is executed.
 
 use crate::{
     platform::suite::flags::{AC, CF, DF, DF_AND_AC, IF, MASKED, PLAIN, STATUS},
@@ -184,7 +188,7 @@ fn a_hit_takes_little_of_the_stack() {
     .unwrap();
     assert_eq!(hit_target(black_box(1)), 12);
     LEN.store(3, SeqCst);
-    // SAFETY: the fault handler has it go on behind the first instruction, which loads from
+    // SAFETY: the fault handler has it go on after the first instruction, which loads from
     // nowhere, at a `ret`.
     unsafe { faulting_instructions(0x10, 0, 0, 0) };
     drop((faults, call, kprobe));
@@ -269,7 +273,7 @@ fn complete(_: &Kprobe, _: &mut PtRegs, _: u64) {
     COMPLETED.fetch_add(1, SeqCst);
 }
 
-/// Loads from nowhere, behind three bytes that a jump may displace as well.
+/// Loads from nowhere, after three bytes that a jump may displace as well.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn ends_the_kernel(from: u64) -> u64 {
@@ -373,7 +377,7 @@ unsafe extern "C" fn changes_flags(which: u64) -> u64 {
     )
 }
 
-/// Calls `changes_flags(which)` with these flags and returns the flags behind the call.
+/// Calls `changes_flags(which)` with these flags and returns the flags after the call.
 #[unsafe(naked)]
 unsafe extern "C" fn flags_after(which: u64, flags: u64) -> u64 {
     naked_asm!(
@@ -468,11 +472,11 @@ fn single_stepped_post_handlers_see_the_interrupt_flag_as_it_will_be() {
     post_handlers_see_the_interrupt_flag();
 }
 
-/// The events around a `cli`, in order: its post handler, a hit behind it, an interrupt.
+/// The events around a `cli`, in order: its post handler, a hit after it, an interrupt.
 static AROUND_CLI: SpinLock<Vec<&str>> = SpinLock::new(Vec::new());
 
 /// An interrupt that becomes due in the pre handler of a `cli` comes when interrupts are on again:
-/// neither between the instruction and its post handler nor at the hit behind it.
+/// neither between the instruction and its post handler nor at the hit after it.
 fn no_interrupt_comes_behind_a_probed_cli() {
     fn due(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
         smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
@@ -548,7 +552,7 @@ fn a_caller_finds_its_flags_after_a_jump() {
     flags_survive_probes(&[PLAIN, MASKED, PLAIN | STATUS, PLAIN | STATUS | DF]);
 }
 
-/// Sets DF in front of an instruction that has room for a jump. Returns the flags behind that one.
+/// Sets DF in front of an instruction that has room for a jump. Returns the flags after that one.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn counts_down() -> u64 {
@@ -565,7 +569,7 @@ extern "C" fn counts_down() -> u64 {
 }
 
 /// Functions have DF clear at their entries, but it may be set in their midst: a handler runs with
-/// DF clear there, too, behind a breakpoint and in a detour, and the function finds it set again.
+/// DF clear there, too, after a breakpoint and in a detour, and the function finds it set again.
 #[guest_test]
 fn handlers_in_the_midst_of_a_function_run_with_clean_flags() {
     HANDLERS.store(0, SeqCst);

@@ -1,5 +1,9 @@
 //! Jump optimisation: which breakpoints become jumps, and when they become breakpoints again.
 //! [`detours`] has what they do then, [`under_fire`] the change under running CPUs.
+//!
+//! A breakpoint becomes a jump if the code under it allows that and nothing else needs it, and says
+//! `[OPTIMIZED]` then. A post handler, a jprobe or a neighbour under the jump brings it back before
+//! its own registration returns. The knob turns all of them at once.
 
 mod detours;
 mod under_fire;
@@ -75,7 +79,7 @@ fn write(path: &str, text: &str) -> Result<usize, Errno> {
     fs::open(path, open::WRONLY)?.write_at(0, text.as_bytes())
 }
 
-/// The list's words behind the name of the probe at `symbol`+`offset`.
+/// The list's words after the name of the probe at `symbol`+`offset`.
 fn marks(symbol: &str, offset: u64) -> String {
     let at = format!("{symbol}+{offset:#x}    ");
     let list = read(LIST);
@@ -463,7 +467,7 @@ unsafe extern "C" {
 #[used]
 static AT_ENDS: unsafe extern "C" fn() = opt_before_padding;
 
-/// A jump may reach over what is behind a function: over padding that belongs to nobody, on the
+/// A jump may reach over what is after a function: over padding that belongs to no function, on the
 /// same page. The next page need not be there.
 #[guest_test]
 fn a_jump_reaches_over_padding_but_over_no_function_and_no_page() {

@@ -1,4 +1,8 @@
 //! The probes as files: exact texts of the lists, the knob, and reading while probes come and go.
+//!
+//! The files are `/sys/kernel/debug/kprobes/*` and `/proc/sys/debug/kprobes-optimization`, with
+//! Linux's texts. They are read in steps of few bytes while probes come and go: a line is whole,
+//! and a probe that was there throughout is in the list.
 
 use crate::tools::numbered_targets::numbered_targets;
 use abi::open;

@@ -1,4 +1,8 @@
 //! Return probes on what runs on behalf of user programs: made, loaded and killed.
+//!
+//! The kernel's functions run here for a program, and may never return to it: `execve` replaces it,
+//! a signal kills it in its sleep. Calls that were followed give their instances back all the same.
+//! A handler may read a program's memory, and brings no page in.
 
 use abi::{WaitStatus, signal};
 use alloc::boxed::Box;
@@ -121,11 +125,11 @@ fn a_killed_program_gives_its_instances_back() {
         assert_eq!(probe.nmissed(), 0, "{:?}", probe.kprobe().symbol_name());
     }
     drop(probes);
-    // Idle and sleeping tasks are still in `schedule`, but nobody is in the others.
+    // Idle and sleeping tasks are still in `schedule`, but no task is in the others.
     assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
 }
 
-/// Bringing in a page may wait, so interrupts are on meanwhile. Behind it the way back to the
+/// Bringing in a page may wait, so interrupts are on meanwhile. After it the way back to the
 /// program goes on with interrupts off, also where the fault ends the program.
 #[guest_test]
 fn interrupts_are_on_while_a_page_is_brought_in_and_off_behind_it() {
@@ -159,7 +163,7 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 static IN_TASK_CONTEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Stands in for a system call: no handler, interrupts on. Reads a page of the program's stack that
-/// nobody has touched yet.
+/// no program has touched yet.
 extern "C" fn read_far_down() -> i64 {
     let mut word = [0; 8];
     let at = STACK_TOP - STACK_BYTES;

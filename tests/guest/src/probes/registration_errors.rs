@@ -90,7 +90,7 @@ fn wrong_targets_are_refused() {
         "NoSymbolAt",
         2,
     );
-    // Exported: of a constant that nobody else knows the compiler may make one with an unnamed
+    // Exported: of a constant that no other crate knows the compiler may make one with an unnamed
     // constant.
     #[unsafe(no_mangle)]
     static ERROR_TARGET_DATA: u64 = 5;

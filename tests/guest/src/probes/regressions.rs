@@ -1,5 +1,9 @@
 //! Cases that have gone wrong in other designs: probes on the functions that registering,
 //! allocating and logging use, and the cost of one hit among many probes.
+//!
+//! Registering, allocating and logging are done while each instruction that they use is probed. The
+//! cost of a hit does not grow with the number of probes, and a hit is found even if its place in
+//! the table is taken.
 
 use crate::tools::nmi;
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
@@ -64,7 +68,7 @@ fn place(function: usize, instruction: usize) -> u64 {
 
 /// Where the address table looks first for a probe at `addr`.
 fn index(addr: u64) -> u32 {
-    // A trap's frame points behind the breakpoint.
+    // A trap's frame points after the breakpoint.
     (addr as u32 + 1).wrapping_mul(layout::MULTIPLIER) >> layout::SHIFT
 }
 

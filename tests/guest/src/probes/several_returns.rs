@@ -1,5 +1,9 @@
 //! Several return probes on one function: each is told of each call, by breakpoint and by jump,
 //! whatever the others are.
+//!
+//! Each probe notes a digit of its own at entry and return, so the sequence shows who was told and
+//! when: entries newest first, returns oldest first. Depth, missing instances, disabling, declining
+//! and calls that never return are combined with two and three probes.
 
 use crate::tools::jumps::Optimization;
 use alloc::{boxed::Box, vec, vec::Vec};

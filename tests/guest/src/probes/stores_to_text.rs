@@ -1,5 +1,9 @@
 //! The order in which a breakpoint becomes a jump and one again, seen by watchpoints on what is
 //! stored.
+//!
+//! A processor may fetch the bytes at any time, so the order matters: the breakpoint first, then
+//! the tail, then the first byte, with all CPUs synchronised in between. Watchpoints on the bytes
+//! and a probe on the synchronisation write that order down.
 
 use crate::{
     platform::cpu::{go_anywhere, stay_on},
@@ -24,7 +28,7 @@ use x86_64::{
     registers::debug::{Dr6, Dr6Flags},
 };
 
-/// Takes a jump at its fourth byte, where the instruction is as long as one. The four bytes behind
+/// Takes a jump at its fourth byte, where the instruction is as long as one. The four bytes after
 /// that one are aligned, because a watchpoint has to be.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -102,7 +106,7 @@ fn control(dr7: u64) {
     unsafe { asm!("mov dr7, {}", in(reg) dr7, options(nostack, preserves_flags)) };
 }
 
-/// Watches this CPU's stores to the first byte, by DR0, and to the four behind it, by DR1.
+/// Watches this CPU's stores to the first byte, by DR0, and to the four after it, by DR1.
 fn watch() {
     let alias = text_alias(VirtAddr::new(jump_address())) as u64;
     assert!((alias + 1).is_multiple_of(4));
@@ -144,9 +148,9 @@ fn order(operation: impl FnOnce()) -> Vec<String> {
         .collect()
 }
 
-/// First the breakpoint, then the bytes behind it, then the first byte: all CPUs see each store
+/// First the breakpoint, then the bytes after it, then the first byte: all CPUs see each store
 /// before the next kind comes. A first byte is stored twice, because an emulator may keep a
-/// translation that it made during the first store. Bytes behind a breakpoint are stored once.
+/// translation that it made during the first store. Bytes after a breakpoint are stored once.
 /// Where a jump goes, they are the second round of its breakpoint.
 #[guest_test(smp = 2)]
 fn jumps_are_stored_behind_a_breakpoint_and_taken_away_behind_one() {
@@ -213,7 +217,7 @@ fn note_state(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
 }
 
 /// From the moment that a detour is there, no task may be preempted under the jump to come. All
-/// CPUs know of it before the first hit comes out behind the jump, where no slot leads any more.
+/// CPUs know of it before the first hit comes out after the jump, where no slot leads any more.
 #[guest_test]
 fn all_cpus_know_of_a_detour_before_a_hit_takes_it() {
     let _knob = Optimization::set(true);

@@ -18,7 +18,7 @@ const LEAST_TURNS: u64 = 64;
 const MORE_TURNS: u64 = 61;
 
 /// Sends an NMI to `cpu`, another one than the caller's, and returns when its handler has counted
-/// it in `handled`, and has had time to return; or when `stop` says that nobody waits for it. Task
+/// it in `handled`, and has had time to return; or when `stop` says that it is not waited for. Task
 /// context.
 pub fn send(cpu: usize, handled: &AtomicU64, stop: impl Fn() -> bool) {
     let before = handled.load(SeqCst);

@@ -7,7 +7,7 @@
 //! ```text
 //!   #DB ─► step_debug       asks the test, as an interrupt between these two instructions would,
 //!                           and goes on with TF set
-//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nobody were stepping; sets it again;
+//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nothing stepped; sets it again;
 //!                           kprobe_breakpoint
 //! ```
 //!
@@ -17,7 +17,8 @@
 //! of interrupts are not, as their gates clear TF.
 //!
 //! # Invariants
-//! S1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a time.
+//! STEPPING-1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a
+//!     time.
 
 use crate::platform::suite::flags::TF;
 use ::probes::Platform;
@@ -49,7 +50,7 @@ type Gates = [[u8; 16]; 256];
 #[repr(align(16))]
 struct Table(UnsafeCell<Gates>);
 
-// SAFETY: written while no CPU uses it, by S1.
+// SAFETY: written while no CPU uses it, by STEPPING-1.
 unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(UnsafeCell::new([[0; 16]; 256]));
@@ -79,7 +80,8 @@ pub fn step_through_tasks(call: extern "C" fn(), at_each: AtEach, afterwards: im
         let usual = sidt();
         assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
         AT_EACH.store(at_each as *mut (), SeqCst);
-        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by S1.
+        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by
+        // STEPPING-1.
         let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
         to.copy_from_slice(from);
         set_entry(to, vector::DEBUG, step_debug as *const ());
@@ -157,7 +159,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
         return;
     }
     let last = LAST.swap(regs.ip, SeqCst);
-    // The probes' own single step ends behind the copy, which lies in a slot.
+    // The probes' own single step ends after the copy, which lies in a slot.
     if PROBES.is_stepping() && Kernel::slots().contains(&last) {
         hooks::on_debug(regs);
     }
@@ -172,7 +174,7 @@ extern "C" fn on_step(regs: &mut PtRegs) {
     IS_ASKED.store(false, SeqCst);
     regs.flags |= TF;
     // SAFETY: what the interrupted code is about to execute, and the words of its stack that it is
-    // about to pop. A slot is readable, and no instruction that can be executed ends behind what is
+    // about to pop. A slot is readable, and no instruction that can be executed ends after what is
     // mapped.
     unsafe {
         let code = regs.ip as *const u8;

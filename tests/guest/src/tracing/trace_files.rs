@@ -88,7 +88,7 @@ fn call(number: u64) {
     );
 }
 
-/// The lines of `trace` behind the header, from the name of the event on.
+/// The lines of `trace` after the header, from the name of the event on.
 fn lines() -> Vec<String> {
     lines_of("trace")
 }
@@ -227,7 +227,7 @@ fn tracing_off_records_nothing_but_counts() {
     clean_up();
 }
 
-/// The state in the line of the last record: of the five letters behind the CPU's number.
+/// The state in the line of the last record: of the five letters after the CPU's number.
 fn last_state() -> Vec<char> {
     let text = show("trace");
     let line = text.lines().last().unwrap();

@@ -1,4 +1,8 @@
 //! Programs on probes: verified, compiled, and run by jumps and by breakpoints.
+//!
+//! Each test builds a program by hand, attaches it to a function of its own, calls that, and reads
+//! the program's map or ring. A program that loads from nowhere gets zero and is counted. What the
+//! verifier refuses is never attached, and the reason is told.
 
 use crate::platform::suite::flags::AC;
 use alloc::vec;
@@ -134,7 +138,7 @@ fn a_load_of_nothing_gives_zero_and_is_counted() {
     assert_eq!(probe.program().counter(sums, 1), 5);
 }
 
-/// A buffer is often a key, so no byte of it may be left as it was. Behind it nothing changes.
+/// A buffer is often a key, so no byte of it may be left as it was. After it nothing changes.
 #[guest_test]
 fn a_read_that_fails_fills_its_buffer_with_zeros() {
     const SIZE: i32 = 19;
@@ -175,7 +179,7 @@ fn a_read_that_fails_fills_its_buffer_with_zeros() {
     }
 }
 
-/// A text that does not fit is shortened, and what lies behind it need not be there.
+/// A text that does not fit is shortened, and what lies after it need not be there.
 #[guest_test]
 fn a_text_is_read_as_far_as_it_fits() {
     const PLACES: [i16; 3] = [-24, -16, -8];
@@ -237,7 +241,7 @@ fn a_text_is_read_as_far_as_it_fits() {
 }
 
 /// A read of a program's memory permits that for as long as it takes, also if it fails. Handlers
-/// of the same hit show it: one of them runs behind the action.
+/// of the same hit show it: one of them runs after the action.
 #[guest_test]
 fn a_read_of_user_memory_permits_no_further_one() {
     static RUNS: AtomicU64 = AtomicU64::new(0);

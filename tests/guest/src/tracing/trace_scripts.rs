@@ -1,4 +1,8 @@
 //! Scripts of the tracer in the kernel: loaded and attached as a whole or not at all.
+//!
+//! A script comes as maps, programs and places, as the tracer on the host sends it. If one part of
+//! it is refused, all others are taken back. While it runs no other one does, its programs share
+//! its maps, and afterwards the trace buffer is as it was.
 
 use alloc::{string::String, vec, vec::Vec};
 use core::hint::black_box;

@@ -1,4 +1,8 @@
 //! Events of the kernel's own: system calls, the scheduler, page faults, interrupts, the timer.
+//!
+//! These events need no probe of a user: their places are in the kernel's code. Each test turns a
+//! group on, has a program do something that is known, and looks for it in the lines, with the
+//! values of their fields.
 
 use alloc::{string::String, vec, vec::Vec};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,5 +1,9 @@
 //! Call stacks that programs take: of hits by jumps and by breakpoints, at entries, returns and in
 //! interrupts; and walks through programs.
+//!
+//! A map of stacks counts hits by the whole chain of callers. The chains are those of functions
+//! here, so each is known, with return probes on the way and across an interrupt. The fast walk by
+//! a table is compared with the exact one at each instruction.
 
 use alloc::{string::String, vec::Vec};
 use core::{
@@ -391,7 +395,7 @@ fn step_through_actions(what: &str) {
 fn a_walk_leads_through_a_program_to_the_caller() {
     for optimized in [true, false] {
         let _knob = Optimization::set(optimized);
-        // At the entry the stack is as at a call; behind a push it must be aligned.
+        // At the entry the stack is as at a call; after a push it must be aligned.
         for offset in [0, 1, 4] {
             let (program, maps) = count_stacks(ProgramKind::Probe, 8, 0);
             let probe = Kprobe::new().symbol("stack_inner").offset(offset);

@@ -105,7 +105,7 @@ impl Since {
         Self(buffer::totals())
     }
 
-    /// The counts. Nobody records.
+    /// The counts. No CPU records.
     fn totals(&self) -> Totals {
         let (old, now) = (self.0, buffer::totals());
         let since = Totals {
@@ -236,12 +236,12 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes a record out. It is intact, and behind those before it. False: there is none.
+    /// Takes a record out. It is intact, and after those before it. False: there is none.
     fn take(&mut self) -> bool {
         buffer::consume(None, |item| self.note(item)).expect("there is memory")
     }
 
-    /// A record that was found. It is intact, and behind those before it.
+    /// A record that was found. It is intact, and after those before it.
     fn note(&mut self, item: Item<'_>) {
         match item {
             Item::Lost { count, .. } => self.lost += count,

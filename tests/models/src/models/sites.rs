@@ -1,4 +1,8 @@
 //! A site's list of probes and the stub that its first one names: the registry and a hit.
+//!
+//! The registry changes the list and its head's stub while a hit reads both. The hit must find a
+//! list that was there at some time, served by the stub that fits it, and nothing that is freed
+//! before a grace period is over.
 
 use core::sync::atomic::{
     AtomicBool, AtomicPtr,

@@ -3,11 +3,11 @@
 //! The writer knows what each register and each slot of the stack holds at the place where it
 //! writes, on every path that leads there, and chooses statements that fit.
 //!
-//! W1. `r6` is the context from the first instruction on.
-//! W2. A register that [`Writer::kept`] names is not written: counters of loops, pointers in loops,
-//!     the record that is held.
-//! W3. In a loop nothing is relied on that its body may change, because the body is reached again
-//!     from its end.
+//! CASES-1. `r6` is the context from the first instruction on.
+//! CASES-2. A register that [`Writer::kept`] names is not written: counters of loops, pointers in
+//!     loops, the record that is held.
+//! CASES-3. In a loop nothing is relied on that its body may change, because the body is reached
+//!     again from its end.
 
 mod calls;
 mod flow;

@@ -6,11 +6,11 @@ use bpf::{MapIndex, MapKind, ProgramKind};
 use bpf_interpreter::{Space, TestMachine, run};
 use trace_interface::{
     Frame,
-    frame::{Books, Entry},
+    frame::{Books, MapEntry},
     script::{self, Attachment, Request, Script},
     symbols::{
-        Enum, Expression, Field, Function, Kernel, Moment, Piece, Place, Register, Source, Struct,
-        Tag, Type, TypeId, Unavailable, Variable, Variant,
+        Enum, Expression, Field, Function, Kernel, Moment, Piece, ProbePlace, Register, Source,
+        Struct, Tag, Type, TypeId, Unavailable, Variable, Variant,
     },
 };
 use trace_language::parse;
@@ -523,13 +523,13 @@ impl Kernel for Fake {
         }
     }
 
-    fn variables(&self, place: Place) -> Vec<String> {
+    fn variables(&self, place: ProbePlace) -> Vec<String> {
         let names = self.variables.keys();
         let names = names.filter(|(address, _)| *address == place.address);
         names.map(|(_, name)| (*name).into()).collect()
     }
 
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         assert_eq!(place.moment, Moment::At);
         let mut known = self.variables.iter();
         match known.find(|((at, known), _)| *at == place.address && *known == name) {
@@ -825,7 +825,7 @@ impl World {
 
     fn send_map(&mut self, map: u32) {
         let entries = self.maps[map as usize].iter();
-        let entries = entries.map(|((cpu, key), value)| Entry {
+        let entries = entries.map(|((cpu, key), value)| MapEntry {
             cpu: *cpu,
             key: key.clone(),
             value: value.clone(),

@@ -316,7 +316,7 @@ fn maps_are_shown_meanwhile_and_the_end_is_as_if_they_were_not() {
         let at = maps.map(|map| &*map.name).position(|found| found == name);
         u32::try_from(at.unwrap()).unwrap()
     };
-    let entry = |cpu, key: &[u8], value: u64| trace_interface::frame::Entry {
+    let entry = |cpu, key: &[u8], value: u64| trace_interface::frame::MapEntry {
         cpu,
         key: key.to_vec(),
         value: value.to_le_bytes().to_vec(),

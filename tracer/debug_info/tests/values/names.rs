@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use debug_info::DebugInfo;
 use trace_interface::{
     Kernel,
-    symbols::{Expression, Moment, Place, Register, Source, Type},
+    symbols::{Expression, Moment, ProbePlace, Register, Source, Type},
 };
 
 use crate::{Mangling, SOURCE, marked, open};
@@ -17,8 +17,8 @@ fn paths(info: &DebugInfo, pattern: &str) -> Vec<String> {
         .collect()
 }
 
-fn at(address: u64) -> Place {
-    Place {
+fn at(address: u64) -> ProbePlace {
+    ProbePlace {
         address,
         moment: Moment::At,
     }

@@ -1,8 +1,8 @@
 //! The types of values, and one value as it lies in a record and as it is printed.
 //!
 //! A number is little-endian and not aligned. A string's field locates its bytes elsewhere in the
-//! record. Neither is read beyond the record's end (F1), and what is not there prints as
-//! [`FAULT`] (F2).
+//! record. Neither is read beyond the record's end (FIELD-1), and what is not there prints as
+//! [`FAULT`] (FIELD-2).
 
 use core::fmt::{self, Write};
 

@@ -1,5 +1,9 @@
 //! A detour does the same as a breakpoint: handlers see and leave the same, and so does the
 //! code.
+//!
+//! Most tests run one function twice, with the knob on and off, from the same registers and flags,
+//! and compare what a handler saw and what the call left. The rest is about code in the detour
+//! itself: faults, backtraces, breakpoints, and code that a handler sends elsewhere.
 
 use super::{
     HITS, address, breakpoints, count, is_jump, opt_add, opt_load, opt_recursion, opt_rust,

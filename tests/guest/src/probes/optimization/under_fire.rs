@@ -1,5 +1,9 @@
 //! Jumps are written and taken back while the code under them is executed, interrupted and
 //! preempted.
+//!
+//! The bytes under a jump are written while no CPU and no preempted task is in the middle of them.
+//! A handler that lingers in a detour keeps its memory. Calls are counted on the way, so that one
+//! that runs neither by breakpoint nor by jump shows.
 
 use super::{
     HITS, address, breakpoints, byte_at, count, is_jump, opt_fill, opt_recursion, opt_rust,
@@ -307,7 +311,7 @@ fn no_jump_is_written_under_a_running_cpu() {
             if STOP.load(SeqCst) {
                 break;
             }
-            // It stays where it is, so there is nobody to wait for but the CPU.
+            // It stays where it is, so only the CPU is waited for.
             percpu::preempt_disable();
             fill(buffer.as_mut_ptr(), round as u8, buffer.len());
             percpu::preempt_enable();

@@ -1,4 +1,8 @@
 //! Fetch arguments: each value in the record is the one that was there at the hit.
+//!
+//! An event is defined with arguments, one call is made, and the line of `trace` is compared:
+//! registers, the stack, memory by symbol and through pointers, types, arrays and strings. What
+//! cannot be read is zero or empty, and the record is there all the same.
 
 use super::*;
 use bpf::MOST_RECORD_BYTES;
@@ -148,7 +152,7 @@ fn arguments_of_a_function_come_from_registers_and_the_stack() {
     let line = recorded("r traced_eight", &format!("$retval:s32 {all}"), call_eight);
     let shifted: String = (1..=8).map(|n| format!(" arg{}={n}", n + 1)).collect();
     assert_eq!(line, format!("arg1=36{shifted}"));
-    // Word 0 of the stack is the return address, and the words behind it are the arguments.
+    // Word 0 of the stack is the return address, and the words after it are the arguments.
     let line = recorded(
         "p traced_eight",
         "$stack0:symbol $stack1:u64 $stack2:u64 w=+8($stack):u64",
@@ -343,7 +347,7 @@ fn texts_of(len: usize) -> [String; 2] {
     [letters, accents]
 }
 
-/// Also if another byte follows, if nothing is behind the page where it ends, and if a record has
+/// Also if another byte follows, if nothing is after the page where it ends, and if a record has
 /// no room for all of it.
 #[guest_test]
 fn a_string_of_any_length_at_any_address_is_recorded() {

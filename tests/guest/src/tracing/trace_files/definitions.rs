@@ -1,4 +1,8 @@
 //! Definitions: lines of `kprobe_events` and `dynamic_events`, and what they do to the tree.
+//!
+//! A line is obeyed as a whole, or refused with an errno, a message and the column of the mistake,
+//! and then nothing has changed. Lines of one write run in order until one fails. A new event has
+//! its directory with its files, and a listing of all events can be written back.
 
 use super::*;
 use kernel::{mm::allocation_faults::with_room_for, symbols, trace::events::EVENTS};

@@ -1,4 +1,8 @@
 //! Reading: `trace`, `trace_pipe`, the files of each CPU, and messages about records that are gone.
+//!
+//! `trace` shows what is there and leaves it, `trace_pipe` takes it away and waits for more. Both
+//! merge the CPUs' rings by time. Records that are gone are told where they were, and the profile
+//! and the statistics count them.
 
 use super::*;
 use kernel::{

@@ -14,7 +14,7 @@ fn fork() {
     assert_eq!(ended, Ok(WaitStatus::exited(0)));
 }
 
-/// The event is tried at each of the first 256 bytes behind a function's entry. It is taken at
+/// The event is tried at each of the first 256 bytes after a function's entry. It is taken at
 /// each instruction that can be probed, and nowhere else. All of them are hit together.
 #[guest_test]
 fn only_the_instructions_of_a_function_take_an_event() {
@@ -135,7 +135,7 @@ fn a_place_may_be_told_in_several_ways() {
     clean_up();
 }
 
-/// Events behind the entries of many functions, defined by one write after the other, all on, hit,
+/// Events after the entries of many functions, defined by one write after the other, all on, hit,
 /// and gone by one write.
 #[guest_test]
 fn many_events_are_listed_enabled_and_cleared() {

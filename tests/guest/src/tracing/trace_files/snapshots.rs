@@ -1,4 +1,8 @@
 //! Snapshots: the file `snapshot`, that of a CPU, and the trigger.
+//!
+//! A snapshot exchanges the live rings for spare ones, so tracing goes on meanwhile. The tests
+//! number their calls and look which numbers are in `trace` and which in `snapshot`, for all CPUs
+//! and for one, and after triggers that take snapshots.
 
 use super::{reading::on_cpu, *};
 

@@ -1,4 +1,8 @@
 //! Events that are defined, changed and deleted under fire.
+//!
+//! CPUs call the traced functions throughout, and the books must close after each change: calls are
+//! hits or came while the event was off. Several tasks write definitions and mistakes at the same
+//! time; each gets its own answer, and the log does not mix their messages.
 
 use abi::open;
 use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};

@@ -1,4 +1,8 @@
 //! NMIs and interrupts in the middle of an action and of a record.
+//!
+//! A hit is stepped through, and between any two instructions of its action another one comes, by
+//! an NMI or by an interrupt that wakes a reader. Both records are whole, and none is lost or
+//! counted twice; the same while the rings are exchanged.
 
 use alloc::{format, string::String, vec, vec::Vec};
 use core::{

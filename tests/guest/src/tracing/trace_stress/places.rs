@@ -1,5 +1,9 @@
 //! Programs with bad loads at places where faults are dealt with, tasks are switched, memory is
 //! taken and lines are logged; and places where no program may be.
+//!
+//! A bad load in an action faults, and the fault is mended before anything that can be probed runs:
+//! so it may be at any place that a probe may have, that of the fault's own handler included. The
+//! places are found by the names of functions, and the books close there as elsewhere.
 
 use alloc::{format, vec::Vec};
 

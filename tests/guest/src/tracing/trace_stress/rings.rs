@@ -1,4 +1,8 @@
 //! Rings that are too small, cleared, resized and turned off under fire.
+//!
+//! A writer numbers its records and never waits. Whatever is done to the rings meanwhile, the
+//! reader gets the numbers in order, each once, and the gaps are as large as the counts of lost
+//! records say.
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -51,7 +55,7 @@ fn a_full_ring_that_stops_counts_what_it_drops() {
     assert_eq!((totals.unread, totals.off, totals.overwritten), (0, 0, 0));
     assert!(totals.dropped > 0, "the reader was fast enough");
     assert_eq!(reader.read, totals.read);
-    // Drops behind the last page that was begun are not told yet.
+    // Drops after the last page that was begun are not told yet.
     assert!(reader.lost <= totals.dropped, "{} told", reader.lost);
 }
 

@@ -1,4 +1,8 @@
 //! Programs and events while memory is short: every allocation fails once, and nothing comes of it.
+//!
+//! The work is done again and again, and each time another allocation fails: the first, the second,
+//! and so on until none does. After each failure the state is compared with that before: memory,
+//! probes, files, and the log.
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
@@ -221,7 +225,7 @@ fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
         });
         assert!(read.granted > 1, "{line}");
         let write = |text: &str| files[at].write_at(0, text.as_bytes()).map(drop);
-        // Behind the reading come programs, maps, places and, at last, jumps, which may be missing.
+        // After the reading come programs, maps, places and, at last, jumps, which may be missing.
         for room in 0.. {
             let outcome = with_room_for(room, || write(line));
             let of = format!("{line} with room for {room}");

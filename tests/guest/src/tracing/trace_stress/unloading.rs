@@ -1,4 +1,8 @@
 //! Programs that go while CPUs execute them, and while tasks will return through them.
+//!
+//! Code and maps of a program are freed a grace period after its last hit can have begun. Each
+//! program here has a number, which it stores; a number of one that has gone would show. Data of a
+//! call belongs to the program that began it, and is not seen by the next one.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::sync::atomic::{

@@ -15,11 +15,11 @@ use trace_language::{
 
 /// A source.
 #[derive(Clone, Debug)]
-pub(super) struct EventSource {
-    pub(super) group: &'static str,
-    pub(super) event: String,
-    pub(super) function: String,
-    pub(super) on_return: bool,
+pub(crate) struct EventSource {
+    pub(crate) group: &'static str,
+    pub(crate) event: String,
+    pub(crate) function: String,
+    pub(crate) on_return: bool,
     fields: Vec<(&'static str, String)>,
 }
 
@@ -140,7 +140,7 @@ fn all() -> impl Iterator<Item = EventSource> {
 }
 
 /// The sources that patterns match.
-pub(super) fn matching(group: &str, event: &str) -> Vec<EventSource> {
+pub(crate) fn matching(group: &str, event: &str) -> Vec<EventSource> {
     all()
         .filter(|source| glob(group, source.group))
         .filter(|source| glob(event, &source.event))
@@ -148,7 +148,7 @@ pub(super) fn matching(group: &str, event: &str) -> Vec<EventSource> {
 }
 
 /// The names of all sources, `GROUP:EVENT`.
-pub(super) fn names() -> Vec<String> {
+pub(crate) fn names() -> Vec<String> {
     all()
         .map(|source| format!("{}:{}", source.group, source.event))
         .collect()
@@ -174,12 +174,12 @@ pub fn events(pattern: &str) -> Vec<(String, String)> {
 }
 
 impl EventSource {
-    pub(super) fn field_names(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn field_names(&self) -> impl Iterator<Item = &'static str> {
         self.fields.iter().map(|(name, _)| *name)
     }
 
     /// How a field is calculated.
-    pub(super) fn field(&self, name: &str) -> Option<Expression> {
+    pub(crate) fn field(&self, name: &str) -> Option<Expression> {
         let (_, text) = self.fields.iter().find(|(known, _)| *known == name)?;
         let script = parse(&format!("kprobe:f {{ print({text}); }}")).ok()?;
         let statement = script
