@@ -12,7 +12,10 @@ macro_rules! errno {
         #[repr(i32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Errno {
-            $(#[doc = concat!("[`errno::", stringify!($name), "`]: ", $text, ".")] $name = errno::$name,)+
+            $(
+                #[doc = concat!("[`errno::", stringify!($name), "`]: ", $text, ".")]
+                $name = errno::$name,
+            )+
         }
 
         impl Errno {
