@@ -33,7 +33,7 @@ pub enum Register {
     Ss,
 }
 
-/// Each register with its name and, if instructions name it, its number, in the order of the
+/// Each register with its name and, if instructions name it, its number. In the order of the
 /// context.
 const TABLE: [(Register, &str, Option<u8>); 21] = [
     (Register::R15, "r15", Some(15)),

@@ -7,11 +7,11 @@
 //!   tasks           read, sum up, clear                                           tasks
 //! ```
 //!
-//! | kind | what it is | file |
+//! | [`bpf::MapKind`] | what it is | file |
 //! |---|---|---|
-//! | [`bpf::MapKind::Array`], [`bpf::MapKind::PerCpuArray`] | by index; shared, or for each CPU | `array.rs` |
-//! | [`bpf::MapKind::Hash`], [`bpf::MapKind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
-//! | [`bpf::MapKind::Stacks`] | stack traces by number | `stacks.rs` |
+//! | `Array`, `PerCpuArray` | by index; shared, or for each CPU | `array.rs` |
+//! | `Hash`, `PerCpuHash` | by key; shared, or for each CPU | `hash.rs` |
+//! | `Stacks` | stack traces by number | `stacks.rs` |
 //!
 //! A definition is a program's [`bpf::MapDef`], whose limits are those of all maps.
 //!

@@ -94,7 +94,7 @@ fn definitions_out_of_range_are_refused_with_the_range() {
             PerCpuHash,
             9,
             9,
-            "a value of 9 bytes; this kind of map takes 8 to 256, and hashes and stacks take multiples",
+            "a value of 9 bytes; this kind of map takes 8 to 256, and hashes and stacks take",
         ),
         (
             Hash,
