@@ -86,7 +86,7 @@ enum Emulator {
     Qemu,
     /// With a display that needs no screen.
     Bochs,
-    /// Of Linux processes.
+    /// For Linux processes.
     QemuUser,
 }
 
@@ -263,9 +263,6 @@ fn sysroot() -> Result<&'static Path> {
     if let Some(sysroot) = SYSROOT.get() {
         return Ok(sysroot);
     }
-    if let Some(sysroot) = sysroot_of_cargo() {
-        return Ok(SYSROOT.get_or_init(|| sysroot));
-    }
     let output = Command::new("rustc")
         .args(["--print", "sysroot"])
         .current_dir(layout::workspace())
@@ -277,15 +274,6 @@ fn sysroot() -> Result<&'static Path> {
     }
     let path = String::from_utf8_lossy(&output.stdout);
     Ok(SYSROOT.get_or_init(|| PathBuf::from(path.trim_end())))
-}
-
-/// The toolchain of the cargo that runs this program: asking rustc takes longer. None: another
-/// program runs it, or rustup's `cargo`, which is in no toolchain.
-fn sysroot_of_cargo() -> Option<PathBuf> {
-    let cargo = PathBuf::from(env::var_os("CARGO")?);
-    let sysroot = cargo.parent()?.parent()?;
-    let is_toolchain = sysroot.join("bin/rustc").is_file() && sysroot.join("lib/rustlib").is_dir();
-    is_toolchain.then(|| sysroot.to_path_buf())
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {

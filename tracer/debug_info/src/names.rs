@@ -187,7 +187,7 @@ fn segment(pattern: &str, part: &str) -> bool {
     }
 }
 
-/// Of `<A as B>`: A and B.
+/// The A and the B of `<A as B>`.
 fn implementation(segment: &str) -> Option<Vec<&str>> {
     let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
     Some(split(inner, " as "))

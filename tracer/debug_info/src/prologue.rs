@@ -2,7 +2,7 @@
 //!
 //! The debug information often says of such an argument that it is in the frame all the time. Until
 //! it has been stored there it is in the register that it came in. Of others it says where they are
-//! only from behind these instructions on: what they moved tells where it was at the entry.
+//! only after these instructions: what they moved tells where it was at the entry.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -149,7 +149,7 @@ impl Prologue {
         })
     }
 
-    /// An expression that holds at an address behind the beginning, as one of the entry.
+    /// An expression that holds at an address after the beginning, as one of the entry.
     pub fn at_entry(&self, expression: &Expression, address: u64) -> Option<Expression> {
         Some(match expression {
             Expression::Constant(value) => Expression::Constant(*value),

@@ -1,4 +1,4 @@
-//! The flight recorder: what it records when nobody says anything else, and how the last calls are
+//! The flight recorder: what it records unless a program says it, and how the last calls are
 //! read from the rings of a kernel that has died.
 //!
 //! ```text
@@ -233,7 +233,7 @@ pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String
     pictures.finish()
 }
 
-/// A request of a user's program that nobody serves, as the program has it. The kernel serves none,
+/// A request of a user's program that is not served, as the program has it. The kernel serves none,
 /// because it reads no records while it is recorded.
 pub fn unserved(script: &Script) -> Option<&'static str> {
     let mut requests = script.requests.iter();

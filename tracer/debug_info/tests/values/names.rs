@@ -1,4 +1,9 @@
 //! Names, lines and places that tools for C do not find in a Rust program.
+//!
+//! Names are asked for in the way in which a user writes them: paths with and without generic
+//! arguments, functions that were inlined everywhere, closures, lines. Where the compiler's way to
+//! write symbols matters, the fixture is asked about in both. What cannot be told must be refused
+//! with the reason.
 
 use std::collections::BTreeSet;
 
