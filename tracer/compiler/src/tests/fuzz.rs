@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     arithmetic::{Random, expression, hit},
-    fake::{Fake, World, compiled_with},
+    fake::{Fake, compiled_with},
+    world::World,
 };
 use crate::Options;
 

@@ -2,7 +2,10 @@
 
 use bpf::context::Register;
 
-use super::fake::{Hit, READ, WRITE, World};
+use super::{
+    fake::{READ, WRITE},
+    world::{Hit, World},
+};
 
 fn hits(world: &mut World, values: &[u64]) {
     for value in values {
