@@ -1,4 +1,7 @@
 //! The command line of `cargo run -- trace`.
+//!
+//! The texts of the options are the tool's help. Those that build the kernel and set up its machine
+//! are boot's.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 

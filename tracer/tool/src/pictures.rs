@@ -1,4 +1,7 @@
 //! Pictures of a trace: a timeline, a flame graph, a page.
+//!
+//! What they need is gathered while the trace runs, frame by frame, and written when it has ended.
+//! Calls are records of probes that are added to the program; their lines are not shown.
 
 use std::{fs, io::BufWriter, path::Path};
 

@@ -1,4 +1,7 @@
 //! Answers as text, to the last blank.
+//!
+//! Programs run, and the text that the presentation makes of their records and maps is compared as
+//! a whole.
 
 use bpf::context::Register;
 

@@ -1,4 +1,7 @@
 //! Values of the source: arguments, results, fields, variants.
+//!
+//! Memory and registers are set by hand, a program reads them at a hit, and the text that comes out
+//! is compared.
 
 use bpf::context::Register::{Ax, Cx, Di, Dx, Si};
 

@@ -1,7 +1,7 @@
 //! A machine that runs scripts: programs by the interpreter, answers by the presentation.
 //!
-//! It does what a kernel does with a script: it keeps the maps, gives records their stacks, and acts
-//! on requests. Script and frames go through their encoded forms.
+//! It does what a kernel does with a script: it keeps the maps, gives records their stacks, and
+//! acts on requests. Script and frames go through their encoded forms.
 
 use std::{collections::BTreeMap, string::String, vec::Vec};
 
